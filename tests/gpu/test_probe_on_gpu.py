@@ -1,4 +1,4 @@
-"""Probing on a GPU gives the numbers that the CPU gives: measures, norms, ablation, from Python and from the command line."""
+"""Probing on a GPU gives the numbers that the CPU gives: measures, norms, from Python and from the command line."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def three_texts():
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_probe_on_the_gpu_has_the_numbers_of_the_cpu(name, tmp_path):
     small_model(name, torch.float64).save_pretrained(tmp_path)
-    settings = ProbeSettings(offset=1, max_margin=True, ablation=True)
+    settings = ProbeSettings(offset=1, max_margin=True)
     results = []
     for device in ("cpu", "cuda"):
         loaded = load_model(tmp_path, device=device)
@@ -38,7 +38,6 @@ def test_a_probe_on_the_gpu_has_the_numbers_of_the_cpu(name, tmp_path):
     for measure, values in cpu.measures.items():
         if measure != "residual":  # of a solver, at rounding
             assert np.allclose(gpu[measure], values, equal_nan=True, **SAME), measure
-    assert [row.heads for row in gpu.pruned] == [row.heads for row in cpu.pruned]
 
 
 def test_the_command_line_runs_where_it_is_told_to(tmp_path):

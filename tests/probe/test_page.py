@@ -22,10 +22,9 @@ from marginlens.probe.page.sentences import (
     findings,
     has_trend,
     main_result,
-    not_asked,
     training_findings,
 )
-from marginlens.probe.result import HEAD_KINDS, MEASURES, Example, MarginCounts, PrunedHeads, TokenShare
+from marginlens.probe.result import HEAD_KINDS, MEASURES, Example, MarginCounts, TokenShare
 
 
 def embedded(page):
@@ -128,12 +127,8 @@ def test_the_answers_follow_the_numbers():
     known = {
         "sinks": (TokenShare("'.'", 0.4, 0.125),),
         "head_sinks": {(1, 2): TokenShare("'.'", 0.5, 0.1), (0, 1): TokenShare("the first token", 0.996, 0.25)},
-        "pruned": (PrunedHeads(((0, 0),), 0.1), PrunedHeads(((0, 0), (0, 1), (0, 2)), 1.25)),
     }
-    pruning, sinks, sparsity = answers(made_up_result(heads | {"output_divergence": flat}, **known))
-    assert "diverges by 0.1 nats without L0H0, the least missed head, and by 0.9 nats without L2H3" in pruning.sentence
-    assert pruning.rows == (("1 of 12 (8%)", "0.1 nats"), ("3 of 12 (25%)", "1.2 nats"))
-    assert pruning.heads[:2] == (("L0H0", "#L0H0", "0.1 nats"), ("L0H1", "#L0H1", "0.17 nats"))
+    sinks, sparsity = answers(made_up_result(heads, **known))
     assert sinks.sentence == "In 9 of 12 heads one token of an input gets 30% or more of all attention."
     assert sinks.rows == (("'.'", "40%", "12%"),)
     assert [head[::2] for head in sinks.heads] == [("L0H1", "the first token, 99.6%"), ("L1H2", "'.', 50%")]
@@ -141,18 +136,7 @@ def test_the_answers_follow_the_numbers():
     assert sparsity.rows[2][2:] == (f"{0.1**0.1:.0%} to {0.9**0.1:.0%}", "12 of 12")
     assert sparsity.heads[0] == ("L2H3", "#L2H3", "90%")
     towers = {**known, "layer_names": ("encoder 0", "decoder 0", "cross 0")}
-    pruning = answers(made_up_result(heads | {"output_divergence": flat}, **towers))[0]
-    assert pruning.heads[0] == ("encoder 0 H0", "#L0H0", "0.1 nats")
-    unasked = made_up_result(heads)
-    measures = {name: values for name, values in unasked.measures.items() if not name.startswith("output_")}
-    without = dataclasses.replace(unasked, measures=measures)
-    assert [answer.question for answer in answers(without)] == [sinks.question, sparsity.question]
-    (hint,) = not_asked(without)
-    assert hint.startswith("Which heads can be pruned was not asked: ProbeSettings(ablation=True) silences every head")
-    assert probe_page(without).index(hint) > probe_page(without).index('id="head"')  # nothing unmeasured on top
-    assert not_asked(unasked) == ()
-    hidden = dataclasses.replace(without, weights_missing="it has no adapter")
-    assert "takes an adapter" in not_asked(hidden)[0]
+    assert answers(made_up_result(heads, **towers))[1].heads[0] == ("cross 0 H3", "#L2H3", "90%")
 
 
 LETTER, HIGH = 7.3, 14.0  # pixels that a letter of the page's 12-pixel monospace takes, and the height of a name

@@ -31,7 +31,6 @@ _CALLED: dict[str, Any] = {  # what the command calls arguments of the library
     "W_K": "the key weights of {model}",
     "texts": "{text}",
 }
-_ABLATE = "--ablate"
 _HEADS = 6  # heads that each table of the terminal names
 _ROWS = 30  # of a long run that the terminal shows, evenly spread
 _COLUMNS = ("relative_nnz", "top_probability", "frobenius", "margin_median", "tied_share")  # of every table of heads
@@ -74,9 +73,6 @@ def probe(
     offset: Annotated[
         int | None, option("N", "Models with rotary positions: take W at this offset of query and key.")
     ] = None,
-    ablate: Annotated[
-        bool, flag(_ABLATE, "Silence every head in turn and measure the change of the output: a run for each head.")
-    ] = False,
     device: Annotated[str, option("NAME", "Where the model runs: cpu, cuda, cuda:1, mps.", words=DEVICES)] = "cpu",
     checkpoints: Annotated[
         bool, flag("--checkpoints", "The folder holds the checkpoints of a training run: draw curves.")
@@ -96,7 +92,7 @@ def probe(
     Examples:
         marginlens probe minilm
         marginlens probe my-model --text sentences.txt --limit 100 --out my-probe
-        marginlens probe my-model --ablate --no-max-margin --device cuda
+        marginlens probe my-model --no-max-margin --device cuda
         marginlens probe training-run --checkpoints --json > curves.json
         marginlens probe fine-tuned --against my-model
     """
@@ -111,7 +107,7 @@ def probe(
     if limit is not None:
         errors.whole_number(limit, "limit", at_least=1)
     asked = not checkpoints if max_margin is None else max_margin
-    settings = ProbeSettings(max_margin=asked, queries=queries, offset=offset, ablation=ablate, seed=seed)
+    settings = ProbeSettings(max_margin=asked, queries=queries, offset=offset, seed=seed)
     folder = out if out is not None or wants_json() else FOLDER
     if folder is not None:
         _check_folder(folder)
@@ -220,7 +216,7 @@ def _files(result: Any, checkpoints: bool) -> dict[str, bytes]:
         from marginlens.lab import lab_page
         from marginlens.probe.page import probe_page
 
-        page = probe_page(result, lab=LAB, ablation_option=_ABLATE).encode()
+        page = probe_page(result, lab=LAB).encode()
         return {PAGE: page, LAB: lab_page().encode(), NUMBERS: numbers}
     from marginlens.plotting.files import png, svg
     from marginlens.probe.page import checkpoint_page, draw_curves
@@ -248,7 +244,7 @@ def probe_text(result: ProbeResult | CheckpointCurves | ProbeDifference) -> Iter
 
 
 def _head_text(result: ProbeResult) -> Iterator[Any]:
-    from marginlens.probe.page.sentences import answers, main_result, not_asked
+    from marginlens.probe.page.sentences import answers, main_result
     from marginlens.probe.result import ranked_heads
 
     measured = f"{terminal.counted(result.n_inputs, 'input')}, {terminal.counted(result.n_queries, 'query', 'queries')}"
@@ -278,7 +274,6 @@ def _head_text(result: ProbeResult) -> Iterator[Any]:
         yield terminal.rows_table("Correlation with the max-margin W, means over heads", layers)
         best = [{"head": result.head_name(*at), **means(at)} for at in ranked_heads(result["correlation"], _HEADS)]
         yield terminal.rows_table("The most max-margin heads", best)
-    yield from not_asked(result, _ABLATE)
 
 
 def _difference_text(result: ProbeDifference) -> Iterator[Any]:

@@ -126,12 +126,6 @@ _BY_GROUP = {
         ("tied_share", "tied",
          "The share of queries whose largest logit belongs to several tokens, up to rounding: they select none of them."),
     ),
-    "Without the head": (
-        ("output_change", "change of the output", "How far the model's last hidden states move when the head is silenced, relative to "
-         "their length: the mean over tokens."),
-        ("output_divergence", "divergence of the output", "The Kullback-Leibler divergence in nats of the model's output distribution "
-         "from that without the head: the mean over tokens."),
-    ),
     "Training": (("loss", "loss", "The mean loss of the steps since the measurement before: one for all heads."),),
     "Preferences": (
         ("contested_share", "contested",
@@ -177,8 +171,6 @@ class ProbeSettings:
         examples: inputs whose attention maps are recorded.
         longest_example: tokens of such an input; of longer ones only the first query's map is recorded.
         preferences: rows of what each head prefers over what.
-        ablation: whether to silence every head in turn and measure the change of the model's output; costs about a run for each head.
-        ablation_inputs: inputs that this uses, evenly spread over all.
         seed: of everything random, which is in the max-margin part alone: the sampled queries and the weights of random heads.
     """
 
@@ -189,15 +181,12 @@ class ProbeSettings:
     examples: int = 6
     longest_example: int = 24
     preferences: int = 8
-    ablation: bool = False
-    ablation_inputs: int = 32
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("ablation", "max_margin"):
-            if not isinstance(getattr(self, name), bool):
-                raise reject(name, "True or False", repr(getattr(self, name)))
-        smallest = {"queries": 1, "max_margin_inputs": 1, "ablation_inputs": 1, "longest_example": 2}
+        if not isinstance(self.max_margin, bool):
+            raise reject("max_margin", "True or False", repr(self.max_margin))
+        smallest = {"queries": 1, "max_margin_inputs": 1, "longest_example": 2}
         smallest |= dict.fromkeys(("examples", "preferences", "seed"), 0)
         for name, at_least in (smallest if self.offset is None else {**smallest, "offset": 0}).items():
             whole_number(getattr(self, name), name, at_least=at_least)
@@ -255,16 +244,6 @@ class TokenShare(NamedTuple):
     name: str
     share: float
     expected: float
-
-
-class PrunedHeads(NamedTuple):
-    """Heads, each a layer and a number, and what becomes of the model's output without all of them: the mean over tokens or inputs.
-
-    It is the divergence of its output distribution in nats, or the relative change of its last hidden states, as for single heads.
-    """
-
-    heads: tuple[tuple[int, int], ...]
-    change: float
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -426,7 +405,6 @@ class ProbeResult(_Measured):
         preferences: (layer, head) → what the head prefers over what, the best supported first.
         graphs: (layer, head) → the priority graph among the tokens of the strongest preferences.
         notes: sentences on what could not be measured, each said once.
-        pruned: with ablation, what becomes of the model's output without several heads at once, those that single ablation misses least.
         sinks: the tokens, by name or as the first one, that get most attention beyond their number; where maps are those of tokens.
         head_sinks: (layer, head) → the same token of this head, where there is one.
         layer_names: (n_layers) what the layers are called: their number, after encoder, decoder or cross where there are several stacks.
@@ -450,7 +428,6 @@ class ProbeResult(_Measured):
     notes: tuple[str, ...] = ()
     sinks: tuple[TokenShare, ...] = ()
     head_sinks: Mapping[tuple[int, int], TokenShare] = field(default_factory=dict, repr=False)
-    pruned: tuple[PrunedHeads, ...] = ()
     layer_names: tuple[str, ...] = ()
     weights_missing: str = ""
     seconds: float = float("nan")
@@ -480,7 +457,7 @@ class ProbeResult(_Measured):
         """All but attention maps and counts of margins as plain values: lists over layers and heads, None where there is no number."""
         heads = {measure.name for measure in HEAD_MEASURES}
         separated = {name: values for name, values in self.measures.items() if name not in heads}
-        named = ("model", "family", "layer_names", "sinks", "pruned", "examples", "notes")
+        named = ("model", "family", "layer_names", "sinks", "examples", "notes")
         found = {
             **{name: getattr(self, name) for name in (*named, "mean_tokens", "seconds", "settings", "w_offset")},
             **{name: getattr(self, f"n_{name}") for name in ("layers", "heads", "inputs", "queries")},

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marginlens.errors import InputError, reject
-from marginlens.probe.ablation import ablate_heads
 from marginlens.probe.accumulators import (
     ExampleMaps,
     LayerNumbers,
@@ -54,7 +53,6 @@ from marginlens.probe.result import (
     CheckpointCurves,
     ProbeResult,
     ProbeSettings,
-    PrunedHeads,
 )
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.runtime.threads import single_blas_thread
@@ -150,7 +148,6 @@ def _probe(found: Readable, options: ProbeSettings, progress: ProgressCallback |
     tokens = LayerTokens(data, adapter)
     has_maps = tokens.are_known
     total = len(data) + (size[0] * size[1] if options.max_margin else 0)
-    total += int(exists.sum()) if options.ablation and adapter.reads_weights else 0
     report = as_progress(progress) or (lambda done, total: None)
     norms, notes, has_finite_weights = head_norms(adapter, options.offset)
     sums, examples = MeasureSums(*size), ExampleMaps(tokens, options)
@@ -191,14 +188,6 @@ def _probe(found: Readable, options: ProbeSettings, progress: ProgressCallback |
         heads_done = lambda count: report(done + count, total)  # noqa: E731
         separated, more = max_margin_measures(adapter, data, options, sums.is_finite, heads_done)
         notes += more
-    silenced: dict[str, FloatArray] = {}
-    pruned: tuple[PrunedHeads, ...] = ()
-    if options.ablation and adapter.reads_weights:
-        used, start = _evenly(data, options.ablation_inputs), total - int(exists.sum())
-        changes = ablate_heads(network, adapter, used, lambda count: report(start + count, total))
-        silenced, pruned = {changes.measure: changes.values}, changes.pruned
-    elif options.ablation:
-        notes += ["No head is silenced: that takes an adapter for the model's family."]
     if data.n_truncated:
         cut = "1 text was" if data.n_truncated == 1 else f"{data.n_truncated} texts were"
         notes += [f"{cut} cut to the {data.max_tokens} tokens that the model can read."]
@@ -208,7 +197,7 @@ def _probe(found: Readable, options: ProbeSettings, progress: ProgressCallback |
         n_inputs=len(data),
         n_queries=int(sums.n_queries[0]),
         mean_tokens=float(sums.n_visible.sum() / sums.n_queries.sum()),
-        measures={**sums.measures(), **norms, **shares, **silenced, **separated},
+        measures={**sums.measures(), **norms, **shares, **separated},
         margins=sums.margins,
         settings=options,
         w_offset=options.offset if adapter.rotary else None,
@@ -218,7 +207,6 @@ def _probe(found: Readable, options: ProbeSettings, progress: ProgressCallback |
         notes=tuple(notes),
         sinks=sinks.sinks() if has_maps else (),
         head_sinks=sinks.head_sinks() if has_maps else {},
-        pruned=pruned,
         layer_names=adapter.layer_names,
         weights_missing=adapter.reason if isinstance(adapter, AttentionOnlyAdapter) else "",
         seconds=time.perf_counter() - began,

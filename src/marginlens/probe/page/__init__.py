@@ -23,12 +23,10 @@ from marginlens.probe.heads.plane import QueryPlane
 from marginlens.probe.heads.preferences import PreferenceGraph
 from marginlens.probe.monitor.alarms import Alarm, alarm_summary
 from marginlens.probe.page.sentences import (
-    ABLATION_ARGUMENT,
     answers,
     change,
     findings,
     main_result,
-    not_asked,
     training_findings,
 )
 from marginlens.probe.result import (
@@ -52,8 +50,6 @@ _PAGE_MEASURES = (  # what the page shows of a head, the most telling first: the
     "margin_median",
     "correlation",
     "correlation_random_head",
-    "output_divergence",
-    "output_change",
     "negligible_share",
     "tied_share",
     "frobenius",
@@ -113,7 +109,6 @@ def probe_page(
     introduction: Sequence[str] = (),
     back: str = "",
     lab: str = "",
-    ablation_option: str = ABLATION_ARGUMENT,
 ) -> str:
     """The page's text.
 
@@ -121,7 +116,6 @@ def probe_page(
         introduction: sentences that stand above what the numbers say, e.g. on where the inputs come from.
         back: address of the page that this one belongs to, linked at the top.
         lab: address of a page that `marginlens.lab.write_lab` wrote, such as lab.html; it opens a head and a sentence there.
-        ablation_option: what to give to have heads silenced, which the page says where they were not.
     """
     facts = [
         result.size_words,
@@ -142,7 +136,7 @@ def probe_page(
         introduction=introduction,
         answers=answers(result),
         findings=findings(result),
-        notes=(*result.notes, *not_asked(result, ablation_option)),
+        notes=result.notes,
     )
 
 

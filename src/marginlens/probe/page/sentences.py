@@ -25,9 +25,7 @@ _ALIKE = 0.02  # smallest and largest nnz/T of heads that are said to be alike l
 SIGNIFICANCE = 0.05  # of a rank correlation; over checkpoints shared out over the layers
 MIN_RELATIVE_CHANGE = 0.05  # of the first value: a smaller change over training is no finding, however steady
 SINK_SHARE = 0.3  # of all attention, from which on the most attended token of an input is called a sink
-ABLATION_ARGUMENT = "ProbeSettings(ablation=True)"  # how Python asks for the change of the output
 _N_HEADS = 4  # that an answer names
-_OUTPUT = ("output_divergence", "output_change")  # what silencing a head measures, the better one first
 
 
 # ---- one model
@@ -299,7 +297,7 @@ def _number(value: float) -> str:
     return (f"{value:.3g}" if 1e-3 <= abs(value) < 1e4 or value == 0.0 else f"{value:.1e}").replace("-", "−")
 
 
-# ---- advice: which heads can go, where the sinks are, how sparse attention can be made
+# ---- advice: where the sinks are, how sparse attention can be made
 
 
 class NamedHead(NamedTuple):
@@ -323,49 +321,8 @@ class Answer(NamedTuple):
 
 
 def answers(result: ProbeResult) -> tuple[Answer, ...]:
-    """What was measured of the three questions."""
-    return tuple(answer for answer in (_pruning(result), _sinks(result), _leaving_out(result)) if answer)
-
-
-def not_asked(result: ProbeResult, ablation_option: str = ABLATION_ARGUMENT) -> tuple[str, ...]:
-    """How to ask which heads can be pruned, by this option or argument, where that was not measured."""
-    if any(name in result.measures for name in _OUTPUT):
-        return ()
-    how = f"{ablation_option} silences every head in turn and measures how the output changes"
-    if result.weights_missing:
-        how = "to silence a head takes an adapter for the model's family"
-    return (f"Which heads can be pruned was not asked: {how}.",)
-
-
-def _pruning(result: ProbeResult) -> Answer | None:
-    question = "Which heads can be pruned?"
-    name = next((name for name in _OUTPUT if name in result.measures), None)
-    if name is None:
-        return None
-    values = result[name]
-
-    def number(value: float) -> str:
-        return f"{value:.2g} nats" if name == "output_divergence" else _percent(value)
-
-    order = ranked_heads(-values)
-    what = "The output distribution diverges" if name == "output_divergence" else "The last hidden states change"
-    first, last = order[0], order[-1]
-    rows = tuple(
-        (f"{len(row.heads)} of {len(order)} ({len(row.heads) / len(order):.0%})", number(row.change))
-        for row in result.pruned
-    )
-    return Answer(
-        question,
-        f"{what} by {number(values[first])} without {result.head_name(*first)}, the least missed head, and by {number(values[last])} "
-        f"without {result.head_name(*last)}, the most missed one.",
-        ("least missed heads, silenced together", "change of the output"),
-        rows,
-        "Least missed",
-        tuple(_named(result, at, number(values[at])) for at in order[:_N_HEADS]),
-        "Kullback-Leibler divergence of the output, mean over tokens or inputs."
-        if name == "output_divergence"
-        else "Distance of the last hidden states over their length, mean over tokens.",
-    )
+    """What was measured of the two questions."""
+    return tuple(answer for answer in (_sinks(result), _leaving_out(result)) if answer)
 
 
 def _sinks(result: ProbeResult) -> Answer | None:
