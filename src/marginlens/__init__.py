@@ -31,7 +31,7 @@ def __getattr__(name: str) -> object:
     """Import a public name, or a package of the library, when it is first used."""
     home = _HOMES.get(name)
     if home is None:
-        raise AttributeError(f"module 'marginlens' has no attribute {name!r}")
+        raise _import_module("marginlens.removed").no_attribute("marginlens", name)
     value = _import_module(f"marginlens.{name}") if home == "marginlens" else getattr(_import_module(home), name)
     globals()[name] = value
     return value

@@ -1,6 +1,8 @@
 """The public surface: a name that comes or goes is a decision, and this list is where it is taken."""
 
+import importlib
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import marginlens as ml
+from marginlens.removed import REMOVED
 
 PACKAGES = "data dynamics embeddings engines errors graphs lab losses nexttoken norms optimizers plotting probe risk svm sweeps text theory"
 NAMES = """
@@ -98,11 +101,21 @@ def test_no_two_files_of_one_folder_and_no_two_public_classes_share_a_name():
     assert not {name: places for name, places in homes.items() if len(places) > 1}
 
 
-@pytest.mark.parametrize(
-    ("name", "instead"),
-    [("head_decay", "factor_balance"), ("key_budgets", "tolerances"), ("optimizer_like", "nothing replaces")],
-)
-def test_a_name_that_left_the_probe_says_what_to_use_instead(name, instead):
-    with pytest.raises(AttributeError, match=f"{name} was removed from marginlens.probe: .*{instead}"):
-        getattr(ml.probe, name)
-    assert name not in ml.probe.__all__
+@pytest.mark.parametrize("full_name", REMOVED)
+def test_a_removed_name_says_what_to_use_instead(full_name):
+    home, _, name = full_name.rpartition(".")
+    module = importlib.import_module(home)
+    with pytest.raises(AttributeError, match=re.escape(f"{name} was removed from {home}: {REMOVED[full_name]}.")):
+        getattr(module, name)
+    assert name not in dir(module)
+    with pytest.raises(AttributeError, match="has no attribute .never_"):
+        getattr(module, f"never_{name}")
+
+
+def test_what_replaces_a_removed_name_is_there():
+    """Every full name in the table's sentences can be found."""
+    for instead in REMOVED.values():
+        for full_name in re.findall(r"marginlens(?:\.\w+)+", instead):
+            value = ml
+            for name in full_name.split(".")[1:]:
+                value = getattr(value, name)

@@ -41,6 +41,7 @@ from marginlens.probe.monitor.record import read_run
 from marginlens.probe.page import difference_page, probe_page
 from marginlens.probe.result import CheckpointCurves, ProbeResult, ProbeSettings
 from marginlens.probe.run import probe_checkpoints, probe_model
+from marginlens.removed import no_attribute
 
 if TYPE_CHECKING:
     from marginlens.probe.monitor.callback import AttentionMonitor
@@ -96,24 +97,9 @@ __all__ = [
 ]
 
 
-_NO_FINGERPRINT = "a layer's weights do not show reliably which optimizer made them, and nothing replaces it"
-_ONE_PASS = "attention_statistics(q, k, rule, tolerances=(0.01,)) counts the keys that each query can do without"
-_BUDGETS = (
-    *("BudgetSettings", "KeyBudgets", "RoundingCertificate", "certify_rounding", "key_budgets"),
-    *("output_bound", "rotation_matrix", "round_keys"),
-)
-_REMOVED = {  # name -> what to use instead
-    **dict.fromkeys(("optimizer_like", "margin_shares"), _NO_FINGERPRINT),
-    **dict.fromkeys(_BUDGETS, _ONE_PASS),
-    **dict.fromkeys(("head_decay", "HeadDecay"), "use marginlens.theory.factor_balance(Q, K)"),
-}
-
-
 def __getattr__(name: str) -> Any:
-    if name in _REMOVED:
-        raise AttributeError(f"{name} was removed from {__name__}: {_REMOVED[name]}.")
     if name == "AttentionMonitor":  # it is a callback of transformers, which takes seconds to import
         from marginlens.probe.monitor.callback import AttentionMonitor
 
         return AttentionMonitor
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise no_attribute(__name__, name)

@@ -1,0 +1,34 @@
+"""Public names that were removed, and what to use instead."""
+
+from __future__ import annotations
+
+_FINGERPRINT = "a layer's weights do not show reliably which optimizer made them, and nothing replaces it"
+_BUDGETS = "attention_statistics(q, k, rule, tolerances=(0.01,)) counts the keys that each query can do without"
+
+# full name -> a clause that says what to use instead
+REMOVED = {
+    **{f"marginlens.probe.{name}": _FINGERPRINT for name in ("margin_shares", "optimizer_like")},
+    **{
+        f"marginlens.probe.{name}": "use marginlens.theory.factor_balance(Q, K)" for name in ("HeadDecay", "head_decay")
+    },
+    **{
+        f"marginlens.probe.{name}": _BUDGETS
+        for name in (
+            "BudgetSettings",
+            "KeyBudgets",
+            "RoundingCertificate",
+            "certify_rounding",
+            "key_budgets",
+            "output_bound",
+            "rotation_matrix",
+            "round_keys",
+        )
+    },
+}
+
+
+def no_attribute(module: str, name: str) -> AttributeError:
+    """The error for a name that a module does not have: what to use instead if it once had it."""
+    if instead := REMOVED.get(f"{module}.{name}"):
+        return AttributeError(f"{name} was removed from {module}: {instead}.")
+    return AttributeError(f"module {module!r} has no attribute {name!r}")
