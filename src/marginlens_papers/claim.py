@@ -13,7 +13,7 @@ from functools import cache, wraps
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from marginlens.papers import Paper
+from marginlens.papers import OWN, Paper
 from marginlens.runtime.progress import Progress
 from marginlens.typing import Figure
 
@@ -29,6 +29,7 @@ class Verdict(Enum):
     """What the measured numbers say about a claim."""
 
     HOLDS_AS_STATED = "holds as stated"
+    HOLDS_BY_OUR_OWN_BOUNDS = "holds by our own bounds"  # a statement of ours: most bounds were set after first runs
     HOLDS_WITH_CARE = "holds with care"
     HOLDS_IN_PART = "holds in part"
     DOES_NOT_HOLD = "does not hold"
@@ -36,7 +37,7 @@ class Verdict(Enum):
 
 
 class NoteKind(Enum):
-    """What the note of a claim is about; the first two make "holds with care" of a claim that holds."""
+    """What the note of a claim is about; the first two make "holds with care" of a paper's claim that holds."""
 
     PAPER_DIFFERS = "the paper differs"  # it states, prints or proves something else
     NEEDS_CARE = "needs care"  # the claim holds under conditions that its words do not show
@@ -124,8 +125,8 @@ class Claim(ABC):
     Attributes:
         labels: the papers' statements, such as "A Thm 3". title, statement, protocol, paper_value: sentences of the report.
         expected: what must hold for the claim to hold at all, by the name of the number.
-        as_stated: what the paper's words and figures say beyond that: the claim holds in part where only some of it does, and does not
-            hold where nothing of it does.
+        as_stated: what the paper's words and figures say beyond that, or those of our own statement: the claim holds in part if only
+            some of it does, and does not hold if nothing of it does.
         known: the verdict of the last reading, declared where it is "does not hold": that verdict again is no failure of a run.
         note_kind: what a note is about, where a run leaves one.
         words: what each of these numbers is. headline: the number that stands on the claim's tile, the first where it is empty.
@@ -178,6 +179,11 @@ class Claim(ABC):
         """The papers' statements in one line."""
         return ", ".join(self.labels)
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether the statement is our own, so that nobody but us has set the bounds."""
+        return self.id.partition("-")[0] == OWN.key
+
     def judge(self, finding: Finding) -> Verdict:
         """Hold the found numbers against their bounds; nothing else decides.
 
@@ -197,6 +203,8 @@ class Claim(ABC):
         )
         if not all(stated.values()) or not computed:
             return Verdict.HOLDS_IN_PART
+        if self.is_ours:
+            return Verdict.HOLDS_BY_OUR_OWN_BOUNDS
         has_care = finding.note and self.note_kind is not NoteKind.REMARK
         return Verdict.HOLDS_WITH_CARE if has_care else Verdict.HOLDS_AS_STATED
 

@@ -148,6 +148,21 @@ def test_holding_in_part_needs_something_in_the_papers_words_that_holds(stated, 
     assert claim.judge(Finding("", {**numbers, "checked": 0.0})) is Verdict.DOES_NOT_HOLD
 
 
+def test_a_statement_of_ours_holds_by_our_own_bounds_and_never_as_stated():
+    for claim_id, verdict in (("X-0", Verdict.HOLDS_BY_OUR_OWN_BOUNDS), ("C-0", Verdict.HOLDS_WITH_CARE)):
+        claim = changed(
+            a_f9.A_F9(),
+            id=claim_id,
+            expected={"share": Bound(low=0.5)},
+            as_stated={"a": Bound(low=1), "b": Bound(low=1)},
+        )
+        holds = {"share": 0.7, "a": 1.0, "b": 1.0}
+        assert claim.judge(Finding("", holds, note="A note.")) is verdict
+        assert claim.judge(Finding("", {**holds, "a": 0.9}, note="A note.")) is Verdict.HOLDS_IN_PART
+        assert claim.judge(Finding("", {**holds, "share": 0.4}, note="A note.")) is Verdict.DOES_NOT_HOLD
+    assert {claim.id for claim in claims() if claim.is_ours} == {claim.id for claim in claims() if claim.id[:2] == "X-"}
+
+
 def test_archived_numbers_lower_a_verdict_and_do_not_carry_one_alone():
     claim = changed(a_f9.A_F9(), expected={"stored": Bound(low=1.0)}, as_stated={"new": Bound(low=1.0)})
     for new, verdict in ((1.0, Verdict.HOLDS_AS_STATED), (0.0, Verdict.DOES_NOT_HOLD)):

@@ -180,11 +180,14 @@ def test_a_long_text_of_what_was_measured_is_folded_and_a_short_one_is_not(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("kind", "verdict"),
-    list(zip(NoteKind, ("holds with care", "holds with care", "holds as stated"), strict=True)),
+    ("claim_id", "kind", "verdict"),
+    [
+        *zip(["A-5"] * 3, NoteKind, ("holds with care", "holds with care", "holds as stated"), strict=True),
+        *(("X-5", kind, "holds by our own bounds") for kind in NoteKind),
+    ],
 )
-def test_a_note_says_of_which_kind_it_is_and_a_remark_changes_no_colour(tmp_path, kind, verdict):
-    claim = changed(fake_claim("A-5", finding(0.9996, note="The softmax saturates.")), note_kind=kind)
+def test_a_note_says_of_which_kind_it_is_and_a_remark_changes_no_colour(tmp_path, claim_id, kind, verdict):
+    claim = changed(fake_claim(claim_id, finding(0.9996, note="The softmax saturates.")), note_kind=kind)
     report = reproduce([claim], tmp_path / "report")
     outline = Outline(report.page.read_text(encoding="utf-8"))
     assert outline.attributes("article", "class") == [verdict.replace(" ", "-")]
@@ -207,7 +210,7 @@ def test_a_bound_of_the_papers_letter_is_told_apart_and_kept(tmp_path):
     claim = changed(fake_claim("A-5"), as_stated={"mean_corr": Bound(low=0.9999), "n_draws": Bound(low=100.0)})
     report = reproduce([claim], tmp_path / "report")
     assert report.entries[0].result.verdict is Verdict.HOLDS_IN_PART
-    assert "✗ not as the paper states" in report.page.read_text(encoding="utf-8")
+    assert "✗ not as stated" in report.page.read_text(encoding="utf-8")
     assert [check.as_stated for check in read_ledger(tmp_path / "report")[0].result.checks] == [False, True, True]
 
 

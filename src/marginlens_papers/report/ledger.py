@@ -22,6 +22,7 @@ LEDGER = "ledger.json"
 FOLDER = "report"
 MARKS: dict[Verdict, str] = {
     Verdict.HOLDS_AS_STATED: "✓",
+    Verdict.HOLDS_BY_OUR_OWN_BOUNDS: "≥",
     Verdict.HOLDS_WITH_CARE: "✎",
     Verdict.HOLDS_IN_PART: "◐",
     Verdict.DOES_NOT_HOLD: "✗",
@@ -29,6 +30,7 @@ MARKS: dict[Verdict, str] = {
 }
 _SAID: dict[Verdict, tuple[str, str]] = {  # of one claim, of several
     Verdict.HOLDS_AS_STATED: ("holds as stated", "hold as stated"),
+    Verdict.HOLDS_BY_OUR_OWN_BOUNDS: ("holds by our own bounds", "hold by our own bounds"),
     Verdict.HOLDS_WITH_CARE: ("holds with care", "hold with care"),
     Verdict.HOLDS_IN_PART: ("holds in part", "hold in part"),
     Verdict.DOES_NOT_HOLD: ("does not", "do not"),
@@ -40,7 +42,7 @@ _SAID: dict[Verdict, tuple[str, str]] = {  # of one claim, of several
 class BoundCheck:
     """One number that decided a verdict, and its bound; `number` is nan when it was never found.
 
-    `as_stated` marks a bound that holds the claim to the paper's letter: missing it, the claim holds in part at best.
+    `as_stated` marks a bound that holds the claim to the letter of its statement: missing it, the claim holds in part at best.
     `sentence` says what the number is, `unit` how it is shown, and `paper` what the paper has in its place, where it has something.
     """
 
@@ -361,8 +363,8 @@ def verdict_groups(entries: Iterable[Entry]) -> list[VerdictGroup]:
             count = f"{count} of {len(ran)} claim{'s' * (len(ran) != 1)}"
         elif not group:
             continue
-        holds = verdict in (Verdict.HOLDS_AS_STATED, Verdict.HOLDS_WITH_CARE)
-        found.append(VerdictGroup(verdict, f"{count} {said}", group, [] if holds else group))
+        holds = (Verdict.HOLDS_AS_STATED, Verdict.HOLDS_BY_OUR_OWN_BOUNDS, Verdict.HOLDS_WITH_CARE)
+        found.append(VerdictGroup(verdict, f"{count} {said}", group, [] if verdict in holds else group))
     return found
 
 

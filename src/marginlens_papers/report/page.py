@@ -14,7 +14,7 @@ from marginlens.cli._terminal import duration
 from marginlens.lab import permalink, presets, write_lab
 from marginlens.pages import render
 from marginlens.papers import SOURCES, Paper
-from marginlens_papers.claim import Effort, Verdict
+from marginlens_papers.claim import Effort, NoteKind, Verdict
 from marginlens_papers.claims import catalogue
 from marginlens_papers.report.formulas import plain, rendered
 from marginlens_papers.report.ledger import MARKS, ClaimResult, Entry, Picture, resume_command, summary, verdict_groups
@@ -184,8 +184,9 @@ def _measured(text: str) -> Folded:
 
 
 def _reason(result: ClaimResult) -> str:
-    """Why a claim does not hold as stated: the first sentence of its note; nothing where it does."""
-    return "" if result.verdict is Verdict.HOLDS_AS_STATED else in_two(result.note).short
+    """Why a claim does not hold as stated, or needs care: the first sentence of its note; nothing if the note is a mere remark."""
+    mere = result.verdict is Verdict.HOLDS_BY_OUR_OWN_BOUNDS and result.note_kind is NoteKind.REMARK
+    return "" if mere or result.verdict is Verdict.HOLDS_AS_STATED else in_two(result.note).short
 
 
 def _alt(picture: Picture, entry: Entry) -> str:
@@ -200,8 +201,8 @@ def _caption(picture: Picture) -> Markup:
 _CHECKED = {  # by (as_stated, holds)
     (False, True): "✓ holds",
     (False, False): "✗ does not hold",
-    (True, True): "✓ as the paper states",
-    (True, False): "✗ not as the paper states",
+    (True, True): "✓ as stated",
+    (True, False): "✗ not as stated",
 }
 
 

@@ -14,6 +14,7 @@ from marginlens_papers.report.run import Watcher
 
 _COLOURS: dict[Verdict, str] = {
     Verdict.HOLDS_AS_STATED: "green",
+    Verdict.HOLDS_BY_OUR_OWN_BOUNDS: "cyan",
     Verdict.HOLDS_WITH_CARE: "blue",
     Verdict.HOLDS_IN_PART: "magenta",
     Verdict.DOES_NOT_HOLD: "bold red",
