@@ -265,7 +265,7 @@ def test_a_head_and_a_sentence_open_in_the_lab(heads, pages):
     heads.execute_script("return window.lab.ready")
     state = lab_state(heads)
     (start,), (keys,) = state["starts"], state["problem"]["keys"]
-    assert np.allclose(start[0] * np.array(keys), [[0.0, 0.0], [-1.0, 0.5], [-2.0, -1.0]], rtol=1e-3)
+    assert np.allclose(start[0] * np.array(keys), [[0.0, 0.0], [-1.0, 0.5], [-2.0, -1.0]], rtol=1e-3, atol=0.0)
     assert state["problem"]["scores"] == [[1, 0, 0]]
     assert state["problem"]["words"] == [["two", "[CLS]", "[SEP]"]]
     wait_for(heads, "document.getElementById('headline')?.textContent.startsWith('Token 1 “two”')")

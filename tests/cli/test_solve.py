@@ -57,7 +57,7 @@ def test_its_json_holds_all_of_p_mm_with_proofs_that_can_be_added_up(here, seed)
         for part in row["proof"]:
             assert part["weight"] > 0.0
             p += part["weight"] * (data.K[part["input"], part["selected"]] - data.K[part["input"], part["other"]])
-        np.testing.assert_allclose(p * row["margin"], row["direction"], atol=CONDITIONED)
+        np.testing.assert_allclose(p * row["margin"], row["direction"], rtol=0.0, atol=CONDITIONED)
         assert row["kkt_residual"] <= SVM_KKT
         assert row["certificate_residual"] is None
     theorems = told["prediction"]["theorems"]
@@ -77,7 +77,7 @@ def test_tied_optimal_tokens_are_answered_by_the_global_minima_of_the_problem_wi
     (told,) = numbers("t.npz")["problems"]
     assert [row["kind"] for row in told["solutions"]] == ["G^mm"]
     np.testing.assert_allclose(
-        told["prediction"]["path_direction"], told["solutions"][0]["direction"], atol=CONDITIONED
+        told["prediction"]["path_direction"], told["solutions"][0]["direction"], rtol=0.0, atol=CONDITIONED
     )
 
 
@@ -112,7 +112,7 @@ def test_selected_solves_that_problem_alone(here):
     assert [one["prediction"] for one in told] == [None]
     (row,) = told[0]["solutions"]
     assert (row["kind"], row["selected"], row["margin"]) == ("LMM", [0, 1], 1.0)
-    np.testing.assert_allclose(row["direction"], ml.att_svm(data, [0, 1]).direction, atol=CONDITIONED)
+    np.testing.assert_allclose(row["direction"], ml.att_svm(data, [0, 1]).direction, rtol=0.0, atol=CONDITIONED)
     result = solve("f.npz", "--selected", "0,1")
     assert "The shortest vector was found, and its multipliers prove that it is the shortest." in result.stdout
     assert "A Thm" not in result.stdout
@@ -126,7 +126,7 @@ def test_an_infeasible_selection_is_answered_with_its_certificate(here):
     assert row["direction"] == [None, None]
     assert row["certificate_residual"] <= SVM_FARKAS
     total = sum(part["weight"] * (data.K[0, 1] - data.K[0, part["other"]]) for part in row["proof"])
-    np.testing.assert_allclose(total, 0.0, atol=CONDITIONED)
+    np.testing.assert_allclose(total, 0.0, rtol=0.0, atol=CONDITIONED)
     result = solve("i.json", "--selected", "1")
     assert result.exit_code == 0
     assert "add up to zero" in result.stdout
@@ -177,7 +177,7 @@ def test_a_norm_solves_the_problem_in_it_with_bounds_that_prove_it(here, name):
         assert row["status"] == expected.status.name
         assert row["is_unique"] is expected.is_unique
         if row["status"] == "OPTIMAL":
-            np.testing.assert_allclose(row["direction"], expected.direction, atol=CONDITIONED)
+            np.testing.assert_allclose(row["direction"], expected.direction, rtol=0.0, atol=CONDITIONED)
             assert row["bracket"]["lower"] <= (1.0 + 1e-9) / row["margin"]
             assert row["bracket"]["gap"] <= 1e-9
 

@@ -147,6 +147,6 @@ def test_equal_tokens_cannot_be_told_apart_and_no_rows_ask_for_nothing() -> None
 
 def test_a_single_row_has_the_solution_of_the_formula() -> None:
     X, Q = np.array([[2.0, 0.0], [0.0, 0.0]]), np.array([[0.0, 0.5]])
-    np.testing.assert_allclose(bilinear_svm(X, Q, [[0, 0, 1]]).x, [[0.0, 1.0], [0.0, 0.0]], atol=1e-15)
+    np.testing.assert_allclose(bilinear_svm(X, Q, [[0, 0, 1]]).x, [[0.0, 1.0], [0.0, 0.0]], rtol=0.0, atol=1e-15)
     twice = bilinear_svm(X, Q, [[0, 0, 1], [0, 0, 1]])
     assert twice.active.tolist() == [True, True]  # one multiplier will do

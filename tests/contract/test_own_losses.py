@@ -184,10 +184,10 @@ def test_a_derivative_of_ones_own_is_honoured():
     step = ml.GradientDescent(0.1)
     doubled = ml.descend(data, v, loss=Doubled(), optimizer=step, n_steps=20, start=p)
     plain = ml.descend(data, v, optimizer=ml.GradientDescent(0.2), n_steps=20, start=p)
-    assert np.allclose(doubled.final, plain.final, rtol=1e-12)
+    assert np.allclose(doubled.final, plain.final, rtol=1e-12, atol=0.0)
     head = ml.descend(ml.JointRisk(data, Doubled()), optimizer=step, n_steps=20, start=(v, p)).split()
     other = ml.descend(ml.JointRisk(data), optimizer=ml.GradientDescent(0.2), n_steps=20, start=(v, p)).split()
-    assert np.allclose(head.p, other.p, rtol=1e-12)
+    assert np.allclose(head.p, other.p, rtol=1e-12, atol=0.0)
 
 
 def test_theorems_that_need_a_decreasing_loss_say_so():

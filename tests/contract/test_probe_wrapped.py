@@ -284,7 +284,7 @@ def test_a_probe_measures_what_wrapped_heads_compute() -> None:
         "margin_ratio",
         "low_ratio",
     ):
-        np.testing.assert_allclose(found[name], expected[name], rtol=1e-6, err_msg=name)
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-6, atol=0.0, err_msg=name)
     assert all(module.training for module in wrapped.modules())
     assert found.notes[0] == (
         "In 2 of 2 layers queries or keys do not come from plain weights, but from modules that are wrapped, quantised or hooked: W is "

@@ -79,7 +79,7 @@ def test_brute_force_finds_the_same_minima() -> None:
             assert (found.solutions, found.margin) == ((), 0.0)
             continue
         assert found.status is (Status.OPTIMAL if best > 0.0 else Status.TRIVIAL)
-        np.testing.assert_allclose(np.linalg.norm(found.points, axis=1), best, rtol=tolerances.SVM_ORACLE)
+        np.testing.assert_allclose(np.linalg.norm(found.points, axis=1), best, rtol=tolerances.SVM_ORACLE, atol=0.0)
         assert len(found.points) == len(points)
         apart = np.linalg.norm(found.points[:, None] - points[None], axis=-1)
         assert apart.min(axis=0).max() <= tolerances.LISTED_POINT
@@ -116,7 +116,7 @@ def test_singletons_are_the_convex_problem() -> None:
     rng = np.random.default_rng(0)
     data = TokenDataset(rng.normal(size=(3, 4, 9)), np.ones(3))
     found = set_svm(data, [[1], [3], [0]])
-    np.testing.assert_allclose(found.points[0], att_svm(data, [1, 3, 0]).x, rtol=tolerances.SVM_ORACLE)
+    np.testing.assert_allclose(found.points[0], att_svm(data, [1, 3, 0]).x, rtol=tolerances.SVM_ORACLE, atol=0.0)
     assert found.n_choices == 1
 
 

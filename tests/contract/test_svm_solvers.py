@@ -112,7 +112,7 @@ def test_small_problems_have_the_answers_that_can_be_drawn(case: str) -> None:
         assert solution.certificate_residual() == 0.0
     else:
         assert solution.status is (Status.OPTIMAL if np.any(x) else Status.TRIVIAL)
-        np.testing.assert_allclose(solution.x, x, atol=tolerances.ROUNDING)
+        np.testing.assert_allclose(solution.x, x, rtol=0.0, atol=tolerances.ROUNDING)
         np.testing.assert_array_equal(solution.active, np.asarray(rows) @ x == lower if np.any(x) else False)
 
 
@@ -149,7 +149,9 @@ def test_equalities_confine_x_to_their_null_space() -> None:
             assert solution.certificate_residual() <= tolerances.SVM_FARKAS * 10
         else:
             assert_solved(solution)
-            np.testing.assert_allclose(solution.x, expected, atol=tolerances.SVM_ORACLE * np.linalg.norm(expected))
+            np.testing.assert_allclose(
+                solution.x, expected, rtol=0.0, atol=tolerances.SVM_ORACLE * np.linalg.norm(expected)
+            )
 
 
 def test_what_equalities_blur_is_not_called_proved() -> None:
@@ -177,9 +179,11 @@ def test_equalities_in_a_batch_may_be_shared_or_differ() -> None:
     assert (batch.kkt_residual() <= tolerances.SVM_KKT).all()
     for j in range(5):
         one = least_distance(A[j], np.ones(4), equalities=C[j])
-        np.testing.assert_allclose(batch[j].x, one.x, rtol=tolerances.SVM_ORACLE)
-        np.testing.assert_allclose(batch[j].equality_multipliers, one.equality_multipliers, rtol=tolerances.SVM_ORACLE)
-        np.testing.assert_allclose(shared.x[j] @ C[0].T, 0.0, atol=tolerances.SVM_KKT)
+        np.testing.assert_allclose(batch[j].x, one.x, rtol=tolerances.SVM_ORACLE, atol=0.0)
+        np.testing.assert_allclose(
+            batch[j].equality_multipliers, one.equality_multipliers, rtol=tolerances.SVM_ORACLE, atol=0.0
+        )
+        np.testing.assert_allclose(shared.x[j] @ C[0].T, 0.0, rtol=0.0, atol=tolerances.SVM_KKT)
 
 
 def feasible_by_linprog(A: np.ndarray, b: np.ndarray, C: np.ndarray | None) -> bool:
@@ -258,7 +262,9 @@ def test_the_order_of_rows_decides_no_status() -> None:
             continue
         seen[solution.status[0]] += 1
         assert solution.is_verified().all() == (solution.status[0] is Status.OPTIMAL)
-        np.testing.assert_allclose(solution.x, np.tile(solution.x[0], (len(orders), 1)), rtol=tolerances.ROUNDING)
+        np.testing.assert_allclose(
+            solution.x, np.tile(solution.x[0], (len(orders), 1)), rtol=tolerances.ROUNDING, atol=0.0
+        )
     assert min(seen.values()) > 8
 
 

@@ -97,8 +97,8 @@ def test_probabilities_decisions_and_predictions_agree(fitted):
     texts, y = reviews(100, seed=5)
     f, proba = fitted.decision_function(texts), fitted.predict_proba(texts)
     assert proba.shape == (100, 2)
-    np.testing.assert_allclose(proba.sum(axis=1), 1.0, rtol=ROUNDING)
-    np.testing.assert_allclose(np.log(proba[:, 1] / proba[:, 0]), f, rtol=1e3 * ROUNDING)
+    np.testing.assert_allclose(proba.sum(axis=1), 1.0, rtol=ROUNDING, atol=0.0)
+    np.testing.assert_allclose(np.log(proba[:, 1] / proba[:, 0]), f, rtol=1e3 * ROUNDING, atol=0.0)
     assert np.array_equal(fitted.predict(texts), fitted.classes_[(proba[:, 1] > 0.5).astype(int)])
     assert fitted.score(texts, y) > 0.94
 
@@ -150,7 +150,7 @@ def test_outputs_are_the_softmax_average_written_plainly(n_outputs):
         rows = E[[*sorted(set(text)), 6]]
         weights = [math.exp(score - max(rows @ p)) for score in rows @ p]
         expected = sum(w * (row @ V) for w, row in zip(weights, rows, strict=True)) / sum(weights)
-        np.testing.assert_allclose(found[i], expected, rtol=100 * ROUNDING)
+        np.testing.assert_allclose(found[i], expected, rtol=100 * ROUNDING, atol=0.0)
 
 
 def test_token_ids_train_the_same_model_as_the_words_they_stand_for(data):
@@ -333,7 +333,7 @@ def test_more_classes_have_one_softmax_and_an_exact_account_for_each(four_classe
     assert model.classes_.tolist() == sorted(set(y))
     f, proba = model.decision_function(texts), model.predict_proba(texts)
     assert f.shape == proba.shape == (320, 4)
-    np.testing.assert_allclose(proba, np.exp(f) / np.exp(f).sum(axis=1, keepdims=True), rtol=1e4 * ROUNDING)
+    np.testing.assert_allclose(proba, np.exp(f) / np.exp(f).sum(axis=1, keepdims=True), rtol=1e4 * ROUNDING, atol=0.0)
     assert model.score(texts, y) > 0.9
     explanation = model.explain(texts[0])
     assert len(explanation.to_frame("pyarrow")) == len(explanation.rows)
@@ -355,7 +355,7 @@ def test_weights_count_as_repetitions_in_what_is_balanced():
     balanced = ml.AttentionTextClassifier(class_weight="balanced").fit(X, labels)
     by_hand = [60 / labels.count(label) for label in labels]
     weighted = ml.AttentionTextClassifier().fit(X, labels, sample_weight=by_hand)
-    np.testing.assert_allclose(weighted.decision_function(X), balanced.decision_function(X), rtol=1e-6)
+    np.testing.assert_allclose(weighted.decision_function(X), balanced.decision_function(X), rtol=1e-6, atol=0.0)
     assert balanced.predict_proba([""])[0, 1] > plain.predict_proba([""])[0, 1]
 
 

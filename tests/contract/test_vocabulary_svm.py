@@ -69,9 +69,9 @@ def test_tokens_selected_together_tie_although_the_inequalities_alone_would_not_
 @pytest.mark.statement("B Eq. (18)", "B Eq. (9)")
 def test_without_the_ties_it_is_another_problem():
     E = np.array([[1.0, 0.0], [2.0, 1.0], [0.0, 0.0]])
-    np.testing.assert_allclose(vocabulary_svm(E, [[0, 1, 2]], [[0, 1]]).x, [1.0, -1.0], atol=ROUNDING)
+    np.testing.assert_allclose(vocabulary_svm(E, [[0, 1, 2]], [[0, 1]]).x, [1.0, -1.0], rtol=0.0, atol=ROUNDING)
     loose = untied_vocabulary_svm(E, [[0, 1, 2]], [[0, 1]])
-    np.testing.assert_allclose(loose.x, [1.0, 0.0], atol=ROUNDING)
+    np.testing.assert_allclose(loose.x, [1.0, 0.0], rtol=0.0, atol=ROUNDING)
     assert [ids.tolist() for ids in selected_tokens(E, loose.x, [[0, 1, 2]])] == [[1]]
     rng = np.random.default_rng(18)
     for _ in range(20):
@@ -84,7 +84,7 @@ def test_without_the_ties_it_is_another_problem():
         assert loose.kkt_residual() < SVM_KKT
         assert np.linalg.norm(loose.x) <= np.linalg.norm(tied.x) * (1.0 + ROUNDING)
         if all(len(ids) == 1 for ids in chosen):
-            np.testing.assert_allclose(loose.x, tied.x, atol=SVM_ORACLE)
+            np.testing.assert_allclose(loose.x, tied.x, rtol=0.0, atol=SVM_ORACLE)
         for ids, mine in zip(sequences, chosen, strict=True):
             others = np.setdiff1d(ids, mine)
             assert not len(others) or np.min(E[mine] @ loose.x) >= np.max(E[others] @ loose.x) + 1.0 - SVM_ORACLE
@@ -144,7 +144,7 @@ def test_the_verdict_on_the_closed_form_does_not_depend_on_the_scale(scale):
         E, sequences, selection = random_selection(np.random.default_rng(seed), n=2)
         one, other = (closed_form_candidate(E * factor, sequences, selection) for factor in (1.0, scale))
         assert one.certified is other.certified
-        np.testing.assert_allclose(other.x * scale, one.x, atol=CONDITIONED * np.linalg.norm(one.x))
+        np.testing.assert_allclose(other.x * scale, one.x, rtol=0.0, atol=CONDITIONED * np.linalg.norm(one.x))
         assert repr(other).endswith(f"norm={np.linalg.norm(other.x * scale) / scale:.6g})")
         verdicts.add(one.certified)
     assert verdicts == {True, False}

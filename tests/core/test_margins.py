@@ -117,7 +117,7 @@ def test_products_with_bilinear_rows(d):
     core.multiply_differences(*terms, chosen, images, products)
     expected = np.ones((5, d))
     np.add.at(expected, k[chosen], weights[:, None] * differences[chosen])
-    np.testing.assert_allclose(norms, np.linalg.norm(differences, axis=1), rtol=1e-14)
+    np.testing.assert_allclose(norms, np.linalg.norm(differences, axis=1), rtol=1e-14, atol=0.0)
     np.testing.assert_allclose(sums, expected, rtol=1e-13, atol=1e-13)
     np.testing.assert_allclose(products, (differences * images[k])[chosen].sum(axis=1), rtol=1e-13, atol=1e-13)
     for wrong in ((X, k + 5, i, j, scale), (X, k, i - 9, j, scale)):
@@ -131,7 +131,7 @@ def test_products_with_blocks():
     vector, out = rng.normal(size=11), np.empty(11)
     entries = np.concatenate([block.ravel() for block in blocks])
     core.multiply_blocks(edges, entries, vector, out)
-    np.testing.assert_allclose(out, block_diag(*blocks) @ vector, rtol=1e-13)
+    np.testing.assert_allclose(out, block_diag(*blocks) @ vector, rtol=1e-13, atol=0.0)
     with pytest.raises(ValueError, match="sizes"):
         core.multiply_blocks(edges, entries[:-1].copy(), vector, out)
 
@@ -168,7 +168,7 @@ def test_both_methods_for_power_norms_close_the_bracket(n_rows, d, p):
         upper = norm / ((rows @ x[..., None])[..., 0] / lower).min(axis=1)
         g = (multipliers[:, None] @ rows)[:, 0]
         below = (lower * multipliers).sum(axis=1) / (np.abs(g) ** q).sum(axis=1) ** (1.0 / q)
-        np.testing.assert_allclose(upper / below - 1.0, gaps, atol=1e-13)
+        np.testing.assert_allclose(upper / below - 1.0, gaps, rtol=0.0, atol=1e-13)
         assert gaps.min() > -1e-14
         values.append((below, upper))
     assert (np.minimum(values[0][1], values[1][1]) / np.maximum(values[0][0], values[1][0]) - 1.0).max() < 1e-9

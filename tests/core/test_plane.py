@@ -63,7 +63,7 @@ def test_sectors_and_returns_have_labels() -> None:
     starts = np.array([[50.0, 0.1], [0.0, 0.0], [-4.0, 0.0]])
     points, labels = _descend(problem, 0, SIGN, starts, [1000, 10, 1000], [1.0, 0.0, 0.1, 0.1, 20.0, 1.0])
     assert_array_equal(labels, [0, -1, 0])
-    assert_allclose(points, [[50.0, 0.1], [1.0, 0.0], [points[2, 0], 0.0]])
+    assert_allclose(points, [[50.0, 0.1], [1.0, 0.0], [points[2, 0], 0.0]], rtol=0.0, atol=1e-14)
     assert 20.0 <= points[2, 0] <= 21.0
     # the middle token is best: sign descent goes to and fro
     between = np.array([[[1.0, 0.0], [0.0, 0.0], [-1.0, 0.0]]]), np.array([[0.0, 1.0, 0.0]]), np.array([3])

@@ -23,7 +23,7 @@ def test_labels_are_flipped_with_their_probability_and_nothing_else_changes():
 
 def test_soft_labels_are_distributions_that_contexts_take():
     soft = ml.data.soft_labels([0, 2, 1], 3, 0.1)
-    np.testing.assert_allclose(soft.sum(axis=1), 1.0)
+    np.testing.assert_allclose(soft.sum(axis=1), 1.0, rtol=1e-14, atol=0.0)
     assert soft[1].tolist() == [0.05, 0.05, 0.9]
     np.testing.assert_array_equal(ml.data.soft_labels([0, 2, 1], 3, 0.0), np.eye(3)[[0, 2, 1]])
     contexts = ml.data.ContextDataset(np.eye(3), soft)

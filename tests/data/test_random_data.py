@@ -29,8 +29,8 @@ MAKERS = {
 @pytest.mark.statement("A App. E")
 def test_sphere_tokens_follow_the_protocol():
     data, v = ml.data.sphere_tokens(200, 4, 6, 7, np.random.default_rng(0))
-    np.testing.assert_allclose(np.linalg.norm(data.X, axis=-1), 1)
-    np.testing.assert_allclose(np.linalg.norm(v, axis=-1), 1)
+    np.testing.assert_allclose(np.linalg.norm(data.X, axis=-1), 1, rtol=ROUNDING, atol=0.0)
+    np.testing.assert_allclose(np.linalg.norm(v, axis=-1), 1, rtol=ROUNDING, atol=0.0)
     assert abs(data.y.mean()) < 0.15
     assert np.abs(data.X.mean(axis=(0, 1, 2))).max() < 0.03
     assert ml.data.sphere_tokens(200, 4, 6, 7, 0)[0] == data
@@ -40,7 +40,7 @@ def test_scored_tokens_have_the_scores_asked_for():
     rng = np.random.default_rng(0)
     keys, scores = rng.normal(size=(3, 4, 2)), rng.normal(size=(3, 4))
     data, v = ml.data.scored_tokens(keys, scores, y=[1, -1, 1])
-    np.testing.assert_allclose(data.scores(v), scores)
+    np.testing.assert_allclose(data.scores(v), scores, rtol=0.0, atol=ROUNDING)
     assert np.array_equal(data.K, keys)
 
 
@@ -134,7 +134,7 @@ def test_queries_are_drawn_for_each_input_beside_the_tokens_on_the_sphere():
     np.testing.assert_array_equal(data.X, tokens.X)
     np.testing.assert_array_equal(v, head)
     assert z.shape == (3, 4, 6)
-    np.testing.assert_allclose(np.linalg.norm(z, axis=-1), 1.0)
+    np.testing.assert_allclose(np.linalg.norm(z, axis=-1), 1.0, rtol=ROUNDING, atol=0.0)
 
 
 def test_clusters_have_one_unit_mean_per_class():
@@ -142,8 +142,8 @@ def test_clusters_have_one_unit_mean_per_class():
     assert points.shape == (800, 6)
     np.testing.assert_array_equal(np.bincount(classes), [200] * 4)
     means = np.stack([points[classes == c].mean(axis=0) for c in range(4)])
-    np.testing.assert_allclose(np.linalg.norm(means, axis=1), 1.0, atol=0.05)
-    np.testing.assert_allclose(np.std(points - means[classes]), 0.1, rtol=0.05)
+    np.testing.assert_allclose(np.linalg.norm(means, axis=1), 1.0, rtol=0.0, atol=0.05)
+    np.testing.assert_allclose(np.std(points - means[classes]), 0.1, rtol=0.05, atol=0.0)
 
 
 @pytest.mark.statement("X F")
@@ -152,7 +152,7 @@ def test_signal_and_noise_fit_flipped_labels_and_generalise_from_a_ratio_on():
     assert (data.y != classes).tolist() == [True] * 3 + [False] * 27
     np.testing.assert_array_equal(data.X[:, 0, 0] - data.X[:, 0, 1], 0.7 * classes)
     assert np.all(data.X[:, 1, :2] == 0.0)
-    np.testing.assert_allclose(np.linalg.norm(data.X[:, 1], axis=-1), 1.0, atol=0.15)
+    np.testing.assert_allclose(np.linalg.norm(data.X[:, 1], axis=-1), 1.0, rtol=0.0, atol=0.15)
     right = {}
     for ratio in (0.1, 0.7):  # times √30: .5 and 3.8
         data, classes = ml.data.signal_and_noise(30, 400, ratio, 3, flipped=0.1)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import marginlens as ml
 from refusals import refused
+from tolerances import ROUNDING
 
 RNG = np.random.default_rng
 
@@ -24,7 +25,7 @@ def test_shapes_keys_and_repr():
     X, W = RNG(0).normal(size=(3, 4, 5)), RNG(1).normal(size=(2, 5))
     data = ml.TokenDataset(X, [1, -1, 1], W=W)
     assert (data.n_inputs, data.n_tokens, data.d_model, data.d_key) == (3, 4, 5, 2)
-    np.testing.assert_allclose(data.K[1, 2], W @ X[1, 2])
+    np.testing.assert_allclose(data.K[1, 2], W @ X[1, 2], rtol=0.0, atol=ROUNDING)
     assert repr(data) == "TokenDataset(3 inputs × 4 tokens, d_model=5, d_key=2)"
     assert np.array_equal(ml.TokenDataset(X, [1, -1, 1]).K, X)
 
@@ -49,7 +50,9 @@ def test_tokens_and_inputs_can_come_in_any_order(problem, random):
         [data.X[i, orders[i]] for i in inputs], data.y[inputs], K=[data.K[i, orders[i]] for i in inputs]
     )
     for place, i in enumerate(inputs):
-        np.testing.assert_allclose(shuffled.scores(v)[place, : len(orders[i])], data.scores(v)[i, orders[i]])
+        np.testing.assert_allclose(
+            shuffled.scores(v)[place, : len(orders[i])], data.scores(v)[i, orders[i]], rtol=0.0, atol=ROUNDING
+        )
     assert np.all(data.scores(v)[~data.mask] == -np.inf)
     assert np.array_equal(data.take_inputs(inputs).lengths, shuffled.lengths)
 
@@ -65,7 +68,7 @@ def test_slices_of_a_batch_are_its_problems(n_problems, seed, draw):
     for place, j in enumerate(numbers):
         assert part[place] == data[j]
         assert not data[j].is_batch
-        np.testing.assert_allclose(part.scores(v[numbers])[place], data[j].scores(v[j]))
+        np.testing.assert_allclose(part.scores(v[numbers])[place], data[j].scores(v[j]), rtol=0.0, atol=ROUNDING)
     mask = np.isin(np.arange(n_problems), numbers)
     assert data[mask] == data[np.unique(numbers)]
     assert data[:] == data

@@ -58,7 +58,7 @@ def test_record_keeps_what_was_asked_for():
     assert run.saved.steps.tolist() == [0, 10, 20, 25]
     assert run.saved["x"].shape == (3, 4, 4)
     assert np.array_equal(run.saved["x"][:, -1], run.final)
-    assert np.allclose(run.saved["norm"], np.linalg.norm(run.saved["x"], axis=-1))
+    assert np.allclose(run.saved["norm"], np.linalg.norm(run.saved["x"], axis=-1), rtol=ROUNDING, atol=0.0)
     assert run.saved["excess_risk"].log.shape == (3, 4)
     ten = ml.descend(data, v, n_steps=10).final
     assert np.array_equal(run.saved["x"][:, 1], ten)
@@ -196,7 +196,7 @@ def test_descent_on_the_matrix_shadows_descent_on_the_vector(head, step):
 @pytest.mark.parametrize("scale", [1e-200, 1e200])
 def test_queries_of_any_length_have_their_matrix_and_step(scale):
     p, u = np.array([1.0, -2.0, 3.0]), np.array([3.0, -4.0])
-    np.testing.assert_allclose(ml.risk.matrix_from_vector(p, scale * u).T @ (scale * u), p, rtol=ROUNDING)
+    np.testing.assert_allclose(ml.risk.matrix_from_vector(p, scale * u).T @ (scale * u), p, rtol=ROUNDING, atol=0.0)
     assert ml.dynamics.matching_optimizer(ml.NormalizedGD(2.0), scale * u).size == pytest.approx(
         0.4 / scale, rel=1e-6, abs=0.0
     )
@@ -216,4 +216,4 @@ def test_nonlinear_linear_head_equals_linear_head():
         ml.descend(data, lambda z: torch.ones(len(z)), n_steps=1)
     record = ml.Record([0, 200], ("excess_risk",))
     a, b = (ml.descend(data, head, n_steps=200, record=record).saved["excess_risk"] for head in (v, module))
-    np.testing.assert_allclose(a.log, b.log, rtol=1e-6)
+    np.testing.assert_allclose(a.log, b.log, rtol=1e-6, atol=0.0)

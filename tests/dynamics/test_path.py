@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import marginlens as ml
+import tolerances
 from marginlens.data import TokenDataset
 from marginlens.dynamics import Binding, Cone
 from marginlens.risk import matrix_from_vector
@@ -91,10 +92,10 @@ def test_the_path_of_a_matrix_is_that_of_p_with_queries_times_tokens_for_keys(se
     risk, vector = of_matrix(seed, shape, lengths)
     radii = np.array([0.5, 20.0, 900.0])
     of_W, of_p = ml.path(risk, radii, restarts=3), ml.path(vector, radii, restarts=6)
-    np.testing.assert_allclose(of_W.points.reshape(3, -1), of_p.points, atol=1e-9 * radii[-1])
+    np.testing.assert_allclose(of_W.points.reshape(3, -1), of_p.points, rtol=0.0, atol=1e-9 * radii[-1])
     np.testing.assert_array_equal(of_W.selected, of_p.selected)
     np.testing.assert_array_equal(of_W.selected, [risk.select(W) for W in of_W.points])
-    np.testing.assert_allclose(of_W.log_excess, of_p.log_excess, rtol=1e-9)
+    np.testing.assert_allclose(of_W.log_excess, of_p.log_excess, rtol=1e-9, atol=0.0)
     assert of_W.binding.tolist() == of_p.binding.tolist()
     on_ball = of_W.binding == Binding.BALL
     assert max(tangential(risk, W) for W in of_W.points[on_ball]) < MATRIX_TANGENT
@@ -115,11 +116,11 @@ def test_the_path_of_a_matrix_with_one_query_is_that_of_its_vector(seed):
     radii = np.array([0.5, 8.0, 600.0])
     of_W = ml.path(ml.AttentionRisk(data, v).as_matrix(u), radii, restarts=3)
     of_p = ml.path(data, radii * np.linalg.norm(u), head=v, restarts=3)
-    np.testing.assert_allclose(of_W.points, matrix_from_vector(of_p.points, u), atol=1e-9 * radii[-1])
-    np.testing.assert_allclose(of_W.log_excess, of_p.log_excess, rtol=1e-9)
+    np.testing.assert_allclose(of_W.points, matrix_from_vector(of_p.points, u), rtol=0.0, atol=1e-9 * radii[-1])
+    np.testing.assert_allclose(of_W.log_excess, of_p.log_excess, rtol=1e-9, atol=0.0)
     np.testing.assert_array_equal(of_W.selected, of_p.selected)
     formed = ml.path(ml.AttentionRisk(data, v).as_matrix(np.tile(u, (2, 1))), radii, restarts=3)  # one for each input
-    np.testing.assert_allclose(of_W.points, formed.points, atol=1e-7 * radii[-1])
+    np.testing.assert_allclose(of_W.points, formed.points, rtol=0.0, atol=1e-7 * radii[-1])
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -206,7 +207,11 @@ def test_nothing_to_select_leaves_the_origin():
 def test_a_cone_on_the_line_keeps_its_side():
     data = TokenDataset([[[1.0], [-1.0]]], [1.0])
     path = ml.path(data, [2.0, 5.0], head=[1.0], region=Cone([-1.0], 1.5, 1.0))
-    np.testing.assert_allclose(path.points[:, 0], -1.0)  # the smallest norm on the wrong side of the optimal token
+    np.testing.assert_allclose(
+        path.points[:, 0], -1.0, rtol=tolerances.PATH_KKT, atol=0.0
+    )  # the smallest norm on the wrong side of the optimal token
     assert path.binding[-1] is Binding.CONE
-    np.testing.assert_allclose(path.distance([-3.0]), [1.0 - 1.0 / 2.0, 1.0 - 1.0 / 5.0])  # of p̄(R)/R, not of its unit
-    np.testing.assert_allclose(path.correlation([-3.0]), 1.0)
+    np.testing.assert_allclose(
+        path.distance([-3.0]), [1.0 - 1.0 / 2.0, 1.0 - 1.0 / 5.0], rtol=tolerances.PATH_KKT, atol=0.0
+    )  # of p̄(R)/R, not of its unit
+    np.testing.assert_allclose(path.correlation([-3.0]), 1.0, rtol=tolerances.ROUNDING, atol=0.0)

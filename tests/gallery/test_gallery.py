@@ -95,7 +95,7 @@ FINDINGS = {  # what an example says, as a function of the names it defines
     ),
     "several_heads": lambda x: min(x["ends"]) > 0.95,
     "weight_decay": lambda x: all(
-        np.allclose(sizes, np.exp(-2.0 * decay * x["times"]), rtol=0.1) for decay, sizes in x["sizes"].items()
+        np.allclose(sizes, np.exp(-2.0 * decay * x["times"]), rtol=0.1, atol=0.0) for decay, sizes in x["sizes"].items()
     ),
     "predict_and_verify": lambda x: x["cosine"] > ALIGNED and x["prediction"].why.startswith("Certain"),
     "two_starts_two_limits": lambda x: (

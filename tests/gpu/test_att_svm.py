@@ -75,7 +75,7 @@ def test_large_and_small_scales_give_the_same_directions(device):
     for scale in (1e-60, 1e60):
         scaled = ml.TokenDataset(data.X * scale, data.y)
         solution = ml.att_svm(scaled, data.optimal(v), device="cuda")
-        np.testing.assert_allclose(solution.x * scale, expected.x, rtol=1e-8)
+        np.testing.assert_allclose(solution.x * scale, expected.x, rtol=1e-8, atol=0.0)
         assert np.array_equal(solution.status, expected.status)
 
 
@@ -89,7 +89,7 @@ def test_results_stay_on_the_device_and_say_what_the_cpu_served(device):
     codes = {ml.Status.OPTIMAL: 0, ml.Status.INFEASIBLE: 1, ml.Status.TRIVIAL: 2, ml.Status.INACCURATE: 3}
     assert np.array_equal(status, [codes[status] for status in expected.status])
     np.testing.assert_allclose(to_host(found.x), expected.x, rtol=1e-7, atol=1e-9)
-    np.testing.assert_allclose(to_host(found.margin), expected.margin, rtol=X_RTOL)
+    np.testing.assert_allclose(to_host(found.margin), expected.margin, rtol=X_RTOL, atol=0.0)
     certificate = np.where((status == 1)[:, None], expected.certificate, expected.multipliers)
     largest = np.abs(certificate).max()
     np.testing.assert_allclose(to_host(found.multipliers), certificate, rtol=1e-6, atol=1e-8 * largest)
@@ -103,7 +103,7 @@ def test_problems_with_more_rows_are_the_cpus(device):
     data, v = sphere_problems(0, 2, 1, n_tokens, 80, 1)
     found = ml.att_svm(device_tokens(device, data), data.optimal(v))
     assert found.n_on_cpu == 2
-    np.testing.assert_allclose(to_host(found.x), ml.att_svm(data, data.optimal(v)).x)
+    np.testing.assert_allclose(to_host(found.x), ml.att_svm(data, data.optimal(v)).x, rtol=X_RTOL, atol=0.0)
     assert_same(ml.att_svm(data, data.optimal(v), device="cuda"), ml.att_svm(data, data.optimal(v)))
 
 

@@ -187,8 +187,10 @@ def test_problems_on_the_device_stay_there(device):
     expected = ml.descend(data, head, n_steps=100, start=start)
     assert type(run.final) is type(device.xp.empty(0))
     check_device_run(run, expected)
-    np.testing.assert_allclose(to_host(run.norm), expected.norm, rtol=1e-9)
-    np.testing.assert_allclose(to_host(run.saturation), expected.attention.max(axis=-1).mean(axis=-1), rtol=1e-9)
+    np.testing.assert_allclose(to_host(run.norm), expected.norm, rtol=1e-9, atol=0.0)
+    np.testing.assert_allclose(
+        to_host(run.saturation), expected.attention.max(axis=-1).mean(axis=-1), rtol=1e-9, atol=0.0
+    )
     assert "6 runs, 20 weights" in repr(run)
 
 

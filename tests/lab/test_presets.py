@@ -23,6 +23,7 @@ from marginlens.lab.problem_files import (
     LabProblem,
     page_problem,
 )
+from tolerances import ROUNDING
 
 NAMES = [entry.name for entry in presets()]
 PLANE_CLAIMS = {"A-F1a", "A-F1b", "A-F1c", "A-F2", "A-F3", "A-F5", "A-F8", "X-B", "X-N2", "X-N4", "X-N5"}
@@ -59,7 +60,7 @@ def test_the_data_file_has_the_problems_of_the_library() -> None:
         else:
             np.testing.assert_array_equal(shown.data.scores(shown.head), data.scores(head))
     cone = ml.basin_cone(*ml.data.cone_example(), [0])
-    np.testing.assert_allclose(np.linalg.norm(preset("A-F2").starts, axis=1), cone.radius)
+    np.testing.assert_allclose(np.linalg.norm(preset("A-F2").starts, axis=1), cone.radius, rtol=ROUNDING, atol=0.0)
     samples = preset("C-F2").text["sequences"]["samples"]
     assert samples == [sequence.tolist() for sequence, _ in map(ml.data.figure_2().__getitem__, range(len(samples)))]
 

@@ -36,7 +36,7 @@ def test_it_is_the_limit_of_the_softmax(seed):
     for i in range(len(ds)):
         ids, _ = ds[i]
         np.testing.assert_allclose(
-            automaton.predict_proba(ids), limit_by_softmax(automaton, ids, 60.0), atol=CONDITIONED
+            automaton.predict_proba(ids), limit_by_softmax(automaton, ids, 60.0), rtol=0.0, atol=CONDITIONED
         )
     weights = 60.0 * automaton.priority.x + automaton.mix.x
     assert automaton.total_variation(ds, weights).max() < CONDITIONED
@@ -59,9 +59,11 @@ def test_the_mix_fits_the_label_frequencies_of_a_free_component():
     sequences = [[A, B, C]] * 7 + [[A, B]] * 4  # two graphs: last token C and last token B
     labels = [A] * 5 + [B] * 2 + [A] + [B] * 3
     automaton = NextTokenAutomaton.fit(SequenceDataset(sequences, labels, np.eye(3)))
-    np.testing.assert_allclose(automaton.predict_proba([A, B, C]), [5 / 7, 2 / 7, 0.0], atol=CONDITIONED)
-    np.testing.assert_allclose(automaton.predict_proba([A, B]), [1 / 4, 3 / 4, 0.0], atol=CONDITIONED)
-    np.testing.assert_allclose(automaton.predict_proba([A, A, B, C]), [10 / 12, 2 / 12, 0.0], atol=CONDITIONED)
+    np.testing.assert_allclose(automaton.predict_proba([A, B, C]), [5 / 7, 2 / 7, 0.0], rtol=0.0, atol=CONDITIONED)
+    np.testing.assert_allclose(automaton.predict_proba([A, B]), [1 / 4, 3 / 4, 0.0], rtol=0.0, atol=CONDITIONED)
+    np.testing.assert_allclose(
+        automaton.predict_proba([A, A, B, C]), [10 / 12, 2 / 12, 0.0], rtol=0.0, atol=CONDITIONED
+    )
 
 
 # ---- tokens of equal height that no training sequence compares
@@ -82,8 +84,10 @@ def layer_on(sequence, W, E):
 def test_tokens_of_equal_height_share_by_the_constant_term_of_the_path():
     automaton = NextTokenAutomaton.fit(TIED_BY_CHANCE)
     expected = np.array([0.0, 4.0, 12.0, 3.0]) / 19.0
-    np.testing.assert_allclose(automaton.predict_proba([B, C, D]), expected, atol=ROUNDING)
-    np.testing.assert_allclose(automaton.predict_proba([B, B, C, D]), [0.0, 8 / 23, 12 / 23, 3 / 23], atol=ROUNDING)
+    np.testing.assert_allclose(automaton.predict_proba([B, C, D]), expected, rtol=0.0, atol=ROUNDING)
+    np.testing.assert_allclose(
+        automaton.predict_proba([B, B, C, D]), [0.0, 8 / 23, 12 / 23, 3 / 23], rtol=0.0, atol=ROUNDING
+    )
     path = ml.path(TIED_BY_CHANCE, [1e2, 1e4, 1e6])
     error = [np.abs(layer_on([B, C, D], W, np.eye(4)) - expected).max() for W in path.points]
     assert error[0] > 10.0 * error[1] > 100.0 * error[2]  # like 1/R
@@ -114,7 +118,7 @@ def test_a_term_that_grows_like_the_logarithm_of_the_norm_decides_first():
     found = automaton.expansion(Z5)
     assert found.status is ExpansionKind.SLOW
     halves = np.array([1.0, -1.0, 1.0, 1.0, -1.0, -1.0]) / 2.0  # A with what it alone outranks, B with what it outranks
-    np.testing.assert_allclose(found.slow[0] @ np.eye(6)[Z5], halves, atol=ROUNDING)
+    np.testing.assert_allclose(found.slow[0] @ np.eye(6)[Z5], halves, rtol=0.0, atol=ROUNDING)
     np.testing.assert_array_equal(automaton.predict_proba([A, B, Z5]), [1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
     told = automaton.explain([A, B, Z5])
     assert told.tie is TieBreak.SLOW
@@ -173,8 +177,8 @@ def test_the_balance_is_the_minimum_that_a_general_solver_finds(seed):
     target = rows.T @ dual
     run = minimize(lambda z: np.exp(log_c - rows @ z).sum() + target @ z, np.zeros(4), method="BFGS", tol=1e-12)
     found = balance(rows, log_c, dual)
-    np.testing.assert_allclose(found, run.x, atol=1e-4)
-    np.testing.assert_allclose(rows.T @ np.exp(log_c - rows @ found), target, atol=1e-10)
+    np.testing.assert_allclose(found, run.x, rtol=0.0, atol=1e-4)
+    np.testing.assert_allclose(rows.T @ np.exp(log_c - rows @ found), target, rtol=0.0, atol=1e-10)
 
 
 def test_an_automaton_survives_pickling():
@@ -207,7 +211,7 @@ def test_multipliers_of_the_reasons_make_up_the_priorities():
     automaton = NextTokenAutomaton.fit(ds)
     strict = automaton.explain([A, B, C, D]).strict
     made = sum(weight * np.outer(ds.E[i] - ds.E[j], ds.E[D]) for (i, j), weight in strict.items())
-    np.testing.assert_allclose(made, automaton.priority.x, atol=ROUNDING)
+    np.testing.assert_allclose(made, automaton.priority.x, rtol=0.0, atol=ROUNDING)
     assert set(automaton.explain([A, C, D]).strict) == {(A, D), (C, D)}
 
 
@@ -279,7 +283,7 @@ def test_names_of_tokens_and_order_of_samples_do_not_matter(seed):
     first, second = NextTokenAutomaton.fit(data), NextTokenAutomaton.fit(renamed)
     for ids, _ in (data[i] for i in range(len(data))):
         probability = second.predict_proba(name[ids])[name]
-        np.testing.assert_allclose(probability, first.predict_proba(ids), atol=CONDITIONED)
+        np.testing.assert_allclose(probability, first.predict_proba(ids), rtol=0.0, atol=CONDITIONED)
         assert probability.sum() == pytest.approx(1.0, abs=ROUNDING)
         assert set(np.flatnonzero(probability)) <= set(ids.tolist())
 

@@ -5,6 +5,7 @@ import pytest
 
 import marginlens as ml
 from marginlens.nexttoken import MarkovChain, topic_change
+from tolerances import ROUNDING
 
 K = 4
 
@@ -40,19 +41,19 @@ def test_weights_and_chains_are_one_to_one():
     chain, rng = a_chain(), np.random.default_rng(1)
     E = rng.standard_normal((K, 7))
     W = chain.to_weights(E)
-    np.testing.assert_allclose(MarkovChain.from_weights(W, E).P, chain.P, atol=1e-12)
+    np.testing.assert_allclose(MarkovChain.from_weights(W, E).P, chain.P, rtol=0.0, atol=1e-12)
     again = MarkovChain.from_weights(rng.standard_normal((7, 7)), E)
     shortest = again.to_weights(E)
-    np.testing.assert_allclose(MarkovChain.from_weights(shortest, E).P, again.P, atol=1e-12)
+    np.testing.assert_allclose(MarkovChain.from_weights(shortest, E).P, again.P, rtol=0.0, atol=1e-12)
     span, shift = (
         np.linalg.pinv(E) @ E,
         np.linalg.pinv(E) @ np.ones((K, 1)) @ rng.standard_normal((1, K)) @ np.linalg.pinv(E).T,
     )
     np.testing.assert_allclose(
-        span @ shortest @ span, shortest, atol=1e-12
+        span @ shortest @ span, shortest, rtol=0.0, atol=1e-12
     )  # nothing outside the span of the embeddings
     assert np.linalg.norm(shortest + 1e-3 * shift) > np.linalg.norm(shortest)
-    np.testing.assert_allclose(MarkovChain.from_weights(shortest + shift, E).P, again.P, atol=1e-12)
+    np.testing.assert_allclose(MarkovChain.from_weights(shortest + shift, E).P, again.P, rtol=0.0, atol=1e-12)
 
 
 def test_predictions_are_the_attention_of_the_layer():
@@ -63,7 +64,7 @@ def test_predictions_are_the_attention_of_the_layer():
     for i in range(len(data)):
         ids = data[i][0]
         summed = np.bincount(ids, weights=attention[data.offsets[i] : data.offsets[i + 1]], minlength=K)
-        np.testing.assert_allclose(chain.predict_proba(ids), summed, atol=1e-12)
+        np.testing.assert_allclose(chain.predict_proba(ids), summed, rtol=0.0, atol=1e-12)
     assert chain.log_likelihood(data) == pytest.approx(-float(ml.NextTokenRisk(data).value(W)), rel=1e-12)
 
 
@@ -74,7 +75,7 @@ def test_the_fit_is_that_of_hunters_method_and_no_other_chain_is_likelier():
         data = prompts(a_chain(seed), 300, rng)
         found = MarkovChain.fit(data)
         assert found.identified.all()
-        np.testing.assert_allclose(found.P, by_hunter(data), atol=1e-10)
+        np.testing.assert_allclose(found.P, by_hunter(data), rtol=0.0, atol=1e-10)
         for _ in range(5):
             other = MarkovChain(0.99 * found.P + 0.01 * rng.dirichlet(np.ones(K), K))
             assert other.log_likelihood(data) < found.log_likelihood(data)
@@ -95,7 +96,7 @@ def test_a_token_that_prefers_itself_wins_and_others_do_not_last():
     P = np.full((3, 3), 0.2) + 0.4 * np.eye(3)
     P[2] = [0.6, 0.3, 0.1]
     chain = MarkovChain(P)
-    np.testing.assert_allclose(chain.winners()[:2], 0.2 / 0.6 - 1.0)
+    np.testing.assert_allclose(chain.winners()[:2], 0.2 / 0.6 - 1.0, rtol=ROUNDING, atol=0.0)
     assert np.isnan(chain.winners()[2])
     start = np.tile([0, 1, 2, 2, 2, 2], (200, 1))
     drawn = chain.sample(start, 3_000, 0)
@@ -109,7 +110,9 @@ def test_draws_have_the_probabilities():
     chain = a_chain()
     prompt = [0, 1, 1, 3, 2]
     drawn = chain.sample(np.tile(prompt, (200_000, 1)), 1, 5)[:, 0]
-    np.testing.assert_allclose(np.bincount(drawn, minlength=K) / len(drawn), chain.predict_proba(prompt), atol=0.005)
+    np.testing.assert_allclose(
+        np.bincount(drawn, minlength=K) / len(drawn), chain.predict_proba(prompt), rtol=0.0, atol=0.005
+    )
 
 
 def topics(orders, sizes, rng, n_tokens=5):

@@ -79,8 +79,8 @@ def test_no_run_has_more_than_the_best_margin_and_solutions_have_all_of_their_ow
     assert runs.share.shape == (5, 5, 2)
     assert runs.share.max() <= 1.0 + 1e-9
     own = np.arange(5)
-    np.testing.assert_allclose(runs.limits[own, own], 1.0, rtol=1e-9)
-    np.testing.assert_allclose(runs.course[..., -1], runs.share[own, own], rtol=ROUNDING)
+    np.testing.assert_allclose(runs.limits[own, own], 1.0, rtol=1e-9, atol=0.0)
+    np.testing.assert_allclose(runs.course[..., -1], runs.share[own, own], rtol=ROUNDING, atol=0.0)
     assert runs.off_diagonal.shape == (20,)
 
 
@@ -89,8 +89,8 @@ def test_the_margin_of_a_run_is_that_of_its_tightest_constraint(few):
     selected = runs.selected[2]
     solution = problems.best(selected, L2())
     lead = runs_of.smallest_lead(problems.risk, solution.x, selected)
-    np.testing.assert_allclose(lead, 1.0, rtol=1e-8)
-    np.testing.assert_allclose(1.0 / runs_of.norms_of(L2(), solution.x), solution.margin, rtol=ROUNDING)
+    np.testing.assert_allclose(lead, 1.0, rtol=1e-8, atol=0.0)
+    np.testing.assert_allclose(1.0 / runs_of.norms_of(L2(), solution.x), solution.margin, rtol=ROUNDING, atol=0.0)
 
 
 def test_archived_runs_are_read_as_they_were_written(few, tmp_path):
@@ -98,7 +98,7 @@ def test_archived_runs_are_read_as_they_were_written(few, tmp_path):
     place = tmp_path / "runs.json"
     runs_of.archive_norm_runs(runs, "p", "python -m marginlens_papers.norm_runs p --out /there/runs.json", place)
     read = runs_of.read_norm_runs(place)
-    np.testing.assert_allclose(read.share, runs.share, rtol=1e-5)
+    np.testing.assert_allclose(read.share, runs.share, rtol=1e-5, atol=0.0)
     np.testing.assert_array_equal(read.selected, runs.selected)
     assert read.names == runs.names
     assert "/there" not in place.read_text(encoding="utf-8")

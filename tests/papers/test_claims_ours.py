@@ -69,6 +69,6 @@ def test_shares_read_off_add_up_to_one_and_the_clock_rises():
     (run,) = x_o._swept(Progress(), saved_steps=(100, 300, 1000), n_problems=8, step=0.5, **shape)
     shown = x_o._multipliers(sphere_problems(0, 8, *shape.values(), x_o.SEED))
     shares = np.where(shown["carrying"][:, None], shown["read_off"], 0.0).sum(axis=-1)
-    np.testing.assert_allclose(shares[run["holds"]], 1.0, rtol=ROUNDING)
+    np.testing.assert_allclose(shares[run["holds"]], 1.0, rtol=ROUNDING, atol=0.0)
     assert np.all(np.diff(run["clock"][run["stable"]], axis=-1) > 0.0)
     assert not run["settled"][~run["stable"]].any()

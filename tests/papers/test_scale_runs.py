@@ -60,6 +60,7 @@ def test_predictions_quote_the_shares_of_the_archive():
     np.testing.assert_allclose(
         quoted,
         np.stack([shares[:, scale.GLOBAL], 1.0 - shares[:, [scale.GLOBAL, scale.UNSATURATED]].sum(axis=1)], axis=1),
+        rtol=0.0,
         atol=6e-4,
     )
 

@@ -83,7 +83,9 @@ def test_separating_lines_stand_halfway_between_selected_and_other_tokens():
     (line,) = (line for line in tokens.lines if line.get_linestyle() == ":" and len(line.get_xdata()) == 2)
     direction = rows_of(data, v)[0][0]["direction"]
     heights = data.K[0] @ direction
-    np.testing.assert_allclose(line.get_xydata() @ direction, 0.5 * (heights[0] + heights[1:].max()), atol=1e-9)
+    np.testing.assert_allclose(
+        line.get_xydata() @ direction, 0.5 * (heights[0] + heights[1:].max()), rtol=0.0, atol=1e-9
+    )
 
 
 def test_each_problem_has_its_own_two_panels():

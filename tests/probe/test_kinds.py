@@ -17,6 +17,7 @@ from marginlens.probe.page import lab_problem
 from marginlens.probe.page.sentences import main_result
 from marginlens.probe.result import HEAD_KINDS, NEGLIGIBLE
 from tiny_transformers import encoded, tiny_bert, tiny_llama
+from tolerances import ROUNDING
 
 CLS, SEP, DOT = 0, 1, 2
 TEXTS = ([CLS, 10, 11, 12, 10, DOT, SEP], [CLS, 13, 14, 15, DOT, SEP])  # the second is padded by one
@@ -113,7 +114,7 @@ def test_the_shares_of_a_model_are_those_of_its_examples(make):
         if make is tiny_llama and offset == 1:  # no query of a causal model sees the token behind it
             assert np.isnan(result[name]).all()
         else:
-            assert np.allclose(result[name], np.mean(hits, axis=0))
+            assert np.allclose(result[name], np.mean(hits, axis=0), rtol=ROUNDING, atol=0.0)
     assert any(example.planes for example in result.examples)
 
 

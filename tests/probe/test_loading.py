@@ -51,7 +51,7 @@ def test_a_saved_vit_comes_back_with_its_image_settings(tmp_path: Path) -> None:
     assert loaded.images is not None
     assert (loaded.images.channels, loaded.images.height, loaded.images.width) == (1, 8, 8)
     pixels = prepare_images(np.full((1, 8, 8), 16, dtype=np.uint8), loaded.images).pixel_values
-    assert np.allclose(pixels, (16 * 0.0625 - 0.1) / 0.4)
+    assert np.allclose(pixels, (16 * 0.0625 - 0.1) / 0.4, rtol=1e-6, atol=0.0)
     assert not loaded.model.training
     pixels = {"pixel_values": np.random.default_rng(0).normal(size=(2, 1, 8, 8))}
     model.set_attn_implementation("eager")

@@ -87,10 +87,10 @@ def test_numbers_are_those_of_the_probe_on_the_same_inputs(make, attention):
     curves = measured(model, padded(model)).curves
     for name in ("entropy", "top_probability", "decisive_share", "relative_nnz"):
         np.testing.assert_allclose(curves[name][0], found[name], rtol=ROUNDING, atol=ROUNDING, err_msg=name)
-    np.testing.assert_allclose(curves["margin_median"][0], found["margin_median"], rtol=MEDIANS)
+    np.testing.assert_allclose(curves["margin_median"][0], found["margin_median"], rtol=MEDIANS, atol=0.0)
     if make is not tiny_llama:  # whose norms depend on the offset
         for name in ("frobenius", "spectral"):
-            np.testing.assert_allclose(curves[name][0], found[name], rtol=ROUNDING, err_msg=name)
+            np.testing.assert_allclose(curves[name][0], found[name], rtol=ROUNDING, atol=0.0, err_msg=name)
     assert model.config._attn_implementation == attention
 
 
@@ -101,7 +101,7 @@ def test_the_largest_logit_and_entry_are_those_of_the_weights():
     for reading in read_attention(model, batch):
         layer, counts = reading.layer, (reading.visible.sum(dim=-1) >= 2)[:, None].expand(reading.logits.shape[:3])
         best = reading.logits.topk(2, dim=-1).values.abs().amax(dim=-1).masked_fill(~counts, 0.0)
-        np.testing.assert_allclose(curves["max_logit"][0, layer], best.amax(dim=(0, 2)), rtol=ROUNDING)
+        np.testing.assert_allclose(curves["max_logit"][0, layer], best.amax(dim=(0, 2)), rtol=ROUNDING, atol=0.0)
         for head in range(best.shape[1]):
             W = adapter_for(model).key_query(layer, head).matrix
             assert curves["largest_entry"][0, layer, head] == pytest.approx(np.abs(W).max(), rel=ROUNDING)
@@ -192,7 +192,7 @@ def test_compiled_training_is_measured_and_gives_the_same_weights(in_place):
     plain.attach(eager)
     train(eager, plain, n_steps=3)
     for name in ("max_logit", "entropy", "loss", "frobenius"):
-        np.testing.assert_allclose(monitor.curves[name], plain.curves[name], rtol=1e-3)
+        np.testing.assert_allclose(monitor.curves[name], plain.curves[name], rtol=1e-3, atol=0.0)
     monitor.finish()
     n_measured = len(monitor.curves.steps)
     wrapped(input_ids=token_batches(1)[0])  # the graph still has the operation, which finds nobody
@@ -282,7 +282,7 @@ def test_the_loss_is_the_mean_of_all_steps_since_the_measurement_before():
         losses.append(float(loss.detach()))
         monitor.step(model)
     assert monitor.curves.steps.tolist() == [0, 3]
-    np.testing.assert_allclose(monitor.curves["loss"][:, 0, 0], [losses[0], np.mean(losses[1:])], rtol=1e-6)
+    np.testing.assert_allclose(monitor.curves["loss"][:, 0, 0], [losses[0], np.mean(losses[1:])], rtol=1e-6, atol=0.0)
 
 
 # ---- loops
@@ -342,7 +342,7 @@ def test_in_the_trainer_optimizer_steps_are_counted_and_weights_are_the_same(tmp
     assert np.isfinite(monitor.curves["loss"]).all()
     written = read_run(tmp_path / "run.parquet")
     assert written.steps.tolist() == [0, 1, 2, 4]
-    np.testing.assert_allclose(written["spectral"], monitor.curves["spectral"], rtol=1e-6)
+    np.testing.assert_allclose(written["spectral"], monitor.curves["spectral"], rtol=1e-6, atol=0.0)
 
 
 def test_the_trainer_reports_means_of_layers_to_tensorboard(tmp_path):
@@ -358,7 +358,9 @@ def test_the_trainer_reports_means_of_layers_to_tensorboard(tmp_path):
     found.Reload()
     points = found.Scalars("train/attention/entropy/layer_1")
     assert [point.step for point in points] == [0, 1, 2, 3]
-    np.testing.assert_allclose([point.value for point in points], monitor.curves.by_layer("entropy")[:, 1], rtol=1e-6)
+    np.testing.assert_allclose(
+        [point.value for point in points], monitor.curves.by_layer("entropy")[:, 1], rtol=1e-6, atol=0.0
+    )
 
 
 def test_the_trainer_reports_to_wandb_offline(tmp_path, monkeypatch):
@@ -376,7 +378,7 @@ def test_the_trainer_reports_to_wandb_offline(tmp_path, monkeypatch):
     points = [row for row in logged if "train/attention/entropy/layer_1" in row]
     assert [row["train/global_step"] for row in points] == [0, 1, 2, 3]
     values = [row["train/attention/entropy/layer_1"] for row in points]
-    np.testing.assert_allclose(values, monitor.curves.by_layer("entropy")[:, 1], rtol=ROUNDING)
+    np.testing.assert_allclose(values, monitor.curves.by_layer("entropy")[:, 1], rtol=ROUNDING, atol=0.0)
     assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
 
 
@@ -449,7 +451,7 @@ def test_the_trainer_resumes_from_a_checkpoint_without_double_rows(tmp_path):
     assert before.steps.tolist() == [0, 1, 2, 4]
     assert after.steps.tolist() == [0, 1, 2, 3, 4]  # the first step after a resume is read too
     assert len(rows_of(path)) == len(set(rows_of(path)))
-    np.testing.assert_allclose(after["entropy"][[0, 1, 2, 4]], before["entropy"], rtol=1e-5)
+    np.testing.assert_allclose(after["entropy"][[0, 1, 2, 4]], before["entropy"], rtol=1e-5, atol=0.0)
 
 
 def test_a_new_run_renames_the_file_of_an_earlier_one(tmp_path):
@@ -590,5 +592,5 @@ def test_the_page_names_the_run_and_shows_every_head(tmp_path):
     assert "What deserves a look" not in text
     data = json.loads(text.split('id="curves">')[1].split("</script>")[0])
     (entropy,) = (measure for measure in data["measures"] if measure["name"] == "entropy")
-    np.testing.assert_allclose(np.array(entropy["values"]), monitor.curves["entropy"], rtol=1e-3)
+    np.testing.assert_allclose(np.array(entropy["values"]), monitor.curves["entropy"], rtol=1e-3, atol=0.0)
     assert entropy["steps"] == [0, 1, 2]

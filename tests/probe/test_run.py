@@ -64,10 +64,10 @@ def test_examples_hold_the_attention_of_their_input(bert):
         batch = next(encoded(bert, [example.name]).batches())
         for reading in read_attention(bert, batch.inputs):
             attention = reading.attention[0].numpy()
-            assert np.allclose(example.attention[reading.layer], attention, rtol=1e-6)  # kept in float32
+            assert np.allclose(example.attention[reading.layer], attention, rtol=1e-6, atol=0.0)  # kept in float32
             assert np.array_equal(example.selected[reading.layer], attention.argmax(axis=-1))
             order = np.sort(reading.logits[0].numpy(), axis=-1)
-            assert np.allclose(example.margins[reading.layer], order[..., -1] - order[..., -2], atol=1e-10)
+            assert np.allclose(example.margins[reading.layer], order[..., -1] - order[..., -2], rtol=0.0, atol=1e-10)
 
 
 def test_causal_models_leave_out_the_query_that_sees_itself():
@@ -110,7 +110,7 @@ def test_images_are_probed_with_the_map_of_the_first_token():
 def test_json_is_plain_and_finite(bert):
     result = probe_model(bert, encoded(bert), ProbeSettings(max_margin=True))
     plain = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-    assert np.allclose(plain["measures"]["nnz"], result["nnz"], rtol=1e-5)  # six digits
+    assert np.allclose(plain["measures"]["nnz"], result["nnz"], rtol=1e-5, atol=0.0)  # six digits
     assert np.shape(plain["max_margin"]["correlation"]) == (2, 2)
     assert plain["examples"][0]["tokens"][0] == "[CLS]"
     assert plain["settings"]["max_margin"] is True
@@ -302,11 +302,11 @@ def curves(folder):
 def test_sparsity_falls_while_norms_grow(folder, curves):
     assert curves.names == tuple(SHARPNESS)
     assert curves.steps.tolist() == [1.0, 2.0, 10.0]
-    assert np.allclose(ranks(curves, "relative_nnz"), -1.0, atol=EXACT)
-    assert np.allclose(ranks(curves, "frobenius"), 1.0, atol=EXACT)
+    assert np.allclose(ranks(curves, "relative_nnz"), -1.0, rtol=0.0, atol=EXACT)
+    assert np.allclose(ranks(curves, "frobenius"), 1.0, rtol=0.0, atol=EXACT)
     growth = curves.measures["frobenius"] / curves.measures["frobenius"][0]
     # the keys of one model, multiplied; the weights are stored in float64 and loaded so
-    assert np.allclose(growth, np.array([1.0, 5.0, 25.0])[:, None, None], rtol=1e-6)
+    assert np.allclose(growth, np.array([1.0, 5.0, 25.0])[:, None, None], rtol=1e-6, atol=0.0)
     alone = probe_model(load_model(folder / "epoch-10"), list(TEXTS))
     for name, values in alone.measures.items():
         assert np.array_equal(curves.measures[name][2], values, equal_nan=True), name
@@ -328,7 +328,7 @@ def test_the_max_margin_part_is_that_of_every_checkpoint(folder, with_margins):
     lines = drawn["correlation of W with the max-margin W"].lines
     assert [line.get_label() for line in lines[2:]] == ["baseline: random head"]
     random = with_margins.measures["correlation_random_head"]
-    assert np.allclose(lines[-1].get_ydata(), np.nanmean(random, axis=(1, 2)), atol=EXACT)
+    assert np.allclose(lines[-1].get_ydata(), np.nanmean(random, axis=(1, 2)), rtol=0.0, atol=EXACT)
     assert all(line.get_linestyle() == "--" for line in lines[2:])  # dashed, whatever the dashes
     assert len(drawn["smallest margin over the best"].lines) == 3
     assert with_margins.rows()[2]["correlation: this head"] == with_margins.by_layer("correlation")[2, -1]
@@ -429,7 +429,9 @@ def test_the_maps_of_a_decoder_have_the_tokens_it_has_read_behind_its_start():
         batch = {"input_ids": [ids[place]], "decoder_input_ids": [decoded[place]]}
         for reading in read_attention(model, batch):
             n_heads = reading.attention.shape[1]
-            assert np.allclose(example.attention[reading.layer, :n_heads], reading.attention[0].numpy(), atol=1e-6)
+            assert np.allclose(
+                example.attention[reading.layer, :n_heads], reading.attention[0].numpy(), rtol=0.0, atol=1e-6
+            )
             assert not example.attention[reading.layer, n_heads:].any()
             attended = decoded[place] if result.layer_names[reading.layer].startswith("decoder") else ids[place]
             counted = (reading.visible[0].sum(dim=-1) >= 2).numpy()

@@ -52,7 +52,7 @@ def test_the_contract_of_risks_is_kept():
 def test_its_runs_are_those_of_the_library(optimizer, batch_size):
     own, risk = pair(n_inputs=4)
     runs = [ml.descend(one, optimizer=optimizer, n_steps=60, batch_size=batch_size) for one in (own, risk)]
-    np.testing.assert_allclose(runs[1].final, runs[0].final, atol=1e-9)
+    np.testing.assert_allclose(runs[1].final, runs[0].final, rtol=0.0, atol=1e-9)
     np.testing.assert_array_equal(runs[1].selected, runs[0].selected)
     risk.load(runs[1].final)
     assert losses(risk.module).item() == pytest.approx(float(own.value(runs[0].final)), rel=1e-12)
@@ -74,7 +74,7 @@ def test_noise_says_where_autograd_has_lost_the_gradient():
 def test_a_path_of_a_module_is_that_of_the_risk():
     own, risk = pair()
     ours, theirs = (ml.path(one, [0.5, 2.0]) for one in (own, risk))
-    np.testing.assert_allclose(theirs.points, ours.points, atol=1e-4)
+    np.testing.assert_allclose(theirs.points, ours.points, rtol=0.0, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_solutions_and_residuals_only_rescale_with_the_problem(factor: float, se
     plain, scaled = least_distance(A, np.ones(6)), least_distance(A * factor, np.ones(6))
     assert scaled.status is Status.OPTIMAL
     assert scaled.kkt_residual() <= tolerances.SVM_KKT
-    np.testing.assert_allclose(scaled.x * factor, plain.x, rtol=tolerances.SVM_ORACLE)
+    np.testing.assert_allclose(scaled.x * factor, plain.x, rtol=tolerances.SVM_ORACLE, atol=0.0)
     np.testing.assert_array_equal(scaled.active, plain.active)
     assert least_distance(np.vstack([A, -A[:1]]) * factor, np.ones(7)).status is Status.INFEASIBLE
     off = replace(plain, x=plain.x * (1.0 - 1e-5))
@@ -96,7 +96,7 @@ def test_the_rounding_floor_grows_as_rows_cancel_until_rounding_decides() -> Non
     for gap in (1.0, 1e-3, 1e-6, 1e-9):
         solution = least_distance([[1.0, 0.0], [-1.0, gap]], [1.0, 1.0])
         assert solution.status is Status.OPTIMAL
-        np.testing.assert_allclose(solution.x, [1.0, 2.0 / gap], rtol=tolerances.SVM_INTERIOR_POINT)
+        np.testing.assert_allclose(solution.x, [1.0, 2.0 / gap], rtol=tolerances.SVM_INTERIOR_POINT, atol=0.0)
         assert solution.kkt_residual() <= max(tolerances.SVM_KKT, 32 * solution.rounding_floor())
         floors.append(solution.rounding_floor())
     assert floors == sorted(floors)
@@ -118,7 +118,9 @@ def test_an_x_too_long_for_rounded_rows_counts_as_none_and_the_certificate_says_
 
 
 def test_margin_direction_and_repr(solved: MarginSolution, infeasible: MarginSolution) -> None:
-    np.testing.assert_allclose(solved.direction * np.linalg.norm(solved.x), solved.x, rtol=tolerances.ROUNDING)
+    np.testing.assert_allclose(
+        solved.direction * np.linalg.norm(solved.x), solved.x, rtol=tolerances.ROUNDING, atol=0.0
+    )
     assert solved.margin == pytest.approx(np.min(solved.rows @ solved.direction), rel=tolerances.SVM_ORACLE)
     assert np.isnan(solved.certificate_residual())
     assert infeasible.margin == 0.0

@@ -70,7 +70,9 @@ def test_a_matrix_of_rank_one_has_the_euclidean_solution(norm: object) -> None:
         solution = att_svm(data, selected, norm=norm, query=query)
         assert solution.status == euclidean.status
         if solution.status is Status.OPTIMAL:
-            np.testing.assert_allclose(solution.x, euclidean.x, atol=tolerances.ROUNDING * np.abs(euclidean.x).max())
+            np.testing.assert_allclose(
+                solution.x, euclidean.x, rtol=0.0, atol=tolerances.ROUNDING * np.abs(euclidean.x).max()
+            )
             assert solution.rank() == 1
 
 

@@ -37,11 +37,11 @@ def test_the_table_has_what_a_loop_over_cells_gives(made):
         run = ml.descend(data, head, loss=loss, n_steps=60)
         found = ml.token_optimality(data, head, run.selected)
         np.testing.assert_array_equal(np.stack(rows["selection"]), run.selected)
-        np.testing.assert_allclose(rows["norm"], run.norm, rtol=1e-12)
-        np.testing.assert_allclose(rows["margin"], found.margin, rtol=1e-9)
-        np.testing.assert_allclose(rows["score_gap"], found.score_gap, rtol=1e-9)
+        np.testing.assert_allclose(rows["norm"], run.norm, rtol=1e-12, atol=0.0)
+        np.testing.assert_allclose(rows["margin"], found.margin, rtol=1e-9, atol=0.0)
+        np.testing.assert_allclose(rows["score_gap"], found.score_gap, rtol=1e-9, atol=0.0)
         cosines = ml.correlation(run.final, found.solution.x)
-        np.testing.assert_allclose(rows["correlation"], cosines, rtol=1e-9)
+        np.testing.assert_allclose(rows["correlation"], cosines, rtol=1e-9, atol=0.0)
         assert (rows["optimality"] == "global").tolist() == found.is_globally_optimal.tolist()
         assert rows["status"].tolist() == [status.name for status in run.status]
 
@@ -120,7 +120,7 @@ def test_generators_and_measures_of_ones_own(tmp_path):
     table = made.table(format="pandas")
     assert table["shift"].tolist() == [0.0] * 9 + [1.0] * 9
     steps = np.stack(table["growth"])
-    np.testing.assert_allclose(steps[:, -1], table["norm"])
+    np.testing.assert_allclose(steps[:, -1], table["norm"], rtol=1e-12, atol=0.0)
     assert (np.abs(steps[:, 0]) > 0).all()  # random starts
     assert table["is_sure"].dtype == bool
     other = ml.sweep(out=tmp_path / "processes", engine=Processes(2), **keys)
@@ -164,4 +164,4 @@ def test_next_token_problems(tmp_path):
     rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(0, spawn_key=(0, 1))))
     data = [acyclic_sequences(4, 5, 3, 3, rng) for _ in range(2)]
     run = ml.descend(data, n_steps=300)
-    np.testing.assert_allclose(table["norm"][3:], run.norm, rtol=1e-9)
+    np.testing.assert_allclose(table["norm"][3:], run.norm, rtol=1e-9, atol=0.0)

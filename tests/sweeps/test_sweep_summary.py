@@ -49,7 +49,7 @@ def test_a_summary_says_of_each_cell_what_its_rows_say(made):
 @pytest.mark.parametrize(("count", "n"), [(0, 10), (3, 10), (10, 10), (999, 100_000)])
 def test_intervals_of_shares_are_exact(count, n):
     expected = binomtest(count, n).proportion_ci(0.95, method="exact")
-    np.testing.assert_allclose(share_interval(count, n), (expected.low, expected.high), rtol=1e-9)
+    np.testing.assert_allclose(share_interval(count, n), (expected.low, expected.high), rtol=1e-9, atol=0.0)
 
 
 def test_lists_whose_length_varies_over_the_grid_are_lists(made):

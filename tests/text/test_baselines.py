@@ -24,7 +24,7 @@ def test_tfidf_is_scikit_learns_with_the_chosen_penalty():
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+|[^\w\s]")
     expected = LogisticRegression(C=model.chosen["C"], max_iter=1000).fit(vectorizer.fit_transform(TEXTS), LABELS)
     np.testing.assert_allclose(
-        model.predict_proba(OTHERS), expected.predict_proba(vectorizer.transform(OTHERS)), rtol=1e-6
+        model.predict_proba(OTHERS), expected.predict_proba(vectorizer.transform(OTHERS)), rtol=1e-6, atol=0.0
     )
     assert np.mean(model.predict(OTHERS) == OTHER_LABELS) > 0.9
 
@@ -48,7 +48,7 @@ def test_all_read_the_same_words_without_markup(make):
         pytest.importorskip("fasttext")
     model = make().fit(TEXTS, LABELS)
     plain, marked = "A dull plot. I was moved!", "A dull<br /><br />plot.<br />I <b>was</b> moved!"
-    np.testing.assert_allclose(model.predict_proba([marked]), model.predict_proba([plain]), rtol=1e-9)
+    np.testing.assert_allclose(model.predict_proba([marked]), model.predict_proba([plain]), rtol=1e-9, atol=0.0)
     if make is ExplainedTfidf:
         words = [marked[stretch.start : stretch.end] for stretch in model.contributions(marked)]
         assert words == ["A", "dull", "plot", ".", "I", "was", "moved", "!"]
@@ -66,7 +66,7 @@ def test_the_others_learn_any_number_of_classes(make, texts, labels):
         pytest.importorskip("fasttext")
     model = make().fit(texts, labels)
     proba = model.predict_proba(texts)
-    np.testing.assert_allclose(proba.sum(axis=1), 1.0, atol=1e-6)
+    np.testing.assert_allclose(proba.sum(axis=1), 1.0, rtol=1e-7, atol=1e-6)
     assert list(model.classes_) == sorted(set(labels))
     assert np.mean(model.predict(texts) == labels) > 0.95
     assert np.array_equal(model.predict(texts), model.classes_[proba.argmax(axis=1)])

@@ -199,13 +199,13 @@ def test_nothing_pulls_towards_selecting_everything(seed):
     E, v = found.details.step.after.E, found.details.step.after.v
     ties = all_selecting_directions(E, data)
     for ids in (data[i][0] for i in range(len(data))):
-        np.testing.assert_allclose(np.ptp(ties @ E[ids].T, axis=1), 0.0, atol=CONDITIONED)
+        np.testing.assert_allclose(np.ptp(ties @ E[ids].T, axis=1), 0.0, rtol=0.0, atol=CONDITIONED)
     for p in (found.details.step.after.p, 0.3 * np.random.default_rng(seed).standard_normal(256)):
         own = abs(directional_slope(Parameters(E, p, v), found.details.solution.x, data))
         for q in ties:
             assert abs(directional_slope(Parameters(E, p, v), q, data)) < CONDITIONED * own
     moved = ties @ (found.details.run.final - found.details.step.after.p)
-    np.testing.assert_allclose(moved, 0.0, atol=CONDITIONED * 500.0)
+    np.testing.assert_allclose(moved, 0.0, rtol=0.0, atol=CONDITIONED * 500.0)
     assert any(len(ids) < len(np.unique(data[i][0])) for i, ids in enumerate(found.details.selection))
 
 
@@ -255,7 +255,7 @@ def test_where_lengths_differ_what_the_step_moves_decides():
     assert still.numbers["largest_share"] == pytest.approx(1 / 24)
     step = first_step(started(0, RAGGED, 50_000), 1.0, RAGGED)
     moved = np.abs((step.after.E - step.start.E) @ step.start.v)
-    np.testing.assert_allclose(moved[2:], 0.5 / 24, atol=0.01)
+    np.testing.assert_allclose(moved[2:], 0.5 / 24, rtol=0.0, atol=0.01)
     even = by_name(check_theorem_5(SMALL, rate=10.0, d_model=512), "irrelevant tokens stay")
     assert even.holds
     assert "all sequences have 3 tokens, so the step leaves irrelevant tokens" in even.sentence

@@ -37,7 +37,7 @@ def test_it_is_the_curve_of_the_flow_in_time(seed):
     end = solve_ivp(moving, (0.0, 20.0), np.append(start, 0.0), method="DOP853", rtol=1e-11, atol=1e-12).y[:, -1]
     run = ml.flow(data, v, start=start, until=ml.UntilLength(end[-1]), rtol=1e-10)
     assert run.status is ml.Status.COMPLETED
-    np.testing.assert_allclose(run.final, end[:-1], atol=tolerances.FLOW_IN_TIME)
+    np.testing.assert_allclose(run.final, end[:-1], rtol=0.0, atol=tolerances.FLOW_IN_TIME)
 
 
 @pytest.mark.statement("B Eq. (7)")
@@ -49,7 +49,7 @@ def test_longer_keys_have_the_same_curve_nearer_to_zero():
         scaled = ml.TokenDataset(data.X * scale, data.y)
         other = ml.flow(scaled, v / scale, start=start / scale, until=ml.UntilLength(20.0 / scale), rtol=1e-9)
         assert other.status is ml.Status.COMPLETED
-        np.testing.assert_allclose(other.final * scale, one.final, atol=tolerances.FLOW_IN_TIME)
+        np.testing.assert_allclose(other.final * scale, one.final, rtol=0.0, atol=tolerances.FLOW_IN_TIME)
 
 
 @pytest.mark.statement("B Eq. (7)", "B Eq. (1)")
@@ -63,7 +63,7 @@ def test_in_paper_bs_setting_it_is_the_curve_of_the_loss_of_the_embedding_model(
     end = solve_ivp(moving, (0.0, 200.0), np.append(after.p, 0.0), method="DOP853", rtol=1e-11, atol=1e-12).y[:, -1]
     run = ml.flow(embedding_tokens(after.E, data), after.v, start=after.p, until=ml.UntilLength(end[-1]), rtol=1e-10)
     assert end[-1] > 3.0
-    np.testing.assert_allclose(run.final, end[:-1], atol=tolerances.FLOW_IN_TIME)
+    np.testing.assert_allclose(run.final, end[:-1], rtol=0.0, atol=tolerances.FLOW_IN_TIME)
 
 
 @pytest.mark.statement("B Eq. (7)")
@@ -89,7 +89,10 @@ def test_its_jacobian_is_the_derivative_of_its_field(loss):
         )
         exact = field.jacobian(0.0, scale * c)
         np.testing.assert_allclose(
-            exact, (ahead - behind) / (2.0 * step), atol=1e-3 * tolerances.FLOW_IN_TIME + 1e-5 * np.abs(exact).max()
+            exact,
+            (ahead - behind) / (2.0 * step),
+            rtol=0.0,
+            atol=1e-3 * tolerances.FLOW_IN_TIME + 1e-5 * np.abs(exact).max(),
         )
 
 
@@ -107,7 +110,7 @@ def test_on_paper_as_data_it_reaches_the_max_margin_direction_of_its_selection()
     np.testing.assert_array_equal(near.selected, far.selected)
     target = ml.att_svm(data, far.selected).x
     apart = np.sqrt(2.0 - 2.0 * np.array([ml.correlation(run.final, target) for run in (near, far)]))
-    np.testing.assert_allclose(np.log10(apart[0] / apart[1]), 1.0, atol=0.1)  # the distance falls like 1/‖p‖
+    np.testing.assert_allclose(np.log10(apart[0] / apart[1]), 1.0, rtol=0.0, atol=0.1)  # the distance falls like 1/‖p‖
     assert np.all(ml.correlation(far.final, target) > tolerances.ALIGNED)
 
 
@@ -151,7 +154,7 @@ def test_it_does_not_stall_where_the_first_step_makes_it_stiff(seed):
     downhill = -ml.AttentionRisk(tokens, after.v).gradient(run.final).array
     assert ml.correlation(run.final, downhill) > 0.99  # it goes on growing
     finer = ml.flow(tokens, after.v, start=after.p, until=ml.UntilNorm(500.0), rtol=1e-9)
-    np.testing.assert_allclose(run.final, finer.final, atol=tolerances.STIFF_FLOW * 500.0)
+    np.testing.assert_allclose(run.final, finer.final, rtol=0.0, atol=tolerances.STIFF_FLOW * 500.0)
     steps = ml.descend(tokens, after.v, start=after.p, optimizer=ml.NormalizedGD(1.0), n_steps=500)
     assert steps.norm < 250.0  # the same arc length, spent on oscillation
 
@@ -163,7 +166,7 @@ def test_it_never_leaves_the_span_of_key_differences():
     run = ml.flow(data, v, start=start, until=ml.UntilNorm(300.0))
     basis = ml.AttentionRisk(data, v).in_key_span().basis
     moved = run.final - start
-    np.testing.assert_allclose(moved - basis @ (basis.T @ moved), 0.0, atol=tolerances.ROUNDING * 300.0)
+    np.testing.assert_allclose(moved - basis @ (basis.T @ moved), 0.0, rtol=0.0, atol=tolerances.ROUNDING * 300.0)
 
 
 def test_the_risk_falls_all_along():
@@ -173,14 +176,16 @@ def test_the_risk_falls_all_along():
     assert np.all(np.diff(run.saved["risk"]) < 0.0)
     lengths = np.linalg.norm(np.diff(run.saved["x"], axis=0), axis=1)
     assert np.all(lengths <= 1.0 + 1e-9)  # a chord is no longer than its arc
-    np.testing.assert_allclose(run.saved["norm"], np.linalg.norm(run.saved["x"], axis=1))
+    np.testing.assert_allclose(
+        run.saved["norm"], np.linalg.norm(run.saved["x"], axis=1), rtol=tolerances.ROUNDING, atol=0.0
+    )
 
 
 def test_what_it_keeps_on_the_way_is_where_it_would_have_stopped():
     data, v = figure_1b()
     run = ml.flow(data, v, until=ml.UntilNorm(30.0), record=ml.Record(steps=[0, 4, 9, 1000], keep=("x",)))
     for s, p in list(zip(run.saved.steps, run.saved["x"], strict=True))[1:3]:
-        np.testing.assert_allclose(p, ml.flow(data, v, until=ml.UntilLength(float(s))).final, atol=1e-6)
+        np.testing.assert_allclose(p, ml.flow(data, v, until=ml.UntilLength(float(s))).final, rtol=0.0, atol=1e-6)
     np.testing.assert_array_equal(run.saved["x"][-1], run.final)  # it ended before
     every = ml.flow(data, v, until=ml.UntilNorm(30.0), record=ml.Record(steps=10, keep=("norm",)))
     assert every.saved.steps.tolist() == [0, 10, 20, 30]
@@ -202,11 +207,13 @@ def test_a_loss_of_ones_own_and_a_nonlinear_head_follow_the_same_curve():
     data, v = ragged_problem(np.random.default_rng(6), 3, 4, 8)
     until = ml.UntilLength(4.0)
     compiled = ml.flow(data, v, loss=ml.Exponential(), until=until).final
-    np.testing.assert_allclose(ml.flow(data, v, loss=OwnExponential(), until=until).final, compiled, atol=1e-6)
+    np.testing.assert_allclose(
+        ml.flow(data, v, loss=OwnExponential(), until=until).final, compiled, rtol=0.0, atol=1e-6
+    )
     torch = pytest.importorskip("torch")
     head = torch.tensor(v)
     curve = ml.flow(data, v, until=until).final
-    np.testing.assert_allclose(ml.flow(data, lambda z: z @ head, until=until).final, curve, atol=1e-6)
+    np.testing.assert_allclose(ml.flow(data, lambda z: z @ head, until=until).final, curve, rtol=0.0, atol=1e-6)
 
 
 @pytest.mark.statement("B Eq. (7)")
@@ -215,14 +222,14 @@ def test_in_the_span_of_the_embeddings_it_is_the_same_flow():
     record = ml.Record(steps=[0, 3, 10], keep=("x", "norm"))
     wide = ml.flow(embedding_tokens(after.E, data), after.v, start=after.p, until=ml.UntilNorm(50.0), record=record)
     narrow = embedding_flow(after, data, until=ml.UntilNorm(50.0), record=record)
-    np.testing.assert_allclose(narrow.final, wide.final, atol=tolerances.STIFF_FLOW)
-    np.testing.assert_allclose(narrow.saved["x"], wide.saved["x"], atol=tolerances.STIFF_FLOW)
-    np.testing.assert_allclose(narrow.saved["norm"], wide.saved["norm"], atol=tolerances.STIFF_FLOW)
-    np.testing.assert_allclose(narrow.attention, wide.attention, atol=tolerances.STIFF_FLOW)
+    np.testing.assert_allclose(narrow.final, wide.final, rtol=0.0, atol=tolerances.STIFF_FLOW)
+    np.testing.assert_allclose(narrow.saved["x"], wide.saved["x"], rtol=0.0, atol=tolerances.STIFF_FLOW)
+    np.testing.assert_allclose(narrow.saved["norm"], wide.saved["norm"], rtol=0.0, atol=tolerances.STIFF_FLOW)
+    np.testing.assert_allclose(narrow.attention, wide.attention, rtol=0.0, atol=tolerances.STIFF_FLOW)
     unused = LabelledSequences([data[i][0] for i in range(8)], data.y, data.n_vocabulary + 50)
     rows = np.concatenate([after.E, np.ones((50, 128))])
     more = embedding_flow(Parameters(rows, after.p, after.v), unused, until=ml.UntilNorm(50.0))
-    np.testing.assert_allclose(more.final, wide.final, atol=tolerances.STIFF_FLOW)
+    np.testing.assert_allclose(more.final, wide.final, rtol=0.0, atol=tolerances.STIFF_FLOW)
     # no room for a narrower form
     few = Parameters(after.E[:, :6], after.p[:6], after.v[:6] / np.linalg.norm(after.v[:6]))
     assert embedding_flow(few, data, until=ml.UntilNorm(20.0)).final.shape == (6,)

@@ -69,8 +69,8 @@ def test_a_duplicated_optimal_token_is_answered_by_the_problem_with_sets_where_p
     prediction = predict_limit(data, v)
     assert [one.tolist() for one in optimal_sets(data, v)] == [[0, 1]]
     limit = unit(ml.set_svm(data, [[0, 1]]).points[0])
-    np.testing.assert_allclose(prediction.path_direction, limit, atol=ROUNDING)
-    np.testing.assert_allclose(prediction.candidates.directions, limit[None], atol=ROUNDING)
+    np.testing.assert_allclose(prediction.path_direction, limit, rtol=0.0, atol=ROUNDING)
+    np.testing.assert_allclose(prediction.candidates.directions, limit[None], rtol=0.0, atol=ROUNDING)
     assert prediction.candidates.labels == ("G^mm",)
     assert [verdict.applies for verdict in prediction.verdicts] == [False, False, False, True]
     assert [check.name for check in prediction.verdicts[3].conditions] == [
@@ -110,7 +110,7 @@ def test_inputs_that_cannot_depend_on_p_count_for_nothing(kind):
     assert depends_on_p(data, v).tolist() == [False] * (len(X) - 1) + [True]
     prediction = predict_limit(data, v)
     assert "A Thm 2 with n = 1" in prediction.why
-    np.testing.assert_allclose(prediction.direction, predict_limit(plain, v).direction, atol=ROUNDING)
+    np.testing.assert_allclose(prediction.direction, predict_limit(plain, v).direction, rtol=0.0, atol=ROUNDING)
     assert prediction.candidates.selections[:, -1].tolist() == [0]
     assert "The theorems leave out what cannot depend on p" in str(prediction)
     run = ml.descend(data, v, optimizer=ml.NormalizedGD(0.1), n_steps=20_000, start=[0.0, -1.0])
@@ -284,7 +284,7 @@ def test_the_start_decides_and_how_far_out_it_is():
     certain = predict_limit(data, v, start=1.01 * cone.proven_radius * off, optimizer=ml.GradientDescent(0.01))
     assert certain.verdicts[2].applies
     assert certain.details.basin == 1
-    np.testing.assert_allclose(certain.direction, [1.0, 0.0], atol=ROUNDING)
+    np.testing.assert_allclose(certain.direction, [1.0, 0.0], rtol=0.0, atol=ROUNDING)
     assert "by A Thm 3" in certain.why
     expected = predict_limit(data, v, start=1.01 * cone.radius * off)
     assert expected.direction is None
@@ -304,7 +304,7 @@ def test_the_start_decides_and_how_far_out_it_is():
     assert refused.why.startswith(
         "Observed, not proved: the direction that selects [1]. A Thm 3 proves it for constant"
     )
-    np.testing.assert_allclose(refused.observed, [1.0, 0.0], atol=ROUNDING)
+    np.testing.assert_allclose(refused.observed, [1.0, 0.0], rtol=0.0, atol=ROUNDING)
 
 
 @pytest.mark.statement("A Thm 3")
@@ -392,7 +392,7 @@ def test_the_matrix_of_a_fixed_query_follows_the_prediction_for_p():
         found = predict(of_p.as_matrix(u), start=np.zeros((2, 2)), optimizer=ml.GradientDescent(share * largest / 25.0))
         assert (plain.direction is not None) == (found.direction is not None) == certain
     found = predict(of_p.as_matrix(u))
-    np.testing.assert_allclose(found.direction, np.outer(u / 5.0, predict(of_p).direction), atol=ROUNDING)
+    np.testing.assert_allclose(found.direction, np.outer(u / 5.0, predict(of_p).direction), rtol=0.0, atol=ROUNDING)
     run = ml.descend(of_p.as_matrix(u), n_steps=3000)
     assert ml.correlation(run.final, found.direction, axes=2) > ALIGNED
     assert found.notes[0].startswith("By A Lemma 1")

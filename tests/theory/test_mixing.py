@@ -89,7 +89,9 @@ def test_nonoptimality_is_the_softmax_and_keeps_going_where_it_underflows() -> N
     data, _, sets = label_mixing(3, 5, 2, 6, 2)
     points = np.random.default_rng(2).normal(size=(50, 6))
     plain = np.sum(softmax(data.repeat(50), points) * nonoptimal(sets, 5), axis=-1).max(axis=-1)
-    np.testing.assert_allclose(log_nonoptimality(data, points, sets), np.log(plain), rtol=tolerances.HIGH_PRECISION)
+    np.testing.assert_allclose(
+        log_nonoptimality(data, points, sets), np.log(plain), rtol=tolerances.HIGH_PRECISION, atol=0.0
+    )
     line = TokenDataset([[[1.0], [0.0]]], [1])
     assert log_nonoptimality(line, [1e5], [[0]]) == -1e5
     assert log_nonoptimality(line, [-40.0], [[0]]) == pytest.approx(
@@ -119,7 +121,7 @@ def test_wrong_sets_have_a_counter_example_at_every_depth(change: str) -> None:
     found = check_mixing(data, v, wrong)
     assert not found.holds
     assert found.suppressible
-    np.testing.assert_allclose(found.deeper, [-1e5, -1e6, -1e7], rtol=0.01)
+    np.testing.assert_allclose(found.deeper, [-1e5, -1e6, -1e7], rtol=0.01, atol=0.0)
     reference = np.array([one[0] for one in sets])
     for scale in (1.0, 30.0, 1e4):
         p, other = scale * found.counterexample
@@ -194,4 +196,6 @@ def test_distance_to_a_set_in_closed_form() -> None:
     corners = np.array([[2.0, 0.0], [0.0, 2.0]])
     assert distance_to_set([3.0, 0.0], corners) == 0.0
     assert distance_to_set([-1.0, 0.0], corners) == pytest.approx(2.0 * np.sqrt(2.0))
-    np.testing.assert_allclose(distance_to_set([[1.0, 0.0], [0.0, 5.0]], corners, [2.0, 5.0]), [1.0, 0.0])
+    np.testing.assert_allclose(
+        distance_to_set([[1.0, 0.0], [0.0, 5.0]], corners, [2.0, 5.0]), [1.0, 0.0], rtol=0.0, atol=tolerances.ROUNDING
+    )

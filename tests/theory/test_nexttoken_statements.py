@@ -183,7 +183,7 @@ def test_the_hessian_is_the_derivative_of_the_gradient_and_never_negative(seed):
 
     step = h * np.eye(16).reshape(16, 4, 4)
     differences = np.stack([(slope(W + one) - slope(W - one)) / (2.0 * h) for one in step])
-    np.testing.assert_allclose(found, differences, atol=FINITE_DIFFERENCE)
+    np.testing.assert_allclose(found, differences, rtol=0.0, atol=FINITE_DIFFERENCE)
     assert np.linalg.eigvalsh(found)[0] > -ROUNDING
 
 

@@ -59,7 +59,7 @@ def test_the_gradient_at_the_predicted_position_points_along_the_max_margin_dire
 def test_the_offset_of_figure_5_is_its_known_height(loss, C):
     data, v = figure_5(C)
     law = residual_law(data, v, [0, 0], loss=loss)
-    np.testing.assert_allclose(law.offset, [0.0, predicted_height(loss, C)], atol=ROUNDING)
+    np.testing.assert_allclose(law.offset, [0.0, predicted_height(loss, C)], rtol=0.0, atol=ROUNDING)
 
 
 def test_the_offset_solves_its_equations_and_is_orthogonal_to_the_direction():
@@ -71,8 +71,8 @@ def test_the_offset_solves_its_equations_and_is_orthogonal_to_the_direction():
         assert np.ptp(gaps) < CONDITIONED
         assert law.residual < CONDITIONED
         assert abs(law.offset @ law.solution.direction) < CONDITIONED
-        np.testing.assert_allclose(within(law, law.offset), law.offset, atol=CONDITIONED)
-        np.testing.assert_allclose(law.multipliers @ law.solution.rows, law.solution.x, rtol=CONDITIONED)
+        np.testing.assert_allclose(within(law, law.offset), law.offset, rtol=0.0, atol=CONDITIONED)
+        np.testing.assert_allclose(law.multipliers @ law.solution.rows, law.solution.x, rtol=CONDITIONED, atol=0.0)
 
 
 def test_nothing_underflows_at_any_norm():
@@ -168,7 +168,7 @@ def test_dependent_rows_show_the_multipliers_of_least_relative_entropy():
     law = residual_law(data, v, [0], loss=ml.CorrelationLoss())
     assert law.carrying.all()
     assert law.residual < CONDITIONED
-    np.testing.assert_allclose(law.multipliers @ rows, law.solution.x, atol=CONDITIONED)
+    np.testing.assert_allclose(law.multipliers @ rows, law.solution.x, rtol=0.0, atol=CONDITIONED)
     entropy = minimize(
         lambda lam: np.sum(lam * (np.log(lam / gaps) - 1.0)),
         np.full(3, 0.3),
@@ -176,10 +176,10 @@ def test_dependent_rows_show_the_multipliers_of_least_relative_entropy():
         bounds=[(1e-6, None)] * 3,
         options={"ftol": 1e-14},
     )
-    np.testing.assert_allclose(law.multipliers, entropy.x, atol=1e-6)
+    np.testing.assert_allclose(law.multipliers, entropy.x, rtol=0.0, atol=1e-6)
     run = ml.descend(data, v, loss=ml.CorrelationLoss(), optimizer=ml.NormalizedGD(0.2), n_steps=2000)
     assert deviation(law, run.final) < CONDITIONED
-    np.testing.assert_allclose(multipliers_from(law, run.final), law.multipliers, rtol=CONDITIONED)
+    np.testing.assert_allclose(multipliers_from(law, run.final), law.multipliers, rtol=CONDITIONED, atol=0.0)
     assert np.abs(law.solution.multipliers - law.multipliers).max() > 0.01  # the solver's own are another choice
 
 
@@ -189,7 +189,7 @@ def test_which_rows_carry_does_not_depend_on_the_unit_of_the_keys(unit):
     near, far = residual_law(*with_rows(rows, gaps), [0]), residual_law(*with_rows(unit * rows, gaps), [0])
     assert near.carrying.all()
     assert far.carrying.all()
-    np.testing.assert_allclose(unit * far.offset, near.offset, atol=CONDITIONED)
+    np.testing.assert_allclose(unit * far.offset, near.offset, rtol=0.0, atol=CONDITIONED)
 
 
 def test_a_weakly_active_row_carries_nothing_and_its_share_falls_like_one_over_the_norm():

@@ -16,16 +16,16 @@ def test_cosine_batchwise_and_never_above_one():
     assert np.allclose(ml.correlation(a, b), expected, rtol=0, atol=ROUNDING)
     assert isinstance(ml.correlation(a[0], b[0]), float)
     assert np.all(ml.correlation(a, 3 * a) <= 1.0)
-    assert np.allclose(ml.correlation(a, b[0]), [ml.correlation(row, b[0]) for row in a])
+    assert np.allclose(ml.correlation(a, b[0]), [ml.correlation(row, b[0]) for row in a], rtol=ROUNDING, atol=0.0)
     assert ml.correlation(1e300 * a[0], 1e-300 * b[0]) == pytest.approx(expected[0])
 
 
 def test_matrices_count_all_their_axes_when_asked_to():
     A, B = np.random.default_rng(1).normal(size=(2, 4, 3, 3))
     cosines, angles = ml.correlation(A, B, axes=2), ml.angle(A, B, axes=2)
-    np.testing.assert_allclose(cosines, ml.correlation(A.reshape(4, 9), B.reshape(4, 9)))
+    np.testing.assert_allclose(cosines, ml.correlation(A.reshape(4, 9), B.reshape(4, 9)), rtol=ROUNDING, atol=0.0)
     np.testing.assert_array_equal(angles, ml.angle(A.reshape(4, 9), B.reshape(4, 9)))
-    np.testing.assert_allclose(np.cos(angles), cosines, atol=1e-12)
+    np.testing.assert_allclose(np.cos(angles), cosines, rtol=0.0, atol=1e-12)
     assert isinstance(ml.correlation(A[0], B[0], axes=2), float)
     for argument, given in (("b", (A, B[..., :2])), ("a", (A[0, 0], B)), ("b", (A, B[:, :2]))):
         for function in (ml.correlation, ml.angle):
@@ -39,7 +39,7 @@ def test_lengths_at_any_scale():
         [[3e200, 4e200], [3e-200, 4e-200], [0.0, 0.0], [5e-324, 0.0], [np.inf, 1.0], [np.nan, 1.0], [3.0, 4.0]]
     )
     expected = [5e200, 5e-200, 0.0, 5e-324, np.inf, np.nan, 5.0]
-    np.testing.assert_allclose(directions.length(x), expected, rtol=ROUNDING)
+    np.testing.assert_allclose(directions.length(x), expected, rtol=ROUNDING, atol=0.0)
     assert directions.length(np.ones((2, 0))).tolist() == [0.0, 0.0]
 
 

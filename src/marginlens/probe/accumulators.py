@@ -18,6 +18,7 @@ from marginlens.typing import BoolArray, FloatArray, IntArray
 
 _MAX_EXAMPLE_ENTRIES = 2_000_000  # of all maps together, so that the page of a model with very many heads stays small
 MIN_SINK_EXCESS = 0.01  # of all attention, beyond what a token would have if all that is seen had the same
+SUMMATION_RTOL = 1e-9  # attention summed by tokens or by inputs: float64 sums in two orders
 _MAX_PAIRS = 60_000  # of a query and a token that it sees, over all inputs whose selections are recorded,
 # unless fewer inputs than this would be left: they may have twice as many, such as images of 197 tokens
 _MIN_INPUTS = 3
@@ -300,7 +301,7 @@ class SinkRecorder:
         if not total > 0.0:
             return ()
         share, expected = attention / total, n_seen / n_seen[:-1].sum()
-        is_first = np.isclose(share[:-1], share[-1]) & np.isclose(expected[:-1], expected[-1])
+        is_first = (n_seen[:-1] == n_seen[-1]) & np.isclose(share[:-1], share[-1], rtol=SUMMATION_RTOL, atol=0.0)
         if is_first.any():  # all inputs begin with one token, whose name says more
             share[-1] = 0.0
         order = np.argsort(expected - share, kind="stable")[:n_rows]

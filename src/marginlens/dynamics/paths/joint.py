@@ -458,7 +458,7 @@ class JointSearch(PathSearch):
 
 
 def _alike(pair: Pair, other: Pair, tolerance: FloatArray) -> bool:
-    return all(np.allclose(a, b, atol=atol) for a, b, atol in zip(pair, other, tolerance, strict=True))
+    return all(np.allclose(a, b, rtol=0.0, atol=atol) for a, b, atol in zip(pair, other, tolerance, strict=True))
 
 
 def _mixed(rounds: list[tuple[FloatArray, FloatArray]], radius: float) -> FloatArray:

@@ -25,6 +25,7 @@ BY_HAND = {
 }
 START = ((-1.0, 0.0), (0.0, -1.0))
 STEP, FIXED_HEAD = 0.1, 10.0
+SAME_DIRECTION = 1e-9  # distance up to which two solutions of small problems are drawn once
 JOINT_WINDOW: drawing.Window = ((-1.9, 6.9), (-2.5, 5.3))
 
 
@@ -202,7 +203,7 @@ def _distance(panels: dict[str, dict[str, Any]]) -> float:
 def _draw_plane(ax: Axes, at: Any, title: str) -> None:
     ml.plotting.ray(ax, at["v_mm"], 20.0, color=ml.plotting.INK, label="$v^{mm}$")
     ml.plotting.ray(ax, at["p_relax"], 20.0, color=ml.plotting.GLOBAL, label="$p^{relax}$, in (a) also $p^{mm}$")
-    if not np.allclose(at["p_relax"], at["p_mm"]):
+    if not np.allclose(at["p_relax"], at["p_mm"], rtol=0.0, atol=SAME_DIRECTION):
         ml.plotting.ray(ax, at["p_mm"], 20.0, color=ml.plotting.NEITHER, label="$p^{mm}$ in (b)")
     for part, colour, offset in (("v", ml.plotting.INK, (-11, 0)), ("p", ml.plotting.GLOBAL, (-9, -9))):
         path = drawing.until_it_leaves(at[part], JOINT_WINDOW)
