@@ -88,6 +88,7 @@ def test_verdicts_at_random_selections_are_those_of_the_formed_rows() -> None:
 
 
 def test_verdicts_hold_where_many_tokens_and_queries_are_alike() -> None:
+    n_solved = 0
     for seed in range(25):
         rng = np.random.default_rng([seed, 2])
         n_queries, n_tokens, d = (int(rng.integers(low, high)) for low, high in ((1, 20), (2, 7), (1, 6)))
@@ -102,6 +103,10 @@ def test_verdicts_hold_where_many_tokens_and_queries_are_alike() -> None:
         if house.status is Status.OPTIMAL:
             check(solution)
             assert solution.margin == pytest.approx(house.margin, rel=SAME_POINT)
+            n_solved += 1
+        else:
+            assert solution.certificate_residual() <= tolerances.SVM_FARKAS
+    assert 8 <= n_solved <= 17  # both verdicts are common
 
 
 def test_more_rows_than_unknowns_and_many_unknowns_are_solved_exactly() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -92,26 +93,26 @@ def test_agrees_with_an_independent_solver(oracle: Oracle) -> None:
 
 
 def test_the_method_for_many_rows_finds_the_same() -> None:
-    outcomes = set()
+    outcomes: Counter[Status] = Counter()
     for seed in range(25):
         ds = random_data(seed)
         graphs = priority_graphs(ds)
         exact = graph_svm(ds.E, graphs)
-        outcomes.add(exact.status)
+        outcomes[exact.status] += 1
         if exact.status is Status.TRIVIAL:
             continue
         other = structured(ds.E, graphs)
         assert other.status is exact.status, seed
         if exact.status is Status.OPTIMAL:
             assert np.linalg.norm(other.x - exact.x) <= tolerances.SVM_ORACLE * np.linalg.norm(exact.x), seed
-            if other.status is Status.OPTIMAL:
-                assert_solved(other, ds.E, graphs)
-                assert other.active.tolist() == exact.active.tolist()
+            assert_solved(other, ds.E, graphs)
+            assert other.active.tolist() == exact.active.tolist()
         else:
             assert other.certificate_residual() <= tolerances.SVM_FARKAS
             assert np.isnan(other.x).all()
             assert np.isnan(other.multipliers).all()
-    assert {Status.OPTIMAL, Status.INFEASIBLE} <= outcomes
+    assert outcomes[Status.OPTIMAL] >= 20
+    assert outcomes[Status.INFEASIBLE] >= 2
 
 
 def renamed(ds: SequenceDataset, rng: np.random.Generator) -> SequenceDataset:
@@ -126,16 +127,16 @@ def renamed(ds: SequenceDataset, rng: np.random.Generator) -> SequenceDataset:
 def test_the_order_of_additions_decides_nothing(seed: int) -> None:
     ds = random_data(seed)
     first = graph_svm(ds.E, priority_graphs(ds))
+    assert first.status is Status.OPTIMAL
     for change in range(4):
         other = renamed(ds, np.random.default_rng([seed, change]))
         graphs = priority_graphs(other)
         for solve in (graph_svm, structured):
             solution = solve(other.E, graphs)
             assert solution.status is first.status, change
-            if first.status is Status.OPTIMAL:
-                assert solution.kkt_residual() <= 0.1 * tolerances.SVM_KKT  # far from where rounding would decide
-                np.testing.assert_allclose(solution.margin, first.margin, rtol=tolerances.SVM_ORACLE, atol=0.0)
-                assert np.count_nonzero(solution.active) == np.count_nonzero(first.active)
+            assert solution.kkt_residual() <= 0.1 * tolerances.SVM_KKT  # far from where rounding would decide
+            np.testing.assert_allclose(solution.margin, first.margin, rtol=tolerances.SVM_ORACLE, atol=0.0)
+            assert np.count_nonzero(solution.active) == np.count_nonzero(first.active)
 
 
 @pytest.mark.parametrize("solve", [graph_svm, structured])

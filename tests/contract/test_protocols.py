@@ -152,9 +152,8 @@ def test_margin_rows_are_those_of_the_margin_problems():
     chosen = data.optimal(v)
     rows, lower = ml.AttentionRisk(data, v).margin_rows(chosen)
     solved, same = ml.att_svm(data, chosen), ml.least_distance(rows, lower)
-    assert solved.status == same.status
-    if solved.status is ml.Status.OPTIMAL:
-        assert np.allclose(solved.x, same.x, rtol=0, atol=1e-9)
+    assert solved.status is same.status is ml.Status.OPTIMAL
+    assert np.allclose(solved.x, same.x, rtol=0, atol=1e-9)
     ds = ml.data.acyclic_sequences(5, 6, 4, 4, 0)
     rows, lower = ml.NextTokenRisk(ds).margin_rows()
     graph, flat = ml.graph_svm(ds), ml.least_distance(rows.reshape(len(rows), -1), lower)

@@ -68,12 +68,11 @@ def test_a_matrix_of_rank_one_has_the_euclidean_solution(norm: object) -> None:
     for query in (z[0], z[:, :1]):
         euclidean = att_svm(data, selected, norm=Frobenius(), query=query)
         solution = att_svm(data, selected, norm=norm, query=query)
-        assert solution.status == euclidean.status
-        if solution.status is Status.OPTIMAL:
-            np.testing.assert_allclose(
-                solution.x, euclidean.x, rtol=0.0, atol=tolerances.ROUNDING * np.abs(euclidean.x).max()
-            )
-            assert solution.rank() == 1
+        assert solution.status is euclidean.status is Status.OPTIMAL
+        np.testing.assert_allclose(
+            solution.x, euclidean.x, rtol=0.0, atol=tolerances.ROUNDING * np.abs(euclidean.x).max()
+        )
+        assert solution.rank() == 1
 
 
 @pytest.mark.parametrize("norm", MATRIX_NORMS, ids=repr)

@@ -1,9 +1,12 @@
 """Laws that hold for every problem: permuted tokens and inputs, shifted keys, other units, and batches that equal loops."""
 
+from dataclasses import is_dataclass
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linprog
 
 import marginlens as ml
 from marginlens.data import sphere_tokens
@@ -49,7 +52,9 @@ def test_the_order_of_tokens_and_inputs_does_not_matter(sizes, seed):
     place = np.argsort(order)
     alpha = data.optimal(v)
     plain, other = ml.token_optimality(data, v, alpha), ml.token_optimality(moved, v, place[alpha[inputs]])
-    assert plain.is_feasible == other.is_feasible
+    rows = plain.solution.rows
+    can_be_led = linprog(np.zeros(data.d_key), A_ub=-rows, b_ub=-np.ones(len(rows)), bounds=(None, None)).status == 0
+    assert plain.is_feasible == other.is_feasible == can_be_led
     assert plain.is_locally_optimal == other.is_locally_optimal
     np.testing.assert_array_equal(other.neighbours, plain.neighbours[inputs][:, order])
     if plain.is_feasible:
@@ -121,18 +126,50 @@ LISTED = {
 
 
 @pytest.mark.parametrize("name", BATCHED)
-@law
-@given(SIZES, st.integers(0, 2**32 - 1))
-def test_a_batch_equals_a_loop(name, sizes, seed):
-    data, v = sphere_tokens(3, *sizes, seed)
-    q = unit(np.random.default_rng(seed).standard_normal((3, data.d_key)))
-    together = BATCHED[name](data, v, q)
-    for j in range(3):
-        same(together[j], BATCHED[name](data[j], v[j], q[j]))
+def test_a_batch_equals_a_loop(name):
+    has_numbers = []
+
+    @law
+    @given(SIZES, st.integers(0, 2**32 - 1))
+    def batch_equals_loop(sizes, seed):
+        data, v = sphere_tokens(3, *sizes, seed)
+        q = unit(np.random.default_rng(seed).standard_normal((3, data.d_key)))
+        together = BATCHED[name](data, v, q)
+        for j in range(3):
+            single = BATCHED[name](data[j], v[j], q[j])
+            same(together[j], single)
+            has_numbers.append(np.isfinite(single).any())
+
+    batch_equals_loop()
+    assert np.mean(has_numbers) >= 0.5  # of infeasible problems nan is compared with nan
 
 
+def same_fields(one, other):
+    """Whether two results have the same type and the same numbers in all their fields."""
+    assert type(one) is type(other)
+    if isinstance(one, ml.TokenDataset):
+        one, other = one.arrays(), other.arrays()
+    if is_dataclass(one):
+        one, other = vars(one), vars(other)
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        one, other = list(one.values()), list(other.values())
+    if isinstance(one, list | tuple):
+        assert len(one) == len(other)
+        for part, its_twin in zip(one, other, strict=True):
+            same_fields(part, its_twin)
+    elif isinstance(one, float | np.ndarray) and np.asarray(one).dtype.kind == "f":
+        same(one, other)
+    else:
+        assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("seed", [0, 5])
 @pytest.mark.parametrize("name", LISTED)
-def test_a_batch_gives_the_list_of_its_problems(name):
-    data, v = sphere_tokens(3, 2, 3, 4, 0)
+def test_a_batch_gives_the_list_of_its_problems(name, seed):
+    data, v = sphere_tokens(3, 2, 3, 4, seed)
     together = LISTED[name](data, v)
-    assert [repr(one) for one in together] == [repr(LISTED[name](data[j], v[j])) for j in range(3)]
+    for j in range(3):
+        same_fields(together[j], LISTED[name](data[j], v[j]))
+        with pytest.raises(AssertionError):
+            same_fields(together[j], LISTED[name](data[j - 1], v[j - 1]))

@@ -139,19 +139,18 @@ def test_every_wrong_set_is_refuted_and_no_right_one_whatever_the_seed(sizes: tu
     for seed in range(2):
         data, v, sets = label_mixing(n, T, 2, d, seed)
         first, second = (att_svm(data, [one[k] for one in sets]) for k in (0, 1))
+        assert first.status is second.status is Status.OPTIMAL
         extra = [np.append(one, np.setdiff1d(np.arange(T), one)[0]) for one in sets]
         for rng in (0, 1):
             right = check_mixing(data, v, sets, rng=rng)
             assert right.holds
             assert right.rho >= mixing_constants(data, v, sets).rho(0.1)
             assert not check_mixing(data, v, extra, rng=rng).holds
-            if first.status is second.status is Status.OPTIMAL:
-                assert not check_mixing(data, v, [one[:1] for one in sets], rng=rng).holds
-        if first.status is second.status is Status.OPTIMAL:
-            p, other = 1e3 * first.x, 1e4 * second.x
-            wrong, reference = [one[:1] for one in sets], [one[0] for one in sets]
-            assert log_nonoptimality(data, p, wrong) < -900.0 < -1.0 < log_nonoptimality(data, other, wrong)
-            assert AttentionRisk(data, v).excess(p, reference).above(AttentionRisk(data, v).excess(other, reference))
+            assert not check_mixing(data, v, [one[:1] for one in sets], rng=rng).holds
+        p, other = 1e3 * first.x, 1e4 * second.x
+        wrong, reference = [one[:1] for one in sets], [one[0] for one in sets]
+        assert log_nonoptimality(data, p, wrong) < -900.0 < -1.0 < log_nonoptimality(data, other, wrong)
+        assert AttentionRisk(data, v).excess(p, reference).above(AttentionRisk(data, v).excess(other, reference))
 
 
 @pytest.mark.statement("A Assumption D")
