@@ -9,6 +9,8 @@ from marginlens.losses import Logistic
 from marginlens.svm import Status, graph_svm
 from marginlens.theory import basin_cone, locally_optimal_directions
 
+MAX_DRAWS = 1000  # after which a test that looks for a problem with some property fails instead of drawing on
+
 
 def ragged_problem(rng, n_inputs, longest, d_model, *, d_key=None):
     """One problem whose inputs have 1 to `longest` tokens, and a head."""
@@ -48,11 +50,12 @@ def two_level_scores(rng, n_inputs, n_tokens, d_key):
 def feasible_sequences(generator, shape, seed):
     """Random sequences whose Graph-SVM has a solution other than zero, and that solution."""
     rng = np.random.default_rng(seed)
-    while True:
+    for _ in range(MAX_DRAWS):
         ds = generator(*shape, rng)
         found = graph_svm(ds.E, priority_graphs(ds))
         if found.status is Status.OPTIMAL:
             return ds, found
+    raise AssertionError(f"none of {MAX_DRAWS} datasets has a Graph-SVM with a solution other than zero")
 
 
 def mixed_sequences(seed=0, d=7):

@@ -99,12 +99,11 @@ def test_a_run_saves_at_once_every_few_epochs_and_at_the_end(path):
 
 
 def test_a_run_that_stops_after_every_step_is_the_run_that_never_stopped(path):
-    pieces = 1
-    while (run := train(path, limit=1e-9))[-1] is Ending.TIME_LIMIT:
+    for pieces in range(1, EPOCHS * STEPS):
+        run = train(path, limit=1e-9)
+        assert run[-1] is Ending.TIME_LIMIT
         assert len(run[1]) == pieces // STEPS
-        pieces += 1
-    assert run == WHOLE
-    assert pieces == EPOCHS * STEPS
+    assert train(path, limit=1e-9) == WHOLE
     assert train(path, epochs=EPOCHS + 1)[1][:EPOCHS] == WHOLE[1]
 
 

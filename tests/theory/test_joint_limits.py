@@ -117,7 +117,7 @@ def test_the_papers_example_has_the_papers_constants():
 def test_proved_costs_bound_the_margin_of_every_mixture_and_found_ones_are_attained():
     rng = np.random.default_rng(3)
     n_proved = 0
-    while n_proved < 3:
+    for _ in range(100):
         data, _ = problem(rng, 2, 2, 4)
         alpha = best_selections(data).selections[0]
         found = check_assumption_c(data, alpha, n_samples=200)
@@ -131,6 +131,9 @@ def test_proved_costs_bound_the_margin_of_every_mixture_and_found_ones_are_attai
             margin = hull_distance(data.y[:, None] * np.einsum("it,itd->id", s, data.X))
             mixed = 1.0 - s[np.arange(2), alpha].min()
             assert margin <= gamma - proved * mixed + CONDITIONED
+        if n_proved == 3:
+            break
+    assert n_proved == 3
 
 
 @pytest.mark.statement("A Assumption C")
@@ -182,7 +185,7 @@ def test_the_figures_are_predicted(data, applying, support, goal, growth):
 @pytest.mark.statement("A Thm 5", "A Thm 6")
 def test_joint_paths_go_where_they_are_predicted_to():
     rng, seen = np.random.default_rng(1), {"A Thm 5": 0, "A Thm 6": 0}
-    while min(seen.values()) < 2:
+    for _ in range(200):
         data, _ = problem(rng, 2, 2, int(rng.integers(2, 5)))
         found = ml.predict_limit(data)
         if found.details.p_direction is None or found.details.growth > 4.0:
@@ -195,6 +198,9 @@ def test_joint_paths_go_where_they_are_predicted_to():
         assert ml.correlation(path.split().v[-1], found.details.v_direction) > ALIGNED
         for verdict in found.verdicts[:2]:  # those on the path
             seen[verdict.citation] += verdict.applies
+        if min(seen.values()) >= 2:
+            break
+    assert min(seen.values()) >= 2
 
 
 @pytest.mark.statement("A Thm 6")
@@ -276,9 +282,9 @@ def test_a_small_head_selects_other_tokens_than_the_theorems_promise_however_lar
 
 @pytest.mark.statement("A Thm 5", "A Thm 6")
 def test_from_the_head_radius_on_the_attention_goes_to_the_max_margin_direction():
-    rng, seen = np.random.default_rng(11), 0
-    while seen < 2:
-        data = figure_3b() if seen == 0 else problem(rng, 2, 2, 5)[0]
+    rng, n_proved = np.random.default_rng(11), 0
+    for k in range(100):
+        data = problem(rng, 2, 2, 5)[0] if k else figure_3b()
         prediction = ml.predict_limit(data)
         if prediction.details.p_direction is None or not np.isfinite(prediction.details.head_radius):
             continue
@@ -286,8 +292,11 @@ def test_from_the_head_radius_on_the_attention_goes_to_the_max_margin_direction(
         if not found.proved:
             continue
         assert f"for every r ≥ {found.radius:.4g}" in prediction.why
-        seen += 1
+        n_proved += 1
         R = 300.0 / prediction.details.p_mm.margin + 100.0 * found.radius
         path = ml.path(ml.JointRisk(data), (found.radius, R), restarts=4)
         assert path.selected[0].tolist() == prediction.details.selected.tolist()
         assert ml.correlation(path.split().p[0], prediction.details.p_mm.x) > ALIGNED
+        if n_proved == 2:
+            break
+    assert n_proved == 2

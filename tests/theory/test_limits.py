@@ -37,7 +37,7 @@ def best_on_circle(data, v, R, loss):
 def test_the_lowest_risk_at_growing_norms_approaches_the_predicted_direction(loss):
     rng = np.random.default_rng(0)
     n_checked = 0
-    while n_checked < 3:
+    for _ in range(100):
         data, v = ragged_problem(rng, 2, 3, 3, d_key=2)
         prediction = predict_limit(data, v, loss=loss)
         assert prediction.verdicts[0].applies == bool(globally_optimal_direction(data, v).is_feasible)
@@ -47,6 +47,9 @@ def test_the_lowest_risk_at_growing_norms_approaches_the_predicted_direction(los
         near, far = (np.linalg.norm(best_on_circle(data, v, R, loss) - prediction.path_direction) for R in (30.0, 3e4))
         assert far < ON_THE_GRID
         assert far < near + ON_THE_GRID
+        if n_checked == 3:
+            break
+    assert n_checked == 3
 
 
 @pytest.mark.statement("A Thm 1")
@@ -139,7 +142,7 @@ def test_inputs_that_cannot_depend_on_p_count_for_nothing(kind):
 def test_with_one_input_every_start_reaches_the_predicted_direction(loss):
     rng = np.random.default_rng(1)
     n_checked = 0
-    while n_checked < 3:
+    for _ in range(100):
         data, v = scored_tokens(*two_level_scores(rng, 1, 4, 3))
         prediction = predict_limit(data, v, loss=loss)
         feasible = bool(globally_optimal_direction(data, v).is_feasible)
@@ -151,6 +154,9 @@ def test_with_one_input_every_start_reaches_the_predicted_direction(loss):
         run = ml.descend(data.repeat(12), v, loss=loss, optimizer=ml.NormalizedGD(0.2), n_steps=20_000, start=starts)
         assert ml.correlation(run.final, prediction.direction).min() > ALIGNED
         assert run.norm.min() > 500
+        if n_checked == 3:
+            break
+    assert n_checked == 3
 
 
 @pytest.mark.statement("A Thm 2")

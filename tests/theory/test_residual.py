@@ -11,7 +11,7 @@ from marginlens.theory import residual_law
 from marginlens_papers.claims.a.figures_3_to_5 import predicted_height
 from marginlens_papers.claims.drawing import misalignment
 from marginlens_papers.lemmas.residual_attention import deviation, multipliers_from, position, within
-from random_problems import ragged_problem
+from random_problems import MAX_DRAWS, ragged_problem
 from tolerances import CONDITIONED, LAW_RATE, ON_THE_LAW, ROUNDING
 
 pytestmark = pytest.mark.statement("X O")
@@ -28,11 +28,12 @@ def with_rows(rows, gaps):
 
 def a_local_optimum(rng, *, n_inputs=3, longest=4, d=4):
     """A ragged problem, its head, and its widest locally optimal selection with at least two active constraints."""
-    while True:
+    for _ in range(MAX_DRAWS):
         data, v = ragged_problem(rng, n_inputs, longest, d)
         for selection in ml.locally_optimal_directions(data, v).selections:
             if residual_law(data, v, selection).carrying.sum() >= 2:
                 return data, v, selection
+    raise AssertionError(f"none of {MAX_DRAWS} problems has such a selection")
 
 
 # ---- what the law says, by other means

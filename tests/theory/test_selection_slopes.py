@@ -23,7 +23,7 @@ from marginlens_papers.lemmas.selection_slopes import (
     slope_deficit,
     softmax_weight_bounds,
 )
-from random_problems import ragged_labelled
+from random_problems import MAX_DRAWS, ragged_labelled
 from tolerances import CONDITIONED, ROUNDING
 
 
@@ -58,7 +58,7 @@ def test_the_bounds_on_weights_are_attained():
 
 def random_dominance(rng):
     """Random embeddings and a direction of random levels, so that tokens tie, that is locally optimal."""
-    while True:
+    for _ in range(MAX_DRAWS):
         data = ragged_labelled(rng, 3, 9, 6)
         E, v = rng.normal(size=(9, 12)), rng.normal(size=12)
         v /= np.linalg.norm(v)
@@ -68,6 +68,7 @@ def random_dominance(rng):
             chosen = selected_tokens(E, unit, data, tie=1e-9)
             if any(len(ids) < len(np.unique(data[i][0])) for i, ids in enumerate(chosen)):
                 return E, unit, v, data, ml.vocabulary_svm(E, data, chosen).x
+    raise AssertionError(f"none of {MAX_DRAWS} draws is locally optimal")
 
 
 @pytest.mark.statement("B Lemma 17")
