@@ -108,7 +108,7 @@ def test_a_removed_name_says_what_to_use_instead(full_name):
     with pytest.raises(AttributeError, match=re.escape(f"{name} was removed from {home}: {REMOVED[full_name]}.")):
         getattr(module, name)
     assert name not in dir(module)
-    with pytest.raises(AttributeError, match="has no attribute .never_"):
+    with pytest.raises(AttributeError, match=r"has no attribute .never_"):
         getattr(module, f"never_{name}")
 
 
