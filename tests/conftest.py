@@ -3,6 +3,7 @@
 import os
 import signal
 import tempfile
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
@@ -69,9 +70,13 @@ def packs(tmp_path):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """A line for each reason for which pages were not opened in a browser: a dot among thousands would not be seen."""
-    skipped = [report for report in terminalreporter.stats.get("skipped", ()) if "tests/browser/" in report.nodeid]
-    for reason in sorted({report.longrepr[2].removeprefix("Skipped: ") for report in skipped}):
-        terminalreporter.write_line(
-            f"{sum(reason in report.longrepr[2] for report in skipped)} tests skipped: {reason}."
-        )
+    """Why tests were skipped, and how many for each reason: a letter among thousands of dots would not be seen.
+
+    A module that is skipped as a whole counts as one.
+    """
+    skipped = terminalreporter.stats.get("skipped", ())
+    reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ").rstrip(".") for report in skipped)
+    if reasons:
+        terminalreporter.write_line(f"{reasons.total()} skipped:")
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"  {count} because: {reason}.")
