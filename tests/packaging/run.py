@@ -175,7 +175,7 @@ def check_base(interpreter: str, wheel: Path, folder: Path, *, with_types: bool)
         version = subprocess.run(
             [place.python.parent / "marginlens", "--version"], check=True, capture_output=True, text=True
         )
-        place.pip("pytest", "hypothesis")
+        place.pip("pytest", "pytest-timeout", "hypothesis")
         checkout = folder / "checkout"  # the copy that the wheel was built from
         shutil.copytree(checkout / "tests", place.outside / "tests")
         shutil.copy(checkout / "pyproject.toml", place.outside)
