@@ -204,23 +204,24 @@ def test_the_automaton_is_scored_on_what_is_held_out(text):
     told = numbers(text, *options)
     split = split_text_windows(content, 3, held_out=0.5)
     automaton = NextTokenAutomaton.fit(split.training.data)
-    scores = {row["rule"]: row for row in told["prediction"]["scores"]}
+    scores = {row["rule"]: row for row in told["held_out"]["scores"]}
     assert told["samples"] == len(split.training.data)
-    assert told["held_out"] == len(split.held_out)
+    assert told["held_out"]["sequences"] == len(split.held_out)
+    assert "prediction" not in told
     assert scores["automaton"]["accuracy"] == automaton.score(split.held_out).accuracy
     bigram = WindowNgram.fit(split.training.data, 2).score(split.held_out)
     assert scores["bigram of the same windows"]["accuracy"] == bigram.accuracy
     assert scores["4-gram of all of the text"]["mixed_log_loss"] > 0.0
-    assert told["prediction"]["windows"] == len(split.held_out) + len(split.held_out.dropped)
+    assert told["held_out"]["windows"] == len(split.held_out) + len(split.held_out.dropped)
     assert scores["automaton"]["impossible"] > 0.0
     assert scores["automaton"]["log_loss"] is None  # JSON has no ∞
     shown = " ".join(graph(text, *options).stdout.split())
     assert f"Prediction of {len(split.held_out)} sequences held out" in shown
     assert "∞" in shown
-    right = scores["automaton"]["accuracy"] * len(split.held_out) / told["prediction"]["windows"]
+    right = scores["automaton"]["accuracy"] * len(split.held_out) / told["held_out"]["windows"]
     assert f"the automaton predicts {right:.1%}" in shown
     listed = numbers("s.json", "--held-out", "0.25", "--seed", "1")
-    assert (listed["samples"], listed["held_out"]) == (3, 1)
+    assert (listed["samples"], listed["held_out"]["sequences"]) == (3, 1)
 
 
 def test_it_draws(example):
@@ -273,7 +274,7 @@ def test_windows_that_unknown_words_follow_are_counted_and_not_scored(here):
     content = "the cat saw the dog and the dog saw the cat and the bird saw the newt and the newt saw the bird . " * 4
     Path("w.txt").write_text(content, encoding="utf-8")
     options = ("--words", "--vocabulary", "4", "--window", "5", "--held-out", "0.4")
-    found = numbers("w.txt", *options)["prediction"]
+    found = numbers("w.txt", *options)["held_out"]
     split = split_text_windows(content, 5, Words(max_vocabulary=4), held_out=0.4)
     unknown = int(np.sum(split.held_out.labels == split.training.vocabulary.unknown))
     assert 0 < unknown < len(split.held_out)
@@ -405,4 +406,4 @@ def test_token_ids_are_read_from_raw_files_and_arrays(here):
     assert separated["stream"]["windows"] < rows[0]["stream"]["windows"]
     continued = numbers("--stream", "ids.bin", "--window", "3", "--prefix", "3 1 4", "--held-out", "0.2")
     assert continued["continuation"]["whole"].startswith("3 1 4 ")
-    assert continued["prediction"]["scores"]
+    assert continued["held_out"]["scores"]

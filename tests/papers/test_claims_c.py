@@ -211,7 +211,7 @@ def share(value):
 
 def documented(run):
     """The lines of the table that a run of the command line makes."""
-    settings, prediction = run["settings"], run["prediction"]
+    settings, prediction = run["settings"], run["held_out"]
     words = " words" if settings["tokens"].startswith("words") else ""
     for row in prediction["scores"]:
         loss = "∞" if row["log_loss"] is None else share(row["log_loss"])
@@ -229,7 +229,7 @@ def test_the_table_of_the_page_is_the_archived_one():
 
 def test_in_real_text_the_trigram_leads_the_automaton():
     for run in c_h.shakespeare():
-        scores = {row["rule"]: row for row in run["prediction"]["scores"]}
+        scores = {row["rule"]: row for row in run["held_out"]["scores"]}
         trigram = scores[c_h.TRIGRAM]
         assert trigram["accuracy"] > scores["automaton"]["accuracy"]
         assert trigram["mixed_log_loss"] < scores["automaton"]["mixed_log_loss"]

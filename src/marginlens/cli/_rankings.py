@@ -113,7 +113,7 @@ class Ranking:
 
     def to_dict(self) -> dict[str, Any]:
         """What the graphs say, as plain values."""
-        held_out = {} if self.split is None else {"held_out": len(self.split.held_out)}
+        held_out = {} if self.split is None else {"held_out": {"sequences": len(self.split.held_out)}}
         graphs = [(self.graphs[k], int(self.counts[k])) for k in self.shown]
         return {
             "file": str(self.source.file),
@@ -237,7 +237,8 @@ def ranking_text(row: dict[str, Any]) -> Iterator[Any]:
     dropped = row["dropped"]
     share = f" ({dropped / (dropped + row['samples']):.0%})" if dropped else ""
     left_out = _rows.left_out_sequences(dropped, share)
-    held_out = f"{_terminal.counted(row['held_out'], 'other is', 'others are')} held out. " if "held_out" in row else ""
+    n_held_out = row["held_out"]["sequences"] if "held_out" in row else None
+    held_out = "" if n_held_out is None else f"{_terminal.counted(n_held_out, 'other is', 'others are')} held out. "
     yield f"{row['file']}: {row['size']}"
     yield (
         f"{left_out}{held_out}{_terminal.counted(row['last_tokens'], 'different last token')}, {row['acyclic']:,} of them without ties."

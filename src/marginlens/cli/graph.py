@@ -201,12 +201,12 @@ def _predicted(
     if reason:
         yield reason
     if ranking.split is not None:
-        row["prediction"] = {"reason": reason, "scores": []}
+        row["held_out"] |= {"reason": reason, "scores": []}
         if automaton is not None:
             with terminal.stage("Predicting"):
                 scores = ml.nexttoken.score_held_out(ranking.split, {"automaton": automaton})
-            row["prediction"] |= scores.to_dict()
-            yield from rankings.prediction_text(row["prediction"])
+            row["held_out"] |= scores.to_dict()
+            yield from rankings.prediction_text(row["held_out"])
     if ids is not None:
         continuation: dict[str, Any] = {
             "prefix": prefix,

@@ -45,7 +45,7 @@ class C_H(Claim):
             "lead_of_the_automaton": automaton.accuracy - best,
             "log_loss_above_the_best_n_gram": automaton.mixed_log_loss - min(score.mixed_log_loss for score in others),
         }
-        real = shakespeare()[0]["prediction"]["scores"]
+        real = shakespeare()[0]["held_out"]["scores"]
         measured = (
             f"Where order decides, the automaton is right in {limited.accuracy:.3f} of {limited.n_samples} held-out windows of three "
             f"different tokens ({unordered:.3f} at most without order), the trigram in {trigram.accuracy:.3f} (its limit: {second:.3f}). "
