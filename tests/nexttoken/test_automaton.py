@@ -1,6 +1,7 @@
 """The automaton of a dataset: its rule, its reasons, its continuations and what it refuses."""
 
 import pickle
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -13,9 +14,10 @@ import marginlens as ml
 from marginlens import GradientDescent, InputError, SequenceDataset, descend, priority_graphs
 from marginlens.data import acyclic_sequences, cyclic_sequences, figure_2
 from marginlens.nexttoken import path_expansion
-from marginlens.nexttoken.automaton import NextTokenAutomaton, TieBreak
+from marginlens.nexttoken.automaton import NextTokenAutomaton, SlowLimitWarning, TieBreak
 from marginlens.nexttoken.path_expansion import ExpansionKind
 from marginlens.svm.dual_balance import balance, can_carry
+from marginlens_papers.lemmas.random_data import random_sequences
 from tolerances import CONDITIONED, ROUNDING
 
 A, B, C, D = range(4)
@@ -119,7 +121,7 @@ def test_a_term_that_grows_like_the_logarithm_of_the_norm_decides_first():
     assert found.status is ExpansionKind.SLOW
     halves = np.array([1.0, -1.0, 1.0, 1.0, -1.0, -1.0]) / 2.0  # A with what it alone outranks, B with what it outranks
     np.testing.assert_allclose(found.slow[0] @ np.eye(6)[Z5], halves, rtol=0.0, atol=ROUNDING)
-    np.testing.assert_array_equal(automaton.predict_proba([A, B, Z5]), [1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+    np.testing.assert_array_equal(automaton.predict_proba([A, B, Z5], slow="limit"), np.eye(6)[A])
     told = automaton.explain([A, B, Z5])
     assert told.tie is TieBreak.SLOW
     assert told.chain == ((A, B), (Z5,))
@@ -130,6 +132,46 @@ def test_a_term_that_grows_like_the_logarithm_of_the_norm_decides_first():
     slope = np.diff(np.log(loser)) / np.diff(np.log(radii))
     assert np.all(slope < -0.8)  # like log R/R
     assert np.all(slope > -1.0)
+
+
+@pytest.mark.statement("X O")
+@pytest.mark.parametrize("seed", [3, 4])
+def test_what_slowly_growing_weights_decide_is_never_returned_without_a_word(seed):
+    """Over all pairs of tokens before each last token, of random data with such ties."""
+    rng, n_slow = np.random.default_rng(seed), 0
+    for _ in range(100):
+        drawn = random_sequences(7, 7, 11, 4, rng)
+        ds = SequenceDataset([drawn[i][0] for i in range(len(drawn))], drawn.labels, np.eye(7))
+        try:
+            automaton = NextTokenAutomaton.fit(ds)
+        except InputError:
+            continue
+        pairs = [[i, j, last] for last in automaton.graphs for i, j in combinations(range(7), 2)]
+        told = [automaton.explain(ids) for ids in pairs]
+        for ids, one in zip(pairs, told, strict=True):
+            if one.tie is not TieBreak.SLOW:
+                given = automaton.predict_proba(ids)  # in silence, as warnings are errors here
+                np.testing.assert_array_equal(automaton.predict_proba(ids, slow="unknown"), given)
+                continue
+            n_slow += 1
+            with pytest.warns(SlowLimitWarning, match="slow='unknown' leaves it open"):
+                limit = automaton.predict_proba(ids)
+            np.testing.assert_array_equal(automaton.predict_proba(ids, slow="limit"), limit)
+            unknown = automaton.predict_proba(ids, slow="unknown")
+            assert np.flatnonzero(np.isnan(unknown)).tolist() == sorted(one.chain[0])
+            assert np.nansum(unknown) == 0.0
+            assert automaton.predict(ids) == np.argmax(limit)
+            near = automaton.predict_proba(ids, W=ml.path(ds, [10.0]).points[0])
+            assert 0.5 * np.abs(near - limit).sum() > 0.01  # a layer of norm 10 is not there
+        asked = SequenceDataset(pairs, [ids[0] for ids in pairs], ds.E)
+        share = np.mean([one.tie is TieBreak.SLOW for one in told])
+        by_limit, open_ = automaton.score(asked), automaton.score(asked, slow="unknown")
+        assert by_limit.slow == open_.slow == pytest.approx(share, abs=ROUNDING)
+        assert open_.unknown == pytest.approx(by_limit.unknown + share, abs=ROUNDING)
+        assert automaton.score(asked, W=np.zeros((7, 7))).slow == 0.0
+        if n_slow >= 5:
+            break
+    assert n_slow >= 5
 
 
 @pytest.mark.statement("X O")
@@ -282,8 +324,8 @@ def test_names_of_tokens_and_order_of_samples_do_not_matter(seed):
     renamed = SequenceDataset([name[data[i][0]] for i in order], name[data.labels[order]], data.E[np.argsort(name)])
     first, second = NextTokenAutomaton.fit(data), NextTokenAutomaton.fit(renamed)
     for ids, _ in (data[i] for i in range(len(data))):
-        probability = second.predict_proba(name[ids])[name]
-        np.testing.assert_allclose(probability, first.predict_proba(ids), rtol=0.0, atol=CONDITIONED)
+        probability = second.predict_proba(name[ids], slow="limit")[name]
+        np.testing.assert_allclose(probability, first.predict_proba(ids, slow="limit"), rtol=0.0, atol=CONDITIONED)
         assert probability.sum() == pytest.approx(1.0, abs=ROUNDING)
         assert set(np.flatnonzero(probability)) <= set(ids.tolist())
 

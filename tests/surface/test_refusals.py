@@ -366,6 +366,7 @@ REFUSED = [
     ("data", lambda: ml.NextTokenAutomaton.fit(TIED).score(ml.SequenceDataset([[0, 1]], [0], np.eye(2)))),
     ("priority", lambda: ml.NextTokenAutomaton.fit(TIED, priority=3)),
     ("W", lambda: ml.NextTokenAutomaton.fit(TIED).predict_proba([0], W=np.eye(2))),
+    ("slow", lambda: ml.NextTokenAutomaton.fit(TIED).predict_proba([0], slow="share")),
     ("ids", lambda: WindowNgram.of_text([0, 5], 2, 3)),
     ("order", lambda: WindowNgram.of_text([0, 1], 0, 3)),
     # embeddings

@@ -154,7 +154,7 @@ def continued(
     """What the automaton says follows a prefix, why, and how it goes on from there."""
     vocabulary, window = ranking.vocabulary, ranking.source.window
     sequence = prefix if window is None else prefix[-window:]
-    probability = automaton.predict_proba(sequence)
+    probability = automaton.predict_proba(sequence, slow="limit")  # `explain` says if it is slow
     likely = [int(k) for k in np.argsort(-probability, kind="stable")[:_DISTRIBUTION] if probability[k] > 0.0]
     ids = automaton.sample(prefix, n_tokens, seed, window=window)
     return {
@@ -316,6 +316,7 @@ def prediction_text(row: dict[str, Any]) -> Iterator[Any]:
     columns = "rule={rule}, accuracy={accuracy:.3f}, log-loss={log_loss:.3f}, "
     columns += f"{mixed}={{mixed_log_loss:.3f}}, impossible={{impossible:.2%}}"
     columns += ", unknown={unknown:.2%}" if some_unknown else ""
+    columns += ", slow={slow:.2%}" if any(score["slow"] for score in row["scores"]) else ""
     cells = [_rows.cells(score, columns) for score in row["scores"]]
     title = f"Prediction of {_terminal.counted(row['scores'][0]['samples'], 'sequence')} held out"
     yield _terminal.rows_table(title, cells)
@@ -324,6 +325,8 @@ def prediction_text(row: dict[str, Any]) -> Iterator[Any]:
         f"log-loss infinite; in the column beside it {row['mixed']:.0%} of every rule is uniform over the sequence's tokens. N-grams back "
         "off by Witten and Bell; from trigrams on they read the order of tokens, which attention without positions does not."
     )
+    if any(score["slow"] for score in row["scores"]):
+        yield "slow: weights that grow only like the logarithm of the norm decide; only layers of enormous norm predict like the limit."
     first, left_out = row["scores"][0], row["left_out"]
     if left_out:
         share = left_out / (left_out + first["samples"])

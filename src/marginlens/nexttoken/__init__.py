@@ -8,7 +8,7 @@ from marginlens.losses.next_token import (
     SquaredLoss,
     SquaredProbability,
 )
-from marginlens.nexttoken.automaton import Explanation, NextTokenAutomaton, Rival, TieBreak
+from marginlens.nexttoken.automaton import Explanation, NextTokenAutomaton, Rival, SlowLimitWarning, TieBreak
 from marginlens.nexttoken.chains import MarkovChain, TopicChange, topic_change
 from marginlens.nexttoken.contexts import FinitePart, SupportSubspace, finite_part, support_subspace
 from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction, limit_risk, local_correction
@@ -34,6 +34,7 @@ __all__ = [
     "PathExpansion",
     "PredictionScore",
     "Rival",
+    "SlowLimitWarning",
     "SquaredLoss",
     "SquaredProbability",
     "SupportSubspace",

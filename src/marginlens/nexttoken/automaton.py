@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,8 +28,12 @@ from marginlens.risk.sequence_batch import ReducedProblem, reduce_sequences
 from marginlens.status import Case
 from marginlens.svm import GraphSolution, MarginSolution, Status, graph_conflict, graph_svm
 from marginlens.svm.solvers.independent_parts import is_orthonormal
-from marginlens.typing import ArrayLike, Axes, FloatArray, IntArray
+from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
 
+_SLOW_LIMIT = (
+    "The limit of this sequence shows at enormous norms alone, because weights that grow only like the logarithm of the norm decide. "
+    "Layers of ordinary size may prefer other tokens: W= asks one of them, slow='limit' takes the limit, and slow='unknown' leaves it open."
+)
 _THIN = 0.1  # embeddings with at most this share of nonzero entries are multiplied as a sparse matrix
 
 
@@ -144,20 +149,26 @@ class NextTokenAutomaton(Displayed):
             self._whole.append(expansion)
         return expansion
 
-    def predict_proba(self, sequence: Any, *, W: ArrayLike | None = None) -> FloatArray:
+    def predict_proba(self, sequence: Any, *, W: ArrayLike | None = None, slow: str | None = None) -> FloatArray:
         """(n_vocabulary,) the probability of each token to follow the sequence; zero for tokens that the sequence lacks.
 
-        nan for tokens of equal height whose shares are not known; `explain` says why, and where only enormous norms show the limit.
+        nan for tokens of equal height whose shares are not known; `explain` says why.
 
         Args:
             W: (d_model, d_model) the weights of a layer, such as `ml.path(data, [R]).points[0]` at norm R, to get its probabilities
                 instead of their limit.
+            slow: what to return if weights that grow only like the logarithm of the norm decide between tokens of equal height.
+                A layer shows this limit at enormous norms alone, and may prefer other tokens before. "limit" returns it all the
+                same, "unknown" returns nan for these tokens. If left out, it is the limit, with a `SlowLimitWarning`.
         """
-        ids = check_sequence(sequence, self.n_vocabulary)
+        ids, slow_is_known = check_sequence(sequence, self.n_vocabulary), _slow_is_known(slow)
         tokens, counts = np.unique(ids, return_counts=True)
         probability = np.zeros(self.n_vocabulary)
         if W is None:
-            probability[tokens] = self._shares(int(ids[-1]), tokens, counts)[0]
+            shares, decided = self._shares(int(ids[-1]), tokens, counts, slow_is_known=slow_is_known)
+            if decided is TieBreak.SLOW and slow is None:
+                warnings.warn(_SLOW_LIMIT, SlowLimitWarning, stacklevel=2)
+            probability[tokens] = shares
         else:
             probability[tokens] = scipy.special.softmax(
                 self._logits(self.data.weights(W), int(ids[-1]))[tokens] + np.log(counts)
@@ -165,11 +176,11 @@ class NextTokenAutomaton(Displayed):
         return probability
 
     def predict(self, sequence: Any) -> int:
-        """The most probable next token; the smallest id where several tie."""
+        """The most probable next token in the limit, also if slowly growing weights decide; the smallest id if several tie."""
         return int(np.argmax(self._known(sequence)))
 
     def sample(self, sequence: Any, n_tokens: int, rng: Any, *, window: int | None = None) -> IntArray:
-        """Continue a sequence: (n_tokens,) ids, each drawn given all before it, or given the last `window` of them."""
+        """Continue a sequence: (n_tokens,) ids, each drawn from the limit given all before it, or given the last `window` of them."""
         ids = check_sequence(sequence, self.n_vocabulary).tolist()
         n_tokens, generator = whole_number(n_tokens, "n_tokens", at_least=0), as_generator(rng)
         reach = None if window is None else whole_number(window, "window", at_least=1)
@@ -180,14 +191,16 @@ class NextTokenAutomaton(Displayed):
 
     def _known(self, sequence: Any) -> FloatArray:
         """`predict_proba`, refused where a share is not known."""
-        probability = self.predict_proba(sequence)
+        probability = self.predict_proba(sequence, slow="limit")
         unknown = np.flatnonzero(np.isnan(probability))
         if len(unknown):
             reason = self.expansion(int(np.asarray(sequence)[-1])).reason
             raise InputError(f"The shares of tokens {unknown.tolist()} after this sequence are not known: {reason}.")
         return probability
 
-    def _shares(self, last: int, tokens: IntArray, counts: IntArray) -> tuple[FloatArray, TieBreak]:
+    def _shares(
+        self, last: int, tokens: IntArray, counts: IntArray, *, slow_is_known: bool = True
+    ) -> tuple[FloatArray, TieBreak]:
         """(n_tokens,) the probabilities of different tokens that occur `counts` times, and what decided between equal heights."""
         height, mix = (column[tokens] for column in self._columns(last))
         leads, decided = height >= height.max() - TIE, TieBreak.NONE
@@ -195,11 +208,13 @@ class NextTokenAutomaton(Displayed):
             slow, offset = self._later_terms(last)
             if np.isnan(offset).any():
                 return np.where(leads, np.nan, 0.0), TieBreak.UNKNOWN
-            decided = TieBreak.OFFSET
+            decided, tied = TieBreak.OFFSET, leads
             for slower in slow:
-                ahead = leads & (slower[tokens] >= slower[tokens][leads].max() - TIE)
-                decided = TieBreak.SLOW if np.any(leads & ~ahead) else decided
-                leads = ahead
+                leads = leads & (slower[tokens] >= slower[tokens][leads].max() - TIE)
+            if not np.array_equal(leads, tied):
+                decided = TieBreak.SLOW
+                if not slow_is_known:
+                    return np.where(tied, np.nan, 0.0), decided
             mix = mix + offset[tokens]
         log_weight = np.where(leads, mix + np.log(counts), -np.inf)
         weight = np.exp(log_weight - log_weight.max())
@@ -303,20 +318,32 @@ class NextTokenAutomaton(Displayed):
 
     # ---- the check
 
-    def score(self, data: SequenceDataset, *, W: ArrayLike | None = None) -> PredictionScore:
+    def score(self, data: SequenceDataset, *, W: ArrayLike | None = None, slow: str | None = None) -> PredictionScore:
         """How well it, or a layer with weights W, predicts the labels of a dataset, such as one that was held out: accuracy and log-loss.
 
         Samples are merged where they hold the same tokens, so this is much quicker than `predict_proba` of each. Compare with
         `WindowNgram.fit(training, 2).score(data)`.
+
+        Args:
+            W: (d_model, d_model) the weights of a layer, to score it instead of the limit.
+            slow: how to score sequences in which slowly growing weights decide, see `predict_proba`: by the limit unless it is "unknown".
+                Their share is `slow` of the score in either case.
         """
         if as_sequences(data).n_vocabulary != self.n_vocabulary:
             raise reject("data", f"over the {self.n_vocabulary} tokens of the automaton", f"{data.n_vocabulary} tokens")
-        problem = reduce_sequences(data)
-        return score_shares(problem, self._entry_shares(problem) if W is None else problem.shares(data.weights(W)))
+        problem, slow_is_known = reduce_sequences(data), _slow_is_known(slow)
+        if W is not None:
+            return score_shares(problem, problem.shares(data.weights(W)))
+        shares, is_slow = self._entry_shares(problem, slow_is_known=slow_is_known)
+        return score_shares(problem, shares, is_slow)
 
-    def _entry_shares(self, problem: ReducedProblem) -> FloatArray:
-        """(n_entries,) the probability of each of the different tokens of each merged sample; nan where it is not known."""
+    def _entry_shares(self, problem: ReducedProblem, *, slow_is_known: bool = True) -> tuple[FloatArray, BoolArray]:
+        """(n_entries,) the probability of each of the different tokens of each merged sample; nan where it is not known.
+
+        And (n_merged,) whether slowly growing weights decide in a sample.
+        """
         sample, shares = problem.sample, np.empty(len(problem.tokens))
+        is_slow = np.zeros(len(problem.labels), dtype=np.bool_)
         by_query = np.argsort(problem.column[sample], kind="stable")
         edges = np.searchsorted(problem.column[sample][by_query], np.arange(len(problem.queries) + 1))
         for q, last in enumerate(problem.queries.tolist()):
@@ -337,14 +364,17 @@ class NextTokenAutomaton(Displayed):
             for i in np.flatnonzero(several & ((highest != lowest) | (lowest < 0))).tolist():
                 chosen = slice(ends[i], ends[i + 1])
                 counts = np.rint(np.exp(log_counts[chosen])).astype(np.int64)
-                shares[entries[chosen]] = self._shares(last, tokens[chosen], counts)[0]
-        return shares
+                shares[entries[chosen]], decided = self._shares(
+                    last, tokens[chosen], counts, slow_is_known=slow_is_known
+                )
+                is_slow[sample[entries[ends[i]]]] = decided is TieBreak.SLOW
+        return shares, is_slow
 
     def total_variation(self, data: SequenceDataset, W: ArrayLike) -> FloatArray:
         r"""(n_samples,) how far a layer with weights W is from the automaton: :math:`\tfrac12 \sum_x |P_x - Q_x|` on each sequence."""
         weights = as_sequences(data).weights(W)
         problem = reduce_sequences(data)
-        distance = np.abs(problem.shares(weights) - self._entry_shares(problem))
+        distance = np.abs(problem.shares(weights) - self._entry_shares(problem)[0])
         summed: FloatArray = 0.5 * np.add.reduceat(distance, problem.offsets[:-1])
         return summed[problem.merged]
 
@@ -372,6 +402,13 @@ def _no_solution(priority: GraphSolution) -> str:
     return f"{said} {conflict.describe([f'token {k}' for k in range(len(E))])} {remedy}"
 
 
+def _slow_is_known(slow: Any) -> bool:
+    """Whether the limit counts as known if slowly growing weights decide."""
+    if slow not in (None, "limit", "unknown"):
+        raise reject("slow", "'limit' or 'unknown'", repr(slow))
+    return bool(slow != "unknown")
+
+
 def _levels(height: FloatArray) -> IntArray:
     """(n_tokens,) 0 for the highest tokens, one more wherever the heights drop."""
     order = np.argsort(-height, kind="stable")
@@ -394,6 +431,10 @@ def _names(names: Any, n_vocabulary: int) -> tuple[str, ...]:
 
 
 TIE = 1e-7  # heights closer than that, where 1 is the gap of a strict pair, are equal
+
+
+class SlowLimitWarning(UserWarning):
+    """A limit that no layer of ordinary size shows, because slowly growing weights decide between tokens of equal height."""
 
 
 class TieBreak(Case):

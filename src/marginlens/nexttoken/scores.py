@@ -34,6 +34,7 @@ class PredictionScore(Displayed):
             uniform over the different tokens of sequence i, so that rules with zeros can be compared with others.
         impossible: the share of sequences whose next token has probability zero. unknown: the share whose probabilities are not
             known; these count as mistakes, and in the log-losses as probability zero.
+        slow: the share of sequences whose limit slowly growing weights decide, so that only layers of enormous norm predict as it does.
     """
 
     n_samples: int
@@ -42,6 +43,7 @@ class PredictionScore(Displayed):
     mixed_log_loss: float
     impossible: float
     unknown: float = 0.0
+    slow: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers by name."""
@@ -59,8 +61,12 @@ class PredictionScore(Displayed):
         return self.to_dict()
 
 
-def score_shares(problem: ReducedProblem, shares: FloatArray) -> PredictionScore:
-    """The score of probabilities (n_entries,) of the different tokens of each merged sample; nan where they are not known."""
+def score_shares(problem: ReducedProblem, shares: FloatArray, is_slow: BoolArray | None = None) -> PredictionScore:
+    """The score of probabilities (n_entries,) of the different tokens of each merged sample; nan where they are not known.
+
+    Args:
+        is_slow: (n_merged,) whether slowly growing weights decide in a sample; no sample if left out.
+    """
     first, sample = problem.offsets[:-1], problem.sample
     best = np.maximum.reduceat(np.nan_to_num(shares, nan=-1.0), first)
     leads = np.flatnonzero(shares == best[sample])
@@ -83,6 +89,7 @@ def score_shares(problem: ReducedProblem, shares: FloatArray) -> PredictionScore
         mixed_log_loss=float(weight @ mixed),
         impossible=float(weight[~unknown & (truth == 0.0)].sum()),
         unknown=float(weight[unknown].sum()),
+        slow=0.0 if is_slow is None else float(weight[is_slow].sum()),
     )
 
 
