@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import Annotated, Any
 
 from marginlens.cli._commands import group
@@ -33,11 +32,9 @@ BENCHMARKS = {  # name -> title of its table, what it does
     "engines": ("Engines", "Run tasks without work, to see what each engine costs."),
     "sweep": ("Sweeps", "Sweep a million problems beside a bare loop over them, and ten million for their memory."),
     "embeddings": ("Trained embeddings", "Take training steps on embeddings."),
-    "text": ("Text classifiers", "Train text classifiers on IMDB and Yelp, beside TF-IDF, NB-SVM and fastText."),
     "lab": ("The lab in a browser", "Open the lab in a browser, drag a token and paint basins."),
 }
 WITH_DEVICE = ("monitor",)  # whose functions take the device to run on
-WITH_TEXTS = ("text",)  # whose functions take files of texts
 SUMMARY = "summary"  # the text that marks a row which sums up the others
 NOTE = "note"  # the column of what is said below the table
 _UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 0.0))
@@ -59,24 +56,10 @@ def _command(name: str) -> Callable[..., None]:
     def measure_on(device: Annotated[str, option("NAME", "cpu, cuda or cuda:1.")] = "cpu") -> Answer:
         return measure(device=device)
 
-    def measure_texts(
-        imdb: Annotated[Path | None, option("FILE", "IMDB's reviews, with columns text, label and split.")] = None,
-        yelp: Annotated[Path | None, option("FILE", "Yelp's reviews, with columns text and stars.")] = None,
-        only: Annotated[
-            list[str] | None,
-            option(
-                "PART",
-                "imdb, lengths, faithfulness, imbalance, few (all of --imdb), yelp or stars (of --yelp); may be given again.",
-                "all",
-            ),
-        ] = None,
-        seed: Annotated[int, option("N", "Of splits, draws and models.")] = 0,
-    ) -> Answer:
-        return measure(imdb=imdb, yelp=yelp, only=only or (), seed=seed)
-
-    made: Callable[..., Answer] = measure_on if name in WITH_DEVICE else measure_texts if name in WITH_TEXTS else plain
-    data = " --imdb imdb.parquet --yelp yelp.parquet" if name in WITH_TEXTS else ""
-    made.__doc__ = f"{what}\n\nExamples:\n    marginlens bench {name}{data}\n    marginlens bench {name}{data} --json > {name}.json\n"
+    made: Callable[..., Answer] = measure_on if name in WITH_DEVICE else plain
+    made.__doc__ = (
+        f"{what}\n\nExamples:\n    marginlens bench {name}\n    marginlens bench {name} --json > {name}.json\n"
+    )
     return command()(made)
 
 

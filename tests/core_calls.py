@@ -32,7 +32,6 @@ def fitting(name: str, sizes: dict[str, int]) -> dict[str, int]:
             "m": sizes.get("n_rows"),
         },
         "solve_linear_programs": {"n_basic": sizes.get("d", 0) + 1},
-        "read_texts": {"width": 4},
     }
     return sizes | together.get(name, {})
 

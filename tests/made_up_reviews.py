@@ -1,4 +1,4 @@
-"""Reviews made up for tests of the text classifier."""
+"""Reviews made up for tests."""
 
 import numpy as np
 

@@ -192,22 +192,8 @@ def probes():
     )
 
 
-def explanations():
-    good, bad = "a warm and clever film", "a dull and noisy film"
-    for classes in (("negative", "positive"), ("negative", "neutral", "positive")):
-        texts = [good, bad, "a film"][: len(classes)] * 4
-        labels = ["positive", "negative", "neutral"][: len(classes)] * 4
-        yield ml.AttentionTextClassifier().fit(texts, labels).explain(f"{good}, said <b>nobody</b>")
-
-
-def texts():
-    two_classes, three_classes = explanations()
-    yield "an explanation of a text", two_classes
-    yield "an explanation among three classes", three_classes
-
-
 @cache
 def samples():
     """Name → result."""
-    groups = (attention, theorems, vocabulary, next_tokens, sweeps, probes, texts)
+    groups = (attention, theorems, vocabulary, next_tokens, sweeps, probes)
     return {name: result for group in groups for name, result in group()}

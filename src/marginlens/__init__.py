@@ -6,7 +6,6 @@ What this file itself needs has a leading underscore: `Path` is a public name, w
 
 import ast as _ast
 from importlib import import_module as _import_module
-from importlib.util import find_spec as _find_spec
 from pathlib import Path as _Path
 
 __version__ = "0.1.0"
@@ -17,14 +16,7 @@ _HOMES = {
     if isinstance(statement, _ast.ImportFrom)
     for alias in statement.names
 }  # name -> the module that defines it; "marginlens" itself for its packages
-_NEEDS = {
-    "AttentionTextClassifier": "sklearn"
-}  # name -> the package of an extra without which its module cannot be imported
-__all__ = [
-    name
-    for name, home in sorted(_HOMES.items())
-    if home != "marginlens" and (name not in _NEEDS or _find_spec(_NEEDS[name]) is not None)
-]  # so that `from marginlens import *` gives what is installed
+__all__ = [name for name, home in sorted(_HOMES.items()) if home != "marginlens"]
 
 
 def __getattr__(name: str) -> object:

@@ -17,7 +17,6 @@ from marginlens import (
     risk as risk,
     svm as svm,
     sweeps as sweeps,
-    text as text,
     theory as theory,
 )
 from marginlens.data import (
@@ -99,7 +98,6 @@ from marginlens.svm import (
     vocabulary_svm as vocabulary_svm,
 )
 from marginlens.sweeps import sweep as sweep
-from marginlens.text.classifier import AttentionTextClassifier as AttentionTextClassifier
 from marginlens.theory import (
     Certificate as Certificate,
     Prediction as Prediction,

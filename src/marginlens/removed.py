@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+_CLASSIFIER = "use TfidfVectorizer and LogisticRegression of scikit-learn, beside marginlens.token_statistics; examples/texts shows both"
 _FINGERPRINT = "a layer's weights do not show reliably which optimizer made them, and nothing replaces it"
 _BUDGETS = "attention_statistics(q, k, rule, tolerances=(0.01,)) counts the keys that each query can do without"
 
 # full name -> a clause that says what to use instead
 REMOVED = {
+    "marginlens.AttentionTextClassifier": _CLASSIFIER,
+    "marginlens.text": _CLASSIFIER,
     **{f"marginlens.probe.{name}": _FINGERPRINT for name in ("margin_shares", "optimizer_like")},
     **{
         f"marginlens.probe.{name}": "use marginlens.theory.factor_balance(Q, K)" for name in ("HeadDecay", "head_decay")

@@ -26,7 +26,7 @@ _CALLED = {  # what the command calls arguments of the library
 def embeddings(
     out: training.RunFolder,
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="Encoded texts: a .npz that text encode wrote.")
+        Path | None, typer.Argument(metavar="FILE", help="Encoded texts: a .npz that marginlens encode wrote.")
     ] = None,
     split: Annotated[str | None, typer.Option(metavar="PART", help="Train on this part of the file.")] = None,
     held_out: Annotated[
@@ -63,7 +63,7 @@ def embeddings(
 ) -> None:
     """Train token embeddings together with attention, as in paper B's experiments.
 
-    The folder then has the products of every token's embedding with p and v (tokens.csv), which text figure draws, and the settings,
+    The folder then has the products of every token's embedding with p and v (tokens.csv), which marginlens figure draws, and the settings,
     losses and rank correlations of every epoch (run.json). Settings are the paper's for IMDB and Yelp unless said otherwise;
     --list-settings lists all of them. Exits with 1 where training diverged, or stopped at its time limit without a checkpoint.
 

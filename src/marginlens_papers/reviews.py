@@ -17,9 +17,16 @@ from marginlens.errors import array_of_any, real_number, reject, whole_number
 from marginlens.result import Described
 from marginlens.runtime.files import as_path, unusable
 from marginlens.runtime.progress import ProgressCallback
-from marginlens.text.text_files import TextFile
-from marginlens.text.vectorize import Snowball, SubwordTokenizer, TextPipeline, TextVocabulary, as_texts, offsets_of
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
+from marginlens_papers.texts.text_files import TextFile
+from marginlens_papers.texts.vectorize import (
+    Snowball,
+    SubwordTokenizer,
+    TextPipeline,
+    TextVocabulary,
+    as_texts,
+    offsets_of,
+)
 
 TRAIN, HELD_OUT = "train", "held-out"  # the parts that `ReviewPart(hold_out=...)` makes
 SHORTEST, LONGEST = 1_000, 1_500  # characters of a Yelp review, paper B

@@ -1,4 +1,4 @@
-"""The report, the pages of a probe, explained texts and an evaluation, opened from their files in a real browser."""
+"""The report and the pages of a probe, opened from their files in a real browser."""
 
 from __future__ import annotations
 
@@ -25,15 +25,10 @@ from browser_page import (
 )
 from fake_claims import changed, fake_claim, finding, raising
 from made_up_probe import EVIL, HEADS, LAYERS, made_up_curves, made_up_result
-from made_up_reviews import reviews
 from marginlens.lab import write_lab
 from marginlens.probe import difference_page, probe_page
 from marginlens.probe.page import checkpoint_page
 from marginlens.probe.result import Example
-from marginlens.text.classifier import AttentionTextClassifier
-from marginlens.text.evaluation import evaluation_page, measures
-from marginlens.text.explanation import REST_TOKEN, TextExplanation, TokenRow, html_page
-from marginlens.text.phrases import Span
 from marginlens_papers.report import reproduce
 from result_samples import probes
 
@@ -46,30 +41,6 @@ def image_example() -> Example:
     pixels = rng.integers(0, 256, size=(6, 8, 3), dtype=np.uint8)
     margins = rng.random((LAYERS, HEADS, 1))
     return Example("image 0", tokens, np.arange(1), attention, attention.argmax(axis=-1), margins, (3, 4), pixels)
-
-
-def explained_texts() -> list[TextExplanation]:
-    """Two explained texts, one for each class, with words of every depth of colour."""
-    found = []
-    for sign, label in ((1.0, "pos"), (-1.0, "neg")):
-        text, tokens = f"wonderful {EVIL}", ("wonderful", "film", "the")
-        votes = [sign * vote for vote in (2.0, -0.3, 0.01)]
-        rows = [
-            TokenRow(name, 1, 0.3, 0.1, vote, 0.3 * vote, 0.1, 0.5) for name, vote in zip(tokens, votes, strict=True)
-        ]
-        rows.append(TokenRow(REST_TOKEN, 0, 0.1, 0.0, 0.1, 0.01, float("nan"), float("nan")))
-        words = tuple((Span(3 * k, 3 * k + 2, (k,), (1.0,)), vote) for k, vote in enumerate(votes))
-        classes, shares = ("neg", "pos"), (0.2, 0.8)[:: int(sign)]
-        found.append(TextExplanation(text, label, classes, sign, 0.1, tuple(rows), words, (sign,), shares))
-    return found
-
-
-def evaluation() -> str:
-    """The page of a classifier that is wrong about a text with markup in it."""
-    classifier = AttentionTextClassifier().fit(*reviews(200))
-    texts, labels = reviews(40, seed=1)
-    texts, labels = [*texts, f"A wonderful, superb film. {EVIL}"], [*labels, "bad"]
-    return evaluation_page(classifier, texts, measures(classifier, texts, labels, n_mistakes=3), EVIL)
 
 
 def write_pages(folder: Path) -> dict[str, Path]:
@@ -86,8 +57,6 @@ def write_pages(folder: Path) -> dict[str, Path]:
         ),
         "checkpoints": checkpoint_page(made_up_curves()),
         "difference": difference_page(dict(probes())["a difference of models"]),
-        "explained": html_page(explained_texts()),
-        "evaluated": evaluation(),
     }
     paths = {"report": reproduce(claims, folder / "report").page}
     write_lab(folder / "lab.html")
@@ -102,7 +71,7 @@ def pages(tmp_path_factory):
     return write_pages(tmp_path_factory.mktemp("pages"))
 
 
-@pytest.fixture(params=["report", "heads", "checkpoints", "difference", "explained", "evaluated"])
+@pytest.fixture(params=["report", "heads", "checkpoints", "difference"])
 def page(request, pages):
     return pages[request.param]
 
@@ -340,41 +309,6 @@ def listed_tokens(browser):
     """The cells of the tokens that are shown."""
     rows = "[...document.querySelectorAll('#tokens tbody tr')].filter((row) => !row.hidden)"
     return browser.execute_script(f"return {rows}.map((row) => [...row.cells].map((cell) => cell.textContent))")
-
-
-def test_tokens_are_searched_and_sorted(browser, pages):
-    from selenium.webdriver.common.keys import Keys
-
-    open_page(browser, pages["evaluated"])
-    first = listed_tokens(browser)
-    click(browser, "#tokens form button")
-    everything = listed_tokens(browser)
-    assert len(everything) > len(first) == 200
-    assert everything[:200] == first
-    search = browser.find_element("css selector", "#tokens input")
-    search.send_keys("Superb not")
-    found = listed_tokens(browser)
-    assert found == [cells for cells in everything if "superb" in cells[0] and "not" in cells[0]]
-    assert found
-    assert texts(browser, "#tokens output") == [f"{len(found)} of {len(everything)} tokens"]
-    search.send_keys(Keys.CONTROL, "a", Keys.BACKSPACE)
-    assert listed_tokens(browser) == first
-    click(browser, "#tokens form button")
-    attention, vote = browser.find_elements("css selector", "#tokens thead button")[1:3]
-    for button, column in ((attention, 1), (vote, 2)):
-        for order in ("descending", "ascending"):
-            button.click()
-            values = [float(cells[column].replace(",", "")) for cells in listed_tokens(browser) if cells[column] != "–"]
-            assert values == sorted(values, reverse=order == "descending")
-            assert texts(browser, f"#tokens [aria-sort={order}]") == [button.get_attribute("textContent")]
-    assert sorted(listed_tokens(browser)) == sorted(everything)
-
-
-def test_tokens_are_a_plain_table_without_script(browser, pages):
-    with without_script(browser):
-        open_page(browser, pages["evaluated"])
-    assert shown(browser, "#tokens tbody tr") > 100
-    assert shown(browser, "#tokens form") + shown(browser, "#tokens button") == 0
 
 
 def test_arrows_choose_a_head_of_a_difference(browser, pages):

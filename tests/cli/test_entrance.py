@@ -99,7 +99,7 @@ USAGE = [
     (("train", "a", "--steps", "many"), "--steps must be a whole number; got 'many'."),
     (("train", "a", "--step-size", "x"), "--step-size must be a number; got 'x'."),
     (("train", "a", "--steps"), "--steps"),
-    (("text", "figure", "m"), "--plot is missing."),
+    (("figure", "m"), "--plot is missing."),
     (("sweep", "table", "d"), "--out is missing."),
 ]
 
@@ -113,7 +113,6 @@ def test_what_cannot_be_understood_is_one_plain_sentence_and_2(words, sentence):
 
 COMPLETED = [
     ("marginlens so", 1, {"solve"}),
-    ("marginlens text ", 2, {"train", "explain"}),
     ("marginlens solve --no", 2, {"--norm"}),
     ("marginlens solve x --norm l", 4, {name for name in NORMS if name.startswith("l")}),
     ("marginlens train x --optimizer s", 4, {"sign", "steepest"}),

@@ -21,11 +21,9 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     "FILE": """
         embeddings --out o; embeddings f.npz --out o; embeddings gone.npz --out o; graph --stream gone.txt;
         graph --stream t.json; graph --stream t.txt t.bin; graph d; graph no.txt; graph short.npz; graph t.txt t.txt;
-        lab deep.npz; lab gone.npz; lab long.json; lab f3.npz; lab head.json; lab wide.json;
-        solve bad.json; solve d; solve empty.npz; solve gone.npz; solve list.json;
-        solve noy.npz; text train d; text train empty.csv; text train f.npz; text train gone.csv;
-        text train nothing.csv; train short.npz; vision --out o; vision gone.npz --out o;
-        vision f.npz --digits --out o; text train header.csv
+        lab deep.npz; lab gone.npz; lab long.json; lab f3.npz; lab head.json; lab wide.json; solve bad.json; solve d;
+        solve empty.npz; solve gone.npz; solve list.json; solve noy.npz; train short.npz; vision --out o;
+        vision gone.npz --out o; vision f.npz --digits --out o
     """,
     "'X[0][0][0]' in FILE": "solve nan.json",
     "'tokens[0][0][1]' in FILE": "lab word.json",
@@ -48,15 +46,15 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     """,
     "--plot": """
         graph --stream t.txt --plot p.gif; solve deep.npz --plot x.png; solve f.npz --plot /proc/x.png;
-        solve f.npz --plot no/x.png; solve f.npz --plot x.gif; solve s.json --plot x.png;
-        text figure gone --plot x.gif; train deep.npz --plot x.png; train f.npz --plot d
+        solve f.npz --plot no/x.png; solve f.npz --plot x.gif; solve s.json --plot x.png; figure gone --plot x.gif;
+        train deep.npz --plot x.png; train f.npz --plot d
     """,
     "--step-size": "train f.npz --constant --step-size 0; train f.npz --step-size -1; train f.npz --step-size nan",
     "--optimizer": """
         train f.npz --optimizer lion; train f.npz --optimizer muon --momentum 0.5;
         train f.npz --optimizer sign --constant; train joint.json --optimizer adam
     """,
-    "--limit": "probe m --limit 0; text explain m words --limit 3",
+    "--limit": "probe m --limit 0",
     "--queries": "probe m --queries 0",
     "--offset": "probe m --offset -1",
     "--momentum": "train f.npz --momentum 2 --optimizer sign; train f.npz --optimizer sign --momentum 1",
@@ -65,9 +63,7 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
         train f.npz --decay -1 --optimizer sign; train f.npz --decay 0.5; train f.npz --decay 2 --optimizer sign;
         train f.npz --decay nan --optimizer sign
     """,
-    "--seed": """
-        graph t.txt --seed -1; text train r.csv --seed -1; train f.npz --seed 1; train f.npz --start random --seed -1
-    """,
+    "--seed": "graph t.txt --seed -1; train f.npz --seed 1; train f.npz --start random --seed -1",
     "--loss": """
         train f.npz --loss hinge; train f.npz --loss log; train s.json --loss hinge; train s.json --loss logistic
     """,
@@ -90,53 +86,22 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     "--tokens": "graph t.txt --prefix t --tokens -1; graph t.txt --tokens 5",
     "--sequences": "graph t.txt --sequences x.txt",
     "--dtype": "graph --stream t.txt --dtype foo",
-    "--tokenizer": """
-        graph --stream t.txt --tokenizer gone.json; text train r.csv --tokenizer gone.json;
-        text train three.jsonl --tokenizer three.jsonl
-    """,
+    "--tokenizer": "graph --stream t.txt --tokenizer gone.json",
     "--preset": "lab --preset nope; lab f.npz --preset A-F1b",
     "--out": """
-        embeddings --levels 8 --out f.npz;
-        graph t.txt --out graphs; lab --out r.html/x.html; lab --out x.txt; lab --out notes.html; probe d --out f.npz; probe here --out .;
-        probe here --out /proc/x; probe here --out t.txt; reproduce --out f.npz; sweep table d --out x.txt;
-        text encode r.csv --out x.txt --pieces t.txt; text encode r.csv --out x.txt --pieces v.txt;
-        text predict d r.csv --out x.txt; text train r.csv --out .; text train r.csv --out /proc/x;
-        text train r.csv --out d/no/x; text train r.csv --out no/where
+        embeddings --levels 8 --out f.npz; graph t.txt --out graphs; lab --out r.html/x.html; lab --out x.txt;
+        lab --out notes.html; probe d --out f.npz; probe here --out .; probe here --out /proc/x;
+        probe here --out t.txt; reproduce --out f.npz; sweep table d --out x.txt;
+        encode r.csv --out x.txt --pieces t.txt; encode r.csv --out x.txt --pieces v.txt
     """,
     "LABEL": "statement A Thm 99; statement Q Thm 1",
     "--report": "claims --report f.npz",
     "--only": "reproduce --only NOPE",
     "--resume": "reproduce --resume --only A-F9; reproduce --resume --out nowhere",
-    "MODEL": """
-        text evaluate gone r.csv; text explain d x; text explain gone x; text explain nothing words;
-        text predict d f.npz; text predict gone r.csv
-    """,
     "MODEL_OR_PATH": "probe d; probe d --against gone; probe gone; probe run; probe someone/some-model",
-    "--text": "text train r.csv --text body; text train r.csv --text x",
-    "--label": """
-        text train r.csv --label text; text train three.jsonl --test sport.jsonl --label kind; text train stars.csv;
-        text train good.csv --label 7; text evaluate m two.jsonl --label text
-    """,
-    "--epochs": "embeddings --levels 4 --epochs -1 --out o; text train r.csv --epochs 0",
-    "--ngrams": "text train r.csv --ngrams 4",
-    "--phrase-count": "text train r.csv --phrase-count 0",
-    "--min-count": "text train r.csv --min-count 0",
-    "--learning-rate": "text train r.csv --learning-rate -1; text train r.csv --learning-rate nan",
-    "--weight-decay": "text train r.csv --weight-decay -1",
-    "The texts of FILE": "text train rare.csv --min-count 2",
-    "--test": """
-        text train one.csv --test 0.5; text train r.csv --test 1.5; text train r.csv --test dev;
-        text train r.csv --test gone.csv; text train r.csv --train train --test train;
-        text train sport.jsonl --test 0.2; text train two.jsonl --test sport.jsonl
-    """,
-    "--train": "text train r.csv --train dev",
-    "MODEL_OR_RESULT": "text figure d --plot x.png; text figure nothing --plot f.png",
-    "TEXT": "text explain d; text explain m; text explain m words --file three.jsonl",
-    "--class-weight": """
-        text train r.csv --class-weight 2; text train three.jsonl --class-weight even;
-        text train three.jsonl --class-weight art=1
-    """,
-    "--pieces": "text encode r.csv --out x.npz --pieces gone.txt",
+    "--epochs": "embeddings --levels 4 --epochs -1 --out o",
+    "RUN": "figure d --plot x.png; figure nothing --plot f.png",
+    "--pieces": "encode r.csv --out x.npz --pieces gone.txt",
     "--levels": "embeddings --levels 0 --out o; embeddings f.npz --levels 8 --out o",
     "--layers": "embeddings --levels 4 --set layers=9 --out o; embeddings --levels 4 --layers 3 --out o",
     "--settings": """
@@ -150,9 +115,12 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     "--length": "embeddings f.npz --out o --length 1",
     "--split": "embeddings --levels 8 --out o --split train",
     "--save-models": "vision --digits --out o --save-models m",
-    "--sample": "text encode r.csv --out x.npz --pieces t.txt --sample 0",
-    "--hold-out": "text encode r.csv --out x.npz --pieces t.txt --hold-out 2",
-    "--part": "text encode r.csv --out x.npz --pieces t.txt --part dev",
+    "--sample": "encode r.csv --out x.npz --pieces t.txt --sample 0",
+    "--hold-out": "encode r.csv --out x.npz --pieces t.txt --hold-out 2",
+    "--text": "encode r.csv --out x.npz --pieces t.txt --text body",
+    "--label": "encode r.csv --out x.npz --pieces t.txt --label text",
+    "--delimiter": "encode r.csv --out x.npz --pieces t.txt --delimiter ,,",
+    "--part": "encode r.csv --out x.npz --pieces t.txt --part dev",
     "PLAN": "sweep gone.toml --out swept; sweep plan.toml --out swept; sweep plan2.toml --out swept",
     "'step' in PLAN": "sweep small.toml --out swept",
     "'d' in PLAN": "sweep wide.toml --out swept",
@@ -163,36 +131,25 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     "--drop": "graph --stream t.txt --drop; graph t.txt --drop; solve f.npz --drop",
     "--steps": "train f.npz --steps 0; train f.npz --steps 99999999999999999999; train joint.json --steps 0",
     "--encoding": """
-        graph --stream t.txt --dtype uint16 --encoding latin-1; graph --stream t.txt --encoding utf-9; graph latin.txt;
-        graph s.json --encoding utf-8; graph t.txt --encoding klingon; text train good.csv --encoding klingon;
-        text train latin.csv
+        graph --stream t.txt --dtype uint16 --encoding latin-1; graph --stream t.txt --encoding utf-9;
+        graph latin.txt; graph s.json --encoding utf-8; graph t.txt --encoding klingon
     """,
     "--last": "graph --stream t.txt --last q --window 2; graph --stream t.txt --last xyz; graph t.txt --last Z",
     "--save": "graph --stream - --save s.json; graph t.txt --save a.txt",
     "--words": "graph --stream t.txt --dtype uint16 --words; graph s.json --words",
     "--images": "probe here --text t.txt --images x.npy",
     "--separator": "graph --stream t.txt --separator 3",
-    "--characters": "text train three.jsonl --tokenizer x.json --characters",
-    "--delimiter": "text train good.csv --delimiter ,,",
-    "The labels of FILE": "text train stars.csv --label stars; text train counts.csv; text train same.csv; text train ids.csv",
-    "--class": "text figure m --class tea --plot f.png; text figure m --plot f.svg",
 }
 REFUSED = [(line.strip(), name) for name, lines in LINES.items() for line in lines.split(";")]
 
 
-def texts(*classes):
-    """Lines of JSON with a text of each of these classes."""
-    return "".join(json.dumps({"text": f"a {name} today", "label": name}) + "\n" for name in classes)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The files that the lines name, which none of them changes, and `m`, a model of texts of three classes."""
+    """The files that the lines name, which none of them changes."""
     place = tmp_path_factory.mktemp("files")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         write_files()
-        assert CliRunner().invoke(cli.app, ["text", "train", "three.jsonl", "--out", "m"]).exit_code == 0
     return place
 
 
@@ -222,9 +179,6 @@ def write_files():
         "nan.json": '{"X": [[[1, null]]], "y": [1], "v": [1, 0]}',
         "seqbad.json": json.dumps({"sequences": [[0, 1], [1, 2]], "labels": [2, 1]}),
         "r.csv": "text,label,split\n" + "good good,1,train\nbad bad,0,train\n" * 10,
-        "one.csv": "text,label\ngood,1\nbad,0\n",
-        "empty.csv": "",
-        "rare.csv": "text,label\nalpha,1\nbeta,0\n",
         "plan.toml": "data='nothing'\n",
         "plan2.toml": "x=[",
         "none.json": json.dumps({"sequences": [["a"], []], "labels": ["a", "a"]}),
@@ -238,22 +192,12 @@ def write_files():
         "small.toml": "n_problems=3\nn_inputs=1\nn_tokens=2\nd=3\nstep=-0.25\n",
         "wide.toml": "n_problems=2\nn_inputs=70000\nn_tokens=70000\nd=70000\n",
         "seed.toml": "n_problems=2\nn_inputs=1\nn_tokens=2\nd=3\nseed=-1\n",
-        "three.jsonl": texts("art", "food", "sport") * 20,
-        "two.jsonl": texts("art", "food") * 10,
-        "sport.jsonl": texts("art", "food") * 10 + texts("sport"),
-        "header.csv": "text,label\n",
-        "good.csv": "text,label\ngood,1\n",
-        "stars.csv": "text,stars\n" + "".join(f"good {k},{k / 10}\n" for k in range(40)),
-        "counts.csv": "text,label\n" + "".join(f"good {k},{k}\n" for k in range(40)),
-        "same.csv": "text,label\n" + "good film,good\n" * 9,
-        "ids.csv": "text,label\n" + "".join(f"good film,id{k}\n" for k in range(3_000)),
     }.items():
         Path(name).write_text(content, encoding="utf-8")
     np.savez("empty.npz")
     write_lab_problem("joint.json", preset("A-F3a").problem)
     Path("t.bin").touch()
     Path("latin.txt").write_bytes(b"caf\xe9 au lait")
-    Path("latin.csv").write_bytes(b"text,label\ncaf\xe9,1\n")
     for name in ("checkpoint-1", "checkpoint-2"):
         (Path("run") / name).mkdir(parents=True)
         (Path("run") / name / "config.json").write_text("{}")
@@ -287,11 +231,11 @@ def test_a_refusal_carries_its_parts_and_is_worded_once():
 
 def test_other_arguments_of_a_sentence_are_written_as_options(files):
     Path("columns.csv").write_text("one,two\ngood,1\nbad,0\n", encoding="utf-8")
-    told = CliRunner().invoke(cli.app, ["text", "train", "columns.csv"]).stderr
+    told = CliRunner().invoke(cli.app, ["encode", "columns.csv", "--out", "x.npz", "--pieces", "t.txt"]).stderr
     assert told.endswith("Name it with --text. Where the first row is data, give --no-header.\n")
 
 
-@pytest.mark.parametrize("line", ["solve {}", "graph {}", "text train {}", "{}", "lab --out {}.html"])
+@pytest.mark.parametrize("line", ["solve {}", "graph {}", "{}", "lab --out {}.html"])
 def test_a_very_long_path_is_not_repeated_whole(files, line):
     result = CliRunner().invoke(cli.app, line.format("y" * 5000).split())
     assert result.exit_code == 2

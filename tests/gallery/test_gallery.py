@@ -50,7 +50,6 @@ QUICK = {  # constants of an example with smaller values
     "training_the_factors": {"N_STEPS": 300},
     "two_starts_two_limits": {"GRID": 21},
     "where_the_sinks_are": {"N_SENTENCES": 4},
-    "attention_gets_sparse": {"N_TEXTS": 200, "RATES": [0.01, 3.0]},
     "watch_training": {"N_STEPS": 120},
     "before_and_after_fine_tuning": {"N_STEPS": 120},
     "your_own_optimizer": {"N_STEPS": 1500},
@@ -149,15 +148,7 @@ FINDINGS = {  # what an example says, as a function of the names it defines
     "rankings_and_their_evidence": lambda x: len(x["pairs"]) > 2,
     "priority_graphs_drawn": lambda x: [graph.n_components for graph in x["graphs"].values()] == [4, 2],
     "stream_of_tokens": lambda x: x["acyclic"][-1] < x["acyclic"][0],
-    "explain_a_review": lambda x: x["accuracy"] > 0.9 and x["rows"][-1].token == "not dull",
-    "several_classes": lambda x: (
-        x["accuracy"] > 0.85
-        and np.abs(x["total"] - x["explanation"].outputs).max() < 1e-12
-        and sorted(x["explanation"].probabilities)[-2] > 0.2
-    ),
-    "texts_without_blanks": lambda x: (
-        x["accuracy"] > 0.95 and np.array_equal(x["log_odds"] > 0, [phrase in x["liked"] for phrase in x["meaning"]])
-    ),
+    "token_statistics_and_tfidf": lambda x: x["agreement"] > 0.99 and 0.7 < x["accuracy"] <= x["rival"],
     "embeddings_after_training": lambda x: x["run"].accuracy > 0.8,
     "first_step_of_training": lambda x: x["steps"][1024].errors.max() < x["steps"][64].errors.max(),
     "probe_a_sentence_model": lambda x: x["share"].shape == (6, 12) and x["share"].min() < 0.3,
@@ -166,7 +157,6 @@ FINDINGS = {  # what an example says, as a function of the names it defines
     "selection_map": lambda x: (
         np.array_equal(np.argmax(x["attention"], axis=-1), x["chosen"]) and x["before"] > 0.5 * len(x["chosen"])
     ),
-    "attention_gets_sparse": lambda x: 1.0 <= x["sparsity"][-1].mean() < 0.7 * x["sparsity"][0].mean(),
     "where_the_sinks_are": lambda x: x["shares"]["[CLS], the first"].max() > 0.8,
     "before_and_after_fine_tuning": lambda x: (
         x["losses"][0] < 1.0 and x["moved"].max() > 0.3 and x["layer"] == 0  # where letters are looked up

@@ -63,12 +63,11 @@ from marginlens.graphs.export import to_networkx
 [to_networkx(graph) for graph in ml.priority_graphs(ml.data.figure_2()).values()]
 """,
     "text": """
-import pyarrow, snowballstemmer, tokenizers
-import marginlens as ml
-from marginlens.text import baselines
-texts, labels = ["a fine film", "a dull film"] * 20, ["good", "bad"] * 20
-ml.AttentionTextClassifier().fit(texts, labels).explain(texts[0])
-baselines.TfidfLogistic().fit(texts, labels).predict(texts)
+import pyarrow
+from marginlens_papers.reviews import encode_labelled, paper_pipeline
+from marginlens_papers.texts import SubwordTokenizer
+pieces = SubwordTokenizer.word_piece(["[UNK]", "fine", "dull", "film"])
+encode_labelled(paper_pipeline(pieces), ["a fine film", "a dull film"] * 50, [1, -1] * 50)
 """,
     "probe": """
 import torch

@@ -13,7 +13,6 @@ from marginlens.data import TextStream
 from marginlens.graphs import PriorityGraph
 from marginlens.probe import ProbeResult, probe_model
 from marginlens.svm import GraphSolution
-from marginlens.text.explanation import TextExplanation
 from marginlens.theory import Check
 from marginlens_papers.report import Entry, Ledger
 
@@ -80,14 +79,6 @@ def next_tokens(sequences: list[list[int]], labels: list[int], E: Floats) -> dic
     graphs = ml.priority_graphs(data)
     assert_type(graphs, dict[int, PriorityGraph])
     return graphs
-
-
-def classify(texts: list[str], labels: list[str]) -> TextExplanation:
-    """A text classifier with its reasons."""
-    model = ml.AttentionTextClassifier().fit(texts, labels)
-    assert_type(model, ml.AttentionTextClassifier)
-    assert_type(model.predict_proba(texts), Floats)
-    return model.explain(texts[0])
 
 
 def probe(model: object, inputs: object) -> ProbeResult:

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from marginlens.errors import InputError
-from marginlens.text import TextPipeline
-from marginlens.text.text_files import TextFile
 from marginlens_papers.reviews import (
     ImdbFolder,
     ReviewPart,
@@ -19,6 +17,7 @@ from marginlens_papers.reviews import (
     encode_reviews,
     two_classes,
 )
+from marginlens_papers.texts import TextFile, TextPipeline
 from refusals import refused
 
 # ---- labels

@@ -4,14 +4,13 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from marginlens import data, embeddings, graphs, probe, svm, text
+from marginlens import data, embeddings, graphs, probe, svm
 from marginlens.gpu.device import as_device
 from marginlens.losses.next_token import CrossEntropy, LogLoss, SquaredLoss, as_nexttoken_loss
 from marginlens.nexttoken import WindowNgram, limit_risk
 from marginlens.norms import as_norm, norm_named
 from marginlens.optimizers import Blockwise, PowerDecay
 from marginlens.probe.heads.preferences import head_preferences, visible_types
-from marginlens.text.evaluation import measures
 from marginlens.theory.embedding_limits import selected_tokens
 from marginlens_papers.embeddings import TrainingSettings
 from marginlens_papers.embeddings.outputs import one_layer_outputs, two_layer_outputs
@@ -21,6 +20,7 @@ from marginlens_papers.lemmas.multi_token import multi_token_limit
 from marginlens_papers.lemmas.next_token_paths import path_law, path_radius
 from marginlens_papers.lemmas.random_data import acyclic_sequences_as_coded, balanced_sequences, class_clusters
 from marginlens_papers.reviews import YelpLines, encode_labelled, two_classes
+from marginlens_papers.texts import TextPipeline
 from marginlens_papers.vision.training import VisionSettings
 from plain_losses import Linear
 
@@ -389,15 +389,14 @@ REFUSED = [
     ("settings", lambda: TrainingSettings.from_dict({"pace": 1, "age": 2})),
     ("heads", lambda: VisionSettings.from_dict({"heads": 5})),
     # texts
-    ("cleaning", lambda: text.TextPipeline(cleaning=None)),
-    ("stop_words", lambda: text.TextPipeline(stop_words=["the"])),
-    ("min_count", lambda: text.TextPipeline(min_count=0)),
-    ("empty", lambda: text.TextPipeline(empty="keep")),
-    ("texts", lambda: encode_labelled(text.TextPipeline(), "good", [1])),
-    ("texts", lambda: encode_labelled(text.TextPipeline(), ["good", None], [1, 1])),
-    ("y", lambda: encode_labelled(text.TextPipeline(), ["good"], [1, 1])),
-    ("y", lambda: encode_labelled(text.TextPipeline(), ["good", "bad"], [1, 0])),
-    ("labels", lambda: measures(None, ["good"], ["a", "b"])),
+    ("cleaning", lambda: TextPipeline(cleaning=None)),
+    ("stop_words", lambda: TextPipeline(stop_words=["the"])),
+    ("min_count", lambda: TextPipeline(min_count=0)),
+    ("empty", lambda: TextPipeline(empty="keep")),
+    ("texts", lambda: encode_labelled(TextPipeline(), "good", [1])),
+    ("texts", lambda: encode_labelled(TextPipeline(), ["good", None], [1, 1])),
+    ("y", lambda: encode_labelled(TextPipeline(), ["good"], [1, 1])),
+    ("y", lambda: encode_labelled(TextPipeline(), ["good", "bad"], [1, 0])),
     ("path", lambda: YelpLines("nowhere.json").read()),
     *(
         ("labels", lambda labels=labels: two_classes(labels))

@@ -18,6 +18,7 @@ from marginlens.cli._options import refuse_options
 from marginlens.data.files import read_sequences
 from marginlens.data.plain_text import BLOCK_BYTES, STDIN, read_text
 from marginlens.data.text_windows import embeddings, split_sequences, split_text_windows, text_windows
+from marginlens.data.tokenizer import read_tokenizer
 from marginlens.data.vocabulary import UNKNOWN, Listed, NamedSequences, Vocabulary
 from marginlens.errors import calling, reject
 from marginlens.runtime.files import unusable
@@ -144,7 +145,7 @@ class StreamSource(TextSource):
         if self.tokenizer is not None:
             refuse_options("where a tokenizer cuts the texts", words=self.words is not None)
             with calling(path="tokenizer"):
-                return ml.text.SubwordTokenizer.from_file(self.tokenizer)
+                return read_tokenizer(self.tokenizer)
         return super().unit
 
     def count(self, held_out: float | None, out: Path | None, scheduler: str | None, bar: Bar) -> StoredGraphs:

@@ -26,7 +26,6 @@ COMMANDS = {
     "train": Entry("marginlens.cli.train", "train", "Train attention weights and compare them with the theory."),
     "graph": Entry("marginlens.cli.graph", "graph", "Rank tokens by what the data say follows."),
     "probe": Entry("marginlens.cli.probe", "probe", "Measure what the attention heads of a model select."),
-    "text": Entry("marginlens.cli.text", "app", "Classify texts and see which tokens decide."),
     "lab": Entry("marginlens.cli.lab", "lab", "Open the interactive page, with a problem of yours."),
     "samples": Entry("marginlens.cli.samples", "samples", "Write small files to try the other commands with."),
     "sweep": Entry("marginlens.cli.sweep", "app", "Run a grid of many small problems into a folder."),
@@ -38,6 +37,8 @@ PAPERS = {  # of the package marginlens_papers, where it is installed
     "embeddings": Entry(
         "marginlens_papers.embeddings_command", "embeddings", "Train paper B's embeddings on encoded texts."
     ),
+    "encode": Entry("marginlens_papers.encode_command", "encode", "Encode labelled texts as paper B does."),
+    "figure": Entry("marginlens_papers.figure_command", "figure", "Draw the tokens of a run of embeddings."),
     "vision": Entry("marginlens_papers.vision_command", "vision", "Train paper A's vision transformers."),
 }
 OTHERS = {

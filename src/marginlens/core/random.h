@@ -83,26 +83,3 @@ CORE double label(Stream s, uint64_t first_block, int64_t i) {
     philox(s, first_block + (uint64_t)(i / 128), low, high);
     return (i % 128 < 64 ? low : high) >> (i % 64) & 1 ? 1.0 : -1.0;
 }
-
-#ifndef __CUDACC__
-// ---- NumPy's own generator, for loops that draw as they go
-
-// PCG64 as in numpy.random: a state of 128 bits, given as its upper and lower word and those of the increment.
-class Pcg64 {
-    typedef unsigned __int128 Wide;
-    Wide state, increment;
-    uint64_t *words;
-
-  public:
-    explicit Pcg64(uint64_t given[4])
-        : state((Wide)given[0] << 64 | given[1]), increment((Wide)given[2] << 64 | given[3]), words(given) {}
-    void save() const { words[0] = (uint64_t)(state >> 64), words[1] = (uint64_t)state; }
-
-    // The next number uniform on [0, 1) in steps of 2⁻⁵³, as Generator.random() gives it.
-    double uniform() {
-        state = state * ((Wide)0x2360ED051FC65DA4 << 64 | 0x4385DF649FCCF645) + increment;
-        const uint64_t mixed = (uint64_t)(state >> 64) ^ (uint64_t)state, turn = (uint64_t)(state >> 122);
-        return (double)((mixed >> turn | mixed << (-turn & 63)) >> 11) * 0x1p-53;
-    }
-};
-#endif

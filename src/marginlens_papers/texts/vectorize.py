@@ -8,10 +8,9 @@ import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import import_module
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,7 +51,6 @@ class Cleaning:
         keep_punctuation: make every punctuation mark a word of its own; otherwise it separates words.
         keep_case: leave capitals as they are.
         keep_accents: leave accents on letters.
-        characters: make every letter and digit a word of its own, for languages that put no blanks between words.
 
     An apostrophe between letters belongs to the word ("don't"); what becomes of it is decided with the stop words.
     """
@@ -61,19 +59,11 @@ class Cleaning:
     keep_punctuation: bool = False
     keep_case: bool = False
     keep_accents: bool = False
-    characters: bool = False
 
     def words(self, text: str) -> list[str]:
         """The words of a text as they stand in it."""
         plain = self._without_markup(text)
         return self._pattern(plain).findall(plain)
-
-    def located(self, text: str) -> tuple[list[str], list[tuple[int, int]]]:
-        """The words of a text, and where each starts and ends in it."""
-        plain = self._without_markup(text)
-        parts = self._pattern(plain).split(plain)  # in turn what stands between words, and a word
-        ends = list(accumulate(map(len, parts)))
-        return parts[1::2], list(zip(ends[:-1:2], ends[1::2], strict=True))
 
     def normalize(self, word: str) -> str:
         """How a word is written once capitals, accents and curly apostrophes are dropped."""
@@ -87,7 +77,7 @@ class Cleaning:
         return unicodedata.normalize("NFC", "".join(c for c in decomposed if not _is_accent(c)))
 
     def _pattern(self, text: str) -> re.Pattern[str]:
-        return _word_pattern(self.keep_punctuation, text.isascii(), self.characters)
+        return _word_pattern(self.keep_punctuation, text.isascii())
 
     def _without_markup(self, text: str) -> str:
         """The text with blanks in place of its markup, so that every other character stays where it was."""
@@ -98,57 +88,16 @@ class Cleaning:
         return _MARKUP.sub(lambda match: " " * len(match.group()), text)
 
 
-@dataclass(frozen=True)
-class TokenizerWords(Cleaning):
-    """Words as a function or a tokenizer of others finds them, taken as they are.
-
-    Args:
-        find: a function from a text to a list of strings, or an object with the method `tokenize` (transformers) or `encode`
-            (tokenizers).
-    """
-
-    find: Any = None
-
-    def words(self, text: str) -> list[str]:
-        """What the tokenizer makes of a text."""
-        if not isinstance(text, str):
-            raise reject("text", "a string", type(text).__name__)
-        if callable(getattr(self.find, "tokenize", None)):
-            found = self.find.tokenize(text)
-        elif callable(getattr(self.find, "encode", None)):
-            found = self.find.encode(text, add_special_tokens=False).tokens
-        else:
-            found = self.find(text)
-        if isinstance(found, str) or not all(isinstance(word, str) for word in found):
-            raise reject("tokenizer", "a function from a text to a list of strings", type(found).__name__)
-        return list(found)
-
-    def located(self, text: str) -> tuple[list[str], list[tuple[int, int]]]:
-        """The words, and where each stands as far as it can be found again: from left to right, capitals and marks of subwords aside."""
-        words = self.words(text)
-        folded, end, spans = text.lower() if len(text.lower()) == len(text) else text, 0, []
-        for word in words:
-            bare = word.lower().removeprefix("##").lstrip("\u0120\u2581").removesuffix("</w>")
-            start = folded.find(bare, end) if bare else -1
-            spans.append((start, start + len(bare)) if start >= 0 else (end, end))
-            end = spans[-1][1]
-        return words, spans
-
-    def normalize(self, word: str) -> str:
-        """The word as it is."""
-        return word
-
-
 @cache
-def _word_pattern(keep_punctuation: bool, is_ascii: bool, characters: bool = False) -> re.Pattern[str]:
-    word = r"[A-Za-z0-9]" if characters else _ASCII_WORD
+def _word_pattern(keep_punctuation: bool, is_ascii: bool) -> re.Pattern[str]:
+    word = _ASCII_WORD
     if (
         not is_ascii
     ):  # letters and digits with the marks that combine with them: accents, and vowel signs in many scripts
         candidates = (chr(k) for k in _COMBINING if k not in _VARIATION_SELECTORS)
         marks = "".join(c for c in candidates if unicodedata.category(c) in ("Mn", "Mc"))
         letters = rf"(?:[^\W_]++[{marks}]*+)++"
-        word = rf"[^\W_][{marks}]*+" if characters else rf"{letters}(?:['\u2019]{letters})*+"
+        word = rf"{letters}(?:['\u2019]{letters})*+"
     signs = r"[^\w\s]|_" if is_ascii else rf"{_EMOJI}|[^\w\s]|_"
     return re.compile(rf"({word}|{signs})" if keep_punctuation else rf"({word})")
 
@@ -382,41 +331,9 @@ class TextPipeline:
         of_part = {part: pieces[stem] for part, stem in zip(whole, stems, strict=True)}
         return [tuple(piece for part in parts[form] for piece in of_part[part]) for form in forms]
 
-    def to_dict(self) -> dict[str, Any]:
-        """All settings as JSON holds them; `from_dict` gives the pipeline back."""
-        if isinstance(self.cleaning, TokenizerWords):
-            raise reject("cleaning", "settings that JSON can hold", "a tokenizer, which only its own package can save")
-        stop = self.stop_words
-        return {
-            "cleaning": asdict(self.cleaning),
-            "stop_words": stop and {"words": sorted(stop.words), "keep_negations": stop.keep_negations},
-            "stemming": self.stemming and asdict(self.stemming),
-            "pieces": self.pieces and {"content": self.pieces.content},
-            "min_count": int(self.min_count),
-            "empty": self.empty,
-        }
-
-    @classmethod
-    def from_dict(cls, saved: dict[str, Any]) -> TextPipeline:
-        """The pipeline that `to_dict` described."""
-        try:
-            stop, stem, pieces = saved["stop_words"], saved["stemming"], saved["pieces"]
-            return cls(
-                Cleaning(**saved["cleaning"]),
-                StopWords(frozenset(stop["words"]), stop["keep_negations"]) if stop else None,
-                Snowball(**stem) if stem else None,
-                SubwordTokenizer(pieces["content"]) if pieces else None,
-                saved["min_count"],
-                saved["empty"],
-            )
-        except (KeyError, TypeError, AttributeError, IndexError) as problem:
-            raise reject("saved", "the settings of a text pipeline, as to_dict writes them", repr(problem)) from problem
-
     def _parts(self, form: str) -> tuple[str, ...]:
         """What is left of a word in its written form when stop words are gone."""
-        if form == "'" or isinstance(
-            self.cleaning, TokenizerWords
-        ):  # a punctuation mark that was kept, or another's token
+        if form == "'":  # a punctuation mark that was kept
             return (form,)
         if self.stop_words is None:
             return tuple(filter(None, form.split("'")))
@@ -450,17 +367,6 @@ class TextVocabulary(Described):
         """Token ids of all texts in one array, and where each text starts; a text may be left with no token."""
         tokenized = self.pipeline.tokenize(texts, progress)
         return tokenized.renumbered(self.ids(tokenized.names))
-
-    def spans(self, text: str) -> tuple[list[tuple[int, int]], list[list[int]]]:
-        """Where each word of one text starts and ends, and the ids of its tokens, none of an unknown word; without stop words."""
-        words, spans = self.pipeline.cleaning.located(text)
-        distinct, known = list(dict.fromkeys(words)), self._index
-        tokens = dict(zip(distinct, self.pipeline.tokens_of(distinct), strict=True))
-        ids = {word: [known[name] for name in names if name in known] for word, names in tokens.items()}
-        if not all(tokens.values()):
-            spans = [span for word, span in zip(words, spans, strict=True) if tokens[word]]
-            words = [word for word in words if tokens[word]]
-        return spans, list(map(ids.__getitem__, words))
 
     def __len__(self) -> int:
         return len(self.names)
