@@ -24,7 +24,7 @@ TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding=
 ENVIRONMENT = ("python3 -m venv .venv", "source .venv/bin/activate")  # what makes an environment; the tests have one
 ELSEWHERE = {
     "marginlens --install-completion": "changes the settings of a shell",
-    "marginlens bench gpu": "needs a CUDA device",
+    "python -m benchmarks gpu": "needs a CUDA device",
     "--scheduler tcp://": "needs a cluster",
     "marginlens reproduce": "is tested with the report",
     "marginlens claims": "is tested with the report",

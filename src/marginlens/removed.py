@@ -10,6 +10,7 @@ _BUDGETS = "attention_statistics(q, k, rule, tolerances=(0.01,)) counts the keys
 REMOVED = {
     "marginlens.AttentionTextClassifier": _CLASSIFIER,
     "marginlens.text": _CLASSIFIER,
+    "marginlens.plotting.animate": "use matplotlib.animation.FuncAnimation; the lab, marginlens lab, films a run",
     **{f"marginlens.probe.{name}": _FINGERPRINT for name in ("margin_shares", "optimizer_like")},
     **{
         f"marginlens.probe.{name}": "use marginlens.theory.factor_balance(Q, K)" for name in ("HeadDecay", "head_decay")

@@ -12,46 +12,27 @@ import pytest
 
 import tolerances
 from benchmarks import (
-    browser,
-    embeddings,
-    engines,
     gpu,
     graph,
-    lab,
-    monitor,
     nexttoken,
     norms,
     qp_solvers,
     steps,
-    stream,
     svm,
-    sweep,
 )
+from benchmarks.__main__ import BENCHMARKS, main
 from benchmarks.baselines import autograd_nexttoken, batched_descent
 from gpu.twin import TwinDevice, needs_compiler
 from marginlens.data import sphere_tokens
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
 from marginlens.dynamics import descend
-from marginlens.errors import InputError, MissingExtra
+from marginlens.errors import MissingExtra
 from marginlens.gpu import device as devices
 from marginlens.norms import L1
 from marginlens.optimizers import NormalizedGD
-from marginlens_papers.claims.ours.basins import Basins
 from progress_counter import ProgressCounter
 
 Rows = list[dict[str, Any]]
-
-
-def check_embeddings(rows: Rows) -> None:
-    ours, autograd, adamw, summary = rows
-    assert summary["times_faster_than_autograd"] == autograd["seconds"] / ours["seconds"]
-    assert summary["over_adamw_alone"] == ours["seconds"] / adamw["seconds"]
-    assert 0.0 <= summary["largest_difference"] < 1e-5  # float32 sums in different orders, four steps of .01
-
-
-def check_engines(rows: Rows) -> None:
-    assert {"a thread", "2 threads", "2 processes"} <= {row["method"] for row in rows}
-    assert all(row["tasks"] == 6 for row in rows)
 
 
 def check_graph(rows: Rows) -> None:
@@ -63,15 +44,6 @@ def check_graph(rows: Rows) -> None:
             assert row["kkt_residual"] <= (tolerances.SVM_KKT if ours else tolerances.SVM_OTHERS)
     assert rows[5]["tied"] > 0
     assert rows[-1]["n"] == 1000
-
-
-def check_monitor(rows: Rows) -> None:
-    *timed, summary = rows
-    step, measured = (row["seconds"] for row in timed)
-    assert [row["count"] for row in timed] == [2, 2]
-    expected = max(0.0, measured - step) / (100 * step)
-    assert summary["share_of_training"] == pytest.approx(expected)
-    assert (summary["smallest_interval"] - 1) <= 100 * expected / 0.01 <= summary["smallest_interval"]
 
 
 def check_nexttoken(rows: Rows) -> None:
@@ -95,17 +67,6 @@ def check_steps(rows: Rows) -> None:
     assert rows[0]["times_normalised_gd"] == 1.0
 
 
-def check_stream(rows: Rows) -> None:
-    texts = ["one line without blanks", "one line with blanks", "lines"]
-    assert [row["method"] for row in rows] == ["stream", "stream", "one pass in memory", *texts, "summary"]
-    assert [row["tokens"] for row in rows] == [3_000, 2_000, 2_000, 4_000, 4_000, 4_000, 2_000]
-    assert [row["K"] for row in rows[3:6]] == [26, 27, 28]
-    large, streamed, at_once, *_, summary = rows
-    assert min(large["disk_gb"], large["peak_gb"]) > 0.0
-    assert all(streamed[name] == at_once[name] > 0 for name in ("graphs", "edges", "acyclic"))
-    assert (summary["different_graphs"], summary["graphs"]) == (0, at_once["graphs"])
-
-
 SVM_SIZES = ((2, 3, 4, 6), (3, 3, 8, 1), (3, 4, 5, 1))
 
 
@@ -123,27 +84,10 @@ def check_svm(rows: Rows) -> None:
         assert summary["times_faster"] == pytest.approx(fastest / summary["seconds_per_problem"])
 
 
-def check_sweep(rows: Rows) -> None:
-    loop, swept, memory = rows
-    assert (loop["method"], swept["method"], memory["n_problems"]) == ("loop over the chunks", "sweep", 200)
-    assert swept["cpu_overhead_percent"] == 100.0 * (swept["cpu_seconds"] / loop["cpu_seconds"] - 1.0)
-
-
 def check_gpu(rows: Rows) -> None:
     *timed, summary = rows
     assert [row["agreement"] for row in timed] == [1.0, None, 1.0, None, None, 1.0, None]
     assert summary["least_times_torch"] > 0.0
-
-
-def check_lab(rows: Rows) -> None:
-    *measured, summary = rows
-    numbers = {row["measure"]: row["value"] for row in measured}
-    assert [row["measure"] for row in measured if row["bound"] is not None] == list(numbers)[: len(lab._BOUNDS)]
-    assert min(value for name, value in numbers.items() if not name.startswith("basins")) > 0.0
-    assert 0.0 < numbers["basins, coarse picture, s"] <= numbers["basins, full picture, s"]
-    # Figure 1(b) has two limits, and every start got the first
-    assert 0.1 < numbers["basins, pixels as in Python"] < 0.9
-    assert summary["repeats"] == 1
 
 
 class Race(NamedTuple):
@@ -160,12 +104,6 @@ def small_graph(name: str, draw: Any, shape: tuple[int, ...] = (8, 6, 10, 4)) ->
     return graph._Size(name, draw, shape)
 
 
-def first_limit_everywhere(data: object, head: object, starts: Any, *_: object) -> Basins:
-    side = starts.shape[:-1]
-    return Basins(starts, np.zeros(side, dtype=np.int64))
-
-
-BATCH = {"WIDTH": 32, "BATCH": 6, "TOKENS": 9, "VOCABULARY": 40, "STEPS": 3}
 SEQUENCES = (
     nexttoken._Size("small", acyclic_sequences, (4, 4, 3, 3), 2, 40, 1, 40),
     nexttoken._Size("short", cyclic_sequences, (4, 4, 3, 3), 1, 20, 1, 20),
@@ -178,15 +116,6 @@ GRAPHS = {
     "CVXPY_REPEATS": 1,
     "WINDOWS": 1000,
 }
-WATCHED = monitor.Run(
-    n_layers=1, n_heads=2, d_model=16, n_words=30, n_inputs=2, n_tokens=8, n_steps=2, n_measurements=2
-)
-STREAM = {"TOKENS": 3_000, "COMPARED_TOKENS": 2_000, "VOCABULARY": 40, "BLOCK": 700, "TEXT_BYTES": 4_000}
-SWEEP = {
-    "SHAPE": {"n_inputs": 2, "n_tokens": 3, "d": 3},
-    "ROUNDS": 2,
-    "memory_row": lambda n_problems: {"n_problems": n_problems},
-}
 GPU = {
     **{name: {20: 4} for name in ("DATA", "DESCENTS", "MARGINS")},
     "STEPS": 20,
@@ -195,18 +124,10 @@ GPU = {
     "CPU_PROBLEMS": 3,
     "REPEATS": 1,
 }
-LAB = {"DRAG_SECONDS": 0.4, "basins_of": first_limit_everywhere}
 TINY_NORMS = {"SMALL": (3, 2, 3, 3), "CLUSTERS": (3, 4, 4, 0.1), "LOOPED": 2}
-no_browser = pytest.mark.skipif(browser.missing_browser() is not None, reason="pages were not opened: no Chromium")
 RACES = {
-    "embeddings": Race(embeddings, lambda _: embeddings.bench_embeddings(), check_embeddings, BATCH, ("torch",)),
-    "engines": Race(engines, lambda _: engines.bench_engines(n_tasks=6), check_engines, {}),
     "gpu": Race(gpu, gpu.bench_gpu, check_gpu, GPU, ("torch",)),
     "graph": Race(graph, graph.bench_graph, check_graph, GRAPHS, ("cvxpy",)),
-    "lab": Race(lab, lambda progress: lab.bench_lab(progress, repeats=1), check_lab, LAB),
-    "monitor": Race(
-        monitor, lambda _: monitor.bench_monitor(), check_monitor, {"RUNS": {"cpu": WATCHED}}, ("transformers",)
-    ),
     "nexttoken": Race(
         nexttoken,
         nexttoken.bench_nexttoken,
@@ -216,12 +137,10 @@ RACES = {
     ),
     "norms": Race(norms, norms.bench_norms, check_norms, TINY_NORMS),
     "steps": Race(steps, steps.bench_steps, check_steps, {"SIZES": ((2, 2, 3, 3),), "N_STEPS": 5, "REPEATS": 1}),
-    "stream": Race(stream, stream.bench_stream, check_stream, STREAM),
     "svm": Race(svm, lambda progress: svm.bench_svm(progress, repeats=2), check_svm, {"SIZES": SVM_SIZES, "LOOPED": 2}),
-    "sweep": Race(sweep, lambda progress: sweep.bench_sweep(progress, n_problems=20), check_sweep, SWEEP),
 }
 TIMES = ("seconds", "seconds_per_problem", "seconds_per_step", "times_faster")
-MARKS = {"gpu": needs_compiler, "lab": no_browser}
+MARKS = {"gpu": needs_compiler}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in RACES])
@@ -237,11 +156,11 @@ def test_a_benchmark_times_every_method(name: str, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(devices, "find_device", lambda number: twin)
     rows = json.loads(json.dumps(race.run(progress)))
     assert progress.done == progress.total
-    assert progress.total > 0 or name in ("embeddings", "engines", "monitor")  # which count nothing
+    assert progress.total > 0
     timed = [row[key] for row in rows for key in row if key in TIMES]
     rates = [row["problems_per_second"] for row in rows if "problems_per_second" in row]
     assert min([*timed, *rates], default=1.0) > 0.0
-    assert timed or rates or name in ("lab", "nexttoken", "sweep")  # which time by other names, or nothing
+    assert timed or rates or name == "nexttoken"  # which times by other names
     race.check(rows)
 
 
@@ -285,16 +204,6 @@ def test_absent_and_failing_solvers_are_noted(name: str, monkeypatch: pytest.Mon
     assert "summary" not in notes
 
 
-def test_agreement_of_pictures_counts_pixels_and_those_off_the_borders() -> None:
-    theirs = np.zeros((6, 6), dtype=np.int64)
-    theirs[:, 3:] = 1
-    mine = theirs.copy()
-    mine[0, 2] = 1  # beside the border
-    assert list(lab._agreement(mine, theirs).values()) == [35 / 36, 0.0]
-    mine[4, 0] = 1
-    assert list(lab._agreement(mine, theirs).values())[1] == 1.0
-
-
 # ---- what a benchmark needs and does not find
 
 
@@ -304,12 +213,22 @@ def test_what_is_missing_is_said_before_anything_is_timed(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(devices, "import_cupy", missing)
     monkeypatch.setattr(graph, "find_spec", lambda name: None)
-    monkeypatch.setenv("PATH", "")
     with pytest.raises(ImportError, match="CuPy"):
         gpu.bench_gpu()
     with pytest.raises(MissingExtra, match="cvxpy"):
         graph.bench_graph()
-    with pytest.raises(InputError, match="Chromium"):
-        lab.bench_lab()
-    with pytest.raises(InputError, match="cpu or cuda"):
-        monitor.bench_monitor(device="meta")
+
+
+def test_the_command_prints_rows_as_a_table_or_as_json(monkeypatch, capsys) -> None:
+    rows = [{"method": "fused loop", "problems": 1000, "seconds": 1.23456}, {"method": "summary", "times_faster": 2.5}]
+    monkeypatch.setattr(svm, "bench_svm", lambda: rows)
+    assert main(["svm"]) == 0
+    shown = capsys.readouterr().out
+    assert "1.235 s" in shown
+    assert "times faster 2.5" in shown
+    assert main(["svm", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == rows
+    monkeypatch.setattr(graph, "find_spec", lambda name: None)
+    assert main(["graph"]) == 2
+    assert "cvxpy" in capsys.readouterr().err
+    assert set(BENCHMARKS) - {"selection", "probe"} == set(RACES)

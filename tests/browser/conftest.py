@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.browser import missing_browser, open_browser
 from browser_page import AXE, DESKTOP, console_errors, network_requests, open_lab, prefer, resize
+from chromium import missing_browser, open_browser
 from tolerances import HANGING
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What ends a command besides its answer: signals, also while it is still importing, a full disk, benchmarks without a checkout."""
+"""What ends a command besides its answer: signals, also while it is still importing, a full disk."""
 
 import errno
 import os
@@ -14,10 +14,8 @@ import pytest
 import tolerances
 from marginlens.cli._commands import Entry, group
 from marginlens.data import figure_8, write_problem
-from one_command import command, refusal
 
 slow = pytest.mark.slow  # it starts and ends processes
-bench, bench_rows = command("bench")
 ROOT = Path(__file__).resolve().parents[2]
 ENTRY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]["marginlens"]
 SIGNALLED = """
@@ -154,14 +152,3 @@ def test_a_signal_during_a_run_is_one_sentence_and_130_and_leaves_no_file(here, 
     lines = [line for line in told.splitlines() if not line.endswith("...")]
     assert (process.returncode, out, lines) == (130, "", ["marginlens: interrupted."])
     assert sorted(here.rglob("*")) == before
-
-
-def test_benchmarks_need_a_checkout_and_print_rows(monkeypatch, tmp_path):
-    rows = [{"method": "fused loop", "problems": 1000, "seconds": 1.23456}]
-    (tmp_path / "benchmarks").mkdir()
-    monkeypatch.setattr("marginlens.cli.bench.CHECKOUT", tmp_path)
-    assert refusal(bench("svm")).startswith("Benchmarks come with a checkout of the project")
-    monkeypatch.undo()
-    monkeypatch.setattr("benchmarks.svm.bench_svm", lambda progress: progress(1, 1) or rows)
-    assert bench_rows("svm") == rows
-    assert "1.235 s" in bench("svm").stdout

@@ -1,4 +1,4 @@
-"""Tables in the terminal: of rows, of facts, of the ledger and of benchmarks."""
+"""Tables in the terminal: of rows, of facts and of the ledger."""
 
 from io import StringIO
 

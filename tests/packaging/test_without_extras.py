@@ -108,7 +108,7 @@ def test_what_needs_an_extra_names_it(code, extra):
     [
         (("reproduce", "--quick", "--only", "A-F9"), "report"),
         (("train", "PROBLEM", "--plot", "figure.png"), "plot"),
-        (("text", "train", "TABLE"), "text"),
+        (("encode", "TABLE", "--pieces", "TABLE"), "text"),
     ],
 )
 def test_commands_say_it_in_one_sentence(words, extra, tmp_path):

@@ -120,7 +120,7 @@ def test_commands_of_the_pages_exist_with_their_options():
     for page, words, rest in told:
         name, *more = words.split()
         run, _ = command(name)
-        subcommand = {"text": more, "bench": more, "sweep": more if more != ["plan"] else ["run"]}.get(name, [])
+        subcommand = {"sweep": more if more != ["plan"] else ["run"]}.get(name, [])
         help_page = run(*subcommand, "--help")
         assert help_page.exit_code == 0, f"{page}: marginlens {words}"
         for option in re.findall(r"--[a-z-]+", rest.split("#")[0]):

@@ -1,15 +1,12 @@
 """The picture of problems in the plane, and films of runs there."""
 
 import numpy as np
-import pytest
-from PIL import Image
 
 from marginlens import plotting
 from marginlens.cli import _rows
 from marginlens.data import TokenDataset, figure_1b, scored_tokens
 from marginlens.directions import angle, correlation
 from marginlens.dynamics import Record, descend
-from marginlens.errors import InputError
 from marginlens.optimizers import NormalizedGD
 from marginlens.plotting import plane
 from marginlens.theory import globally_optimal_direction, token_optimality
@@ -99,23 +96,3 @@ def test_each_problem_has_its_own_two_panels():
     ]
     for j in range(3):
         assert points_of(fig.axes[j], 252.0) == [tuple(keys[j, 0, 0])]
-
-
-def test_runs_in_the_plane_become_a_film(tmp_path):
-    data, head = figure_1b()
-    starts = [[-1.0, 0.5], [0.5, 1.0], [1.0, -1.0]]
-    runs = descend(data.repeat(3), head, n_steps=50, start=starts, record=Record(keep="x"))
-    for run in (runs[0], runs):
-        plotting.animate(run, tmp_path / "run.gif", seconds=0.4, frames_per_second=10)
-        with Image.open(tmp_path / "run.gif") as film:
-            assert film.n_frames == 4
-            first = film.convert("RGB").tobytes()
-            film.seek(3)
-            assert film.convert("RGB").tobytes() != first
-
-
-@pytest.mark.parametrize(("keep", "name"), [("norm", "run.gif"), ((), "run.gif"), ("x", "run.avi")])
-def test_a_run_without_its_iterates_and_a_name_that_is_no_film_are_refused(keep, name, tmp_path):
-    run = descend(*figure_1b(), n_steps=5, record=Record(keep=keep))
-    with pytest.raises(InputError):
-        plotting.animate(run, tmp_path / name)

@@ -41,12 +41,9 @@ PAPERS = {  # of the package marginlens_papers, where it is installed
     "figure": Entry("marginlens_papers.figure_command", "figure", "Draw the tokens of a run of embeddings."),
     "vision": Entry("marginlens_papers.vision_command", "vision", "Train paper A's vision transformers."),
 }
-OTHERS = {
-    "bench": Entry("marginlens.cli.bench", "app", "Time the library against the best alternatives."),
-}
 
 app = group(
-    {**COMMANDS, **(PAPERS if find_spec("marginlens_papers") else {}), **OTHERS},
+    {**COMMANDS, **(PAPERS if find_spec("marginlens_papers") else {})},
     help="Predict, train and verify what softmax attention selects.",
     epilog="marginlens COMMAND --help explains a command and gives examples. "
     "Exit codes: 0 done, 1 a claim does not hold and does not declare it, 2 something given is unusable, 130 interrupted.",

@@ -2,11 +2,12 @@
 
 # ruff: noqa: E402  without matplotlib, one sentence comes first
 
+from typing import TYPE_CHECKING
+
 from marginlens.errors import require
 
 require("matplotlib", "plot", "A figure")
 
-from marginlens.plotting.animation import animate
 from marginlens.plotting.files import FIGURE_SUFFIXES, pdf, png, svg, write_figure
 from marginlens.plotting.graphs import draw_graphs
 from marginlens.plotting.plane import (
@@ -23,6 +24,7 @@ from marginlens.plotting.plane import (
     starts,
 )
 from marginlens.plotting.style import STYLE, PlotStyle, figure, in_style, note_at, paper, shades, slides
+from marginlens.removed import no_attribute
 from marginlens.result.palette import ACCENTS, FAINT, GLOBAL, INK, INPUTS, LOCAL, NEITHER, PATH, SEQUENCE, TINTS
 
 __all__ = [
@@ -40,7 +42,6 @@ __all__ = [
     "TINTS",
     "BasinLook",
     "PlotStyle",
-    "animate",
     "arrowed_path",
     "draw_graphs",
     "figure",
@@ -63,3 +64,8 @@ __all__ = [
     "svg",
     "write_figure",
 ]
+
+if not TYPE_CHECKING:  # a checker of types is to refuse names that are not there
+
+    def __getattr__(name: str) -> object:
+        raise no_attribute(__name__, name)

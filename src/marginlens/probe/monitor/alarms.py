@@ -30,7 +30,7 @@ UNCHANGED_NNZ_SHARE = 0.95  # of the first nnz/T, that the head still has or exc
 GROWTH_STEPS = 200  # for so many steps
 _CURE = "clip queries and keys at a logit of 100 (QK-clip), normalise them (QK-norm), or lower the learning rate"
 
-_GROUND = "logits grow like ‖W‖ along a fixed direction, A Thm 3; marginlens bench collapse measures how well it tells"
+_GROUND = "logits grow like ‖W‖ along a fixed direction, A Thm 3"
 
 
 class AlarmKind(Enum):

@@ -57,7 +57,7 @@ class AttentionMonitor(_Callback):
         every: optimizer steps from one measurement to the next.
         report: what goes to the Trainer's reporters (TensorBoard, W&B, …): means by "layers", every one of the "heads", or "nothing".
 
-    `monitor.cost` says what it takes in your run, `marginlens bench monitor` on your machine.
+    `monitor.cost` says what it takes in your run.
     """
 
     def __init__(

@@ -63,7 +63,7 @@ def forecast_heads(curves: CheckpointCurves) -> tuple[HeadForecast, ...]:
     """All forecasts from the last measurement of a run, the nearest first; heads that do not grow have none.
 
     Returns:
-        One for each head and kind that is still to come. To check it: `marginlens bench collapse` compares forecasts with what came.
+        One for each head and kind that is still to come.
     """
     found = []
     for kind in ForecastKind:

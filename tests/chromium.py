@@ -1,4 +1,4 @@
-"""A headless Chromium for tests and benchmarks of pages: the system's, with a profile of its own and without network."""
+"""A headless Chromium for tests of pages: the system's, with a profile of its own and without network."""
 
 from __future__ import annotations
 
