@@ -5,7 +5,6 @@ import pytest
 
 import marginlens as ml
 from marginlens.data.counter_based import sphere_problems
-from marginlens.theory.outcome import RANDOM_SHAPE, RANDOM_SHARES
 from marginlens_papers import scale_runs as scale
 
 WIDTHS, COUNT = (2, 10), 60
@@ -49,20 +48,6 @@ def test_the_archive_is_read_as_it_was_written(runs, tmp_path):
     assert facts["seconds"] == 1.0
     for name in ("widths", "counts", "misses", "gaps", "first"):
         np.testing.assert_array_equal(getattr(read, name), getattr(runs, name))
-
-
-def test_predictions_quote_the_shares_of_the_archive():
-    read, facts = scale.archived_scale_runs()
-    assert (facts["plan"]["n_inputs"], facts["plan"]["n_tokens"]) == RANDOM_SHAPE
-    shares = np.array(read.counts) / read.n_problems
-    assert list(RANDOM_SHARES) == np.array(read.widths).tolist()
-    quoted = np.array(list(RANDOM_SHARES.values()))
-    np.testing.assert_allclose(
-        quoted,
-        np.stack([shares[:, scale.GLOBAL], 1.0 - shares[:, [scale.GLOBAL, scale.UNSATURATED]].sum(axis=1)], axis=1),
-        rtol=0.0,
-        atol=6e-4,
-    )
 
 
 def test_the_command_sweeps_and_says_where_the_counts_are(tmp_path, capsys):

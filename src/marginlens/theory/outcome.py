@@ -35,18 +35,6 @@ MAX_KEY = 1e50  # entries of keys beyond it, or all below its inverse, have prod
 NUDGE = 1e-13  # of the start, relative to a step or to the start, to see how much a run amplifies rounding errors
 _SHOWN_INPUTS = 4
 
-# Shares of 10⁷ random problems of 4 inputs and 6 tokens, by width, after 1,000 normalised steps of length 1 from zero: those that select
-# the globally optimal tokens, and those that select others; the rest did not select yet. Claim X-S has them.
-RANDOM_SHAPE = (4, 6)
-RANDOM_SHARES = {
-    2: (0.102, 0.200),
-    5: (0.190, 0.759),
-    10: (0.376, 0.624),
-    100: (0.933, 0.067),
-    300: (0.993, 0.007),
-    500: (0.999, 0.001),
-}
-
 
 class Answer(NamedTuple):
     """What a prediction says in three lines: where training ends, because of what, and whether that is proved."""
@@ -290,11 +278,6 @@ def _outcome(
     known = missing not in (Missing.INFEASIBLE, Missing.TIED, Missing.SUPPORT_SCORES_HIGHER) and not finite
     lacking = {} if proved else {"norm": f"{float(length(point)):.4g}", "missing": SENTENCES[missing]}
     words = WORDS["proved"]["missing"].format(**lacking) if lacking else ""
-    if words and (data.n_inputs, data.n_tokens) == RANDOM_SHAPE and data.d_key in RANDOM_SHARES:
-        optimal, others = RANDOM_SHARES[data.d_key]
-        words += (
-            f"; of 10⁷ random problems of this shape {optimal:.1%} select the optimal tokens and {others:.1%} others"
-        )
     certificate: Certificate | MinimumCertificate | None = None
     if finite:
         words = "that the gradient vanishes there is computed to rounding, not proved"
