@@ -57,7 +57,7 @@ def test_it_opens_in_motion_with_a_verdict_and_play_in_sight(browser, greeting, 
     assert lab_state(browser)["preset"] == "start-decides"
     assert browser.execute_script("return lab.firstPrediction") <= FIRST_VERDICT_MS
     assert browser.find_element("id", "headline").text.startswith("Token 1, in its max-margin direction")
-    assert browser.find_element("id", "proved").text.startswith("Yes, by X Thm 1")
+    assert browser.find_element("id", "proved").text.startswith("Found in double precision, not verified: by X Thm 1")
     for selector in ("#headline", "#playback .play"):
         assert is_in_view(browser, selector), selector
     assert "drag me" in browser.find_element("css selector", "#plane svg").text

@@ -1,4 +1,4 @@
-"""The page's verdict on where training ends, because of what and whether that is proved, beside that of `ml.predict`."""
+"""The page's verdict on where training ends, because of what and whether a proof was found, beside that of `ml.predict`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from lab_kernels import as_json, ask_of, needs_node
 from marginlens.lab import LabProblem, preset, presets
 from marginlens.lab.assemble import page_words
 from marginlens.risk import as_risk
+from marginlens.theory import Certificate
 from marginlens.theory.attraction import WORDS
 from marginlens.theory.outcome import Outcome, outcomes
 
 pytestmark = needs_node
 
+FOUND = "Found in double precision, not verified: by X Thm 1"
 LOSSES = ("Logistic", "Exponential", "CorrelationLoss")
 KEYS = [[[2.0, 0.0], [0.0, 1.0], [0.0, -1.0]], [[0.0, 3.0], [1.0, 1.0]]]
 
@@ -52,20 +54,27 @@ def outcome_of(problem: dict[str, Any]) -> Outcome:
     return found
 
 
-def test_the_page_proves_what_python_proves_and_names_the_same_tokens() -> None:
+def is_found(outcome: Outcome) -> bool:
+    """Whether there is a tube for the steps themselves."""
+    return isinstance(outcome.certificate, Certificate) and not outcome.by_flow
+
+
+def test_the_page_finds_what_python_finds_and_names_the_same_tokens() -> None:
     problems = [*random_problems(42), *preset_problems()]
     answers = ask_of("verdict", *problems)
     named = 0
     for problem, answer in zip(problems, answers, strict=True):
         expected = outcome_of(problem)
-        assert answer["proved"].startswith("Yes, by X Thm 1") == expected.proved, problem
+        assert (answer["kind"] == "found") == is_found(expected), problem
+        assert answer["proved"].startswith(FOUND) == is_found(expected), problem
+        assert "yes" not in answer["proved"].lower()  # nothing in the page verifies what it finds
         assert (answer["kind"] in ("finite", "nothing")) == expected.finite, problem
         if expected.finite:
             named += 1
             continue
         assert answer["selected"] == expected.selected.tolist(), problem
         named += "not known" not in answer["endsAt"]
-        if expected.proved:
+        if is_found(expected):
             assert answer["steps"] == expected.way
     assert named >= 0.95 * len(problems)
 
@@ -75,7 +84,10 @@ def test_the_three_lines_are_those_of_python_but_for_names_and_digits() -> None:
     (answer,) = ask_of("verdict", problem)
     expected = outcome_of(problem)
     assert expected.proved
-    assert answer["proved"] == f"Yes{expected.proof[3:].removesuffix('; certificate.verify() checks it')}."
+    claim, _, way = expected.proof.removeprefix("yes, by X Thm 1: ").partition("; certificate.verify() confirms it. ")
+    assert answer["proved"].startswith(f"{FOUND} {claim}; Copy as Python, in Share, checks it. That ")
+    assert answer["proved"].endswith(" is computed.")
+    assert " is computed" in way
     tokens = " and ".join(f"token {t + 1} of input {i + 1}" for i, t in enumerate(expected.selected))
     ends_at = expected.ends_at.replace(f"tokens {expected.selected.tolist()}", tokens)
     assert answer["endsAt"] == f"{ends_at[0].upper()}{ends_at[1:]}."
@@ -83,14 +95,14 @@ def test_the_three_lines_are_those_of_python_but_for_names_and_digits() -> None:
 
 
 @pytest.mark.parametrize("figure", ["figure_1b", "figure_1c"])
-def test_a_start_far_out_in_a_cone_is_proved(figure: str) -> None:
+def test_a_start_far_out_in_a_cone_is_decided(figure: str) -> None:
     data, head = getattr(ml.data, figure)()
     limits = ml.theory.locally_optimal_directions(data, head)
     start = (1e9 * np.asarray(limits.directions[-1])).tolist()
     problem = as_json(data, head, start=start, optimizer={"name": "GradientDescent", "size": 1e-3})
     (answer,) = ask_of("verdict", problem)
-    assert answer["kind"] == "proved"
-    assert answer["proved"].startswith(("Yes, by A Thm 3", "Yes, by X Thm 1"))
+    assert answer["kind"] == "found"
+    assert answer["proved"].startswith(("By A Thm 3: all of its conditions hold at the start", FOUND))
     assert answer["selected"] == limits.selections[-1].tolist()
 
 
@@ -113,9 +125,9 @@ def test_optimizers_that_no_theorem_covers_are_computed_and_not_called_proved(na
 
 def test_a_run_that_was_played_further_and_ends_elsewhere_changes_the_verdict() -> None:
     computed = scored(KEYS[:1], [[1, 0, 0.5]], optimizer={"name": "SignDescent", "size": 0.1})
-    proved = {**computed, "optimizer": {"name": "NormalizedGD", "size": 0.1}}
+    found = {**computed, "optimizer": {"name": "NormalizedGD", "size": 0.1}}
     played = {"steps": 20_000, "selected": [2], "norm": 99.0}
-    (before,), (after, same) = ask_of("verdict", computed), ask_of("verdict", computed, proved, played=played)
+    (before,), (after, same) = ask_of("verdict", computed), ask_of("verdict", computed, found, played=played)
     assert before["endsAt"].startswith("Token 1")
     assert after["endsAt"].startswith("Token 3 after the 20,000 steps that were played")
     assert same["endsAt"].startswith("Token 1")
@@ -149,7 +161,7 @@ def test_captions_cite_theorems_that_the_page_applies() -> None:
             cited += 1
             if citation == "X Thm 1":
                 answers = ask_of("verdict", *problems)
-                assert all(answer["proved"].startswith("Yes, by X Thm 1") for answer in answers), entry.name
+                assert all(answer["proved"].startswith(FOUND) for answer in answers), entry.name
                 continue
             for conditions in ask_of("conditions", *problems):
                 held = [one["holds"] for one in conditions if one["citation"] == citation]

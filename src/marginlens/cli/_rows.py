@@ -143,12 +143,12 @@ def candidate_rows(data: ml.TokenDataset, v: ArrayLike, prediction: Prediction) 
 def prediction_row(prediction: Prediction) -> dict[str, Any]:
     """What the theorems say, condition by condition."""
     fields, computed = ("direction", "observed", "path_direction", "why"), prediction.outcome
-    proved = prediction.direction is not None if computed is None else computed.proved
+    proved = bool(prediction.certain) if computed is None else computed.proved
     outcome: dict[str, Any] = prediction.answer._asdict() | {"proved": proved}
     if computed is not None:
         outcome |= {name: getattr(computed, name) for name in ("selected", "norm", "angle")}
     said = {name: getattr(prediction, name) for name in fields}
-    return {"outcome": outcome, **said, "theorems": prediction.verdicts}
+    return {"outcome": outcome, **said, "certain": prediction.certain, "theorems": prediction.verdicts}
 
 
 def outcome_text(outcome: Mapping[str, Any]) -> Iterator[Any]:

@@ -207,5 +207,5 @@ def _batch_cells(problem: dict[str, Any]) -> dict[str, Any]:
         cells["LMM"] = str(n_local) if prediction["every_direction_listed"] else "not listed"
         applying = [theorem.citation for theorem in prediction["theorems"] if theorem.applies]
         cells["theorems"] = ", ".join(applying) or "none"
-        cells["certain"] = "no" if prediction["direction"] is None else "yes"
+        cells["certain"] = prediction["certain"] or "no"
     return cells

@@ -377,7 +377,7 @@ def _compared(data: ml.TokenDataset, v: FloatArray, choices: Choices, run: ml.Tr
                 "prediction": _rows.prediction_row(prediction),
                 "correlation_with_prediction": cosines.certain,
                 "correlation_with_observed": cosines.observed,
-                "agreement": _agreement(solution, cosines, run.status[j]),
+                "agreement": _agreement(solution, cosines, run.status[j], prediction.certain),
                 "advice": advice if prediction.observed is not None and prediction.direction is None else "",
                 **({} if choices.is_euclidean else {"norm_margin": _norm_margin(batch[j], run[j], choices)}),
             }
@@ -416,13 +416,13 @@ class Cosines(NamedTuple):
     observed: float | None
 
 
-def _agreement(solution: dict[str, Any], cosines: Cosines, status: ml.Status) -> str:
-    """How training and theory compare, in one sentence."""
+def _agreement(solution: dict[str, Any], cosines: Cosines, status: ml.Status, since: str) -> str:
+    """How training and theory compare, in one sentence; `since` when the limit is certain, in words."""
     reached, certain, observed = cosines
     if solution["status"] == "TRIVIAL":
         return "No input has two tokens, so there is nothing to select."
     if certain is not None and not np.isnan(certain):
-        return f"The limit is certain, and the trained direction has cosine {certain:.6f} with it."
+        return f"The limit is certain {since}, and the trained direction has cosine {certain:.6f} with it."
     if observed is not None and not np.isnan(observed):
         return f"The trained direction has cosine {observed:.6f} with the limit that is observed, not proved, for such steps."
     if solution["kind"] == "none":
@@ -566,7 +566,7 @@ def _cells(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "problem": row["problem"],
         **_rows.cells(row, _COLUMNS),
-        "certain": uncertain if certain is None else f"yes: {certain:.6f}",
+        "certain": uncertain if certain is None else f"{row['prediction']['certain']}: {certain:.6f}",
         **({} if margin["share"] is None else {"share": f"{margin['share']:.4f} in {margin['norm']}"}),
         **({} if row["status"] == "COMPLETED" else {"ended": row["status"].lower().replace("_", "-")}),
     }

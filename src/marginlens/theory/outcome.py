@@ -13,12 +13,14 @@ from marginlens.dynamics import descend, flow
 from marginlens.dynamics.flow import UntilLength
 from marginlens.losses.margin import Loss
 from marginlens.optimizers import GradientDescent, NormalizedGD
+from marginlens.optimizers.gradient_descent import has_plain_steps
 from marginlens.result import Headline, Result, Tabular, drawn
 from marginlens.result.drawing import NothingToDraw, draw_bars
 from marginlens.risk import AttentionRisk
 from marginlens.risk.protocol import starting_points
 from marginlens.status import Status
-from marginlens.theory.attraction import SENTENCES, STEEPNESS, WORDS, Missing, Tubes, find_tubes
+from marginlens.theory.assumptions import TheoremVerdict
+from marginlens.theory.attraction import SENTENCES, STEEPNESS, TOLERANCE, WORDS, Missing, Tubes, find_tubes
 from marginlens.theory.certificate import Certificate, certificate_of
 from marginlens.theory.finite_minimum import MinimumCertificate, certify_minimum
 from marginlens.theory.optimality import largest_distance
@@ -33,6 +35,12 @@ MAX_TOKENS = 1_000  # of a problem that is followed
 MAX_SCORE = 300.0  # beyond which slopes of the loss are near the smallest numbers there are
 MAX_KEY = 1e50  # entries of keys beyond it, or all below its inverse, have products that are no numbers
 NUDGE = 1e-13  # of the start, relative to a step or to the start, to see how much a run amplifies rounding errors
+FLOW_NUDGE = 1e-7  # the same for the flow, relative to its first length: the local error of its integrator
+VERIFIED_TOKENS = 100  # of a problem, and
+VERIFIED_WIDTH = (
+    24  # of keys around a minimum: sizes up to which a proof is verified at once, which takes up to about a second
+)
+SAME_LEAD_RTOL = 1e-9  # leads that differ by less are equal, and the first token has them: those on the margin differ by rounding alone
 _SHOWN_INPUTS = 4
 
 
@@ -44,8 +52,8 @@ class Answer(NamedTuple):
     proof: str
 
     def __str__(self) -> str:
-        because = self.because.replace("; ", ";\n         ")
-        return f"ends at: {self.ends_at}.\nbecause: {because}.\nproved?  {self.proof}."
+        because, proof = self.because.replace("; ", ";\n         "), self.proof.replace(". ", ".\n         ")
+        return f"ends at: {self.ends_at}.\nbecause: {because}.\nproved?  {proof}."
 
 
 class Rival(NamedTuple):
@@ -87,8 +95,14 @@ class Outcome(Result, Tabular):
             steps, None for the flow. by_flow: whether plain steps were replaced by the flow from some point on.
         certificate: the proof from `point` on, None without one. missing: else what is missing, in words. finite: whether training
             ends at a finite minimum.
-        error: how far the point moves when the start is moved by 1e-13, for steps; the flow's is below the certificate's tolerance.
+        verdict: what `certificate.verify()` said; where it did not confirm what was found there is no certificate. None where there was
+            nothing to verify, and where that would take more than about a second.
+        error: how far the point moves when the start is moved a little, as rounding and the integrator of the flow may do: by 1e-13 of
+            its norm or of a step, for the flow by 1e-7 of its first length. Zero where nothing is found to prove.
         rivals: the runner-up of each input.
+
+    What is proved begins at `point`. That the run comes there is computed: `certificate.verify(start, n_steps)` takes steps again in
+    intervals to prove it, and nothing does so for the flow.
 
     `to_frame()` has one row per input: input, selected, runner_up, lead (in logits per unit of norm), score (higher by).
     """
@@ -100,16 +114,27 @@ class Outcome(Result, Tabular):
     optimizer: Any
     by_flow: bool
     certificate: Certificate | MinimumCertificate | None
+    verdict: TheoremVerdict | None
     missing: str
     finite: bool
     error: float
     rivals: tuple[Rival, ...]
 
     @property
+    def is_repeatable(self) -> bool:
+        """Whether rounding and the error of the integrator leave the point where the proof holds, or would hold if there were one."""
+        if self.certificate is None:
+            return self.error <= TOLERANCE * self.norm
+        return self.error <= (self.certificate.radius if self.finite else self.certificate.tolerance)
+
+    @property
     def proved(self) -> bool:
-        """Whether a theorem gives the limit from the computed point on, of what was asked about."""
+        """Whether a theorem gives the limit from the computed point on, of what was asked about, and `certificate.verify()` confirms it.
+
+        False where rounding may decide whether the run comes to that point.
+        """
         in_part = self.by_flow or (self.finite and self.optimizer is not None)
-        return self.certificate is not None and not in_part
+        return self.verdict is not None and self.verdict.applies and not in_part and self.is_repeatable
 
     @property
     def norm(self) -> float:
@@ -130,6 +155,8 @@ class Outcome(Result, Tabular):
         way = {"steps": f"{int(self.way):,}", "way": f"{self.way:.4g}", "norm": f"{self.norm:.4g}"}
         reached = WORDS["reached"]["flow" if self.optimizer is None or self.by_flow else "steps"].format(**way)
         kind = "finite" if self.finite else "unknown" if self.direction is None else "tokens"
+        if kind != "unknown" and not self.is_repeatable:
+            kind = "amplified"
         tokens = {"tokens": f"tokens {self.selected.tolist()}", "their": "their", "lead": "lead"}
         return WORDS["ends at"][kind].format(reached=reached, angle=f"{self.angle:.3g}", **tokens)
 
@@ -145,19 +172,29 @@ class Outcome(Result, Tabular):
 
     @property
     def proof(self) -> str:
-        """Whether it is proved, by what, or what is missing."""
-        if self.certificate is None:
-            return WORDS["proved"]["no"].format(missing=self.missing)
-        checked = "; certificate.verify() checks it" if self.proved else ""
-        if isinstance(self.certificate, MinimumCertificate):
-            words = WORDS["proved"]["minimum" if self.proved else "minimum in part"]
-            return words.format(radius=f"{self.certificate.radius:.2g}") + checked
-        numbers = {"norm": f"{self.norm:.4g}", "radius": f"{self.certificate.radius:.3g}"}
-        words = WORDS["proved"]["yes" if self.proved else "in part"]
-        text = words.format(moving=self.certificate.steps_words, **numbers) + checked
-        if self.proved and self.error > self.certificate.tolerance:
-            text += f". This run amplifies rounding errors ({self.error:.1g}), so the proof is of the point that was computed"
-        return text
+        """Whether it is proved, by what, or what is missing: the only place where a run that was followed is called proved."""
+        words, proof = WORDS["proved"], self.certificate
+        if proof is None:
+            return words["no"].format(missing=self.missing)
+        kind = "found" if self.verdict is None else "yes" if self.proved else "in part"
+        checker = "certificate.verify()"
+        if isinstance(proof, MinimumCertificate):
+            claim, citation = words["minimum"].format(radius=f"{proof.radius:.2g}"), "X Thm 2"
+        else:
+            numbers = {"norm": f"{self.norm:.4g}", "radius": f"{proof.radius:.3g}"}
+            claim, citation = words["tube"].format(moving=proof.steps_words, **numbers), "X Thm 1"
+        return f"{words[kind].format(citation=citation, claim=claim, checker=checker)}. {self.way_words}"
+
+    @property
+    def way_words(self) -> str:
+        """What is known of the way from the start to the point."""
+        words = WORDS["way"]
+        if not self.is_repeatable:
+            return words["amplified"].format(error=f"{self.error:.1g}")
+        if self.finite and self.optimizer is not None:
+            return words["circling"]
+        kind = "follows" if self.by_flow else "flow" if self.optimizer is None else "steps"
+        return words[kind].format(steps=f"{int(self.way):,}", count=int(self.way))
 
     @property
     def answer(self) -> Answer:
@@ -191,19 +228,28 @@ class Outcome(Result, Tabular):
         return {"because": self.because, "proved?": self.proof, "norm": self.norm, "direction": self.direction}
 
 
+def why_not_followed(risk: AttentionRisk, optimizer: Any) -> str:
+    """Why no run of this kind is followed, in a sentence that names the reason; empty where it is."""
+    data, words = risk.data.as_batch(), WORDS["not followed"]
+    if type(data) is not TokenDataset or type(risk.loss) not in STEEPNESS:
+        kind, losses = type(risk.loss if type(data) is TokenDataset else data), ", ".join(k.__name__ for k in STEEPNESS)
+        return words["loss" if type(data) is TokenDataset else "data"].format(kind=kind.__name__, losses=losses)
+    if not (optimizer is None or has_plain_steps(optimizer)):
+        return words["optimizer"].format(kind=type(optimizer).__name__)
+    if data.n_inputs * data.n_tokens > MAX_TOKENS:
+        return words["tokens"].format(most=f"{MAX_TOKENS:,}")
+    return "" if _in_range(data, data.head(risk.head)) else words["range"]
+
+
 def outcomes(risk: AttentionRisk, start: Any, optimizer: Any) -> list[Outcome]:
-    """Where training p ends from a start, zero where it is None, problem by problem.
+    """Where training p ends from a start, zero where it is None, problem by problem; empty where `why_not_followed` says why.
 
     Args:
         risk: with a linear head. optimizer: None for the flow, `NormalizedGD` or `GradientDescent`.
     """
     data, heads = risk.data.as_batch(), risk.data.as_batch().head(risk.head)
     starts = starting_points(risk, start)
-    if type(risk.loss) not in STEEPNESS or not (
-        optimizer is None or isinstance(optimizer, NormalizedGD | GradientDescent)
-    ):
-        return []
-    if data.n_inputs * data.n_tokens > MAX_TOKENS or not _in_range(data, heads):
+    if why_not_followed(risk, optimizer):
         return []
     if optimizer is None:
         return [_by_flow(data[j], heads[j], risk.loss, starts[j], None) for j in range(len(data))]
@@ -216,11 +262,16 @@ def _in_range(data: TokenDataset, heads: FloatArray) -> bool:
     return 1.0 / MAX_KEY <= largest <= MAX_KEY and float(np.max(np.abs(scores))) <= MAX_SCORE
 
 
+def _nudged(starts: FloatArray, sizes: FloatArray) -> FloatArray:
+    """Starts moved by these lengths in random directions, the same in every call."""
+    moves = np.random.default_rng(0).standard_normal(starts.shape)
+    return starts + (sizes / length(moves))[:, None] * moves
+
+
 def _by_steps(data: TokenDataset, heads: FloatArray, loss: Loss, starts: FloatArray, optimizer: Any) -> list[Outcome]:
     """Take steps on all problems, and look at each point after ever more of them, until its limit is proved."""
     most = MAX_STEPS if isinstance(optimizer, NormalizedGD) else MAX_PLAIN_STEPS
-    nudge = np.random.default_rng(0).standard_normal(starts.shape)
-    twins = starts + NUDGE * np.maximum(length(starts), optimizer.size)[:, None] * nudge / length(nudge)[:, None]
+    twins = _nudged(starts, NUDGE * np.maximum(length(starts), optimizer.size))
     points, found, open_ = starts.copy(), {}, np.arange(len(data))
     taken, marks = 0, FIRST_STEPS
     while len(open_):
@@ -246,16 +297,20 @@ def _by_steps(data: TokenDataset, heads: FloatArray, loss: Loss, starts: FloatAr
 
 def _by_flow(data: TokenDataset, v: FloatArray, loss: Loss, start: FloatArray, optimizer: Any) -> Outcome:
     """Follow the flow, twice as far each time, until its limit is proved; for plain steps from where they came to."""
-    size = largest_distance(data.K, data.mask)
-    way, part, point = 0.0, FIRST_WAY / size if size > 0.0 else FIRST_WAY, start
+    size = largest_distance(data.K, data.mask) or 1.0
+    way, part, point = 0.0, FIRST_WAY / size, start
     for _ in range(MAX_DOUBLINGS):
         run = flow(data, v, loss=loss, until=UntilLength(part), start=point)
         point, way, part = run.final, way + part, 2.0 * part
         tubes = find_tubes(data.as_batch(), v[None], point[None], optimizer, loss)
         if tubes.missing[0] == Missing.NOTHING or run.status is not Status.COMPLETED:
             break
-    ended = run.status is Status.STATIONARY
-    return _outcome(data, v, loss, optimizer, point, way, tubes, 0, by_flow=optimizer is not None, finite=ended)
+    ended, error = run.status is Status.STATIONARY, 0.0
+    if ended or tubes.missing[0] == Missing.NOTHING:
+        twin = _nudged(start[None], FLOW_NUDGE * np.maximum(length(start[None]), 1.0 / size))[0]
+        error = float(length(flow(data, v, loss=loss, until=UntilLength(way), start=twin).final - point))
+    how = {"error": error, "by_flow": optimizer is not None, "finite": ended}
+    return _outcome(data, v, loss, optimizer, point, way, tubes, 0, **how)
 
 
 def _outcome(
@@ -280,10 +335,13 @@ def _outcome(
     words = WORDS["proved"]["missing"].format(**lacking) if lacking else ""
     certificate: Certificate | MinimumCertificate | None = None
     if finite:
-        words = "that the gradient vanishes there is computed to rounding, not proved"
+        words = WORDS["proved"]["gradient"]
         certificate = certify_minimum(data, v, loss, point)
     elif proved:
         certificate = certificate_of(data, v, loss, optimizer, point, tubes, k)
+    verdict = None if certificate is None else _verdict_on(certificate)
+    if verdict is not None and not verdict.applies:
+        certificate, words = None, WORDS["proved"]["refused"].format(condition=verdict.failed[0].name)
     return Outcome(
         selected=selected,
         direction=tubes.direction[k] if known else None,
@@ -292,11 +350,20 @@ def _outcome(
         optimizer=optimizer,
         by_flow=by_flow,
         certificate=certificate,
+        verdict=verdict,
         missing=words,
         finite=finite,
         error=error,
         rivals=_rivals(data, v, selected, tubes.direction[k]) if known else (),
     )
+
+
+def _verdict_on(proof: Certificate | MinimumCertificate) -> TheoremVerdict | None:
+    """What `verify()` says of a proof, None of one so large that it takes more than about a second."""
+    data = proof.data
+    if isinstance(proof, MinimumCertificate) and data.d_key > VERIFIED_WIDTH:
+        return None
+    return proof.verify() if data.n_inputs * data.n_tokens <= VERIFIED_TOKENS else None
 
 
 def _rivals(data: TokenDataset, v: FloatArray, selected: IntArray, direction: FloatArray) -> tuple[Rival, ...]:
@@ -308,7 +375,8 @@ def _rivals(data: TokenDataset, v: FloatArray, selected: IntArray, direction: Fl
             continue
         leads = {t: float((data.K[i, chosen] - data.K[i, t]) @ direction) for t in others}
         ahead = {t: float(scores[i, chosen] - scores[i, t]) for t in others}
-        nearest = min(others, key=leads.__getitem__)
+        least = min(leads.values())
+        nearest = next(t for t in others if leads[t] <= least + SAME_LEAD_RTOL * abs(least))
         higher = min((t for t in others if ahead[t] < 0.0), key=leads.__getitem__, default=-1)
         rivals.append(Rival(i, chosen, nearest, leads[nearest], ahead[nearest], higher, leads.get(higher, 0.0)))
     return tuple(rivals)

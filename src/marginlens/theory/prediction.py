@@ -33,6 +33,7 @@ from marginlens.theory.assumptions import (
     mixing_constants,
     optimal_sets,
 )
+from marginlens.theory.attraction import WORDS
 from marginlens.theory.basin import BasinCone, basin_cone
 from marginlens.theory.certificate import Certificate
 from marginlens.theory.finite_minimum import MinimumCertificate
@@ -59,7 +60,7 @@ from marginlens.theory.optimality import (
     power_text,
     token_optimality,
 )
-from marginlens.theory.outcome import Answer, Outcome, outcomes
+from marginlens.theory.outcome import Answer, Outcome, outcomes, why_not_followed
 from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
 
 EQ17_ONLY = ", under Eq. (17) alone"  # added to a citation where a proof is read without the matrix C of C Assumption 4
@@ -120,7 +121,9 @@ class Prediction(Result, Tabular):
         problem: what was asked about, such as "AttentionRisk".
         verdicts: one per theorem, each with its conditions one by one.
         why: what is known of the limit, how surely, and what would make it surer. notes: lines on the problem itself.
-        direction: the limit of x/‖x‖ under gradient descent where a theorem makes it certain, else None.
+        direction: the limit of x/‖x‖ under gradient descent where a theorem makes it certain from norm `from_norm` on, else None.
+        from_norm: zero where the theorem speaks of the start itself. Where the run was followed it is the norm of `outcome.point`, from
+            which on `outcome.certificate` proves the limit; that the run comes to that point is computed.
         path_direction: the same for the regularisation path. On a `JointRisk` v and p of unit norm each, one after the other.
         selected: (n_inputs,) the tokens at which descent is certain to end where a theorem names them and no direction; else None.
         observed: the limit that a theorem makes certain for plain gradient descent where steps are normalised: claims of the ledger saw
@@ -146,6 +149,14 @@ class Prediction(Result, Tabular):
     details: Any = None
     bias: ImplicitBias | None = None
     outcome: Outcome | None = None
+    from_norm: float = 0.0
+
+    @property
+    def certain(self) -> str:
+        """Since when the direction is certain, in words: "from the start", or from a norm on; empty where it is not."""
+        if self.direction is None:
+            return ""
+        return f"from norm {self.from_norm:.4g} on" if self.from_norm > 0.0 else "from the start"
 
     @property
     def certificate(self) -> Certificate | MinimumCertificate | None:
@@ -187,7 +198,7 @@ class Prediction(Result, Tabular):
 
     def __repr__(self) -> str:
         applying = ", ".join(verdict.citation for verdict in self.verdicts if verdict.applies) or "no theorem"
-        certain = "direction certain" if self.direction is not None else "no direction certain for descent"
+        certain = f"direction certain {self.certain}" if self.certain else "no direction certain for descent"
         count = "" if self.candidates is None else f"{len(self.candidates.labels)} candidates, "
         return f"Prediction({self.problem}: {count}{certain}, {applying} applies)"
 
@@ -264,7 +275,8 @@ def predict(
     With an optimizer of the library `bias` says which norm's margin its runs on p, W or the factors of W head for (`implicit_bias`).
 
     On p and W the run itself is followed, too: the gradient flow, or normalised or plain steps, until X Theorem 1 gives the limit from the
-    point reached on. `outcome` says where it ends, because of what, and hands over the proof, a `Certificate`.
+    point reached on. `outcome` says where it ends, because of what, and hands over the proof, a `Certificate`, once its `verify()` has
+    confirmed it. That the run comes to this point is computed.
 
     Args:
         risk: any risk, of one problem or a batch. start: x(0), as `descend` takes it; the run is followed from zero if left out.
@@ -272,8 +284,8 @@ def predict(
             `NormalizedGD` `observed` and `why` say what claims of the ledger saw such steps do, for all of them `bias` does.
         max_problems: hard-margin problems that listing the candidates may take, and as many for ATT-SVM'; beyond it only the GMM and the
             selection of the start are given. On a `JointRisk`, selections that are tried one by one for the largest label margin.
-        prove: whether to follow the run until its limit is proved, which takes milliseconds for steps and a tenth of a second for the
-            flow. Without it the answer is what the theorems say of the start alone.
+        prove: whether to follow the run until its limit is proved, and to verify the proof; each takes a tenth of a second on a few dozen
+            tokens. Without it the answer is what the theorems say of the start alone.
         batch_size: inputs of each step, all of them by default. No theorem here is about fewer; `bias` says what is known (claim X-N7).
     Returns:
         A `Prediction`, or a list of them for a batch; for a risk that no theorem speaks of, one whose `why` says so.
@@ -336,20 +348,22 @@ def _computed(
 ) -> list[Prediction]:
     """The predictions with what following the runs gave, and with the limits that it proves."""
     of_p, begin, rule, as_x = _as_vector(risk, start, optimizer)
-    ends: list[Outcome | None] = [*outcomes(of_p, begin, rule)]
-    where = "from zero" if start is None else "from this start"
-    answers = []
-    for prediction, outcome in zip(found, ends or [None] * len(found), strict=True):
-        if outcome is None or not outcome.proved or outcome.direction is None or prediction.direction is not None:
-            answers.append(replace(prediction, outcome=outcome))
-            continue
-        certificate = outcome.certificate
-        assert isinstance(certificate, Certificate)
-        why = (
-            f"Certain for {certificate.steps_words} {where}: the direction that selects {outcome.selected.tolist()}, by X Thm 1 from norm "
-            f"{outcome.norm:.4g} on."
-        )
-        answers.append(replace(prediction, outcome=outcome, direction=as_x(outcome.direction), why=why))
+    reason = why_not_followed(of_p, rule)
+    if reason:
+        note = WORDS["why"]["not followed"].format(reason=reason)
+        return [replace(prediction, notes=(*prediction.notes, note)) for prediction in found]
+    answers, begun = [], "from zero" if start is None else "from this start"
+    for prediction, outcome in zip(found, outcomes(of_p, begin, rule), strict=True):
+        proof, answer = outcome.certificate, replace(prediction, outcome=outcome)
+        if outcome.proved and isinstance(proof, Certificate) and prediction.direction is None:
+            why = WORDS["why"]["from a point"].format(
+                norm=f"{outcome.norm:.4g}",
+                moving=proof.steps_words,
+                selected=outcome.selected.tolist(),
+                way=f"the flow {begun} leads" if rule is None else f"{int(outcome.way):,} steps {begun} lead",
+            )
+            answer = replace(answer, direction=as_x(outcome.direction), from_norm=outcome.norm, why=why)
+        answers.append(answer)
     return answers
 
 

@@ -20,6 +20,7 @@ const ENDING_STEPS = 6000; // that grow shorter, to find that out
 const ENDING_DECAY = 0.6;
 const STAYING = 0.02; // share of the way of their second half up to which they have stayed where they were
 const CHUNK_STEPS = 1024; // between two looks at the clock
+const SAME_LEAD_RTOL = 1e-9; // leads that differ by less are equal, and the first token has them: those on the margin differ by rounding alone
 const BLUR = 1e-6; // radius of the ball around a point that a tube has to hold, relative to the point's norm
 
 /** By the core's outcomes, then those that are found here. */
@@ -71,7 +72,10 @@ export function rivalsOf(problem, selected, direction) {
     const chosen = input * T + selected[input];
     const others = placesOf(problem, input).filter((at) => at !== chosen);
     const lead = (at) => (K[2 * chosen] - K[2 * at]) * direction[0] + (K[2 * chosen + 1] - K[2 * at + 1]) * direction[1];
-    const nearest = (places) => places.reduce((best, at) => (lead(at) < lead(best) ? at : best), places[0]);
+    const nearest = (places) => {
+      const least = Math.min(...places.map(lead));
+      return places.find((at) => lead(at) <= least + SAME_LEAD_RTOL * Math.abs(least));
+    };
     const next = nearest(others);
     const above = nearest(others.filter((at) => scores[at] > scores[chosen]));
     const higher = above === undefined ? {} : { higher: above % T, higherLead: lead(above) };
@@ -83,8 +87,9 @@ export function rivalsOf(problem, selected, direction) {
  * A run that is followed in slices of time, and what it has come to.
  *
  * `answer` is { kind, missing, selected, direction, point, norm, angle, steps, way, radius, rivals }, kind one of "nothing" (no gradient),
- * "proved", "in part" (by short steps in place of plain ones), "finite" (steps that grow shorter stay), "open", "optimizer" (which no
- * theorem covers), "range" (scores too large) and "joint". direction is null where it is not known.
+ * "found" (a tube, in double precision, which nothing here verifies), "found in part" (by short steps in place of plain ones), "finite"
+ * (steps that grow shorter stay), "open", "optimizer" (which no theorem covers), "range" (scores too large) and "joint". direction is null
+ * where it is not known.
  */
 export class Outlook {
   #problem;
@@ -146,7 +151,7 @@ export class Outlook {
     return true;
   }
 
-  /** A run that has ended without a proof: plain steps are followed on by short ones, as the flow goes. */
+  /** A run that has ended without a tube: plain steps are followed on by short ones, as the flow goes. */
   #end() {
     const { optimizer, K, joint } = this.#problem;
     const keys = Array.from({ length: K.length / 2 }, (_, at) => [K[2 * at], K[2 * at + 1]]);
@@ -191,12 +196,12 @@ export class Outlook {
     const shared = { steps: this.steps, way: this.#flow && (this.steps - this.#flow.begun) * this.#flow.size, point, norm: norm(point) };
     if (this.isNothing) return { kind: "nothing", missing: null, selected: [], direction: null, ...shared };
     const looked = this.isCovered ? this.#look() : { missing: null, ...this.#leading() };
-    const isProved = looked.missing === "NOTHING";
+    const isFound = looked.missing === "NOTHING";
     if (this.#staying !== null) return { kind: "finite", ...looked, ...shared, direction: null, radius: this.#staying };
     const direction = UNDECIDED.includes(looked.missing) ? null : looked.direction;
     const known = direction && !problem.joint ? { angle: angleBetween(point, direction), rivals: rivalsOf(problem, looked.selected, direction) } : {};
     const open = problem.joint ? "joint" : this.isCovered ? "open" : problem.optimizer.name in MAX_STEPS ? "range" : "optimizer";
-    return { kind: isProved ? (this.#flow ? "in part" : "proved") : open, ...looked, ...shared, direction, ...known };
+    return { kind: isFound ? (this.#flow ? "found in part" : "found") : open, ...looked, ...shared, direction, ...known };
   }
 
   /** The tokens that lead, and the direction that the optimizer heads for among those that select them. */

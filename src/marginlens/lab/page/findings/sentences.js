@@ -71,6 +71,7 @@ export function theoremWords(citation, inputs) {
 // ---- the verdict, in the words of theory/outcome.json, which Python has too
 
 const SHOWN_RIVALS = 4;
+const CHECKER = "Copy as Python, in Share,"; // the script's prediction verifies in intervals what the page finds in double precision
 
 /** A text of the table of predictions with words and numbers in the place of their {names}. */
 function outcomeText(place, name, values = {}) {
@@ -97,10 +98,12 @@ function becauseWords({ kind, direction, rivals = [] }, problem, { joint }) {
 }
 
 function proofWords({ kind, missing, norm, radius }, { optimizer }, { promise, step }, isDone) {
-  if (kind !== "proved" && promise && step.holds) return outcomeText("proved", "promised", promise);
-  const moving = ["proved", "in part"].includes(kind) ? outcomeText("moving", optimizer.name, { size: optimizer.size }) : "";
-  if (kind === "proved") return outcomeText("proved", "yes", { norm, moving, radius });
-  if (kind === "in part") return outcomeText("proved", "in part", { norm, moving, radius });
+  if (kind !== "found" && promise && step.holds) return outcomeText("proved", "promised", promise);
+  if (["found", "found in part"].includes(kind)) {
+    const claim = outcomeText("proved", "tube", { norm, radius, moving: outcomeText("moving", optimizer.name, { size: optimizer.size }) });
+    const found = outcomeText("proved", kind, { citation: "X Thm 1", claim, checker: CHECKER });
+    return `${found}. ${outcomeText("way", kind === "found" ? "computed" : "follows")}`;
+  }
   if (kind === "finite") return outcomeText("proved", "staying", { radius });
   if (kind !== "open") return outcomeText("proved", kind, { optimizer: optimizerWord(optimizer.name) });
   const lacking = outcomeText("proved", "missing", { norm, missing: globalThis.labWords.outcome.missing[missing] });
@@ -124,13 +127,13 @@ export function verdictWords({ problem, prediction, outlook, refusal }, played =
   const name = kind === "nothing" || kind === "finite" ? kind : known;
   const values = { tokens, their: isOne ? "its" : "their", lead: isOne ? "leads" : "lead", reached, angle, length: normWords(power) };
   const endsAt = outcomeText("ends at", name, values);
-  const elsewhere = played !== null && kind !== "proved" && inputs.some((i) => played.selected[i] !== selected[i]);
+  const elsewhere = played !== null && kind !== "found" && inputs.some((i) => played.selected[i] !== selected[i]);
   const ran = elsewhere && { tokens: selectionWords(problem, played.selected, inputs), steps: played.steps.toLocaleString("en"), norm: played.norm, predicted: endsAt };
   return {
     endsAt: capital(`${elsewhere ? outcomeText("ends at", "played", ran) : endsAt}.`),
     because: `${capital(becauseWords(answer, problem, prediction))}.`,
     proved: `${capital(proofWords(answer, problem, prediction, isDone))}.`,
-    kind: prediction.promise && prediction.step.holds ? "proved" : kind,
+    kind: prediction.promise && prediction.step.holds ? "found" : kind,
   };
 }
 

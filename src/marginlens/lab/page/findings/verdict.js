@@ -1,4 +1,4 @@
-// The verdict on top: where training ends, because of what, and whether that is proved; computed while the page is looked at.
+// The verdict on top: where training ends, because of what, and whether a proof was found; computed while the page is looked at.
 
 import { measurePoint } from "../../kernels/descent.js";
 import { expectedLimit } from "../analysis.js";

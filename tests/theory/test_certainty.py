@@ -1,0 +1,144 @@
+"""What is called certain or proved: nothing before `verify` confirms it, from which point on, and with rounding that may decide said."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import marginlens as ml
+from marginlens.theory import Certificate, MinimumCertificate, outcome
+from plain_losses import OwnLogistic
+
+WEAK = ml.NormalizedGD(0.3)
+
+
+def symmetric(first, height, second):
+    """Three tokens of score 1 whose keys are the shifts of one, a token of score 0 on the axis of the shifts, and an input on that axis.
+
+    Shifting coordinates changes nothing, so exact descent from zero stays on the axis for ever and prefers none of the three.
+    """
+    keys = [
+        np.array([*(np.roll(first, k) for k in range(3)), np.full(3, height)]),
+        np.array([np.full(3, second), np.zeros(3)]),
+    ]
+    scores = [np.array([1.0, 1.0, 1.0, 0.0]), np.array([1.0, 0.0])]
+    tokens = [np.column_stack(pair) for pair in zip(keys, scores, strict=True)]
+    return ml.TokenDataset(tokens, [1, 1], K=keys), np.array([0.0, 0.0, 0.0, 1.0])
+
+
+@pytest.mark.statement("X Thm 1")
+@pytest.mark.parametrize("rule", [None, ml.NormalizedGD(0.7), WEAK], ids=repr)
+def test_runs_that_rounding_takes_off_a_symmetry_are_not_called_certain(rule):
+    tubes = 0
+    for first, height, second in (
+        ((-0.1, 1.5, -1.8), 0.0, 2.0),
+        ((1.0, -1.0, -0.8), -0.28, -1.0),
+        ((0.4, 2.0, -1.1), 0.1, 1.5),
+    ):
+        data, v = symmetric(first, height, second)
+        answer = ml.predict_limit(data, v, optimizer=rule)
+        tubes += isinstance(answer.certificate, Certificate)
+        assert "Certain" not in answer.why
+        assert answer.direction is None
+        assert not answer.outcome.proved
+        assert not answer.outcome.proof.startswith("yes")
+        assert "tokens [" not in answer.outcome.ends_at.partition("(")[0]
+    assert tubes > 0  # proofs of the points that were computed
+
+
+@pytest.mark.statement("X Thm 1")
+@pytest.mark.parametrize("rule", [None, ml.NormalizedGD(0.6)], ids=repr)
+def test_what_is_certain_begins_at_a_point_and_the_way_to_it_is_called_computed(rule):
+    data, v = ml.data.sphere_tokens(6, 2, 5, 7, 41)
+    start = 0.5 * np.random.default_rng(41).standard_normal((6, 7))
+    certain = 0
+    for prediction in ml.predict(ml.AttentionRisk(data, v), start=start, optimizer=rule):
+        end = prediction.outcome
+        if prediction.direction is None:
+            assert not end.proved or end.finite
+            continue
+        certain += 1
+        assert end.verdict.applies
+        assert end.error <= end.certificate.tolerance
+        assert prediction.from_norm == end.norm
+        assert prediction.certain == f"from norm {end.norm:.4g} on"
+        assert prediction.why.startswith(f"Certain from norm {end.norm:.4g} on for ")
+        assert prediction.why.endswith("there is computed.")
+        assert "there is computed" in end.proof
+        if rule is not None:
+            assert f"certificate.verify(start, {int(end.way)})" in end.proof
+    assert certain >= 4
+
+
+def test_the_flow_into_a_minimum_is_called_computed():
+    data, v = ml.data.sphere_tokens(12, 2, 4, 3, 77)
+    ends = [prediction.outcome for prediction in ml.predict(ml.AttentionRisk(data, v))]
+    minima = [end for end in ends if isinstance(end.certificate, MinimumCertificate)]
+    assert minima
+    for end in minima:
+        assert end.proved
+        assert end.proof.startswith("yes, by X Thm 2: ")
+        assert end.proof.endswith("That the flow leads there is computed, not proved")
+
+
+def test_nothing_is_called_proved_that_verify_does_not_confirm(monkeypatch):
+    data, v = (batch[0] for batch in ml.data.sphere_tokens(1, 3, 4, 5, 19))
+    asked = []
+    verify = Certificate.verify
+
+    def refusing(self, *arguments):
+        asked.append(self)
+        return replace(verify(self, *arguments), conditions=(ml.theory.Check("planted", False, "it fails"),))
+
+    for rule in (None, ml.NormalizedGD(1.0), ml.GradientDescent(0.5)):
+        assert ml.predict_limit(data, v, optimizer=rule).outcome.verdict.applies
+        with monkeypatch.context() as patched:
+            patched.setattr(Certificate, "verify", refusing)
+            answer = ml.predict_limit(data, v, optimizer=rule)
+        assert asked
+        assert asked.clear() is None
+        assert not answer.outcome.proved
+        assert answer.certificate is None
+        assert answer.direction is None
+        assert "planted" in answer.outcome.proof
+        assert answer.outcome.proof.startswith("no")
+        assert "Certain" not in answer.why
+
+
+@pytest.mark.parametrize(("limit", "value"), [("VERIFIED_TOKENS", 11), ("VERIFIED_WIDTH", 2)])
+def test_proofs_that_are_too_large_to_verify_at_once_are_called_found(monkeypatch, limit, value):
+    seed, shape = (19, (3, 4, 5)) if limit == "VERIFIED_TOKENS" else (77, (2, 4, 3))
+    data, v = ml.data.sphere_tokens(12, *shape, seed)
+    kind = Certificate if limit == "VERIFIED_TOKENS" else MinimumCertificate
+    monkeypatch.setattr(outcome, limit, value)
+    found = [answer for answer in ml.predict(ml.AttentionRisk(data, v)) if isinstance(answer.certificate, kind)]
+    assert found
+    for answer in found:
+        assert answer.outcome.verdict is None
+        assert not answer.outcome.proved
+        assert answer.outcome.proof.startswith("found in double precision, not verified: by X Thm")
+        assert answer.direction is None
+        assert "Certain" not in answer.why
+        assert answer.certificate.verify().applies
+
+
+class Bold(ml.NormalizedGD):
+    def update(self, gradient, state):
+        step, state = super().update(gradient, state)
+        return np.sign(step), state
+
+
+def test_runs_that_are_not_followed_say_why():
+    data, v = (batch[0] for batch in ml.data.sphere_tokens(1, 2, 5, 4, 3))
+    many = ml.TokenDataset(np.random.default_rng(0).standard_normal((2, 600, 4)), [1, 1])
+    asked = (
+        (data, v, {"loss": OwnLogistic()}, "not for OwnLogistic"),
+        (data, v, {"optimizer": Bold(1.0)}, "Bold"),
+        (many, v, {"max_problems": 1}, "more than 1,000 tokens"),
+        (data, 1e4 * v, {}, "too large"),
+    )
+    for problem, head, options, reason in asked:
+        answer = ml.predict_limit(problem, head, **options)
+        assert answer.outcome is None
+        assert any(reason in note for note in answer.notes)
+        assert reason in str(answer)
