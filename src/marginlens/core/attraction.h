@@ -10,7 +10,7 @@
 enum TubeOutcome : int64_t {
     PROVED = 0,
     SUPPORT_SCORES_HIGHER = 1,  // a token on the margin has at least the score of the selected one
-    DEPENDENT_SUPPORT = 2,      // the rows that carry the margin are linearly dependent
+    DEPENDENT_SUPPORT = 2,      // the rows that carry the margin are linearly dependent, or nearly so
     TIGHT_WITHOUT_WEIGHT = 3,   // a row is on the margin and carries nothing of it
     WEIGHTS_TOO_LARGE = 4,      // tokens that are not selected still have too much of the attention
     OUTWEIGHED = 5,             // tokens of higher score still pull as much as those on the margin
@@ -20,7 +20,12 @@ enum TubeOutcome : int64_t {
 
 constexpr double NO_MULTIPLIER = 1e-9;  // share of the largest multiplier below which a row carries nothing
 constexpr double NO_SLACK = 1e-9;       // by which share of the margin other rows have to be beyond it
+constexpr double NO_PIVOT = 1e-10;      // share of the largest diagonal entry of a Gram matrix below which rows count as dependent
 constexpr double SLOW = 0.1;            // share of R² that the sum over one row may take
+constexpr double ANCHOR_ERROR = 1e-13;  // of q*, over 1/max ‖a‖, times the cube of the smallest pivot; ten times the largest seen
+constexpr double ROOM = 1e-6;           // share of a constant that is left to the rounding of all of this
+constexpr double ROOM_AROUND = 0.01;    // the same of the radius of the ball around the point
+constexpr double EULER = 2.718281828459045;
 constexpr int64_t PAIRWISE_ROWS = 64;   // up to which the spread of the rows is taken over all pairs
 
 // The constants of a tube. `step` bounds the length of a step; `progress` is θ', the least that a unit of mass moves along p̄.
@@ -30,17 +35,17 @@ struct Tube {
 
 struct AttractionRows {
     int64_t m = 0, d;
-    double *a, *along, *wide, *at_anchor, *delta, *multiplier, *slope, *raise, *fall;
+    double *a, *along, *wide, *at_anchor, *delta, *multiplier, *slope, *raise, *fall, *tau;
     int64_t *input;
     double *share_of_others;  // of each input: a bound on the attention that tokens have that are not selected
-    double theta, level, spread, steepness;
+    double theta, level, spread, steepness, anchor_error;
     int64_t n;
 
     AttractionRows(Room &room, int64_t n_inputs, int64_t n_tokens, int64_t width) : d(width), n(n_inputs) {
         const int64_t most = n_inputs * n_tokens;
         a = room.doubles(most * width);
         along = room.doubles(most), wide = room.doubles(most), at_anchor = room.doubles(most), delta = room.doubles(most);
-        multiplier = room.doubles(most), slope = room.doubles(most), raise = room.doubles(most), fall = room.doubles(most);
+        multiplier = room.doubles(most), slope = room.doubles(most), raise = room.doubles(most), fall = room.doubles(most), tau = room.doubles(most);
         input = room.integers(most);
         share_of_others = room.doubles(n_inputs);
     }
@@ -84,8 +89,11 @@ static inline TubeOutcome collect_rows(
 }
 
 // q* with a · q* = log(C_r / λ_r) less its mean for the rows of the margin, C_r = c_i Δ_r: the deviation from the ray at which these rows pull
-// exactly along it. `gram_room` has m² numbers, `right` and `listed` m.
-static inline TubeOutcome find_anchor(AttractionRows &rows, double *anchor, double *gram_room, double *right, int64_t *listed) {
+// exactly along it. The Gram matrix squares the condition of the rows, so its solution is corrected by what it leaves of the equations for
+// the rows themselves. What is left is the rounding of the rows, which their condition multiplies: of each a · q* the lowest value is kept.
+// `gram_room` has m² numbers, `right`, `rest` and `listed` m.
+static inline TubeOutcome find_anchor(
+    AttractionRows &rows, double *anchor, double *gram_room, double *right, double *rest, int64_t *listed) {
     int64_t count = 0;
     rows.level = 0.0;
     for (int64_t r = 0; r < rows.m; r++) {
@@ -97,12 +105,20 @@ static inline TubeOutcome find_anchor(AttractionRows &rows, double *anchor, doub
     gram(rows.a, rows.d, listed, count, 0, gram_room, rows.m);
     double scale = 0.0;
     for (int64_t k = 0; k < count; k++) scale = larger(scale, gram_room[k * rows.m + k]), right[k] -= rows.level;
-    if (!count || cholesky(gram_room, count, rows.m, 1e-13 * scale) >= 0) return DEPENDENT_SUPPORT;
-    solve_factored(gram_room, count, rows.m, right);
+    if (!count || cholesky(gram_room, count, rows.m, NO_PIVOT * scale) >= 0) return DEPENDENT_SUPPORT;
     for (int64_t k = 0; k < rows.d; k++) anchor[k] = 0.0;
-    for (int64_t j = 0; j < count; j++)
-        for (int64_t k = 0; k < rows.d; k++) anchor[k] += right[j] * rows.a[listed[j] * rows.d + k];
-    for (int64_t r = 0; r < rows.m; r++) rows.at_anchor[r] = dot(rows.a + r * rows.d, anchor, rows.d);
+    for (int64_t round = 0; round < 3; round++) {
+        for (int64_t j = 0; j < count; j++) rest[j] = right[j] - dot(rows.a + listed[j] * rows.d, anchor, rows.d);
+        solve_factored(gram_room, count, rows.m, rest);
+        for (int64_t j = 0; j < count; j++)
+            for (int64_t k = 0; k < rows.d; k++) anchor[k] += rest[j] * rows.a[listed[j] * rows.d + k];
+    }
+    const double longest = square_root(scale);
+    double pivot = 1.0;
+    for (int64_t k = 0; k < count; k++) pivot = smaller(pivot, gram_room[k * rows.m + k] / longest);
+    rows.anchor_error = ANCHOR_ERROR * (1.0 / longest + pivot * norm(anchor, rows.d)) / (pivot * pivot * pivot);
+    for (int64_t r = 0; r < rows.m; r++)
+        rows.at_anchor[r] = dot(rows.a + r * rows.d, anchor, rows.d) - rows.wide[r] * rows.anchor_error;
     return PROVED;
 }
 
@@ -156,6 +172,7 @@ static inline TubeOutcome try_tube(AttractionRows &rows, double R, double psi, b
         const double eps = rows.share_of_others[rows.input[r]], raise = rows.raise[r], fall = rows.fall[r], delta = rows.delta[r];
         if (rows.carries(r)) widest_support = larger(widest_support, rows.wide[r]);
         steepest = larger(steepest, rows.wide[r] / rows.along[r]);
+        rows.tau[r] = -1.0;  // not backward
         if (rows.carries(r)) continue;
         const double weight = theta * exp(rows.slope[r] + eps * steepness * raise - rows.level - rows.slack(r) * P - rows.at_anchor[r]);
         if (delta > 0.0 && eps * raise <= delta) {
@@ -170,35 +187,36 @@ static inline TubeOutcome try_tube(AttractionRows &rows, double R, double psi, b
             continue;
         }
         const double tau = weight * (modulus(delta) + eps * larger(raise, fall)) * exp(rows.wide[r] * R) / low;
+        rows.tau[r] = tau;
         backward_along += tau * rows.along[r], backward_wide += tau * rows.wide[r];
         steepest = larger(steepest, rows.wide[r] / rows.slack(r));
     }
-    const double progress = theta - backward_along;
+    const double progress = (1.0 - ROOM) * (theta - backward_along);
     if (!(progress > 0.0)) return OUTWEIGHED;
-    const double A2 = rows.spread * rows.spread / (4.0 * (1.0 - psi));
-    tube.step = step, tube.progress = progress;
-    tube.growth = (step * A2 <= progress ? 0.0 : step * step * A2 / 4.0) + 2.0 * log1p(slow_sum);
     const double e = 0.5 * widest_support * expm1(variation) + forward_wide / low + backward_wide;
-    const double sideways = step > 0.0 && A2 > 0.0 ? e * e / (A2 * psi) : 0.0;
-    tube.growth = (tube.growth + (slow_sum > 0.0 ? sideways : 0.0)) / progress;
+    // A² is no smaller than θ'/h, so that short steps have K = 0 and a finite term of e² where all rows lie on the ray
+    const double A2 = rows.spread * rows.spread / (4.0 * (1.0 - psi));
+    double sideways = step * e * e / (progress * psi), grown = 0.0;
+    if (step * A2 > (1.0 - ROOM) * progress) sideways = e * e / (A2 * psi), grown = step * step * A2 / 4.0;
+    tube.step = step, tube.progress = progress;
+    tube.growth = (1.0 + ROOM) * (grown + 2.0 * log1p(slow_sum) + (slow_sum > 0.0 ? sideways : 0.0)) / progress;
     const double kappa = tube.growth / (2.0 * R);
     if (!(kappa * steepest < 1.0)) return TUBE_TOO_STEEP;
     double rate = INF, backward_integral = 0.0;
     for (int64_t r = 0; r < rows.m; r++) rate = smaller(rate, rows.along[r] - rows.wide[r] * kappa);
     double slowest = smaller(rate, forward_rate);
-    for (int64_t r = 0; r < rows.m && backward_wide > 0.0; r++) {
-        const double eps = rows.share_of_others[rows.input[r]], delta = rows.delta[r];
-        if (rows.carries(r) || (delta > 0.0 && eps * rows.raise[r] <= delta)) continue;
+    for (int64_t r = 0; r < rows.m; r++) {
+        if (rows.tau[r] < 0.0) continue;
         const double decay = rows.slack(r) - rows.wide[r] * kappa;
-        if (!(decay * R > kappa)) return TUBE_TOO_STEEP;  // so that (R + κx) e^(-decay x) falls
-        const double weight = theta * exp(rows.slope[r] + eps * steepness * rows.raise[r] - rows.level - rows.slack(r) * P - rows.at_anchor[r]);
-        const double tau = weight * (modulus(delta) + eps * larger(rows.raise[r], rows.fall[r])) * exp(rows.wide[r] * R) / low;
-        backward_integral += tau * rows.wide[r] * (R / decay + kappa / (decay * decay) + step * R);
+        const double high = R + 2.0 * kappa / (EULER * decay);  // (R + κx) e^(-decay x) falls, or is below high · e^(-decay x / 2)
+        backward_integral += rows.tau[r] * rows.wide[r] *
+                             (decay * R > kappa ? R / decay + kappa / (decay * decay) + step * R : high * (2.0 / decay + step));
         slowest = smaller(slowest, decay);
     }
     double drift = variation * (1.0 / rate + step) + forward_integral + forward_sum * step + backward_integral;
     if (!(slow_sum > 0.0)) drift += 0.5 * sideways * (0.5 / slowest + step);
-    return tube.deviation * tube.deviation + 2.0 * drift / progress <= R * R ? PROVED : TUBE_TOO_NARROW;  // also where the drift is nan
+    const double needed = tube.deviation * tube.deviation + 2.0 * drift / progress;
+    return needed <= (1.0 - ROOM) * R * R ? PROVED : TUBE_TOO_NARROW;  // also where the drift is nan
 }
 
 // The tube of the smallest radius among a few that is proved; else why the last one is not.

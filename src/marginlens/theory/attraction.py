@@ -20,7 +20,7 @@ from marginlens.papers import implements
 from marginlens.runtime.threads import over_problems
 from marginlens.status import Status
 from marginlens.svm import att_svm
-from marginlens.theory.optimality import depends_on_p, directional_margin
+from marginlens.theory.optimality import depends_on_p, directional_margin, rounding_decides, sharp_differences
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
 TOLERANCE = 1e-6  # radius of the ball around a point that a tube has to hold, relative to the point's norm
@@ -40,6 +40,7 @@ class Missing(IntEnum):
     TUBE_TOO_NARROW = 7
     INFEASIBLE = 8
     TIED = 9
+    ROUNDING_DECIDES = 10
 
 
 WORDS: dict[str, dict[str, str]] = json.loads(
@@ -99,9 +100,12 @@ def find_tubes(data: TokenDataset, head: Any, points: Any, optimizer: Any, loss:
     Returns:
         A tube for each, or what is missing.
     """
+    if type(data) is not TokenDataset:
+        raise reject("data", "a TokenDataset itself, not a subclass", type(data).__name__)
     if not (optimizer is None or has_plain_steps(optimizer)):
         raise reject("optimizer", "None for the flow, NormalizedGD(size) or GradientDescent(size)", repr(optimizer))
     part = dependent_part(data, head)
+    left_out = np.zeros(len(data), dtype=np.bool_) if part is data else rounding_decides(data, head).any(axis=-1)
     points = np.ascontiguousarray(points, dtype=np.float64)
     at = directional_margin(part, np.where(np.any(points, axis=-1, keepdims=True), points, 1.0))
     solution = att_svm(part, at.selected)
@@ -114,8 +118,8 @@ def find_tubes(data: TokenDataset, head: Any, points: Any, optimizer: Any, loss:
     problem, row = np.nonzero(pairs[..., 0] >= 0)
     places = (problem, pairs[problem, row, 0], pairs[problem, row, 2])
     multipliers[places] = np.where(solved[problem], solution.multipliers[problem, row] / norm[problem], 0.0)
-    scores = np.where(part.mask, part.finite_scores(head), 0.0)
-    chosen = np.take_along_axis(scores, at.selected[..., None], axis=-1)[..., 0]
+    chosen = np.take_along_axis(part.scores(head), at.selected[..., None], axis=-1)[..., 0]
+    difference, near = sharp_differences(part, head, at.selected)
     log_slope = slope_of(loss, chosen).log - np.log(part.n_inputs)
     blur = TOLERANCE * np.maximum(length(points), 1e-300)
     anchor, outcome = np.empty_like(points), np.empty(len(part), dtype=np.int64)
@@ -123,7 +127,7 @@ def find_tubes(data: TokenDataset, head: Any, points: Any, optimizer: Any, loss:
     over_problems(
         core.find_tubes,
         len(part),
-        *map(np.ascontiguousarray, (part.K, scores, part.lengths, at.selected, log_slope)),
+        *map(np.ascontiguousarray, (part.K, -difference, part.lengths, at.selected, log_slope)),
         STEEPNESS[type(loss)],
         *map(np.ascontiguousarray, (multipliers, direction, 1.0 / norm, points, blur)),
         int(type(optimizer) is NormalizedGD),
@@ -132,7 +136,8 @@ def find_tubes(data: TokenDataset, head: Any, points: Any, optimizer: Any, loss:
         constants,
         outcome,
     )
-    outcome = np.where(solved, np.where(at.unique, outcome, Missing.TIED), Missing.INFEASIBLE)
     support = multipliers > 1e-9 * multipliers.max(axis=(-2, -1), keepdims=True)
     support &= multipliers > 0.0
+    outcome = np.where(left_out | (support & near).any(axis=(-2, -1)), Missing.ROUNDING_DECIDES, outcome)
+    outcome = np.where(solved, np.where(at.unique, outcome, Missing.TIED), Missing.INFEASIBLE)
     return Tubes(outcome, at.selected, direction, anchor, 1.0 / norm, support, blur, *constants.T)

@@ -26,6 +26,7 @@ from marginlens.svm import MarginSolution, att_svm
 from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
 
 SCORE_RTOL = 1e-12  # error of a score, relative to the sum of |v_j x_j| over coordinates, that rounding alone can make
+_CANCELS = 1e-6  # share of these sums below which the difference of two scores has lost too many digits for a proof
 _MAX_LOG = 700.0  # logarithms below this in modulus belong to numbers that a double holds with all its digits
 _NUMBERS_AT_ONCE = 4_000_000  # entries of the constraint matrices that one batch of problems may hold
 
@@ -101,29 +102,34 @@ def _has_one_key(data: TokenDataset) -> BoolArray:
     return np.asarray(np.all(np.equal(data.K, data.K[..., :1, :]).all(axis=-1) | ~data.mask, axis=-1))
 
 
-def near_ties(data: TokenDataset, head: Any, selected: ArrayLike) -> BoolArray:
-    """Which tokens score within `score_blur` of the selected one without an exact tie, (…, n_inputs, n_tokens).
+def sharp_differences(data: TokenDataset, head: Any, selected: ArrayLike) -> tuple[FloatArray, BoolArray]:
+    r""":math:`\gamma_{i\alpha_i} - \gamma_{it}` to nearly all digits, and which of them are near ties, both (…, n_inputs, n_tokens).
 
-    Exact are the sums of products of the given doubles. In double precision rounding decides which of two such tokens scores higher.
+    Differences that lose digits to cancellation are computed exactly from the given doubles. A near tie is not zero, but within
+    `score_blur`: in double precision rounding decides which of the two tokens scores higher.
     """
-    difference, other = score_differences(data, head, selected)
+    blurred, other = score_differences(data, head, selected)
     alpha, v = data.selection(selected), data.head(head)
-    chosen = np.take_along_axis(data.X, alpha[..., None, None], axis=-2)
-    near = other & (difference == 0.0) & np.any((chosen != data.X) & (v[..., None, None, :] != 0.0), axis=-1)
-    for *at, t in np.argwhere(near).tolist():
-        problem = tuple(at[:-1])
-        terms = zip(data.X[(*at, t)].tolist(), chosen[(*at, 0)].tolist(), v[problem].tolist(), strict=True)
-        near[(*at, t)] = sum(Fraction(weight) * (Fraction(x) - Fraction(y)) for x, y, weight in terms) != 0
-    return near
+    scores, size = np.where(data.mask, data.finite_scores(head), 0.0), score_blur(data, head) / SCORE_RTOL
+    chosen, size_chosen = (np.take_along_axis(array, alpha[..., None], axis=-1) for array in (scores, size))
+    difference = chosen - scores
+    token = np.take_along_axis(data.X, alpha[..., None, None], axis=-2)
+    for *at, t in np.argwhere(other & (np.abs(difference) <= _CANCELS * (size_chosen + size))).tolist():
+        x, z, weights = data.X[(*at, t)], token[(*at, 0)], v[tuple(at[:-1])]
+        read = (x != z) & (weights != 0.0)
+        terms = zip(x[read].tolist(), z[read].tolist(), weights[read].tolist(), strict=True)
+        exact = sum((Fraction(weight) * (Fraction(b) - Fraction(a)) for a, b, weight in terms), Fraction(0))
+        difference[(*at, t)] = float(exact * int(data.y[tuple(at)]))
+    return difference, other & (blurred == 0.0) & (difference != 0.0)
 
 
 def rounding_decides(data: TokenDataset, head: Any) -> BoolArray:
     """Which inputs have different keys and scores that all tie within `score_blur`, but not exactly, (…, n_inputs).
 
-    `depends_on_p` takes the output of such an input for a constant. In exact arithmetic it depends on p, and after enough steps it may
+    `depends_on_p` takes the output of such an input for a constant. Exact steps depend on it, and after enough of them it may
     decide where training ends: no theorem about the other inputs alone is proved of the whole problem.
     """
-    near = near_ties(data, head, data.optimal(head)).any(axis=-1)
+    near = sharp_differences(data, head, data.optimal(head))[1].any(axis=-1)
     return np.asarray(near & ~_has_one_key(data) & ~depends_on_p(data, head))
 
 

@@ -74,7 +74,7 @@ DOOR find_tubes(
     const int64_t most = n_inputs * n_tokens;
     Room room;
     AttractionRows rows(room, n_inputs, n_tokens, d);
-    double *gram_room = room.doubles(most * most), *right = room.doubles(most);
+    double *gram_room = room.doubles(most * most), *right = room.doubles(most), *rest = room.doubles(most);
     int64_t *listed = room.integers(most);
     if (room.failed) return OUT_OF_MEMORY;
     rows.steepness = steepness;
@@ -86,7 +86,7 @@ DOOR find_tubes(
         TubeOutcome found = collect_rows(
             rows, keys + b * most * d, scores + b * most, lengths + b * n_inputs, selected + b * n_inputs, log_slope + b * n_inputs,
             multipliers + b * most, direct, margin[b], n_tokens);
-        if (found == PROVED) found = find_anchor(rows, q, gram_room, right, listed);
+        if (found == PROVED) found = find_anchor(rows, q, gram_room, right, rest, listed);
         if (found == PROVED) {
             const double along = dot(point, direct, d);
             double squares = 0.0;
@@ -94,7 +94,8 @@ DOOR find_tubes(
                 const double beside = point[k] - along * direct[k] - q[k];
                 squares += beside * beside;
             }
-            tube.along = along - blur[b], tube.deviation = square_root(squares) + blur[b];
+            const double around = (1.0 + ROOM_AROUND) * blur[b];
+            tube.along = along - around, tube.deviation = square_root(squares) + around + rows.anchor_error;
             rows.spread = spread_of(rows);
             found = find_tube(rows, normalized != 0, size, tube);
         }
