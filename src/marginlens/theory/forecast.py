@@ -74,10 +74,11 @@ def forecast(proof: Certificate, steps: Any) -> Forecast:
     motion = _limiting_motion(proof, law, rows)
     if isinstance(proof.optimizer, GradientDescent):
         along = _plain_steps(proof, law, rows, asked)
-        distance = motion.distance_where(along.predicted - proof.along - proof.tolerance)
+        distance = motion.distance_where(along.predicted - _along(proof))
     else:
         along = _steps_of_one_length(proof, rows, asked, motion)
         distance = motion.distance_after(asked * getattr(proof.optimizer, "size", 1.0))
+    along = along._replace(predicted=np.clip(along.predicted, along.low, along.high))
     anchor = float(length(law.offset))
     farthest = anchor + np.sqrt(proof.radius**2 + proof.growth * (along.high - proof.along))
     nearest = np.maximum(0.0, 2.0 * anchor - farthest)
@@ -90,6 +91,11 @@ def forecast(proof: Certificate, steps: Any) -> Forecast:
     widest = anchor + np.sqrt(proof.radius**2 + proof.growth * (worst - proof.along))
     angle = Range(np.arctan2(distance, along.predicted), np.arctan2(nearest, along.high), np.arctan2(widest, worst))
     return Forecast(asked, along, norm, angle)
+
+
+def _along(proof: Certificate) -> float:
+    """p̄·p at the point, the middle of the ball that the proof is for."""
+    return float(proof.point @ proof.direction)
 
 
 class _Rows(NamedTuple):
@@ -159,7 +165,7 @@ def _limiting_motion(proof: Certificate, law: ResidualLaw, rows: _Rows) -> _Moti
 
 def _steps_of_one_length(proof: Certificate, rows: _Rows, asked: FloatArray, motion: _Motion) -> Range:
     """P after normalised steps, or along the flow: a step of length h adds hθ'/√(θ'² + y²) at least, and h at most."""
-    lengths, first = asked * getattr(proof.optimizer, "size", 1.0), proof.along + proof.tolerance
+    lengths, first = asked * getattr(proof.optimizer, "size", 1.0), _along(proof)
     sideways = np.max(rows.wide) + (proof.margin - proof.progress) * np.max(rows.wide / rows.toward)
     least = proof.progress / np.hypot(proof.progress, sideways)
     return Range(first + motion.along_after(lengths), proof.along + least * lengths, first + proof.tolerance + lengths)
@@ -180,14 +186,13 @@ def _plain_steps(proof: Certificate, law: ResidualLaw, rows: _Rows, asked: Float
         np.exp(rows.log_slope + steepness * eps * raised) * (np.abs(delta) + eps * np.maximum(raised, fallen)) * near
     )
     rate = float(np.min(rows.toward - rows.wide * proof.growth / (2.0 * R)))
-    most = rate * size * float(bound @ rows.toward) * np.exp(rate * size * float(bound @ length(rows.a)))
+    longest = size * float(bound @ length(rows.a))  # of the steps
+    log_most = np.log(rate * size * float(bound @ rows.toward)) + rate * longest
     shares = law.multipliers[law.carrying] / np.sum(law.multipliers[law.carrying])
     level = float(shares @ law.log_ratio[law.carrying]) - np.log(proof.data.n_inputs * theta)  # ρ̄
     with np.errstate(divide="ignore"):
-        grown = np.log(size * asked) + level
-    first = proof.along + proof.tolerance
-    return Range(
-        np.logaddexp(theta * first, np.log(theta) + grown) / theta,
-        np.logaddexp(theta * proof.along, np.log(proof.progress) - np.max(below) + grown) / theta,
-        first + proof.tolerance + np.log1p(most * asked) / rate,
-    )
+        log_asked = np.log(asked)
+    grown, first = np.log(size) + log_asked + level, _along(proof)
+    low = np.logaddexp(theta * proof.along, np.log(proof.progress) - np.max(below) + grown) / theta
+    high = first + proof.tolerance + np.minimum(np.logaddexp(0.0, log_most + log_asked) / rate, longest * asked)
+    return Range(np.logaddexp(theta * first, np.log(theta) + grown) / theta, low, high)
