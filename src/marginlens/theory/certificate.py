@@ -1,4 +1,4 @@
-"""Certificates that a direction is the limit: a point of a run, a tube around it, and a check of the proof in interval arithmetic."""
+"""Certificates that a direction is the limit: a point of a run, a tube around it, and a check of the whole proof."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from marginlens.data.tokens import TokenDataset
 from marginlens.directions import length
-from marginlens.errors import reject, whole_number
+from marginlens.errors import NOT_NUMBERS, InputError, reject, whole_number
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.optimizers.gradient_descent import has_plain_steps
@@ -23,11 +23,11 @@ from marginlens.runtime.files import read_result, write_result
 from marginlens.theory.assumptions import Check, TheoremVerdict
 from marginlens.theory.attraction import SENTENCES, STEEPNESS, WORDS, Missing, Tubes, find_tubes
 from marginlens.theory.forecast import Forecast, forecast
-from marginlens.theory.intervals import Exact, Proving, distance_after, slope_in
+from marginlens.theory.intervals import Proving, distance_after
+from marginlens.theory.tube_conditions import tube_conditions
 from marginlens.typing import Axes, FloatArray, IntArray
 
-_PROGRESS_LEFT = 0.99  # of θ', so that the number holds with room to spare
-_SLOW = 0.1  # share of R² up to which what a row adds is summed up; beyond it the tube grows instead
+_LARGEST = np.finfo(np.float64).max
 _LOSSES: dict[str, type[Loss]] = {kind.__name__: kind for kind in (Logistic, Exponential, CorrelationLoss)}
 
 
@@ -82,13 +82,19 @@ class Proof(Result, Tabular):
         """A certificate that `save` wrote. What it says is to be checked by `verify`."""
         names = cls._numbers()
         needed = ("X", "y", "head", "loss", *cls.steps, *names)
-        arrays = read_result(path, cls.format, f"a .npz file that {cls.__name__}.save wrote", needed)
-        data, head, loss = _problem_of(arrays)
-        read: dict[str, Any] = {name: arrays[name] if arrays[name].ndim else float(arrays[name]) for name in names}
-        if cls.steps:
-            size = float(arrays["size"])
-            plain = GradientDescent(size) if size > 0.0 else None
-            read["optimizer"] = NormalizedGD(size) if arrays["normalized"] else plain
+        expected = f"a .npz file that {cls.__name__}.save wrote"
+        arrays = read_result(path, cls.format, expected, needed)
+        try:
+            data, head, loss = _problem_of(arrays)
+            read: dict[str, Any] = {name: arrays[name] if arrays[name].ndim else float(arrays[name]) for name in names}
+            if cls.steps:
+                size = float(arrays["size"])
+                plain = GradientDescent(size) if size > 0.0 else None
+                read["optimizer"] = NormalizedGD(size) if arrays["normalized"] else plain
+        except InputError:
+            raise
+        except NOT_NUMBERS as problem:
+            raise reject("path", expected, "one whose arrays do not fit together") from problem
         return cls(data=data, head=head, loss=loss, **read)
 
     @classmethod
@@ -155,23 +161,22 @@ class Certificate(Proof):
     def steps_words(self) -> str:
         """What moves: the flow or the steps, in words."""
         kind = "flow" if self.optimizer is None else type(self.optimizer).__name__
-        return WORDS["moving"].get(kind, kind).format(size=f"{self.size:g}")
+        return WORDS["moving"][kind].format(size=f"{self.size:g}")
 
     def requirements(self) -> Iterator[tuple[str, bool, str]]:
         """What the theorem asks of each field, as for every proof."""
         yield from super().requirements()
         data = self.data
-        yield "share", self.share < 1.0, "a number below 1"
+        yield "share", self.share < 1.0, "below 1"
         yield "along", _is_number(self.along), "a finite number"
         yield "direction", _is_vector(self.direction, data.d_key), f"{data.d_key} finite numbers"
         expected = "None for the flow, NormalizedGD(size) or GradientDescent(size)"
-        yield "optimizer", self.optimizer is None or has_plain_steps(self.optimizer), expected
+        size = getattr(self.optimizer, "size", 0.0)
+        yield "optimizer", self.optimizer is None or (_is_number(size) and has_plain_steps(self.optimizer)), expected
         selected, support = self.selected, self.support
         yield "selected", _are_indices(selected, (data.n_inputs,), data.lengths), "a token of every input"
-        is_list = _are_indices(
-            support, (len(support), 2) if np.ndim(support) else (), np.array([data.n_inputs, 1 << 62])
-        )
-        yield "support", is_list and len(support) > 0, "pairs of an input and a token"
+        shape = (max(1, np.size(support) // 2), 2)
+        yield "support", _are_indices(support, shape, np.array([data.n_inputs, data.n_tokens])), "inputs and tokens"
         i, t = support.T
         yield "support", bool((t < data.lengths[i]).all() and (t != selected[i]).all()), "tokens that are not selected"
         yield "support", len(np.unique(support, axis=0)) == len(support), "tokens that are named once"
@@ -193,24 +198,26 @@ class Certificate(Proof):
         """Recompute every inequality of the proof from the data, in exact products of the given numbers and intervals for the rest.
 
         It shares no code with the search that found the tube: inner products are exact integers, the max-margin direction is solved for in
-        intervals of 300 bits, and a condition holds only where it does for every number of its interval.
+        intervals of 300 bits, and a condition holds only if it does for every number of its interval. Every field is checked: a certificate
+        with a number that the theorem does not allow, or that the data do not confirm, gives a verdict with a condition that fails.
 
         Args:
             n_steps: take the steps that led to the point again, too, in intervals: so many from `start` have to end within the tolerance
                 of it. Then nothing is left to believe of the run; it takes milliseconds a step. start: (d_key,), zero if left out.
         """
         whole_number(n_steps, "n_steps", at_least=0)
-        checks = list(self.refused()) or _conditions(self)
-        if n_steps and not self.refused():
+        refused = self.refused()
+        checks = list(refused) or tube_conditions(self)
+        if n_steps and not refused:
             if self.optimizer is None:
                 raise reject("n_steps", "0 for a proof about the gradient flow, which takes no steps", str(n_steps))
-            proving = Proving()
-            distance = distance_after(
-                proving, self, self.data.point(np.zeros(self.data.d_key) if start is None else start, "start"), n_steps
-            )
-            proving.demand(f"{n_steps:,} exact steps lead to the point", distance, proving.iv.mpf(self.tolerance))
+            begin, proving = self.data.point(np.zeros(self.data.d_key) if start is None else start, "start"), Proving()
+            with proving.until_refuted():
+                distance = distance_after(proving, self, begin, n_steps)
+                proving.demand(f"{n_steps:,} exact steps lead to the point", distance, proving.iv.mpf(self.tolerance))
             checks += proving.checks
-        return TheoremVerdict("X Thm 1", tuple(checks), f"{self.steps_words} cannot end elsewhere")
+        conclusion = "" if refused else f"{self.steps_words} cannot end elsewhere"
+        return TheoremVerdict("X Thm 1", tuple(checks), conclusion)
 
     def _headline(self) -> Headline:
         return Headline("proved", f"from norm {self.norm:.4g} on {self.steps_words} cannot end elsewhere.", True)
@@ -228,16 +235,16 @@ def _is_one_problem(data: TokenDataset) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, float | int) and bool(abs(value) <= np.finfo(np.float64).max)
+    return isinstance(value, float | int) and type(value) is not bool and bool(abs(value) <= _LARGEST)
 
 
 def _is_vector(value: Any, size: int) -> bool:
-    is_real = isinstance(value, np.ndarray) and value.dtype == np.float64
+    is_real = type(value) is np.ndarray and value.dtype == np.float64
     return is_real and value.shape == (size,) and bool(np.isfinite(value).all())
 
 
 def _are_indices(value: Any, shape: tuple[int, ...], below: IntArray) -> bool:
-    is_whole = isinstance(value, np.ndarray) and np.issubdtype(value.dtype, np.integer)
+    is_whole = type(value) is np.ndarray and np.issubdtype(value.dtype, np.integer)
     return is_whole and value.shape == shape and bool(np.all((value >= 0) & (value < below)))
 
 
@@ -259,7 +266,7 @@ def certificate_of(
     data: TokenDataset, head: FloatArray, loss: Loss, optimizer: Any, point: FloatArray, tubes: Tubes, j: int
 ) -> Certificate:
     """The certificate of the j-th of some tubes, for its problem."""
-    names = ("margin", "along", "deviation", "radius", "growth", "share")
+    names = ("margin", "along", "deviation", "radius", "growth", "share", "progress")
     return Certificate(
         data=data,
         head=head,
@@ -270,7 +277,6 @@ def certificate_of(
         tolerance=float(tubes.blur[j]),
         optimizer=optimizer,
         direction=tubes.direction[j],
-        progress=_PROGRESS_LEFT * float(tubes.progress[j]),
         **{name: float(getattr(tubes, name)[j]) for name in names},
     )
 
@@ -297,146 +303,3 @@ def certify(
             "point", expected, f"one of norm {float(length(p)):.4g} at which {SENTENCES[Missing(tubes.missing[0])]}"
         )
     return certificate_of(data, v, risk_loss, optimizer, p, tubes, 0)
-
-
-# ---- the proof in intervals
-
-
-def _conditions(proof: Certificate) -> list[Check]:
-    """The inequalities of docs/proofs/attraction.md, in its order and letters."""
-    proving = Proving()
-    iv, number, demand, largest = proving.iv, proving.number, proving.demand, proving.largest
-
-    # rows a = k_α - k_t and their score differences Δ, of the inputs whose output depends on p
-    data, alpha = proof.data, [int(t) for t in proof.selected]
-    scores = Exact.of(data.X) @ Exact.of(proof.head)
-    signed = Exact(scores.whole * data.y.astype(np.int64).astype(object)[:, None], scores.power)
-    keys = Exact.of(data.K)
-    places = []
-    for i in range(data.n_inputs):
-        real = range(int(data.lengths[i]))
-        varies = len({signed.whole[i, t] for t in real}) > 1 and len({tuple(keys.whole[i, t]) for t in real}) > 1
-        places += [(i, t) for t in real if varies and t != alpha[i]]
-    if not places:
-        return proving.refused("something to select", "no input depends on p")
-    a = Exact(np.array([keys.whole[i, alpha[i]] - keys.whole[i, t] for i, t in places]), keys.power)
-    point = Exact.of(proof.point)
-    gram, at_point = Exact(a.whole @ a.whole.T, 2 * a.power), a @ point
-    m = range(len(places))
-    G = [[number(gram, r, s) for s in m] for r in m]
-    delta = [number(Exact(signed.whole[i, alpha[i]] - signed.whole[i, t], signed.power)) for i, t in places]
-    carrying = {(int(i), int(t)) for i, t in proof.support}
-    support = [r for r in m if places[r] in carrying]
-    if len(support) < len(carrying):
-        return proving.refused("support", "an input whose output does not depend on p is among those on the margin")
-
-    # p^mm = Σ μ a with a·p^mm = 1 on the support, θ = 1/‖p^mm‖, and multipliers λ with Σ λ a = p̄
-    solve = proving.solver([[G[r][s] for s in support] for r in support])
-    mu = solve([iv.mpf(1) for _ in support])
-    if any(not weight > 0 for weight in mu) or any(not delta[r] > 0 for r in support):
-        return proving.refused("support", "a multiplier or a score difference on the margin is not positive")
-    theta = 1 / iv.sqrt(sum(mu, iv.mpf(0)))
-    lam = [weight * theta for weight in mu]
-
-    def over_support(r: int, weights: Any) -> Any:
-        return sum((weight * G[r][s] for weight, s in zip(weights, support, strict=True)), iv.mpf(0))
-
-    along = [theta if r in support else over_support(r, lam) for r in m]
-    others = [r for r in m if r not in support]
-    slack = {r: along[r] - theta for r in others}
-    within = [places[r] for r in others if not slack[r] > 0]
-    if within:
-        i, t = within[0]
-        return proving.refused("beyond the margin", f"token {t} of input {i} is not beyond the margin")
-    wide = [iv.sqrt(proving.not_negative(G[r][r] - along[r] ** 2)) for r in m]
-
-    # the anchor q* = Σ y a with a·q* = log(C/λ) - ρ̄ on the support
-    n = data.n_inputs
-    slope = {i: slope_in(iv, proof.loss, number(Exact(signed.whole[i, alpha[i]], signed.power))) / n for i in range(n)}
-    rho = [iv.log(slope[places[r][0]] * delta[r] / weight) for r, weight in zip(support, lam, strict=True)]
-    level = theta * sum((weight * value for weight, value in zip(lam, rho, strict=True)), iv.mpf(0))
-    y = solve([value - level for value in rho])
-    at_anchor = [over_support(r, y) for r in m]
-    tolerance = iv.mpf(proof.tolerance)
-    toward = [number(at_point, s) for s in support]
-    P = sum((weight * value for weight, value in zip(lam, toward, strict=True)), iv.mpf(0))
-    squared_anchor = sum((weight * at_anchor[s] for weight, s in zip(y, support, strict=True)), iv.mpf(0))
-    across = sum((weight * value for weight, value in zip(y, toward, strict=True)), iv.mpf(0))
-    W = proving.not_negative(number(point @ point) - P**2 - 2 * across + squared_anchor)
-    P, deviation = P - tolerance, iv.sqrt(W) + tolerance
-
-    # the bounds at radius R
-    R, psi = iv.mpf(proof.radius), iv.mpf(proof.share)
-    steepness = iv.mpf(STEEPNESS[type(proof.loss)])
-    near = [iv.exp(wide[r] * R - along[r] * P - at_anchor[r]) for r in m]
-    inputs = sorted({i for i, _ in places})
-    eps = {i: sum((near[r] for r in m if places[r][0] == i), iv.mpf(0)) for i in inputs}
-    raised = {i: largest([iv.mpf(0), *(delta[r] for r in m if places[r][0] == i)]) for i in inputs}
-    fallen = {i: largest([iv.mpf(0), *(-delta[r] for r in m if places[r][0] == i)]) for i in inputs}
-    of = [places[r][0] for r in m]
-    if not demand("attention on other tokens", largest(eps.values()), iv.mpf(1)):
-        return proving.checks
-    if not demand(
-        "scores on the margin stay lower", largest(eps[of[r]] * raised[of[r]] / delta[r] for r in support), iv.mpf(1)
-    ):
-        return proving.checks
-    high = largest(eps[of[r]] * (steepness * raised[of[r]] + fallen[of[r]] / delta[r]) for r in support)
-    low = largest(
-        eps[of[r]] * steepness * fallen[of[r]]
-        - iv.log(1 - eps[of[r]])
-        - iv.log(1 - eps[of[r]] * raised[of[r]] / delta[r])
-        for r in support
-    )
-    variation = high + low
-    pull = [slope[of[r]] * iv.exp(steepness * eps[of[r]] * raised[of[r]]) for r in m]
-    bound = [abs(delta[r]) + eps[of[r]] * largest([raised[of[r]], fallen[of[r]]]) for r in m]
-    forward = [r for r in others if delta[r] > 0 and eps[of[r]] * raised[of[r]] < delta[r]]
-    backward = [r for r in others if r not in forward]
-    mass = {r: theta * pull[r] * iv.exp(-level - slack[r] * P - at_anchor[r]) for r in others}
-    o = {r: mass[r] * (delta[r] + eps[of[r]] * fallen[of[r]]) for r in forward}
-    tau = {r: mass[r] * bound[r] * iv.exp(wide[r] * R + low) for r in backward}
-    lost = sum((tau[r] * along[r] for r in backward), iv.mpf(0))
-    if not demand("tokens of higher score pull less", lost, theta):
-        return proving.checks
-    progress = theta - lost
-    if not demand("progress", iv.mpf(proof.progress), progress):
-        return proving.checks
-    if isinstance(proof.optimizer, NormalizedGD):
-        step = iv.mpf(proof.optimizer.size)
-    else:
-        size = iv.mpf(getattr(proof.optimizer, "size", 0.0))
-        step = size * sum((pull[r] * bound[r] * near[r] * iv.sqrt(G[r][r]) for r in m), iv.mpf(0))
-    lower = [r for r in m if delta[r] > 0]
-    apart = [G[r][r] + G[s][s] - 2 * G[r][s] - (along[r] - along[s]) ** 2 for r in lower for s in lower if s < r]
-    spread = iv.sqrt(proving.not_negative(largest([iv.mpf(0), *apart])))
-    if len(places) > 64:
-        spread = 2 * largest(wide[r] for r in lower)
-    A2 = spread**2 / (4 * (1 - psi))
-    slow = [r for r in forward if not o[r] < iv.mpf(_SLOW) * R**2 * theta * slack[r]]
-    fading = [r for r in forward if r not in slow]
-    widest = largest(wide[r] for r in support)
-    e = widest * (iv.exp(variation) - 1) / 2 + sum((o[r] * wide[r] for r in forward), iv.mpf(0)) * iv.exp(low)
-    e += sum((tau[r] * wide[r] for r in backward), iv.mpf(0))
-    sideways = e**2 / (A2 * psi) if step.b > 0 and spread.b > 0 else iv.mpf(0)
-    growth = iv.mpf(0) if step * A2 <= progress else step**2 * A2 / 4
-    growth += 2 * iv.log(1 + sum((o[r] for r in slow), iv.mpf(0)))
-    growth = (growth + (sideways if slow else 0)) / progress
-    kappa = growth / (2 * R)
-    if not demand("the tube stays ahead", largest(kappa * wide[r] / along[r] for r in m), iv.mpf(1)):
-        return proving.checks
-    decay = {r: slack[r] - wide[r] * kappa for r in backward}
-    if backward and not demand(
-        "the tube stays beside", largest(kappa * (wide[r] + 1 / R) / slack[r] for r in backward), iv.mpf(1)
-    ):
-        return proving.checks
-    rate = proving.smallest([along[r] - wide[r] * kappa for r in m])
-    drift = variation * (1 / rate + step)
-    drift += sum((o[r] * (1 / slack[r] + step) for r in fading), iv.mpf(0))
-    drift += sum(
-        (tau[r] * wide[r] * (R / decay[r] + kappa / decay[r] ** 2 + step * R) for r in backward),
-        iv.mpf(0),
-    )
-    slowest = proving.smallest([rate, *(slack[r] for r in fading), *decay.values()])
-    drift += 0 if slow else sideways / 2 * (1 / (2 * slowest) + step)
-    demand("the drift fits into the tube", deviation**2 + 2 * drift / progress, R**2)
-    return proving.checks

@@ -13,9 +13,9 @@ from marginlens.losses.margin import Exponential, Logistic, Loss
 from marginlens.papers import implements
 from marginlens.result import Headline
 from marginlens.risk import AttentionRisk
-from marginlens.theory.assumptions import Check, TheoremVerdict
+from marginlens.theory.assumptions import TheoremVerdict
 from marginlens.theory.certificate import Proof
-from marginlens.theory.intervals import Exact, Proving, slope_in
+from marginlens.theory.minimum_conditions import minimum_conditions
 from marginlens.typing import FloatArray
 
 TOLERANCE = 1e-9  # radius of the ball of points that the proof is for, relative to the point's norm
@@ -42,7 +42,7 @@ class MinimumCertificate(Proof):
     @implements("X", "Thm 2")
     def verify(self) -> TheoremVerdict:
         """Recompute every inequality of the proof from the data, in exact products and intervals of 300 bits."""
-        checks = self.refused() or tuple(_conditions(self))
+        checks = self.refused() or tuple(minimum_conditions(self))
         return TheoremVerdict("X Thm 2", checks, "the gradient flow ends at a finite minimum")
 
     def _headline(self) -> Headline:
@@ -74,9 +74,9 @@ def certify_minimum(data: TokenDataset, head: FloatArray, loss: Loss, point: Flo
 
 def _loss_bounds(loss: Loss, low: float) -> tuple[float, float, float]:
     """Bounds on |ℓ'|, ℓ'' and |ℓ'''| for margins from `low` on."""
-    if isinstance(loss, Logistic):
+    if type(loss) is Logistic:
         return 1.0 / (1.0 + float(np.exp(low))), 0.25, 0.1
-    return (float(np.exp(-low)),) * 3 if isinstance(loss, Exponential) else (1.0, 0.0, 0.0)
+    return (float(np.exp(-low)),) * 3 if type(loss) is Exponential else (1.0, 0.0, 0.0)
 
 
 def _third_bound(data: TokenDataset, head: Any, loss: Loss, p: FloatArray, radius: float) -> float:
@@ -94,77 +94,3 @@ def _third_bound(data: TokenDataset, head: Any, loss: Loss, p: FloatArray, radiu
         slope = 2.0 * eps * span * D
         total += first * _THIRD * eps * span * D**3 + 3.0 * second * slope**2 * D + third * slope**3
     return total / data.n_inputs
-
-
-def _conditions(proof: MinimumCertificate) -> list[Check]:
-    """The inequalities of X Theorem 2 in intervals."""
-    proving = Proving()
-    iv, number = proving.iv, proving.number
-    data, d = proof.data, proof.data.d_key
-    keys, point = Exact.of(data.K), Exact.of(proof.point)
-    scores = Exact.of(data.X) @ Exact.of(proof.head)
-    logits = keys @ point
-    radius = iv.mpf(proof.radius)
-    zero = iv.mpf(0)
-    hessian, gradient, third = [[zero] * d for _ in range(d)], [zero] * d, zero
-    for i, count in enumerate(data.lengths.tolist()):
-        sign = int(data.y[i])
-        gamma = [sign * number(scores, i, t) for t in range(count)]
-        best = max(range(count), key=lambda t: logits.whole[i, t])
-        gaps = [number(Exact(logits.whole[i, best] - logits.whole[i, t], logits.power)) for t in range(count)]
-        weights = [iv.exp(-gap) for gap in gaps]
-        mass = sum(weights, zero)
-        shares = [weight / mass for weight in weights]
-        mean = sum((s * g for s, g in zip(shares, gamma, strict=True)), zero)
-        rows = [
-            [number(Exact(keys.whole[i, t, k] - keys.whole[i, best, k], keys.power)) for k in range(d)]
-            for t in range(count)
-        ]
-        centre = [sum((shares[t] * rows[t][k] for t in range(count)), zero) for k in range(d)]
-        moved = [[rows[t][k] - centre[k] for k in range(d)] for t in range(count)]
-        pull = [shares[t] * (gamma[t] - mean) for t in range(count)]
-        slopes = [sum((pull[t] * moved[t][k] for t in range(count)), zero) for k in range(d)]
-        first, second = _loss_derivatives(iv, proof.loss, mean)
-        for k in range(d):
-            gradient[k] += first * slopes[k]
-            for j in range(k + 1):
-                bent = sum((pull[t] * moved[t][k] * moved[t][j] for t in range(count)), zero)
-                hessian[k][j] += first * bent + second * slopes[k] * slopes[j]
-        between = [
-            iv.sqrt(sum(((rows[s][k] - rows[t][k]) ** 2 for k in range(d)), zero))
-            for s in range(count)
-            for t in range(s)
-        ]
-        away = [iv.sqrt(sum((entry**2 for entry in rows[t]), zero)) for t in range(count)]
-        near = sum((iv.exp(away[t] * radius - gaps[t]) for t in range(count) if t != best), zero)
-        eps, D = iv.mpf(min(near.b, 1)), proving.largest(between)
-        span = proving.largest(gamma) - proving.smallest(gamma)
-        bounds = _loss_interval_bounds(iv, proof.loss, proving.smallest(gamma))
-        slope = 2 * eps * span * D
-        third += bounds[0] * iv.mpf(_THIRD) * eps * span * D**3 + 3 * bounds[1] * slope**2 * D + bounds[2] * slope**3
-    n, curvature = data.n_inputs, iv.mpf(proof.curvature)
-    shift = curvature + radius * third / n
-    matrix = [[hessian[max(k, j)][min(k, j)] / n - (shift if k == j else 0) for j in range(d)] for k in range(d)]
-    upper, _ = proving.eliminated(matrix)
-    if any(not upper[k][k] > 0 for k in range(d)):
-        return proving.refused("convex in the ball", "a second derivative may fall below the curvature")
-    proving.demand("convex in the ball", curvature, curvature + proving.smallest([upper[k][k] for k in range(d)]))
-    size = iv.sqrt(sum((entry**2 for entry in gradient), zero)) / n
-    proving.demand("the minimum is in the ball", iv.mpf(proof.tolerance) + 2 * size / curvature, radius)
-    return proving.checks
-
-
-def _loss_derivatives(iv: Any, loss: Loss, margin: Any) -> tuple[Any, Any]:
-    """ℓ' and ℓ'' at a margin."""
-    slope = slope_in(iv, loss, margin)
-    if isinstance(loss, Logistic):
-        return -slope, slope * (1 - slope)
-    return -slope, slope if isinstance(loss, Exponential) else iv.mpf(0)
-
-
-def _loss_interval_bounds(iv: Any, loss: Loss, low: Any) -> tuple[Any, Any, Any]:
-    """Bounds on |ℓ'|, |ℓ''| and |ℓ'''| for margins from `low` on."""
-    slope = slope_in(iv, loss, low)
-    if isinstance(loss, Logistic):
-        return slope, iv.mpf("0.25"), iv.mpf("0.1")
-    return (slope,) * 3 if isinstance(loss, Exponential) else (slope, iv.mpf(0), iv.mpf(0))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from marginlens.losses.margin import Exponential, Logistic, Loss
+from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
 from marginlens.optimizers import NormalizedGD
 from marginlens.theory.assumptions import Check
 
@@ -37,6 +38,10 @@ class Exact(NamedTuple):
         return Exact(self.whole @ other.whole, self.power + other.power)
 
 
+class _Refuted(Exception):
+    """A check failed, so that there is nothing more to prove."""
+
+
 class Proving:
     """Intervals of mpmath, and the inequalities that were shown of them so far.
 
@@ -54,19 +59,46 @@ class Proving:
         """An entry of an exact array, or an exact number."""
         return self.iv.mpf(exact.whole[place] if place else exact.whole) * self.iv.mpf(2) ** exact.power
 
-    def demand(self, name: str, small: Any, large: Any) -> bool:
-        """Note whether small < large, and which share of `large` is left between them."""
-        holds = bool(small < large)
-        room = float(self.mpmath.mpf(1) - self.mpmath.mpf((small / large).b)) if large.a > 0 else float("nan")
-        sides = f"{float(self.mpmath.mpf(small.b)):.4g}", f"{float(self.mpmath.mpf(large.a)):.4g}"
-        self.checks.append(
-            Check(name, holds, f"{sides[0]} {'is' if holds else 'has to be'} below {sides[1]}", {"room": room})
-        )
-        return holds
+    @contextmanager
+    def until_refuted(self) -> Iterator[None]:
+        """End a proof at the first check that fails, or where an interval holds a number of which the next step is not defined."""
+        try:
+            yield
+        except _Refuted:
+            pass
+        except (ArithmeticError, ValueError) as problem:
+            sentence = f"an interval is too wide to go on ({type(problem).__name__})"
+            self.checks.append(Check("numbers are defined", False, sentence, {"room": float("nan")}))
 
-    def refused(self, name: str, sentence: str) -> list[Check]:
-        """The list of conditions with one more, which fails."""
-        return [*self.checks, Check(name, False, sentence, {"room": float("nan")})]
+    def demand(self, name: str, small: Any, large: Any) -> None:
+        """Note small < large, and which share of `large` is left between them; end the proof unless it holds for all their numbers."""
+        self._note(name, bool(small < large), small, large)
+
+    def at_most(self, name: str, small: Any, large: Any) -> None:
+        """The same of small ≤ large."""
+        self._note(name, bool(small <= large), small, large)
+
+    def _note(self, name: str, holds: bool, small: Any, large: Any) -> None:
+        room = float(self.mpmath.mpf(1) - self.mpmath.mpf((small / large).b)) if large.a > 0 else 0.0
+        sides = f"{float(self.mpmath.mpf(small.b)):.4g}", f"{float(self.mpmath.mpf(large.a)):.4g}"
+        sentence = f"{sides[0]} {'is' if holds else 'has to be'} below {sides[1]}"
+        self.checks.append(Check(name, holds, sentence, {"room": room if holds else float("nan")}))
+        if not holds:
+            raise _Refuted
+
+    def require(self, name: str, holds: bool, sentence: str) -> None:
+        """End the proof with a check that fails, and a sentence that says why, unless something holds."""
+        if not holds:
+            self.checks.append(Check(name, False, sentence, {"room": float("nan")}))
+            raise _Refuted
+
+    def sum(self, values: Iterable[Any]) -> Any:
+        """A sum, 0 of none."""
+        return sum(values, self.iv.mpf(0))
+
+    def dot(self, x: Iterable[Any], y: Iterable[Any]) -> Any:
+        """An inner product."""
+        return self.sum(a * b for a, b in zip(x, y, strict=True))
 
     def largest(self, values: Iterable[Any]) -> Any:
         """An upper bound on all of some numbers, 0 for none."""
@@ -80,37 +112,46 @@ class Proving:
         """What is known to be at least zero, without the part of its interval that is below."""
         return self.iv.mpf([max(square.a, 0), max(square.b, 0)])
 
-    def eliminated(self, matrix: list[list[Any]]) -> tuple[list[list[Any]], list[tuple[int, int, Any]]]:
-        """A matrix made upper triangular without pivots, and the multiples of rows that were subtracted."""
+    def eliminated(self, name: str, matrix: list[list[Any]]) -> tuple[list[list[Any]], list[tuple[int, int, Any]]]:
+        """A positive definite matrix made upper triangular, and the multiples of rows that were subtracted.
+
+        All of its pivots are positive, which proves that it is positive definite; the check of that name fails where it may not be.
+        """
         upper, factors = [list(row) for row in matrix], []
         for j in range(len(upper)):
+            self.require(name, bool(upper[j][j] > 0), "a pivot of their matrix may not be positive")
             for i in range(j + 1, len(upper)):
                 factor = upper[i][j] / upper[j][j]
                 factors.append((i, j, factor))
                 upper[i] = [x - factor * y for x, y in zip(upper[i], upper[j], strict=True)]
         return upper, factors
 
-    def solver(self, matrix: list[list[Any]]) -> Callable[[list[Any]], list[Any]]:
-        """Solves linear systems with a positive definite matrix."""
-        upper, factors = self.eliminated(matrix)
+    def solver(self, name: str, matrix: list[list[Any]]) -> Callable[[list[Any]], list[Any]]:
+        """Solves linear systems with a positive definite matrix; `name` is that of the check that it is one."""
+        upper, factors = self.eliminated(name, matrix)
 
         def solve(right: list[Any]) -> list[Any]:
             x = list(right)
             for i, j, factor in factors:
                 x[i] = x[i] - factor * x[j]
             for i in reversed(range(len(x))):
-                rest = sum((upper[i][j] * x[j] for j in range(i + 1, len(x))), self.iv.mpf(0))
+                rest = self.dot(upper[i][i + 1 :], x[i + 1 :])
                 x[i] = (x[i] - rest) / upper[i][i]
             return x
 
         return solve
 
 
+def steepness_of(iv: Any, loss: Loss) -> Any:
+    """Λ, a bound on the slope of log|ℓ'|."""
+    return iv.mpf(0 if type(loss) is CorrelationLoss else 1)
+
+
 def slope_in(iv: Any, loss: Loss, margin: Any) -> Any:
     """-ℓ' at a margin."""
-    if isinstance(loss, Logistic):
+    if type(loss) is Logistic:
         return 1 / (1 + iv.exp(margin))
-    return iv.exp(-margin) if isinstance(loss, Exponential) else iv.mpf(1)
+    return iv.exp(-margin) if type(loss) is Exponential else iv.mpf(1)
 
 
 def distance_after(proving: Proving, proof: Certificate, start: Any, n_steps: int) -> Any:
@@ -152,7 +193,7 @@ def distance_after(proving: Proving, proof: Certificate, start: Any, n_steps: in
                     pulls = [pull + weights[r] * (g - h) for pull, g, h in zip(pulls, gram[r], gram[top], strict=True)]
             led += [(r, top) for r in members if r != top]
         scale = size
-        if isinstance(proof.optimizer, NormalizedGD):
+        if type(proof.optimizer) is NormalizedGD:
             square = sum((weights[r] * (pulls[r] - pulls[top]) for r, top in led), iv.mpf(0))
             scale = size / iv.sqrt(proving.not_negative(square))
         logits = [logit + scale * pull for logit, pull in zip(logits, pulls, strict=True)]
