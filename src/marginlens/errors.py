@@ -254,5 +254,10 @@ def _summary(value: Any) -> str:
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple):
         return f"shape {tuple(shape)} with dtype {getattr(value, 'dtype', '?')}"
+    return brief_repr(value)
+
+
+def brief_repr(value: Any) -> str:
+    """The repr of an object, cut to 60 characters: that of a tokenizer of the package tokenizers lists its whole vocabulary."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

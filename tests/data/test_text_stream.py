@@ -16,6 +16,7 @@ import marginlens as ml
 from marginlens.data import plain_text, text_stream
 from marginlens.data.text_windows import indexed_text
 from marginlens.data.vocabulary import Characters, Listed, Words
+from marginlens.errors import InputError
 from marginlens.runtime.progress import Progress
 
 TEXT = "\ufeffΟΔΟΣ the cat and the dog,\r\nthe cat's dog — <unk> @-@ naïve 𝄞 and\r\rthe end.\n" * 40
@@ -155,6 +156,21 @@ class Letters:
 
     def vocabulary(self, counts: Any) -> ml.data.Vocabulary:
         return ml.data.Vocabulary(tuple(sorted(counts)), self)  # type: ignore[arg-type]
+
+
+def test_a_tokenizer_is_shown_by_the_beginning_of_its_repr(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.models.WordLevel({f"word{k}": k for k in range(500)}, unk_token="word0")
+    tokenizer = tokenizers.Tokenizer(words)
+    assert len(repr(tokenizer)) > 1000
+    (tmp_path / "t.txt").write_text("word1 word2 word3")
+    stream = ml.data.TextStream(tmp_path / "t.txt", 2, tokenizer)
+    assert len(repr(stream)) < len(repr(str(tmp_path / "t.txt"))) + 100
+    with pytest.raises(InputError) as refusal:
+        ml.data.text_windows("word1 word2 word3", 2, tokenizer)
+    assert refusal.value.argument == "unit"
+    assert len(str(refusal.value)) < 150
+    assert "Tokenizer(" in str(refusal.value)
 
 
 def test_a_unit_without_a_repr_is_known_by_its_class_and_state(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from marginlens.data.plain_text import BLOCK_BYTES, incremental_decoder, text_blocks
 from marginlens.data.token_stream import RawFile, TokenStream, without_end
 from marginlens.data.vocabulary import Characters, Unit, Vocabulary
-from marginlens.errors import reject, whole_number
+from marginlens.errors import brief_repr, reject, whole_number
 from marginlens.runtime.files import as_path, durable_file, unusable, write_whole
 from marginlens.runtime.progress import Progress
 from marginlens.typing import IntArray
@@ -82,7 +82,7 @@ class TextStream:
 
     def __repr__(self) -> str:
         count = repr(str(self.files[0])) if len(self.files) == 1 else f"{len(self.files)} files"
-        return f"TextStream({count}, window={self.window}, unit={self.unit!r})"
+        return f"TextStream({count}, window={self.window}, unit={brief_repr(self.unit)})"
 
     @cached_property
     def fingerprint(self) -> str:
@@ -136,7 +136,9 @@ class TextStream:
         if all(hasattr(unit, name) for name in ("encode_batch", "id_to_token", "get_vocab_size", "to_str")):
             return _Tokenizer(unit)
         if isinstance(unit, type | str | bytes) or not all(hasattr(unit, name) for name in ("split", "vocabulary")):
-            raise reject("unit", "Characters(), Words(...) or a tokenizer of the package tokenizers", repr(self.unit))
+            raise reject(
+                "unit", "Characters(), Words(...) or a tokenizer of the package tokenizers", brief_repr(self.unit)
+            )
         return _Names(unit)
 
     def _write_first_ids(self, place: Path, numbering: _Numbering, progress: Progress) -> list[int]:

@@ -9,7 +9,7 @@ import numpy as np
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.vocabulary import Characters, NamedSequences, Unit, Vocabulary
-from marginlens.errors import real_number, reject, whole_number
+from marginlens.errors import brief_repr, real_number, reject, whole_number
 from marginlens.typing import FloatArray, IntArray
 
 MAX_ONE_HOT = 4_096  # tokens up to which one-hot embeddings are made: 134 MB
@@ -53,7 +53,7 @@ def indexed_text(text: str, unit: Unit | None = None) -> tuple[Vocabulary, IntAr
         raise reject("text", "a string", type(text).__name__)
     cut = Characters() if unit is None else unit
     if isinstance(cut, type | str | bytes) or not hasattr(cut, "index") or not hasattr(cut, "join"):
-        raise reject("unit", "Characters() or Words(...)", repr(unit))
+        raise reject("unit", "Characters() or Words(...)", brief_repr(unit))
     vocabulary, ids = cut.index(text)
     if len(ids) == 0:
         raise reject("text", "a text with at least one token", "none")
