@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import marginlens as ml
+from marginlens.data.random_tokens import scored_tokens
 from marginlens.losses import CorrelationLoss, Exponential, Logistic
 from marginlens.theory import Certificate, MinimumCertificate, certify
 from marginlens.theory.attraction import Missing, find_tubes
@@ -314,6 +315,19 @@ def test_certain_directions_are_where_long_runs_end(rule):
         assert str(prediction).startswith("ends at: tokens")
         assert "\nbecause: input 0: token" in str(prediction)
         assert [row["selected"] for row in outcome.to_frame("pyarrow").to_pylist()] == chosen.tolist()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_of_two_support_tokens_the_first_is_named_whatever_the_order_of_additions(seed):
+    """Both lead by the same number, which rounding makes smaller for one of them, in bases and orders drawn at random."""
+    keys = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, -1.0, 0.0], [0.0, 0.0, 0.5]])
+    rng = np.random.default_rng(seed)
+    order, (basis, _) = rng.permutation(4), np.linalg.qr(rng.normal(size=(3, 3)))
+    data, v = scored_tokens([(keys @ basis)[order]], [np.array([2.0, 0.5, 0.75, 0.25])[order]])
+    (rival,) = ml.predict_limit(data, v, optimizer=ml.NormalizedGD(0.1)).outcome.rivals
+    tied = np.flatnonzero(order)  # all but the selected token lead by the same number
+    assert order[rival.selected] == 0
+    assert rival.token == tied[0]
 
 
 @pytest.mark.statement("X Thm 1")

@@ -375,8 +375,13 @@ def _rivals(data: TokenDataset, v: FloatArray, selected: IntArray, direction: Fl
             continue
         leads = {t: float((data.K[i, chosen] - data.K[i, t]) @ direction) for t in others}
         ahead = {t: float(scores[i, chosen] - scores[i, t]) for t in others}
-        least = min(leads.values())
-        nearest = next(t for t in others if leads[t] <= least + SAME_LEAD_RTOL * abs(least))
-        higher = min((t for t in others if ahead[t] < 0.0), key=leads.__getitem__, default=-1)
+        nearest = _closest(leads)
+        higher = _closest({t: lead for t, lead in leads.items() if ahead[t] < 0.0})
         rivals.append(Rival(i, chosen, nearest, leads[nearest], ahead[nearest], higher, leads.get(higher, 0.0)))
     return tuple(rivals)
+
+
+def _closest(leads: dict[int, float]) -> int:
+    """The first token with the smallest lead, -1 for none."""
+    least = min(leads.values(), default=0.0)
+    return next((t for t, lead in leads.items() if lead <= least + SAME_LEAD_RTOL * abs(least)), -1)
