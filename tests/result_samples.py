@@ -1,6 +1,7 @@
 """One or more samples of every result of the library, by name: small, and the same in every process."""
 
 import atexit
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from shutil import rmtree
@@ -171,10 +172,11 @@ def sweeps():
     yield "numbers", numbers
     folder = Path(mkdtemp(prefix="marginlens-"))
     atexit.register(rmtree, folder, ignore_errors=True)
-    yield "a sweep", ml.sweep(d=[2, 4], n_inputs=2, n_tokens=3, n_problems=20, n_steps=20, out=folder / "sweep")
+    plan = {"d": [2, 4], "n_inputs": 2, "n_tokens": 3, "n_problems": 20, "n_steps": 20}
+    yield "a sweep", ml.sweep(plan, folder / "sweep", ThreadPoolExecutor(1))
     stream = ml.data.TokenStream(np.arange(200) ** 2 % 9, 4, n_vocabulary=9)
     yield "graphs in a folder", ml.priority_graphs(stream, out=folder / "graphs")
-    yield "how far a sweep is", SweepStatus("folder", 4, 400, 1, 100, 10_000, False)
+    yield "how far a sweep is", SweepStatus("folder", 4, 400, 1, 100, 10_000)
 
 
 def probes():

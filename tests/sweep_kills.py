@@ -1,9 +1,9 @@
-"""Kill -9 at random moments of a sweep, which then has to end up as an undisturbed one.
+"""Kill -9 at random moments of a sweep, which then has to end up with the same bytes as an undisturbed one.
 
 python tests/sweep_kills.py [N_KILLS [SEED [KIND ...]]]   prints a line a kill, and ends with how many sweeps were whole
 
-A kind is process, which runs a sweep; child, one of those that compute for it; or, of a sweep on a Dask cluster, worker, scheduler or
-caller, the process that runs it there. Workers and schedulers by turns unless given.
+A kind is `parent`, the process that runs a sweep on loky's processes, or `worker`, one of these; `dask parent` and `dask worker` are the
+same on a local Dask cluster of two workers. All four by turns unless given.
 """
 
 import json
@@ -12,18 +12,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
 
 import marginlens as ml
-from dask_cluster import DaskCluster
-from marginlens.engines.dask import DaskEngine
-from marginlens.errors import EngineError
 
+KINDS = ("parent", "worker", "dask parent", "dask worker")
 # 80 chunks of a few milliseconds, so that much of the time is spent on writing them
 PLAN = {
     "n_inputs": 2,
@@ -35,116 +31,106 @@ PLAN = {
     "seed": 11,
     "record": ["selection", "norm", "final", "margin", "optimality", "status"],
 }
-CONNECT_SECONDS, POLL_SECONDS = 60.0, 0.002
-MAX_DELAY_SECONDS = 0.05  # between the chunk after which something is killed and the kill
+POLL_SECONDS, MAX_DELAY_SECONDS = (
+    0.002,
+    0.05,
+)  # between two looks; between the chunk after which something is killed and the kill
+RUN = """
+import json, os, sys, time
+import marginlens as ml
+
+def announce(pids):
+    print(json.dumps(pids), flush=True)
+
+if __name__ == "__main__":
+    plan, folder, is_dask = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3] == "dask"
+    if is_dask:
+        from distributed import Client, LocalCluster
+        with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster:
+            with Client(cluster) as client:
+                announce(list(client.run(os.getpid).values()))
+                ml.sweep(plan, folder, client.get_executor())
+    else:
+        announce([])
+        ml.sweep(plan, folder)
+"""
+
+
+def chunk_bytes(folder):
+    """Chunk file -> its bytes."""
+    return {file.name: file.read_bytes() for file in (Path(folder) / "chunks").glob("*.parquet")}
 
 
 def count_chunks(folder):
     return sum(1 for _ in folder.rglob("*.parquet"))
 
 
-def start(folder, *options):
-    """Run the sweep in a process of its own."""
-    plan = folder.with_suffix(".toml")
-    plan.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in PLAN.items()), encoding="utf-8")
-    command = [sys.executable, "-m", "marginlens", "sweep", str(plan), "--out", str(folder), *options]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start(folder, kind="parent", plan=PLAN):
+    """Run a sweep in a process of its own, which leads a group of processes as one started by a terminal does."""
+    command = [sys.executable, "-c", RUN, json.dumps(plan), str(folder), kind.split()[0]]
+    environment = {**os.environ, "MARGINLENS_THREADS": "2"}
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    )
 
 
-def children(process):
+def loky_workers(process):
     """The processes that compute for another one, those that are only starting among them."""
     try:
-        found = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-        return [int(child) for child in found if b"popen_loky" in Path(f"/proc/{child}/cmdline").read_bytes()]
+        listed = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+        return [int(child) for child in listed if b"popen_loky" in Path(f"/proc/{child}/cmdline").read_bytes()]
     except (FileNotFoundError, ProcessLookupError):
         return []
 
 
 class Trials:
-    """Sweeps of which something is killed each time, on a cluster of two workers where one is given."""
+    """Sweeps of which a process is killed each time."""
 
-    def __init__(self, folder, seed=0, cluster=None):
+    def __init__(self, folder, seed=0):
         self.folder, self.rng = Path(folder), np.random.default_rng(seed)
-        self.cluster = cluster
         undisturbed = ml.sweep(PLAN, self.folder / "undisturbed")
-        self.digest, self.n_chunks = undisturbed.digest(), undisturbed.status().n_chunks
+        self.bytes, self.n_chunks = chunk_bytes(undisturbed.folder), undisturbed.status().n_chunks
 
-    def resumed(self, out):
-        """Go on with a sweep: whether no file is damaged or left half written, every problem is there once, and the content is the same."""
-        made = self._run(out)
-        status, rows = made.status(check=True), made.table([])
-        once = rows.group_by(["cell", "problem"]).aggregate([]).num_rows == rows.num_rows == status.n_problems
-        intact = status.is_finished and not status.damaged and not list(out.rglob("*.partial"))
-        return once and intact and made.digest() == self.digest
-
-    def _run(self, out):
-        if self.cluster is None:
-            return ml.sweep(PLAN, out)
-        engine = DaskEngine.from_scheduler(self.cluster.address, CONNECT_SECONDS)
-        try:
-            return ml.sweep(PLAN, out, engine=engine)
-        finally:
-            engine.close()
-
-    def _victims(self, kind, runner):
-        if kind == "child":
-            return children(runner.pid)
-        if kind == "worker":
-            return [process.pid for process in self.cluster.workers[-2:]]
-        return [(self.cluster.scheduler if kind == "scheduler" else runner).pid]
+    def is_whole(self, folder):
+        """Go on with a sweep, and say whether every file has the bytes that it has without a disturbance, and no other is left."""
+        made = ml.sweep(PLAN, folder)
+        return (
+            made.status(check=True).is_finished
+            and chunk_bytes(folder) == self.bytes
+            and not list(folder.rglob("*.partial"))
+        )
 
     def trial(self, name, kind):
-        """Run a sweep, kill meanwhile, go on with it: (chunks there at the kill, None if it was over; whether it is whole)."""
-        out, chunks_at_kill = self.folder / name, []
+        """Run a sweep, kill a process after a random chunk, go on: (chunks there at the kill, None if it was over; whether it is whole)."""
+        folder, at_kill = self.folder / name, None
         n_chunks, delay = self.rng.integers(self.n_chunks), self.rng.uniform(0, MAX_DELAY_SECONDS)
-        options = {"process": [], "child": ["--processes", "--workers", "2"]}
-        if kind == "caller":
-            options[kind] = ["--quiet", "--scheduler", self.cluster.address]
-        runner = start(out, *options[kind]) if kind in options else None
-        over = threading.Event()
-
-        def kill():
-            while count_chunks(out) < n_chunks and not over.wait(POLL_SECONDS):
-                pass
-            if not over.wait(delay) and (victims := self._victims(kind, runner)):
-                os.kill(int(self.rng.choice(victims)), signal.SIGKILL)
-                chunks_at_kill.append(count_chunks(out))
-
-        killer = threading.Thread(target=kill)
-        killer.start()
-        try:
-            runner.communicate() if runner else self._run(out)
-        except EngineError:
-            if kind != "scheduler":
-                raise
-        over.set()
-        killer.join()
-        if chunks_at_kill and kind == "scheduler":
-            self.cluster.stop()
-            self.cluster.start()
-        elif chunks_at_kill and kind == "worker":
-            self.cluster.add_worker()
-        survived = kind != "child" or runner.returncode == 0
-        return (chunks_at_kill[0] if chunks_at_kill else None), self.resumed(out) and survived
+        runner = start(folder, kind)
+        workers = json.loads(runner.stdout.readline())
+        while runner.poll() is None and count_chunks(folder) < n_chunks:
+            time.sleep(POLL_SECONDS)
+        time.sleep(delay)
+        victims = [runner.pid] if kind.endswith("parent") else workers or loky_workers(runner.pid)
+        if runner.poll() is None and victims:
+            os.kill(int(self.rng.choice(victims)), signal.SIGKILL)
+            at_kill = count_chunks(folder)
+        _, error = runner.communicate()
+        survived = kind.endswith("parent") or runner.returncode == 0
+        return at_kill, self.is_whole(folder) and survived, error
 
 
-def main(n_kills=100, seed=0, *kinds):
-    """Kill these kinds by turns until `n_kills` came before the end of their sweep; True where all sweeps were whole."""
-    counts, begin, kinds = Counter(), time.perf_counter(), kinds or ("worker", "scheduler")
-    with tempfile.TemporaryDirectory() as folder, DaskCluster(2) as cluster:
-        trials = Trials(folder, seed, cluster)
-        while counts["kills"] < n_kills:
-            kind = kinds[counts["trials"] % len(kinds)]
-            n_chunks, whole = trials.trial(str(counts["trials"]), kind)
-            killed = int(n_chunks is not None)
-            counts.update({"trials": 1, "kills": killed, kind: killed, "spoilt": not whole})
-            moment = f"killed after {n_chunks} chunks" if killed else "not killed, the sweep was over"
-            print(f"{kind:9} {moment}: {'whole' if whole else 'SPOILT'}", flush=True)
-    print(
-        f"{counts['kills']} kills ({', '.join(f'{counts[kind]} of {kind}' for kind in kinds)}) in "
-        f"{time.perf_counter() - begin:.0f} s: {counts['trials'] - counts['spoilt']} of {counts['trials']} sweeps whole"
-    )
-    return counts["spoilt"] == 0
+def main(n_kills=40, seed=0, *kinds):
+    """Kill these kinds by turns until `n_kills` came before the end of their sweep; True if all sweeps were whole."""
+    kinds, killed, trial, spoilt = kinds or KINDS, 0, 0, 0
+    with tempfile.TemporaryDirectory() as folder:
+        trials = Trials(folder, seed)
+        while killed < n_kills:
+            kind = kinds[trial % len(kinds)]
+            at_kill, whole, _ = trials.trial(str(trial), kind)
+            trial, killed, spoilt = trial + 1, killed + (at_kill is not None), spoilt + (not whole)
+            moment = "not killed, the sweep was over" if at_kill is None else f"killed after {at_kill} chunks"
+            print(f"{kind:11} {moment}: {'whole' if whole else 'SPOILT'}", flush=True)
+    print(f"{killed} kills: {trial - spoilt} of {trial} sweeps whole")
+    return spoilt == 0
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ plan["record"] = ["correlation", "optimality"]
 # %%
 # Run it. The same call again goes on where it was ended; a laptop, a GPU or a cluster gives the same table.
 with tempfile.TemporaryDirectory() as folder:
-    sweep = ml.sweep(plan, out=folder)
+    sweep = ml.sweep(plan, folder)
     summary = sweep.summary()
 for row in summary.rows():
     print(f"d = {row['d']:2d}: {row['optimality']}")

@@ -10,6 +10,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,6 @@ import numpy as np
 import marginlens as ml
 from marginlens.data.counter_based import sphere_problems
 from marginlens.directions import length
-from marginlens.engines import Processes
 from marginlens.errors import whole_number
 from marginlens.runtime.files import json_by_line, write_whole
 from marginlens.runtime.versions import versions
@@ -70,14 +70,11 @@ class ProofRuns:
         return self.total("wrong_selection") + self.total("outside")
 
 
-def proof_runs(n_problems: int, seed: int, *, engine: Any = None) -> Iterator[ProofRuns]:
-    """The counts of every chunk of the first problems of a seed; with an engine chunks are spread over its workers."""
+def proof_runs(n_problems: int, seed: int, *, executor: Executor | None = None) -> Iterator[ProofRuns]:
+    """The counts of every chunk of the first problems of a seed, computed by an executor if there is one."""
     work = partial(_chunk, n_problems, seed)
     tasks = range(len(SHAPES) * -(-n_problems // (len(SHAPES) * CHUNK)))
-    if engine is None:
-        yield from map(work, tasks)
-    else:
-        yield from (counts for _, counts in engine.run(work, tasks))
+    yield from map(work, tasks) if executor is None else executor.map(work, tasks)
 
 
 def _chunk(n_problems: int, seed: int, task: int) -> ProofRuns:
@@ -166,9 +163,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         place = options.output or results_folder() / "proof-runs.json"
         began, report = time.perf_counter(), Dots()
         runs = ProofRuns(*(np.zeros(shape, dtype=np.int64) for shape in _FORMS))
-        for chunk in proof_runs(n_problems, seed, engine=Processes(options.workers)):
-            runs = runs + chunk
-            report(runs.total("problems"), n_problems)
+        with ProcessPoolExecutor(options.workers) as executor:
+            for chunk in proof_runs(n_problems, seed, executor=executor):
+                runs = runs + chunk
+                report(runs.total("problems"), n_problems)
         seconds = time.perf_counter() - began
         values = {
             "form": PROOF_RUNS_FORM,

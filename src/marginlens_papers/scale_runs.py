@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 import marginlens as ml
-from marginlens.engines import Threads
 from marginlens.errors import whole_number
 from marginlens.gpu.device import as_device
 from marginlens.runtime.files import json_by_line, write_whole
@@ -43,7 +42,7 @@ FIRST = 2000  # problems of each width whose outcomes are archived one by one
 _COLUMNS = ["saturation", "correlation", "score_gap", "optimality"]
 
 
-def scale_plan(n_problems: int, *, widths: Sequence[int] = WIDTHS, device: str = "cpu") -> Plan:
+def scale_plan(n_problems: int, *, widths: Sequence[int] = WIDTHS) -> Plan:
     """The sweep: tokens and head uniform on the sphere, labels ±1, normalised steps of 1 from zero; cell k has the k-th width."""
     return Plan(
         data="sphere",
@@ -54,7 +53,6 @@ def scale_plan(n_problems: int, *, widths: Sequence[int] = WIDTHS, device: str =
         n_problems=n_problems,
         seed=SEED,
         record=tuple(_COLUMNS),
-        device=device,
     )
 
 
@@ -173,7 +171,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--problems", type=int, default=10_000_000, help="of each width")
     parser.add_argument("--widths", type=int, nargs="+", default=list(WIDTHS), metavar="D", help="dimensions")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--workers", type=int, default=1, help="chunks at the same time")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="where the sweep stays; a temporary one by default")
     parser.add_argument("--out", type=Path, metavar="FILE", help="by default among the package's own results")
     words = sys.argv[1:] if arguments is None else list(arguments)
@@ -181,15 +178,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def take() -> int:
         n_problems = whole_number(options.problems, "problems", at_least=1)
-        plan = scale_plan(n_problems, widths=options.widths, device=options.device)
+        plan = scale_plan(n_problems, widths=options.widths)
         place = options.out or results_folder() / "scale-runs.json"
         with tempfile.TemporaryDirectory() if options.folder is None else nullcontext(options.folder) as folder:
             began = time.perf_counter()
-            run = ml.sweep(plan, Path(folder) / "sweep", engine=Threads(options.workers), progress=Dots())
+            run = ml.sweep(plan, Path(folder) / "sweep", device=options.device, progress=Dots())
             seconds = time.perf_counter() - began
             facts = {
                 "command": command_without_paths(f"{parser.prog} {shlex.join(words)}"),
-                "plan": plan.to_dict(),
+                "plan": run.plan,
                 "device": getattr(as_device(options.device), "model", "cpu"),
                 "digest": run.digest(),
                 "seconds": round(seconds, 1),

@@ -76,8 +76,7 @@ def test_every_command_has_a_help_page_with_examples_that_can_be_typed(path):
     for line in examples:
         words = shlex.split(re.split("[<>]|&&", line)[0])
         assert words[0] == "marginlens"
-        # sweep PLAN is sweep run
-        rest = words[len(path) + 1 :] if tuple(words[1 : len(path) + 1]) == path else words[2:]
+        rest = words[len(path) + 1 :]
         with suppress(Exit):  # as --list-settings leaves
             COMMANDS[path].make_context(path[-1], rest)
 
@@ -100,7 +99,6 @@ USAGE = [
     (("train", "a", "--step-size", "x"), "--step-size must be a number; got 'x'."),
     (("train", "a", "--steps"), "--steps"),
     (("figure", "m"), "--plot is missing."),
-    (("sweep", "table", "d"), "--out is missing."),
 ]
 
 

@@ -91,7 +91,7 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     "--out": """
         embeddings --levels 8 --out f.npz; graph t.txt --out graphs; lab --out r.html/x.html; lab --out x.txt;
         lab --out notes.html; probe d --out f.npz; probe here --out .; probe here --out /proc/x;
-        probe here --out t.txt; reproduce --out f.npz; sweep table d --out x.txt;
+        probe here --out t.txt; reproduce --out f.npz;
         encode r.csv --out x.txt --pieces t.txt; encode r.csv --out x.txt --pieces v.txt
     """,
     "LABEL": "statement A Thm 99; statement Q Thm 1",
@@ -121,13 +121,6 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     "--label": "encode r.csv --out x.npz --pieces t.txt --label text",
     "--delimiter": "encode r.csv --out x.npz --pieces t.txt --delimiter ,,",
     "--part": "encode r.csv --out x.npz --pieces t.txt --part dev",
-    "PLAN": "sweep gone.toml --out swept; sweep plan.toml --out swept; sweep plan2.toml --out swept",
-    "'step' in PLAN": "sweep small.toml --out swept",
-    "'d' in PLAN": "sweep wide.toml --out swept",
-    "'seed' in PLAN": "sweep seed.toml --out swept",
-    "DIR": "sweep status gone; sweep summary d",
-    "--workers": "sweep ok.toml --out swept --workers 0; sweep ok.toml --out swept --gpus 1 --workers 2",
-    "--gpus": "sweep ok.toml --out swept --processes --gpus 1",
     "--drop": "graph --stream t.txt --drop; graph t.txt --drop; solve f.npz --drop",
     "--steps": "train f.npz --steps 0; train f.npz --steps 99999999999999999999; train joint.json --steps 0",
     "--encoding": """
@@ -179,8 +172,6 @@ def write_files():
         "nan.json": '{"X": [[[1, null]]], "y": [1], "v": [1, 0]}',
         "seqbad.json": json.dumps({"sequences": [[0, 1], [1, 2]], "labels": [2, 1]}),
         "r.csv": "text,label,split\n" + "good good,1,train\nbad bad,0,train\n" * 10,
-        "plan.toml": "data='nothing'\n",
-        "plan2.toml": "x=[",
         "none.json": json.dumps({"sequences": [["a"], []], "labels": ["a", "a"]}),
         "mixed.json": json.dumps({"sequences": [[1], ["b", "b"]], "labels": [1, 1]}),
         "far.json": json.dumps({"sequences": [[3, 7000000]], "labels": [3]}),
@@ -188,10 +179,6 @@ def write_files():
         "lab.json": json.dumps({"format": "marginlens-problem", "tokens": [[[1, 2]]], "labels": [2], "head": [1, 0]}),
         "word.json": '{"format": "marginlens-problem", "tokens": [[[1, "x"]]], "head": [1, 0]}',
         "notes.html": "<title>notes</title>",
-        "ok.toml": "n_problems=3\nn_inputs=1\nn_tokens=2\nd=3\n",
-        "small.toml": "n_problems=3\nn_inputs=1\nn_tokens=2\nd=3\nstep=-0.25\n",
-        "wide.toml": "n_problems=2\nn_inputs=70000\nn_tokens=70000\nd=70000\n",
-        "seed.toml": "n_problems=2\nn_inputs=1\nn_tokens=2\nd=3\nseed=-1\n",
     }.items():
         Path(name).write_text(content, encoding="utf-8")
     np.savez("empty.npz")
@@ -209,8 +196,7 @@ def test_a_bad_command_line_is_one_sentence_about_what_was_typed_and_leaves_no_f
     before = set(files.rglob("*"))
     sentence = refusal(CliRunner().invoke(cli.app, shlex.split(line)))
     assert sentence.startswith(f"{name} must be ")
-    made = {path.relative_to(files).parts[0] for path in set(files.rglob("*")) - before}
-    assert made <= {"swept"}  # a sweep makes its folder first
+    assert set(files.rglob("*")) == before
     unquoted = re.sub(r"'[^']*'", "", sentence)
     assert not re.search(r"argument|\bml\.|\bnp\.|`\w+[=`]", unquoted)
 

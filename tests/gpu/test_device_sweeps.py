@@ -30,7 +30,7 @@ def test_every_record_of_the_cpu_has_one_on_a_device():
 def plans(**changes):
     """The same sweep on a device and on the CPU."""
     settings = {**SETTINGS, **changes, "record": tuple(RECORDS)}
-    return Plan.of({**settings, "device": "cuda"}), Plan.of(settings)
+    return Plan.of(settings).on("cuda"), Plan.of(settings)
 
 
 CHANGES = [{}, {"data": "gaussian"}, {"start": "normal:0.5"}, {"d": 2}, {"d": 100, "n_inputs": 4, "n_tokens": 6}]

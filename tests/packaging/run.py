@@ -91,13 +91,16 @@ monitor.write_page("run.html")
     "minilm": "from marginlens.probe import load_model; load_model('minilm')",
     "sweep": """
 import marginlens as ml
-ml.sweep(out="made", n_inputs=4, n_tokens=6, d=[5], n_problems=20, n_steps=10, record=["selection"]).summary()
+plan = {"n_inputs": 4, "n_tokens": 6, "d": [5], "n_problems": 20, "n_steps": 10, "record": ["selection"]}
+ml.sweep(plan, "made").summary()
 """,
     "cluster": """
-from marginlens.engines.dask import DaskEngine
-engine = DaskEngine.local(1)
-assert dict(engine.run(abs, range(-3, 0))) == {-3: 3, -2: 2, -1: 1}
-engine.close()
+import marginlens as ml
+from distributed import Client
+plan = {"n_inputs": 4, "n_tokens": 6, "d": 5, "n_problems": 20, "n_steps": 10, "chunk": 7}
+if __name__ == "__main__":
+    with Client(n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
+        assert ml.sweep(plan, "made", client.get_executor()).status().is_finished
 """,
     "pandas": "import marginlens as ml; ml.ledger().to_frame('pandas')",
     "polars": "import marginlens as ml; ml.ledger().to_frame('polars')",

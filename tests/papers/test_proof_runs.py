@@ -1,5 +1,6 @@
 """Runs followed after their proof: counts that add up, contradictions that are seen, the archive, and the command that makes it."""
 
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import reduce
 from operator import add
@@ -7,7 +8,6 @@ from operator import add
 import numpy as np
 import pytest
 
-from marginlens.engines import Processes
 from marginlens_papers import proof_runs as proofs
 from marginlens_papers.claim import Effort, Progress, Verdict
 from marginlens_papers.claims.catalogue import claim
@@ -29,7 +29,8 @@ def test_every_problem_is_counted_once_and_no_proof_is_contradicted():
     assert (runs.open_wrong <= runs.open).all()
     assert runs.open_wrong[:, 0].sum() > 0
     assert runs.total("further_steps") >= proofs.LEAST * runs.total("proved")
-    shared = counted(engine=Processes(2))
+    with ProcessPoolExecutor(2) as executor:
+        shared = counted(executor=executor)
     np.testing.assert_array_equal(shared.counts, runs.counts)
     np.testing.assert_array_equal(shared.open_wrong, runs.open_wrong)
 

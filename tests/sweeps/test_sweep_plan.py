@@ -1,21 +1,16 @@
 """Plans: grids in their documented order, one sentence for whatever is wrong, and a hash of all that results depend on."""
 
 import itertools
-import json
-import re
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 import marginlens as ml
-from marginlens.cli.app import app
 from marginlens.sweeps import Plan
 from marginlens.sweeps.grid import AXES, Grid
+from refusals import refused
 
 SHAPE = {"n_inputs": 2, "n_tokens": 3, "d": 4}
 
@@ -65,7 +60,7 @@ def test_cells_that_differ_in_training_alone_have_the_same_problems():
 def test_the_hash_is_that_of_what_results_depend_on():
     same = [plan(), plan(optimizer="normalized-gd"), plan(d=np.int64(4)), plan(seed=0)]
     assert len({made.hash for made in same}) == 1
-    other = [plan(seed=1), plan(d=5), plan(d=[4]), plan(chunk=5), plan(device="cuda"), plan(record=["norm"])]
+    other = [plan(seed=1), plan(d=5), plan(d=[4]), plan(chunk=5), plan().on("cuda"), plan(record=["norm"])]
     assert len({made.hash for made in (same[0], *other)}) == 1 + len(other)
 
 
@@ -101,11 +96,7 @@ NEARLY = {
         ("d", {"d": 0}),
         ("d", {"d": None}),
         ("data", {"data": "spere"}),
-        ("data", {"data": "no_such_module:make"}),
-        ("data", {"data": "os:system"}),
         ("n_steps", {"n_steps": 0}),
-        ("data", {"data": "os:system('x')"}),
-        ("data", {"data": "marginlens.data:nothing"}),
         ("loss", {"loss": "logistik"}),
         ("optimizer", {"optimizer": "normalised-gd"}),
         ("optimizer", {"optimizer": "mirror:linf"}),
@@ -124,7 +115,7 @@ NEARLY = {
         ("parameters", {"parameters": {"width": object}}),
         ("seed", {"seed": -1}),
         ("chunk", {"chunk": 0}),
-        ("device", {"device": "gpu"}),
+        ("plan", {"device": "cpu"}),
         ("data", {"problem": "next-token"}),
         ("problem", {"problem": "regression"}),
     ],
@@ -139,92 +130,29 @@ def test_what_is_wrong_with_a_plan_is_one_sentence_which_offers_a_name_that_is_n
             assert refused.value.remedy == f"Did you mean {right}?"
 
 
-def test_what_is_no_plan_is_refused(tmp_path):
-    for name, content in (("cut.toml", b"d = "), ("bytes.toml", b"\xff")):
-        (tmp_path / name).write_bytes(content)
-    for call in (
-        lambda: ml.sweep(d=4, out=tmp_path),
-        lambda: ml.sweep(plan(), tmp_path, d=4),
-        lambda: ml.sweep(plan()),
-        lambda: Plan.from_file(tmp_path / "cut.toml"),
-        lambda: Plan.from_file(tmp_path / "bytes.toml"),
-        lambda: Plan.from_file(tmp_path / "absent.toml"),
-    ):
-        with pytest.raises(ml.InputError):
-            call()
+@pytest.mark.parametrize("wrong", [7, "plan.toml", {"d": 4}, None])
+def test_what_is_not_a_plan_is_refused(tmp_path, wrong):
+    with refused("plan"):
+        ml.sweep(wrong, tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
 
 
-def test_a_plan_in_a_file_is_the_plan_of_the_same_keys(tmp_path, monkeypatch):
-    (tmp_path / "made_up_data.py").write_text("def make(rng, n_problems, cell):\n    raise NotImplementedError\n")
-    file = tmp_path / "plan.toml"
-    file.write_text(
-        'data = "made_up_data:make"\nn_problems = 5\nn_steps = [10, 20]\n[parameters]\nwidth = [1, 2]\n',
-        encoding="utf-8",
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    made = Plan.from_file(file)
-    import made_up_data
-
-    keys = {"data": made_up_data.make, "n_problems": 5, "n_steps": [10, 20], "parameters": {"width": [1, 2]}}
-    assert made.hash == Plan.of(keys).hash
-    assert [tuple(cell.axes.values()) for cell in made.cells] == [(10, 1), (10, 2), (20, 1), (20, 2)]
+@pytest.mark.parametrize("device", ["gpu", "cuda:", "cpu:1", 0])
+def test_what_is_not_a_device_is_refused(tmp_path, device):
+    with refused("device"):
+        ml.sweep(plan(), tmp_path / "folder", device=device)
 
 
-@pytest.fixture
-def module(tmp_path, monkeypatch):
-    """A module beside plan.toml that imports others, and a working folder that is not theirs."""
-    name = f"made_up_{tmp_path.name.replace('-', '_')}"
-    (tmp_path / "plans").mkdir()
-    (tmp_path / "plans" / f"{name}.py").write_text(
-        "import os, shutil\ndef make(rng, n_problems, cell):\n    raise KeyError('no such width')\n"
-        "def leave(run):\n    raise SystemExit(0)\n"
-    )
-    (tmp_path / f"{name}_elsewhere.py").write_text("def make(rng, n_problems, cell):\n    pass\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    return name
+def test_a_plan_of_an_earlier_version_has_the_same_hash():
+    """The folders of sweeps that were run before stay those of their plans."""
+    made = plan(d=[4, 7], n_steps=9, chunk=5, record=["norm", "status"], seed=3)
+    assert made.hash == "b2edfd0f7c0966f2c6f402a78dfa4ad47a57dd40fe6610944bca33cb2d78c5d3"
 
 
-def in_file(tmp_path, **keys):
-    file = tmp_path / "plans" / "plan.toml"
-    file.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in {"n_problems": 3, **keys}.items()))
-    return file
+def leaves(rng, n_problems, cell):
+    raise SystemExit(0)
 
 
-@pytest.mark.parametrize("reference", ["shutil:rmtree", "{}:os.system", "{}:shutil.rmtree", "{}_elsewhere:make"])
-def test_a_plan_names_functions_of_its_own_folder_alone_unless_others_are_allowed(tmp_path, module, reference):
-    named = reference.format(module)
-    file = in_file(tmp_path, data=named)
-    with pytest.raises(ml.InputError, match=f"one that is allowed; got '{re.escape(named)}'") as refused:
-        Plan.from_file(file)
-    assert (refused.value.argument, refused.value.file) == ("data", str(file))
-    home = "posix" if "system" in named else "shutil" if "rmtree" in named else named.partition(":")[0]
-    assert callable(Plan.from_file(file, allow=[home]).data)
-    assert callable(Plan.from_file(in_file(tmp_path, data=f"{module}:make")).data)
-
-
-@pytest.mark.parametrize("key", ["allow", "folder"])
-def test_a_plan_cannot_allow_itself_more(tmp_path, module, key):
-    with pytest.raises(ml.InputError, match=f"without the key {key}"):
-        Plan.from_file(in_file(tmp_path, data="os:system", **{key: "/"}))
-
-
-def test_a_function_that_fails_or_leaves_is_one_sentence_that_names_it(tmp_path, module):
-    runner, shape = CliRunner(), {"n_inputs": 1, "n_tokens": 2, "d": 2, "n_steps": 1}
-    ending = ["sweep", str(in_file(tmp_path, data=f"{module}:make")), "--out", "o"]
-    measured = {"n_problems": 3, **shape, "measures": {"size": f"{module}:leave"}}
-    told = [runner.invoke(app, ending)]
-    toml = "".join(f"{k} = {json.dumps(v)}\n" for k, v in measured.items() if k != "measures")
-    Path(ending[1]).write_text(f'{toml}[measures]\nsize = "{module}:leave"\n')
-    told.append(runner.invoke(app, [*ending[:3], "p"]))
-    (tmp_path / "plans" / f"{module}_exits.py").write_text("raise SystemExit('bye')\n")
-    told.append(runner.invoke(app, [*ending[:1], str(in_file(tmp_path, data=f"{module}_exits:f")), "--out", "q"]))
-    assert [one.exit_code for one in told] == [2, 2, 2]
-    assert [one.stderr.count("\n") for one in told] == [1, 1, 1]
-    said = [one.stderr for one in told]
-    assert f"'data' in PLAN must be a function that returns; got '{module}:make', which raised KeyError" in said[0]
-    assert (
-        f"'measures' in PLAN must be a function that returns; got '{module}:leave', which raised SystemExit" in said[1]
-    )
-    assert f"got '{module}_exits:f', which raised SystemExit (bye)" in said[2]
+def test_a_function_that_fails_or_leaves_is_one_sentence_that_names_it(tmp_path):
+    with pytest.raises(ml.InputError, match=r"got '[\w.]+:leaves', which raised SystemExit \(0\)"):
+        ml.sweep({"data": leaves, "n_problems": 3}, tmp_path / "folder")

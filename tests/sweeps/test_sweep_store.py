@@ -1,31 +1,19 @@
-"""The folder of a sweep: killed, also on a cluster, damaged, locked, of another plan, on a full disk, interrupted; nothing is lost."""
+"""The folder of a sweep: damaged, of another plan, on a full disk; nothing is lost."""
 
-import os
 import shutil
-import signal
-import threading
-import time
-import warnings
 from pathlib import Path
 
 import pytest
 
 import marginlens as ml
-import tolerances
-
-pytest.importorskip("distributed")
-
-from dask_cluster import DaskCluster
-from marginlens.engines.dask import DaskEngine
-from sweep_kills import CONNECT_SECONDS, PLAN, POLL_SECONDS, Trials, count_chunks, start
+from marginlens.sweeps import Sweep
 
 KEYS = {"n_inputs": 2, "n_tokens": 3, "d": [3, 5], "n_steps": 5, "n_problems": 40, "chunk": 8}
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    return ml.sweep(out=tmp_path_factory.mktemp("sweep") / "made", **KEYS)
+    return ml.sweep(KEYS, tmp_path_factory.mktemp("sweep") / "made")
 
 
 @pytest.fixture
@@ -33,69 +21,17 @@ def copy(made, tmp_path):
     return Path(shutil.copytree(made.folder, tmp_path / "copy"))
 
 
-@pytest.fixture(autouse=True)
-def _importable(monkeypatch):
-    paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
-    monkeypatch.setenv("MARGINLENS_QUIET", "1")
-
-
-@pytest.fixture(scope="module")
-def trials(tmp_path_factory):
-    """Sweeps of many small chunks, and the digest of an undisturbed one."""
-    return Trials(tmp_path_factory.mktemp("many"))
-
-
-def begun(trials, name, n_chunks):
-    """A sweep in a process of its own that has so many chunks, and its folder."""
-    folder = trials.folder / name
-    process = start(folder)
-    while process.poll() is None and count_chunks(folder) < n_chunks:
-        time.sleep(0.001)
-    return process, folder
-
-
-@pytest.mark.slow
-def test_a_sweep_that_is_killed_goes_on_to_the_same_table(trials):
-    process, folder = begun(trials, "killed", 30)
-    process.kill()
-    process.communicate()
-    status = ml.sweep.status(folder)
-    assert 30 <= status.chunks_done < trials.n_chunks
-    with pytest.raises(ml.InputError, match=f"is not finished: {trials.n_chunks - status.chunks_done} of "):
-        ml.sweep.table(folder)
-    assert not status.is_running
-    assert "running the same sweep again goes on" in str(status)
-    assert ml.sweep.table(folder, partial=True).num_rows == status.problems_done
-    assert ml.sweep.summary(folder, partial=True)[0].n_problems == PLAN["n_problems"]
-    assert trials.resumed(folder)
-
-
-@pytest.mark.slow
-def test_a_sweep_goes_on_when_a_process_that_computes_for_it_is_killed(trials):
-    n_chunks, whole = trials.trial("child", "child")
-    assert whole
-    assert n_chunks is not None
-
-
-@pytest.mark.slow
-def test_a_second_process_is_refused_and_an_interrupt_keeps_what_is_finished_and_says_how_to_go_on(trials):
-    process, folder = begun(trials, "interrupted", 5)
-    process.send_signal(signal.SIGSTOP)
-    try:
-        assert ml.sweep.status(folder).is_running
-        with pytest.raises(ml.InputError, match=f"is in use by process {process.pid} on"):
-            ml.sweep(PLAN, folder)
-        process.send_signal(signal.SIGINT)
-    finally:
-        process.send_signal(signal.SIGCONT)
-    _, error = process.communicate(timeout=tolerances.HANGING)
-    assert process.returncode == 130
-    assert error.startswith("marginlens: interrupted. ")
-    assert "running the same sweep again goes on from there" in error
-    assert error.count("\n") == 1
-    assert count_chunks(folder) < trials.n_chunks
-    assert trials.resumed(folder)
+def test_a_sweep_that_is_not_finished_says_so_and_shows_what_is_there_on_request(made, copy):
+    for index in (1, 4, 5):
+        (copy / "chunks" / f"{index:06d}.parquet").unlink()
+    sweep = Sweep.open(copy)
+    assert (sweep.status().chunks_done, sweep.status().n_chunks) == (7, 10)
+    with pytest.raises(ml.InputError, match="is not finished: 3 of 10 chunks are missing"):
+        sweep.table()
+    assert "running the same sweep again goes on" in str(sweep.status())
+    assert sweep.table(partial=True).num_rows == sweep.status().problems_done == 7 * 8
+    assert sweep.summary(partial=True)[0].n_problems == 40 - 2 * 8
+    assert ml.sweep(KEYS, copy).digest() == made.digest()
 
 
 def damage(file, how):
@@ -116,12 +52,12 @@ def damage(file, how):
 def test_a_damaged_chunk_is_named_never_read_and_computed_anew(made, copy, how):
     file = copy / "chunks" / "000007.parquet"
     damage(file, how)
-    for read in (ml.sweep.table, ml.sweep.digest, ml.sweep.summary):
+    for read in (Sweep.table, Sweep.digest, Sweep.summary):
         with pytest.raises(ml.InputError, match=r"000007\.parquet' is damaged"):
-            read(copy)
-    assert ml.sweep.status(copy, check=True).damaged == (str(file),)
+            read(Sweep.open(copy))
+    assert Sweep.open(copy).status(check=True).damaged == (str(file),)
     with pytest.warns(UserWarning, match=r"000007\.parquet' is damaged and computed anew"):
-        assert ml.sweep(out=copy, **KEYS).digest() == made.digest()
+        assert ml.sweep(KEYS, copy).digest() == made.digest()
 
 
 def test_every_flipped_byte_of_a_chunk_is_noticed(copy):
@@ -131,14 +67,14 @@ def test_every_flipped_byte_of_a_chunk_is_noticed(copy):
         changed = bytearray(content)
         changed[place] ^= 0x10
         file.write_bytes(bytes(changed))
-        assert ml.sweep.status(copy, check=True).damaged == (str(file),)
+        assert Sweep.open(copy).status(check=True).damaged == (str(file),)
 
 
 def test_a_changed_plan_is_refused_and_says_what_differs(copy):
     with pytest.raises(ml.InputError, match="that of another one: n_steps is 5 there and 6 here instead"):
-        ml.sweep(out=copy, **{**KEYS, "n_steps": 6})
+        ml.sweep({**KEYS, "n_steps": 6}, copy)
     with pytest.raises(ml.InputError, match=r"seed is 0 there and 1 here; chunk is 8 there and 4 here"):
-        ml.sweep(out=copy, **{**KEYS, "chunk": 4, "seed": 1})
+        ml.sweep({**KEYS, "chunk": 4, "seed": 1}, copy)
 
 
 def test_a_damaged_plan_is_one_sentence(copy):
@@ -146,14 +82,14 @@ def test_a_damaged_plan_is_one_sentence(copy):
     for text in (content[:-40], content.replace('"n_steps":5', '"n_steps":6'), "[]"):
         (copy / "plan.json").write_text(text)
         with pytest.raises(ml.InputError, match=r"plan\.json' is damaged"):
-            ml.sweep.table(copy)
+            Sweep.open(copy).table()
 
 
 def test_leftovers_of_writing_are_removed_and_other_files_stay(made, copy):
     (copy / "chunks" / ".000002.parquet.partial").write_bytes(b"half")
     (copy / "notes.txt").write_text("mine")
     (copy / "chunks" / "000002.parquet").unlink()
-    assert ml.sweep(out=copy, **KEYS).digest() == made.digest()
+    assert ml.sweep(KEYS, copy).digest() == made.digest()
     assert sorted(file.name for file in copy.iterdir()) == ["chunks", "lock", "notes.txt", "plan.json"]
     assert len(list((copy / "chunks").iterdir())) == 10
 
@@ -168,59 +104,25 @@ def test_a_folder_that_cannot_be_used_is_one_sentence(tmp_path):
         ("file/below", "Not a directory"),
     ):
         with pytest.raises(ml.InputError, match=sentence):
-            ml.sweep(out=tmp_path / place, **KEYS)
+            ml.sweep(KEYS, tmp_path / place)
     with pytest.raises(ml.InputError, match=r"which has no plan\.json"):
-        ml.sweep.status(tmp_path)
+        Sweep.open(tmp_path).status()
 
 
 def test_a_file_that_cannot_be_written_whole_is_one_sentence_and_what_is_there_stays(tmp_path):
     """A limit on the size of files fails a write as a full disk does, here from the chunks of many inputs on."""
     resource = pytest.importorskip("resource")
     keys = {**KEYS, "n_inputs": [1, 60]}
-    undisturbed = ml.sweep(out=tmp_path / "undisturbed", **keys)
+    undisturbed = ml.sweep(keys, tmp_path / "undisturbed")
     sizes = [file.stat().st_size for file in (undisturbed.folder / "chunks").iterdir()]
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, ((min(sizes) + max(sizes)) // 2, limits[1]))
     try:
         with pytest.raises(ml.InputError, match=r"File too large.* free some space and run the same sweep again"):
-            ml.sweep(out=tmp_path / "out", **keys)
+            ml.sweep(keys, tmp_path / "out")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    status = ml.sweep.status(tmp_path / "out", check=True)
+    status = Sweep.open(tmp_path / "out").status(check=True)
     assert not status.damaged
     assert 0 < status.chunks_done < len(sizes)
-    assert ml.sweep(out=tmp_path / "out", **keys).digest() == undisturbed.digest()
-
-
-# ---- on a Dask cluster; `sweep_kills.py` kills more of its workers and schedulers
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The Dask scheduler at .* has no workers yet")
-def test_a_sweep_whose_workers_and_scheduler_are_killed_ends_up_as_an_undisturbed_one(tmp_path):
-    with DaskCluster(2) as cluster:
-        trials = Trials(tmp_path, 1, cluster)
-        for name, victim in {"a": "worker", "b": "scheduler", "c": "worker"}.items():
-            _, whole = trials.trial(name, victim)
-            assert whole, victim
-
-
-@pytest.mark.slow
-def test_a_sweep_that_finds_no_worker_says_so_and_waits_for_one(tmp_path):
-    with DaskCluster(0) as cluster:
-        engine = DaskEngine.from_scheduler(cluster.address, CONNECT_SECONDS)
-        with warnings.catch_warnings(record=True) as given:
-            warnings.simplefilter("always")
-
-            def add_worker_once_warned():
-                while not given:
-                    time.sleep(POLL_SECONDS)
-                cluster.add_worker()
-
-            helper = threading.Thread(target=add_worker_once_warned, daemon=True)
-            helper.start()
-            made = ml.sweep(PLAN, tmp_path, engine=engine)
-            helper.join()
-        engine.close()
-    assert "has no workers yet; waiting for some" in str(given[0].message)
-    assert made.status().is_finished
+    assert ml.sweep(keys, tmp_path / "out").digest() == undisturbed.digest()

@@ -1,15 +1,14 @@
-"""Tables, summaries and pictures of sweeps, and the commands that show them."""
+"""Tables, summaries and pictures of sweeps."""
 
 import numpy as np
 import pytest
 from scipy.stats import binomtest
 
 import marginlens as ml
+from marginlens.sweeps import Sweep
 from marginlens.sweeps.summary import Numbers, Shares, share_interval
-from one_command import command
 from refusals import refused
 
-run, numbers = command("sweep")
 KEYS = {"n_inputs": [2, 3], "n_tokens": 3, "d": [3, 60], "n_steps": 20, "n_problems": 50, "chunk": 16}
 RECORD = ["selection", "norm", "score_gap", "optimality", "steps_taken"]
 
@@ -25,7 +24,7 @@ def undefined(run):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     measures = {"is_long": is_long, "undefined": undefined}
-    return ml.sweep(out=tmp_path_factory.mktemp("sweep") / "made", **KEYS, record=RECORD, measures=measures)
+    return ml.sweep({**KEYS, "record": RECORD, "measures": measures}, tmp_path_factory.mktemp("sweep") / "made")
 
 
 def test_a_summary_says_of_each_cell_what_its_rows_say(made):
@@ -74,7 +73,7 @@ def test_pictures_show_shares_and_numbers_over_an_axis(made):
         "global, n_inputs = 2",
         "local, n_inputs = 3",
     }
-    norms = ml.sweep.plot(made.folder, column="norm", axis="n_inputs")
+    norms = Sweep.open(made.folder).plot(column="norm", axis="n_inputs")
     assert (norms.get_xlabel(), norms.get_ylabel()) == ("n_inputs", "norm")
     with refused("column"):
         made.plot(column="nrom")
@@ -88,43 +87,13 @@ def test_the_repr_is_one_paragraph(made):
     assert "\n" not in repr(made)
 
 
-# ---- commands
-
-
-@pytest.fixture
-def plan(tmp_path):
-    file = tmp_path / "plan.toml"
-    file.write_text(
-        "n_inputs = 2\nn_tokens = 3\nd = [2, 3]\nn_steps = 5\nn_problems = 6\nchunk = 4\n", encoding="utf-8"
-    )
-    return file
-
-
-def test_commands_run_a_plan_and_read_its_folder(plan, tmp_path):
-    out = tmp_path / "out"
-    for arguments in ((plan, "--out", out), ("--out", out, "--workers", 2, plan), ("run", plan, "--out", out)):
-        done = run(*arguments)
-        assert done.exit_code == 0, done.output
-        assert "4 of 4 chunks (12 of 12 problems)" in " ".join(done.output.split())
-    assert numbers("status", out)["is_finished"]
-    assert "finished" in run("status", out, "--check").output
-    rows = numbers("summary", out)
-    assert [row["cell"] for row in rows] == [{"d": 2}, {"d": 3}]
-    assert rows[0]["columns"]["status"]["intervals"]["COMPLETED"][1] == 1.0
-    assert "optimality" in run("summary", out).output
-    table = ml.sweep.table(out)
-    for name in ("table.csv", "table.parquet"):
-        assert "12 rows. Written to" in " ".join(run("table", out, "--out", tmp_path / name).output.split())
+def test_a_table_is_written_to_csv_and_parquet(made, tmp_path):
     import pyarrow.csv
     import pyarrow.parquet
 
-    assert pyarrow.parquet.read_table(tmp_path / "table.parquet")["norm"].equals(table["norm"])
-    assert pyarrow.csv.read_csv(tmp_path / "table.csv")["norm"].equals(table["norm"])
-
-
-def test_a_damaged_chunk_is_named_by_the_command(plan, tmp_path):
-    run(plan, "--out", tmp_path / "out")
-    (tmp_path / "out" / "chunks" / "000001.parquet").write_bytes(b"PAR1")
-    done = run(plan, "--out", tmp_path / "out")
-    assert done.exit_code == 0
-    assert done.stderr.endswith("000001.parquet' is damaged and computed anew.\n")
+    table = made.table()
+    for name, read in (("table.csv", pyarrow.csv.read_csv), ("table.parquet", pyarrow.parquet.read_table)):
+        assert made.write_table(tmp_path / name) == 200
+        assert read(tmp_path / name)["norm"].equals(table["norm"])
+    with refused("path"):
+        made.write_table(tmp_path / "table.txt")

@@ -28,7 +28,6 @@ COMMANDS = {
     "probe": Entry("marginlens.cli.probe", "probe", "Measure what the attention heads of a model select."),
     "lab": Entry("marginlens.cli.lab", "lab", "Open the interactive page, with a problem of yours."),
     "samples": Entry("marginlens.cli.samples", "samples", "Write small files to try the other commands with."),
-    "sweep": Entry("marginlens.cli.sweep", "app", "Run a grid of many small problems into a folder."),
     "statement": Entry("marginlens.cli.statement", "statement", "Find the function behind a theorem of the papers."),
 }
 PAPERS = {  # of the package marginlens_papers, where it is installed

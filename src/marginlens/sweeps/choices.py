@@ -1,22 +1,17 @@
-"""What a plan chooses by name: losses, optimizers, starts, random data, and functions of one's own as "module:function"."""
+"""What a plan chooses: losses, optimizers, starts and random data by name, and functions of the user."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import inspect
-import os
 import re
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from difflib import get_close_matches
-from importlib.machinery import PathFinder
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from marginlens.errors import Remedy, positive_number, reject
+from marginlens.errors import positive_number, reject
 from marginlens.losses import CorrelationLoss, CrossEntropy, Exponential, Logistic, LogLoss, Loss, SquaredLoss
 from marginlens.losses.next_token import NextTokenLoss, SquaredProbability
 from marginlens.norms import norm_named
@@ -134,43 +129,11 @@ def starting_point(start: Any, n_problems: int, shape: tuple[int, ...], rng: np.
     return np.broadcast_to(point, (n_problems, *shape))
 
 
-# ---- functions of one's own
-
-
-def imported(reference: str, key: str, folder: str, allow: Sequence[str] = ()) -> Callable[..., Any]:
-    """The function "module:function" of a module in `folder`, of this library, or of one that is allowed; nothing else is imported."""
-    module_name, separator, name = reference.partition(":")
-    parts = [*module_name.split("."), *name.split(".")]
-    if not separator or not all(part.isidentifier() for part in parts):
-        raise reject(key, "a function as module:function", repr(reference))
-    in_folder = PathFinder.find_spec(parts[0], [folder]) is not None
-    exposed = f"a function of a module in {folder!r}, where plans may run code, or of one that is allowed"
-    if not (in_folder or _is_allowed(module_name, allow)):
-        raise reject(key, exposed, repr(reference), Remedy("{allow} lets a plan use other modules.", allow=""))
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    try:
-        found: Any = importlib.import_module(module_name)
-    except (Exception, SystemExit) as problem:
-        raise reject(key, "a function of a module that can be imported", _raised(reference, problem)) from problem
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
-        raise reject(key, f"a function of the module {module_name}", repr(reference))
-    home = sys.modules.get(getattr(found, "__module__", ""))  # which for what a module has imported is another one
-    if not _is_allowed(getattr(home, "__name__", ""), allow):
-        file = Path(getattr(home, "__file__", None) or "/").resolve()
-        if not file.is_relative_to(Path(folder).resolve()):
-            raise reject(key, exposed, repr(reference), Remedy("{allow} lets a plan use other modules.", allow=""))
-    return found
-
-
-def _is_allowed(module: str, allow: Sequence[str]) -> bool:
-    return any(f"{module}.".startswith(f"{one}.") for one in ("marginlens", "marginlens_papers", *allow))
+# ---- functions of the user
 
 
 def called(function: Callable[..., Any], key: str, *arguments: Any) -> Any:
-    """What a function of one's own returns; whatever it raises is one sentence that names it."""
+    """Call a function of the user; whatever it raises becomes one sentence that names it."""
     try:
         return function(*arguments)
     except (Exception, SystemExit) as problem:
@@ -181,11 +144,6 @@ def called(function: Callable[..., Any], key: str, *arguments: Any) -> Any:
 def _raised(function: str, problem: BaseException) -> str:
     said = " ".join(str(problem).split())
     return f"{function!r}, which raised {type(problem).__name__}{f' ({said})' if said else ''}"
-
-
-def working_folder() -> str:
-    """The folder in which modules of one's own are looked for."""
-    return str(Path.cwd()) if os.path.isdir(".") else ""
 
 
 def function_record(function: Callable[..., Any]) -> dict[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from marginlens import __version__
 from marginlens.data.device_tokens import DeviceTokens
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import TokenDataset
 from marginlens.dynamics import Record, descend
-from marginlens.errors import InputError, calling, reject, require
+from marginlens.errors import EngineError, InputError, calling, reject, require
 from marginlens.runtime.threads import single_blas_thread
 from marginlens.sweeps.choices import called, loss_named, optimizer_named, starting_point
 from marginlens.sweeps.grid import Cell, Chunk
@@ -42,8 +42,9 @@ COMPRESSION = "zstd"
 
 
 def arrow() -> Any:
-    """The package pyarrow, else the sentence that names the extra."""
-    require("pyarrow", "sweep", "A sweep")
+    """The package pyarrow, else the sentence that names the extra that brings it, loky and filelock."""
+    for package in ("pyarrow", "loky", "filelock"):
+        require(package, "sweep", "A sweep")
     import pyarrow
     import pyarrow.csv
     import pyarrow.parquet
@@ -56,36 +57,18 @@ def arrow() -> Any:
 
 @dataclass(frozen=True)
 class ChunkWork:
-    """What an engine calls with the number of a chunk: makes its problems, trains and measures them, and gives back its file's bytes."""
+    """Compute a chunk by its number: make its problems, train and measure them, and return the bytes of its file."""
 
     plan: Plan
+    version: str = __version__
 
     def __call__(self, index: int) -> bytes:
+        if self.version != __version__:
+            raise EngineError(
+                f"Workers need marginlens {self.version}, the version of this process; one has {__version__}."
+            )
         chunk = self.plan.grid.chunk_at(index)
         return encoded(measured(self.plan, chunk), chunk, self.plan.hash)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _work_of, (_ModuleFolder(self.plan.folder), self.plan)  # loaded in this order
-
-
-@dataclass(frozen=True)
-class _ModuleFolder:
-    """A folder that joins Python's path where a pickle is loaded, so that functions which come after it are found."""
-
-    folder: str
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _join_path, (self.folder,)
-
-
-def _join_path(folder: str) -> _ModuleFolder:
-    if folder and folder not in sys.path:
-        sys.path.insert(0, folder)
-    return _ModuleFolder(folder)
-
-
-def _work_of(folder: _ModuleFolder, plan: Plan) -> ChunkWork:
-    return ChunkWork(plan)
 
 
 def measured(plan: Plan, chunk: Chunk) -> dict[str, Any]:

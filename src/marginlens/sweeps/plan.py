@@ -5,31 +5,27 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 import re
-import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from marginlens.errors import InputError, calling, positive_number, reject, whole_number
+from marginlens.errors import InputError, positive_number, reject, whole_number
 from marginlens.optimizers import Optimizer, as_optimizer
-from marginlens.runtime.files import as_path, unusable
+from marginlens.runtime.files import unusable
 from marginlens.sweeps.choices import (
     PROTOCOLS,
     checked_start,
     default_step,
     described,
     function_record,
-    imported,
     loss_named,
     nearest,
     optimizer_named,
-    working_folder,
 )
 from marginlens.sweeps.grid import AXES, Cell, Grid, is_axis
 from marginlens.sweeps.records import RECORDS, SEQUENCE_RECORDS
@@ -53,21 +49,40 @@ class Plan:
     Cells that differ in nothing but loss, optimizer, step, start and n_steps have the same problems, so that they compare in pairs.
 
     Args:
-        problem: "selection" (attention weights p on token data) or "next-token" (weights W on sequences, data of one's own).
-        data: "sphere", "gaussian", or a function `(rng, n_problems, cell) -> (data, head)`, in a file "module:function"; `cell` is a
-            dict of the settings, and data a batch `TokenDataset`, for next tokens a list of `SequenceDataset`.
-        n_inputs, n_tokens, d: shape of a problem. n_problems: in each cell.
-        loss: "logistic", "exponential", "correlation"; for next tokens "log", "squared", "cross-entropy", "squared-probability".
-        optimizer: "normalized-gd", "gd", "sign", "coordinate", "adam", "polyak", "l3" (steepest descent in ℓ3), "mirror:l3".
+        n_problems: number of problems in each cell.
+
+        problem: "selection" (attention weights p on token data) or "next-token" (weights W on sequences, data of your own).
+
+        data: "sphere", "gaussian", or a function `(rng, n_problems, cell) -> (data, head)`. `cell` is a dict of the settings, and data a
+            batch `TokenDataset`, for next tokens a list of `SequenceDataset`.
+
+        n_inputs, n_tokens, d: shape of a problem.
+
+        loss: "logistic", "exponential", "correlation"; for next tokens "log", "squared", "cross-entropy", "squared-probability"; or a loss.
+
+        optimizer: "normalized-gd", "gd", "sign", "coordinate", "adam", "l3" (steepest descent in ℓ3), "mirror:l3", or an optimizer.
+
         step: its step size; 1 for normalized-gd, .05 for others, .01 for next tokens unless given.
+
         start: "zero", "normal:SCALE", or a list of numbers. A list of several starts is an axis.
-        seed: from which all random numbers follow. record: names of `RECORDS`. measures: name → function(run), in a file
-            "module:function", which returns (n_problems,) or (n_problems, k) numbers, or a dict of such columns by name; run has data,
-            head, trajectory, solution, optimality and cell.
+
+        n_steps: number of steps of every run.
+
+        seed: a whole number from which all random numbers follow.
+
+        record: names of `RECORDS`.
+
+        measures: name → function(run), which returns (n_problems,) or (n_problems, k) numbers, or a dict of such columns by name. `run` has
+            data, head, trajectory, solution, optimality and cell.
+
         saved_steps: steps after which iterates are kept for the measures, in `run.trajectory.saved["x"]`.
-        parameters: further settings for a function that makes data. chunk: problems in a chunk. device: "cpu", "cuda" or "cuda:1".
-        folder: with the modules whose functions "module:function" names; the working folder, or that of the plan's file.
-        allow: further modules whose functions may be named. Neither is part of what the plan is.
+
+        parameters: further settings for a function that makes data.
+
+        chunk: number of problems in a chunk; about a second of work on two cores unless given.
+
+    Attributes:
+        device: where the chunks are computed, set by `on`. Results depend on it, so it is part of what the plan is.
     """
 
     n_problems: int
@@ -87,15 +102,12 @@ class Plan:
     saved_steps: tuple[int, ...] = ()
     parameters: Any = None
     chunk: int | None = None
-    device: str = "cpu"
-    folder: str = ""
-    allow: Sequence[str] = ()
+    device: str = field(default="cpu", init=False)
 
     def __post_init__(self) -> None:
         store = object.__setattr__
         if self.problem not in KINDS:
             raise reject("problem", " or ".join(KINDS), repr(self.problem))
-        store(self, "folder", self.folder or working_folder())
         store(self, "n_problems", whole_number(self.n_problems, "n_problems", at_least=1))
         store(self, "seed", whole_number(self.seed, "seed", at_least=0))
         for name in ("n_inputs", "n_tokens", "d"):
@@ -113,37 +125,27 @@ class Plan:
         store(self, "saved_steps", self._checked_steps())
         if self.chunk is not None:
             store(self, "chunk", whole_number(self.chunk, "chunk", at_least=1))
-        if not isinstance(self.device, str) or not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
-            raise reject("device", "cpu, cuda, or cuda:K with the number K of a device", repr(self.device))
         self._check_together()
-
-    # ---- where plans come from
 
     @classmethod
     def of(cls, keys: Mapping[str, Any]) -> Plan:
-        """The plan of these keys; one that is unknown is refused with the nearest known one."""
-        known = [field.name for field in fields(cls)]
+        """The plan of these keys; an unknown key is refused with the nearest known one."""
+        known = [entry.name for entry in fields(cls) if entry.init]
         for key in keys:
             if key not in known:
-                raise reject("plan", f"made of the keys {', '.join(known[:-2])}", repr(key), nearest(str(key), known))
+                remedy = "Give it to ml.sweep." if key == "device" else nearest(str(key), known)
+                raise reject("plan", f"made of the keys {', '.join(known)}", repr(key), remedy)
         if "n_problems" not in keys:
             raise reject("plan", "one that says n_problems", f"the keys {', '.join(keys) or 'of an empty plan'}")
         return cls(**keys)
 
-    @classmethod
-    def from_file(cls, path: str | os.PathLike[str], *, allow: Sequence[str] = ()) -> Plan:
-        """The plan in a TOML file; its functions "module:function" are those of modules in its own folder or in `allow`."""
-        place = as_path(path, "plan", "the path of a TOML file")
-        try:
-            keys = tomllib.loads(place.read_text(encoding="utf-8"))
-        except OSError as problem:
-            raise reject("plan", "a file that can be read", unusable(place, problem)) from problem
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-            raise reject("plan", "a TOML file", f"{str(place)!r} ({problem})") from problem
-        for key in {"folder", "allow"} & set(keys):
-            raise reject("plan", f"without the key {key}, by which others say what it may run", repr(keys[key]))
-        with calling(place, plan="plan"):
-            return cls.of({**keys, "folder": str(place.absolute().parent), "allow": tuple(allow)})
+    def on(self, device: str) -> Plan:
+        """The same plan on a device: "cpu", "cuda" or "cuda:1"."""
+        if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+            raise reject("device", "cpu, cuda, or cuda:K with the number K of a device", repr(device))
+        placed = replace(self)
+        object.__setattr__(placed, "device", device)
+        return placed
 
     # ---- the grid
 
@@ -180,9 +182,9 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """The plan in types that JSON has: all that its results depend on."""
         plan: dict[str, Any] = {"format": FORMAT}
-        for field in fields(self):
-            if field.name not in ("folder", "allow", "chunk"):
-                plan[field.name] = written(getattr(self, field.name))
+        for entry in fields(self):
+            if entry.name != "chunk":
+                plan[entry.name] = written(getattr(self, entry.name))
         sizes = self.grid.chunk_sizes
         return {**plan, "chunk": sizes[0] if len(sizes) == 1 else list(sizes)}
 
@@ -204,12 +206,10 @@ class Plan:
     # ---- checks
 
     def _checked_data(self, value: Any, key: str) -> Any:
-        if isinstance(value, str) and ":" in value:
-            return imported(value, key, self.folder, self.allow)
         if callable(value):
             return value
         if value not in PROTOCOLS:
-            expected = f"one of {', '.join(PROTOCOLS)}, or a function, in a file as module:function"
+            expected = f"one of {', '.join(PROTOCOLS)}, or a function"
             raise reject(key, expected, repr(value), nearest(str(value), PROTOCOLS))
         return value
 
@@ -239,10 +239,9 @@ class Plan:
         for name, function in (self.measures or {}).items():
             if not isinstance(name, str) or not name.isidentifier() or name in ("cell", "problem", *AXES, *RECORDS):
                 raise reject("measures", "names of columns that nothing else has", repr(name))
-            found = imported(function, "measures", self.folder, self.allow) if isinstance(function, str) else function
-            if not callable(found):
-                raise reject("measures", "functions, in a file as module:function", repr(function))
-            measures[name] = found
+            if not callable(function):
+                raise reject("measures", "functions", repr(function))
+            measures[name] = function
         return measures
 
     def _checked_steps(self) -> tuple[int, ...]:
@@ -276,19 +275,13 @@ class Plan:
             raise reject("parameters", "names that no other key or column has", repr(sorted(taken)[0]))
 
 
-def as_plan(plan: Any, keys: Mapping[str, Any]) -> Plan:
-    """A plan, from one, from the path of a TOML file, from a dict, or from keys."""
-    if plan is None:
-        return Plan.of(keys)
-    if keys:
-        raise reject("plan", "given without further keys", f"{', '.join(keys)} beside it")
+def as_plan(plan: Any) -> Plan:
+    """A plan, from one or from a dict of its keys."""
     if isinstance(plan, Plan):
         return plan
     if isinstance(plan, Mapping):
         return Plan.of(plan)
-    if isinstance(plan, str | os.PathLike):
-        return Plan.from_file(plan)
-    raise reject("plan", "a Plan, a dict of its keys, or the path of a TOML file", repr(plan))
+    raise reject("plan", "a Plan, or a dict of its keys", repr(plan))
 
 
 def plan_hash(plan: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The folder of a sweep: its plan, a lock, a Parquet file for every finished chunk, whole or not there at all, and all that can be read."""
+"""The folder of a sweep: its plan, a lock, and a Parquet file for every finished chunk, which is whole or not there at all."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ from marginlens.runtime.files import (
     unusable,
     written_aside,
 )
-from marginlens.runtime.locks import LOCK, is_locked, locked_folder
 from marginlens.runtime.versions import versions
-from marginlens.sweeps.choices import function_record, imported, nearest, working_folder
+from marginlens.sweeps.choices import function_record, nearest
 from marginlens.sweeps.chunk import DamagedChunk, add_to_digest, arrow, decoded, made_problems
 from marginlens.sweeps.grid import Grid
 from marginlens.sweeps.plan import Plan, differences, plan_hash, read_written_plan
@@ -43,7 +42,8 @@ if TYPE_CHECKING:
 
 TABLE_FORMATS = ("arrow", "pandas", "polars")
 DIGEST_FORMAT = "marginlens-table-1"
-PLAN, CHUNKS = "plan.json", "chunks"
+PLAN, CHUNKS, LOCK = "plan.json", "chunks", "lock"
+LOCK_SECONDS = 0.3  # for which a lock that another process holds is tried again
 _CHUNK_NAME = re.compile(r"(\d{6,})\.parquet")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -62,7 +62,7 @@ class SweepStatus(Result, Tabular):
 
     Attributes:
         folder: where it is. n_chunks, n_problems: of the plan. chunks_done, problems_done: of these. bytes: on the disk.
-        is_running: whether a process is at work on it. damaged: files that are not what was written, where that was looked for.
+        damaged: files that are not what was written, if that was checked.
 
     `to_frame()` has two rows, what is done and what is left: state, chunks, problems.
     """
@@ -73,7 +73,6 @@ class SweepStatus(Result, Tabular):
     chunks_done: int
     problems_done: int
     bytes: int
-    is_running: bool
     damaged: tuple[str, ...] = ()
     quantities = "{self}"
 
@@ -98,8 +97,7 @@ class SweepStatus(Result, Tabular):
 
     def __str__(self) -> str:
         share = f"{self.chunks_done:,} of {counted(self.n_chunks, 'chunk')} ({self.problems_done:,} of {self.n_problems:,} problems)"
-        unfinished = "running" if self.is_running else "not finished: running the same sweep again goes on"
-        state = "finished" if self.is_finished else unfinished
+        state = "finished" if self.is_finished else "not finished: running the same sweep again goes on"
         wrong = (
             f" {counted(len(self.damaged), 'file is', 'files are')} damaged: {', '.join(self.damaged)}."
             if self.damaged
@@ -115,11 +113,9 @@ class Sweep(Displayed):
     folder: Path
 
     @classmethod
-    def of(cls, folder: Any) -> Sweep:
-        """The sweep in this folder, which must have a plan."""
+    def open(cls, folder: Any) -> Sweep:
+        """Open the folder of a sweep, finished or not."""
         arrow()
-        if isinstance(folder, Sweep):
-            return folder
         place = resolved(as_path(folder, "folder", "the folder of a sweep"))
         if not (place / PLAN).is_file():
             raise reject("folder", "that of a sweep", f"{str(folder)!r}, which has no {PLAN}")
@@ -193,7 +189,6 @@ class Sweep(Displayed):
             len(found),
             sum(grid.chunk_at(index).n_problems for index in found),
             sum(found.values()),
-            is_locked(self.folder),
             tuple(str(problem.place) for problem in self.damaged(found)) if check else (),
         )
 
@@ -304,7 +299,7 @@ class Sweep(Displayed):
         """The data of problem `index`, counted through all cells as the rows of the table are, made once more.
 
         Args:
-            data: the function that made them, where it is one of your own that cannot be imported by name.
+            data: the function that made them, if it is one of your own.
         """
         chunk, place = self.grid.locate(index)
         cell = self.grid.cells[chunk.cell]
@@ -313,11 +308,10 @@ class Sweep(Displayed):
             only = replace(chunk, first=chunk.first + place, last=chunk.first + place + 1)
             problems, head = made_problems(cell, only, self.plan["seed"])
             return Problem(problems[0], head[0], dict(cell.settings))
-        module = str(said["function"]).partition(":")[0]
-        function = data if data is not None else imported(said["function"], "data", working_folder(), (module,))
-        if function_record(function)["source"] != said["source"]:
-            raise reject("data", f"the function {said['function']} as it was when the sweep was run", "a changed one")
-        made_by = replace(cell, settings={**cell.settings, "data": function})
+        if data is None or function_record(data)["source"] != said["source"]:
+            got = "none" if data is None else "a changed one"
+            raise reject("data", f"the function {said['function']} as it was when the sweep was run", got)
+        made_by = replace(cell, settings={**cell.settings, "data": data})
         problems, head = made_problems(made_by, chunk, self.plan["seed"])
         shared = head is None or (hasattr(head, "ndim") and head.ndim == 1)
         return Problem(problems[place], head if shared else head[place], dict(cell.settings))
@@ -375,24 +369,34 @@ def write_chunk(sweep: Sweep, index: int, content: bytes) -> None:
         again = "free some space and run" if problem.errno in _FULL else "run"
         remedy = f"All {kept}: {again} the same sweep again to go on."
         got = unusable(sweep.folder, problem)
-        raise reject("out", "a folder that takes another chunk", got, remedy) from problem
+        raise reject("folder", "a folder that takes another chunk", got, remedy) from problem
 
 
 @contextmanager
 def opened(folder: Any, plan: Plan) -> Iterator[Sweep]:
     """The folder of this plan, made if there is none, locked against other processes; that of another plan is refused."""
-    place = resolved(as_path(folder, "out", "the path of a folder"))
+    from filelock import FileLock, Timeout
+
+    place = resolved(as_path(folder, "folder", "the path of a folder"))
     with _writable(place):
         _check_free(place)
         (place / CHUNKS).mkdir(parents=True, exist_ok=True)
-    with locked_folder(place):
+    with ExitStack() as stack:
+        try:
+            with _writable(place):
+                stack.enter_context(FileLock(place / LOCK, timeout=LOCK_SECONDS))
+        except Timeout:
+            sentence = (
+                f"The folder {str(place)!r} is in use by another process; wait for it, or end it and run this again."
+            )
+            raise InputError(sentence) from None
         sweep = Sweep(place)
         with _writable(place):
             _remove_leftovers(place)
             if (place / PLAN).exists():
                 if sweep.plan_hash != plan.hash:
                     what = differences(sweep.plan, plan.to_dict())
-                    raise reject("out", "a folder of this plan", f"that of another one: {what}")
+                    raise reject("folder", "a folder of this plan", f"that of another one: {what}")
             else:
                 content = {"hash": plan.hash, "plan": plan.to_dict(), "begun_with": versions()}
                 with durable_file(place / PLAN) as file:
@@ -406,7 +410,7 @@ def _writable(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
-        raise reject("out", "a folder that can be written", unusable(place, problem)) from problem
+        raise reject("folder", "a folder that can be written", unusable(place, problem)) from problem
 
 
 def _check_free(place: Path) -> None:
@@ -414,10 +418,10 @@ def _check_free(place: Path) -> None:
     if not place.exists():
         return
     if not place.is_dir():
-        raise reject("out", "a folder", f"{str(place)!r}, which is a file")
+        raise reject("folder", "a folder", f"{str(place)!r}, which is a file")
     names = {entry.name for entry in place.iterdir()}
     if names and not names & {PLAN, LOCK, CHUNKS}:
-        raise reject("out", "a new or empty folder, or that of an earlier sweep", f"{str(place)!r} with other files")
+        raise reject("folder", "a new or empty folder, or that of an earlier sweep", f"{str(place)!r} with other files")
 
 
 def _remove_leftovers(place: Path) -> None:

@@ -20,8 +20,7 @@ TAKES_A_DEVICE = 'with `device="cuda"`'
 
 # What a signature does not say. A name without an entry, and without a `device` parameter, runs on the CPU with NumPy and compiled loops.
 BACKENDS: Mapping[str, Mapping[str, str]] = {
-    "marginlens.sweep": {CPU: "threads, processes or a Dask cluster", GPU: 'with `device="cuda"` in the plan'},
-    "marginlens.sweeps.Plan": {CPU: "", GPU: 'with `device="cuda"` in the plan'},
+    "marginlens.sweep": {CPU: "processes, or any executor", GPU: 'with `device="cuda"`'},
     "marginlens.engines.Gpus": {GPU: "one process for each GPU of the machine"},
     "marginlens.data.DeviceTokens": {GPU: "arrays of CuPy"},
     "marginlens.dynamics.DeviceRun": {GPU: "arrays of CuPy"},

@@ -1,0 +1,166 @@
+"""Where the chunks of a sweep are computed: any executor gives the same bytes, and nothing that is killed spoils them."""
+
+import os
+import signal
+import time
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+
+import pytest
+
+import marginlens as ml
+import tolerances
+from marginlens.errors import EngineError
+from refusals import refused
+from sweep_kills import KINDS, PLAN, Trials, chunk_bytes, count_chunks, start
+
+KEYS = {"n_inputs": 3, "n_tokens": 4, "d": [2, 7], "n_steps": 30, "n_problems": 25, "chunk": 6, "seed": 5}
+N_KILLS = 10
+SECONDS_AFTER_CTRL_C = 2.0
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return ml.sweep(KEYS, tmp_path_factory.mktemp("sweep") / "made")
+
+
+class Immediate(Executor):
+    """An executor by its interface alone, which computes a chunk when it is submitted."""
+
+    def submit(self, function, /, *arguments):
+        future = Future()
+        future.set_result(function(*arguments))
+        return future
+
+
+@pytest.mark.parametrize("make", [Immediate, lambda: ThreadPoolExecutor(3), lambda: ProcessPoolExecutor(2)])
+def test_any_executor_writes_the_same_bytes_and_stays_open(made, tmp_path, make):
+    with make() as executor:
+        other = ml.sweep(KEYS, tmp_path / "other", executor)
+        assert executor.submit(abs, -1).result() == 1
+    assert chunk_bytes(other.folder) == chunk_bytes(made.folder)
+
+
+def test_the_default_starts_a_process_for_each_processor(made, tmp_path, monkeypatch):
+    monkeypatch.setenv("MARGINLENS_THREADS", "2")
+    keys = {**KEYS, "measures": {"process": lambda run: [os.getpid()] * len(run.data)}}
+    table = ml.sweep(keys, tmp_path / "pids").table(["process"]).to_pydict()
+    assert os.getpid() not in table["process"]
+    assert 1 <= len(set(table["process"])) <= 2
+    assert chunk_bytes(ml.sweep(KEYS, tmp_path / "other").folder) == chunk_bytes(made.folder)
+
+
+@pytest.mark.slow
+def test_a_dask_cluster_of_two_workers_writes_the_same_bytes(made, tmp_path):
+    distributed = pytest.importorskip("distributed")
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
+        other = ml.sweep(KEYS, tmp_path / "other", client.get_executor())
+        assert len(client.nthreads()) == 2
+    assert chunk_bytes(other.folder) == chunk_bytes(made.folder)
+
+
+class Breaking(Immediate):
+    """An executor that breaks after four chunks."""
+
+    n_left = 4
+
+    def submit(self, function, /, *arguments):
+        self.n_left -= 1
+        if self.n_left < 0:
+            raise BrokenExecutor("a process was terminated abruptly")
+        return super().submit(function, *arguments)
+
+
+def test_an_executor_that_breaks_is_one_sentence_and_the_finished_chunks_stay(made, tmp_path):
+    with pytest.raises(EngineError, match=r"^The executor stopped working \(BrokenExecutor a process [^\n]*$"):
+        ml.sweep(KEYS, tmp_path / "broken", Breaking())
+    status = ml.sweeps.Sweep.open(tmp_path / "broken").status()
+    assert status.chunks_done < status.n_chunks
+    assert chunk_bytes(ml.sweep(KEYS, tmp_path / "broken").folder) == chunk_bytes(made.folder)
+
+
+def test_an_error_in_a_measure_is_raised_as_it_is_and_leaves_no_process(tmp_path, monkeypatch):
+    monkeypatch.setenv("MARGINLENS_THREADS", "2")
+
+    def fails(run):
+        raise ZeroDivisionError("no width")
+
+    with pytest.raises(ml.InputError, match=r"which raised ZeroDivisionError \(no width\)"):
+        ml.sweep({**KEYS, "measures": {"size": fails}}, tmp_path / "wrong")
+
+
+def always_dies(run):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_a_measure_that_always_ends_its_process_ends_the_sweep_in_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setenv("MARGINLENS_THREADS", "2")
+    with pytest.raises(EngineError, match=r"^Worker processes died 3 times in a row: [^\n]* to go on\.$"):
+        ml.sweep({**KEYS, "measures": {"size": always_dies}}, tmp_path / "dying")
+
+
+@pytest.mark.parametrize("executor", [4, "processes", object()])
+def test_what_is_not_an_executor_is_refused(tmp_path, executor):
+    with refused("executor"):
+        ml.sweep(KEYS, tmp_path / "other", executor)
+    assert not (tmp_path / "other").exists()
+
+
+# ---- kill -9, Ctrl-C and a second process
+
+
+@pytest.fixture(scope="module")
+def trials(tmp_path_factory):
+    """Sweeps of many small chunks, and the bytes of an undisturbed one."""
+    return Trials(tmp_path_factory.mktemp("many"), seed=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sweep_goes_on_to_the_same_bytes_after_kill_9(trials, kind):
+    if kind.startswith("dask"):
+        pytest.importorskip("distributed")
+    kills = 0
+    for trial in range(3 * N_KILLS):
+        n_chunks, whole, error = trials.trial(f"{kind} {trial}", kind)
+        assert whole, error
+        kills += n_chunks is not None
+        if kills == N_KILLS:
+            return
+    raise AssertionError(f"only {kills} of {3 * N_KILLS} sweeps were still running when the kill came")
+
+
+def begun(trials, name, n_chunks):
+    """A sweep in a process of its own that has written so many chunks, and its folder."""
+    folder = trials.folder / name
+    process = start(folder, plan={**PLAN, "n_steps": [400_000, 400_001]})  # chunks of about a second
+    while process.poll() is None and count_chunks(folder) < n_chunks:
+        time.sleep(0.01)
+    return process, folder
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_sweep_soon_keeps_what_is_finished_and_says_how_to_go_on(trials):
+    process, folder = begun(trials, "interrupted", 2)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
+    began = time.monotonic()
+    _, error = process.communicate(timeout=tolerances.HANGING)
+    assert time.monotonic() - began < tolerances.HANGING
+    assert error.splitlines()[-1].startswith("KeyboardInterrupt: ")
+    assert "The finished chunks are kept; run the same sweep again to go on." in error
+    assert error.count("Traceback") == 1  # its own, and none of a worker
+    status = ml.sweeps.Sweep.open(folder).status(check=True)
+    assert 2 <= status.chunks_done < status.n_chunks
+    assert not status.damaged
+
+
+@pytest.mark.slow
+def test_a_second_process_on_a_folder_is_refused(trials):
+    process, folder = begun(trials, "locked", 1)
+    try:
+        with pytest.raises(ml.InputError, match="is in use by another process"):
+            ml.sweep({**PLAN, "n_steps": [400_000, 400_001]}, folder)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
