@@ -90,7 +90,6 @@ def test_the_list_of_commands_says_what_each_does():
 
 USAGE = [
     (("dance",), "There is no command 'dance'"),
-    (("sweep", "status", "d", "--dance"), "There is no command 'dance'"),
     (("solv",), "Did you mean 'solve'?"),
     (("solve",), "FILE is missing."),
     (("solve", "a", "b"), "b"),

@@ -118,10 +118,8 @@ def test_commands_of_the_pages_exist_with_their_options():
     told = commands()
     assert len(told) >= 5
     for page, words, rest in told:
-        name, *more = words.split()
-        run, _ = command(name)
-        subcommand = {"sweep": more if more != ["plan"] else ["run"]}.get(name, [])
-        help_page = run(*subcommand, "--help")
+        run, _ = command(words.partition(" ")[0])
+        help_page = run("--help")
         assert help_page.exit_code == 0, f"{page}: marginlens {words}"
         for option in re.findall(r"--[a-z-]+", rest.split("#")[0]):
             assert option in help_page.output, f"{page}: marginlens {words} {rest}"
