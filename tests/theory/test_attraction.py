@@ -229,6 +229,76 @@ def test_certificates_verify_survive_a_file_and_fail_when_they_are_wrong(rule, t
     assert [name for name, wrong in planted.items() if wrong.verify().applies] == []
 
 
+def hard_problem(kind, rng):
+    """A problem whose margin is nearly dependent, whose scores nearly tie, or whose keys have one coordinate."""
+    n, d = int(rng.integers(2, 4)), 1 if kind == "one coordinate" else int(rng.integers(3, 6))
+    X, v = rng.normal(size=(n, 3, 2)), np.array([1.0, 0.0])
+    K = 10.0 ** rng.uniform(-1, 1) * rng.normal(size=(n, 3, d))
+    X[:, 0] = 1.0 + rng.random(2)
+    X[:, 1:, 0] = rng.uniform(-1.0, 0.5, (n, 2))
+    if kind == "nearly dependent":
+        tilt = 10.0 ** rng.uniform(-6, -2)
+        X[:, 1] = X[0, 1] + tilt * rng.normal(size=(n, 2))
+        K[:, 2] = K[:, 0] - 4.0 * (K[0, 0] - K[0, 1])
+        K[:, 1] = K[:, 0] - (K[0, 0] - K[0, 1]) + tilt * rng.normal(size=(n, d))
+    if kind == "near tie":
+        X[0, 1, 0] = X[0, 0, 0] * (1.0 - 10.0 ** rng.uniform(-15.5, -8))
+    return ml.TokenDataset(X, np.ones(n), K=K), v
+
+
+@pytest.mark.statement("X Thm 1")
+@pytest.mark.parametrize("kind", ["nearly dependent", "near tie", "one coordinate"])
+def test_tubes_that_the_search_finds_on_hard_problems_verify(kind):
+    rng, verified = np.random.default_rng(len(kind)), 0
+    for _ in range(150):
+        data, v = hard_problem(kind, rng)
+        solved = ml.att_svm(data, data.optimal(v))
+        if solved.status is not ml.Status.OPTIMAL:
+            continue
+        point = 10.0 ** rng.uniform(0.7, 2.5) * solved.x + 0.1 * rng.normal(size=data.d_key) * solved.margin
+        rule = (None, ml.NormalizedGD(1.0), ml.GradientDescent(10.0))[rng.integers(3)]
+        tubes = find_tubes(data.as_batch(), v[None], point[None], rule, Logistic())
+        if tubes.missing[0] == Missing.NOTHING:
+            verified += 1
+            assert certify(data, v, point, optimizer=rule).verify().applies
+        if verified == 12:
+            break
+    assert verified == 12
+
+
+def test_nothing_is_proved_where_rounding_decides():
+    gap = 3e-14
+    scores = np.array([[0.7, 0.2, -0.1], [0.4 + gap, 0.4, 0.4]])
+    K = np.array(
+        [[[2.0, 0.0, 1.0], [0.0, 0.0, 0.0], [-1.0, 0.5, 0.0]], [[0.0, 1.5, 0.0], [0.0, 0.0, 0.0], [0.5, -1.0, 1.0]]]
+    )
+    point = [40.0, 40.0, 10.0]
+
+    def missing(values, rule):
+        data = ml.TokenDataset(values[..., None], [1, 1], K=K)
+        return Missing(find_tubes(data.as_batch(), np.ones((1, 1)), [point], rule, Logistic()).missing[0])
+
+    for rule in (None, ml.NormalizedGD(0.5)):
+        assert missing(scores, rule) is Missing.ROUNDING_DECIDES  # of an input that a double cannot see to vary
+        tied = np.where(scores > 0.4, scores, np.minimum(scores, 0.4))
+        tied[1] = 0.4
+        assert missing(tied, rule) is Missing.NOTHING  # exact ties are left out, as verify() does
+        close = scores.copy()
+        close[1, 2] = -0.3  # of two tokens of an input that varies, one of which is on the margin
+        assert missing(close, rule) is Missing.ROUNDING_DECIDES
+
+
+def test_forecasts_of_large_plain_steps_are_finite_and_in_order():
+    data, v = ml.data.sphere_tokens(1, 2, 4, 5, 31)
+    solved = ml.att_svm(data[0], data[0].optimal(v[0]))
+    for size in (1e2, 1e5, 1e8):
+        rule = ml.GradientDescent(size)
+        ahead = certify(data[0], v[0], 120.0 * solved.x, optimizer=rule).forecast([0, 1, 1e3, 1e9, 1e15])
+        for values in (ahead.along, ahead.norm, ahead.angle):
+            assert np.isfinite(np.array(values)).all()
+            assert (values.low <= values.high).all()
+
+
 @pytest.mark.statement("X Thm 1")
 @pytest.mark.parametrize("loss", [Logistic(), Exponential(), CorrelationLoss()])
 def test_steps_taken_again_in_intervals_prove_the_way_to_the_point(loss):
@@ -262,6 +332,12 @@ def test_a_point_that_proves_nothing_is_refused_with_what_is_missing():
     ):
         with refused("optimizer" if rule else "loss" if loss else "point"):
             certify(data[0], v[0], point, optimizer=rule, loss=loss)
+
+    class Others(ml.TokenDataset):
+        pass
+
+    with refused("data"):
+        certify(Others(data[0].X, data[0].y), v[0], [30.0, 1.0, 2.0])
     right = certified()
     assert certify(right.data, right.head, right.point).radius == right.radius
 

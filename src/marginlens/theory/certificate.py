@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -27,7 +28,7 @@ from marginlens.theory.intervals import Proving, distance_after
 from marginlens.theory.tube_conditions import tube_conditions
 from marginlens.typing import Axes, FloatArray, IntArray
 
-_LARGEST = np.finfo(np.float64).max
+_LARGEST = sys.float_info.max
 _LOSSES: dict[str, type[Loss]] = {kind.__name__: kind for kind in (Logistic, Exponential, CorrelationLoss)}
 
 
@@ -89,11 +90,11 @@ class Proof(Result, Tabular):
             read: dict[str, Any] = {name: arrays[name] if arrays[name].ndim else float(arrays[name]) for name in names}
             if cls.steps:
                 size = float(arrays["size"])
-                plain = GradientDescent(size) if size > 0.0 else None
+                plain = GradientDescent(size) if size != 0.0 else None
                 read["optimizer"] = NormalizedGD(size) if arrays["normalized"] else plain
         except InputError:
             raise
-        except NOT_NUMBERS as problem:
+        except (*NOT_NUMBERS, IndexError) as problem:
             raise reject("path", expected, "one whose arrays do not fit together") from problem
         return cls(data=data, head=head, loss=loss, **read)
 
@@ -235,7 +236,7 @@ def _is_one_problem(data: TokenDataset) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, float | int) and type(value) is not bool and bool(abs(value) <= _LARGEST)
+    return isinstance(value, float | int) and type(value) is not bool and bool(-_LARGEST <= value <= _LARGEST)
 
 
 def _is_vector(value: Any, size: int) -> bool:
@@ -293,6 +294,8 @@ def certify(
     Raises:
         InputError: where the proof does not begin at this point; it says what is missing.
     """
+    if type(data) is not TokenDataset:
+        raise reject("data", "a TokenDataset itself, not a subclass", type(data).__name__)
     v, p, risk_loss = data.head(head), data.point(point, "point"), Logistic() if loss is None else loss
     if type(risk_loss) not in STEEPNESS:
         raise reject("loss", f"one of {', '.join(_LOSSES)}, whose slopes the proof bounds", type(risk_loss).__name__)
