@@ -2,6 +2,8 @@
 
 import json
 import logging
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -399,10 +401,13 @@ def test_in_lightning_it_stands_in_on_train_batch_end(tmp_path):
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
         def on_train_start(self):
-            monitor.attach(self)
+            monitor.attach(self, step=self.trainer.global_step)
 
         def on_train_batch_end(self, outputs, batch, index):
             self.log_dict(monitor.step(self, step=self.trainer.global_step))
+
+        def on_train_end(self):
+            monitor.finish()
 
     rows = [{"input_ids": row} for batch in token_batches(6) for row in batch]
     options = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False, "logger": False}
@@ -410,7 +415,6 @@ def test_in_lightning_it_stands_in_on_train_batch_end(tmp_path):
         max_epochs=1, accumulate_grad_batches=2, default_root_dir=tmp_path, enable_checkpointing=False, **options
     )
     fitting.fit(Module(), torch.utils.data.DataLoader(rows, batch_size=2))
-    monitor.finish()
     assert fitting.global_step == 6
     assert read_run(tmp_path / "run.parquet").steps.tolist() == [0, 1, 2, 4]
     assert float(fitting.logged_metrics["attention/entropy/layer_1"]) == pytest.approx(
@@ -463,6 +467,52 @@ def test_a_new_run_renames_the_file_of_an_earlier_one(tmp_path):
     measured(language_model(), {"input_ids": token_batches(1)[0]}, path=path)
     assert (tmp_path / "run-1.parquet").read_bytes() == first
     assert {step for step, _, _ in rows_of(path)} == {0}
+
+
+@pytest.mark.parametrize("said_to", ["attach", "step"])
+def test_a_resumed_loop_of_ones_own_goes_on_in_its_file(tmp_path, said_to):
+    path, model = tmp_path / "run.parquet", language_model()
+    with AttentionMonitor(path, every=10) as monitor:
+        monitor.attach(model)
+        train(model, monitor, n_steps=23)
+    assert read_run(path).steps.tolist() == [*range(11), 20]
+    before = read_run(path)["entropy"]
+    with AttentionMonitor(path, every=10) as monitor:
+        monitor.attach(model, **({"step": 23} if said_to == "attach" else {}))
+        train(model, monitor, n_steps=19, first=24)
+    after = read_run(path)
+    assert after.steps.tolist() == [*range(11), 20, *range(23, 33), 40]
+    np.testing.assert_array_equal(after["entropy"][:12], before)
+    assert [place.name for place in tmp_path.iterdir()] == ["run.parquet"]
+
+
+ENDS = {  # of a process whose loop never says that it is over
+    "script": "",
+    "function": "del monitor",
+    "error": "raise SystemExit(3)",
+    "with": "monitor.__exit__(None, None, None)",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_what_was_measured_is_in_the_file_when_the_process_ends(tmp_path, end):
+    path = tmp_path / "run.parquet"
+    script = f"""
+import torch, transformers
+from marginlens.probe import AttentionMonitor
+sizes = {{"n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 16, "vocab_size": 11}}
+model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
+monitor = AttentionMonitor({str(path)!r}, every=3)
+monitor.attach(model)
+for step in range(8):
+    model(input_ids=torch.randint(0, 11, (2, 6))).logits.sum().backward()
+    monitor.step(model)
+{ENDS[end]}
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == (3 if end == "error" else 0)
+    assert done.stderr == ""
+    assert read_run(path).steps.tolist() == [0, 1, 2, 3, 6]
 
 
 def test_the_first_measurement_is_written_at_once_and_later_ones_when_it_is_time(tmp_path, monkeypatch):

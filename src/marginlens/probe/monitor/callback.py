@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
 import logging
 import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
+from weakref import WeakSet
 
 import numpy as np
 
@@ -48,8 +50,8 @@ class AttentionMonitor(_Callback):
     and while logits grow fast, ten times as many steps are measured. Nothing is computed a second time and nothing is given back to the
     model: a run with the monitor gives the same weights, bit for bit.
 
-    In the Trainer: `Trainer(…, callbacks=[monitor])`. In other loops: `monitor.attach(model)` before the first step, and
-    `monitor.step(model)` after each optimizer step.
+    In the Trainer: `Trainer(…, callbacks=[monitor])`. In other loops: `with AttentionMonitor(…) as monitor:` around the loop,
+    `monitor.attach(model)` before the first step, and `monitor.step(model)` after each optimizer step.
 
     Args:
         path: a .parquet file with one row for each step, layer and head; it is written anew at a measurement, aside and renamed. A resumed
@@ -80,6 +82,17 @@ class AttentionMonitor(_Callback):
         self._finer_until = 0
         self._began = self.seconds = 0.0
         self._reporters: list[Any] = []
+        _MONITORS.add(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.finish()
+
+    def __del__(self) -> None:
+        if getattr(self, "_reader", None) is not None:
+            self.finish()
 
     def __repr__(self) -> str:
         where = f", {self.path}" if self.path is not None else ""
@@ -124,32 +137,38 @@ class AttentionMonitor(_Callback):
 
     # ---- any loop
 
-    def attach(self, model: Any, *, step: int = 0) -> None:
-        """Put hooks on a model before its first step, so that this is measured too.
+    def attach(self, model: Any, *, step: int | None = None) -> None:
+        """Put hooks on a model before its first step, so that this step is measured too.
 
         Args:
-            model: the model that is trained: of Hugging Face, or a module with one such model inside, as a LightningModule.
-            step: the number of optimizer steps so far, in a run that is resumed.
+            model: the model that is trained: a Hugging Face model, or a module with one such model inside, as a LightningModule.
+            step: the number of optimizer steps so far, when a run is resumed. If it is left out, the first `monitor.step(step=…)` says it.
         """
+        start = None if step is None else whole_number(step, "step", at_least=0)
         if _is_first_process() and self._reader is None:
-            self._begin(model, whole_number(step, "step", at_least=0))
+            self._watch(model)
+            if start is not None:
+                self._begin(start)
 
     def step(self, model: Any, *, loss: Any = None, step: int | None = None) -> dict[str, float]:
-        """To be called after each optimizer step.
+        """Count an optimizer step, and collect what was read in it.
 
         Args:
-            model: as in `attach`, which is called where it was not before.
-            loss: of this step, where the model does not give it out because the loop computes it; it tells selecting from being stuck.
-            step: the number of optimizer steps so far, for runs that are resumed; counted from 1 by default.
+            model: as in `attach`, which is called here if it was not before.
+            loss: of this step, when the loop computes it and the model does not return it; it tells selecting from being stuck.
+            step: the number of optimizer steps so far, this one included, for runs that may be resumed; counted from 1 by default.
         Returns:
-            The means of every layer by name, to be logged, where the step was measured; else nothing, as in all processes but the first.
+            The means of every layer by name, to be logged, if the step was measured; otherwise nothing, as in all processes but the first.
         """
         if not _is_first_process():
             return {}
         now = (self._step or 0) + 1 if step is None else whole_number(step, "step", at_least=0)
         if self._reader is None:
-            self._begin(model, now)
+            self._watch(model)
+            self._begin(now)
             return {}
+        if self._step is None:  # the pass that was read is that of the weights before this step
+            self._begin(max(now - 1, 0))
         if loss is not None:
             self._reader.add_loss(loss)
         values = self._collect()
@@ -158,8 +177,13 @@ class AttentionMonitor(_Callback):
         return values
 
     def finish(self) -> None:
-        """Write what is not yet in the file, and take the hooks off the model."""
+        """Record what is left, write what is not yet in the file, and take the hooks off the model.
+
+        The end of a `with` block, of the Trainer's training and of the process, and deleting the monitor, do the same.
+        """
         if self._reader is not None:
+            if self._record.rows and self._reader.has_read:  # a pass whose optimizer step was not taken
+                self._collect()
             self._reader.remove()
             self._reader = None
         self._write(force=True)
@@ -174,7 +198,8 @@ class AttentionMonitor(_Callback):
         callbacks = trainer.callback_handler.callbacks if trainer is not None else ()
         self._reporters = [other for other in callbacks if type(other).__module__.startswith(_INTEGRATIONS)]
         self.finish()
-        self._begin(kwargs["model"], int(state.global_step))
+        self._watch(kwargs["model"])
+        self._begin(int(state.global_step))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Collect what was read, after an optimizer step, not after each batch of an accumulated gradient."""
@@ -200,12 +225,18 @@ class AttentionMonitor(_Callback):
 
     # ---- both
 
-    def _begin(self, model: Any, step: int) -> None:
-        """Start a run at a step: go on in the file of this run, or put that of another aside."""
+    def _watch(self, model: Any) -> None:
+        """Put hooks on the model, which read its next pass: always the first of a run."""
         self._reader = HeadReader(model)
-        inner = self._reader.model
-        self._step, self._began, self.seconds = step, time.perf_counter(), 0.0
-        self._record, self._alarms, self._finer_until = RunRecord(), (), step + self.every
+        self._record, self._alarms, self._step = RunRecord(), (), None
+        self._began, self.seconds = time.perf_counter(), 0.0
+        self._reader.expect()
+
+    def _begin(self, step: int) -> None:
+        """Start a run whose first pass has weights of so many steps: go on in the file of this run, or put that of another aside."""
+        assert self._reader is not None
+        self._step = self._expected = step
+        self._finer_until = step + self.every
         if self.path is not None and self.path.exists():
             record = read_record(self.path)
             record.drop_after(step - 1)  # the weights of this step are measured again
@@ -213,8 +244,8 @@ class AttentionMonitor(_Callback):
                 set_aside(self.path)
             else:
                 self._record = record
+        inner = self._reader.model
         self._record.facts |= {"model": f"{inner.config.model_type}, {type(inner).__name__}", "every": self.every}
-        self._expect_if_due()
 
     def _expect_if_due(self) -> None:
         """Have the next pass read, whose weights `self._step` steps have made."""
@@ -302,6 +333,16 @@ class AttentionMonitor(_Callback):
                 raise  # at the first measurement nothing is lost yet
             self._note(f"At step {self._step} the file could not be written, and later ones are tried again: {problem}")
             _LOG.warning("the file of the monitor could not be written at step %s: %s", self._step, problem)
+
+
+_MONITORS: WeakSet[AttentionMonitor] = WeakSet()
+
+
+@atexit.register
+def _finish_all() -> None:
+    """Write what monitors have not yet written when the process ends, while the modules that write are still there."""
+    for monitor in list(_MONITORS):
+        monitor.finish()
 
 
 def _is_first_process() -> bool:

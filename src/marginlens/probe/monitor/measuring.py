@@ -125,6 +125,11 @@ class HeadReader:
         self._clear()
         self._is_expected = True
 
+    @property
+    def has_read(self) -> bool:
+        """Whether a pass was read that is not collected yet."""
+        return self._is_expected and bool(self._found)
+
     def add_loss(self, loss: Any) -> None:
         """Take note of the loss of a step, a number or a tensor, which is not waited for."""
         self._losses.append(loss.detach() if hasattr(loss, "detach") else loss)
