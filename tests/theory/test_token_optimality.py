@@ -11,7 +11,7 @@ import quadprog
 from fractions_solve import solved_over_fractions
 from marginlens import InputError, Status, TokenDataset
 from marginlens.data import figure_1a, figure_1b, scored_tokens, sphere_tokens
-from marginlens.theory import globally_optimal_direction, locally_optimal_directions, token_optimality
+from marginlens.theory import globally_optimal_direction, locally_optimal_directions, predict_limit, token_optimality
 from random_problems import problem, ragged_problem
 from tolerances import QUADPROG, ROUNDING
 
@@ -254,3 +254,23 @@ def test_a_problem_that_is_too_large_is_refused_before_it_starts():
     assert len(locally_optimal_directions(small[0], head[0], max_problems=worst)) > 0
     with pytest.raises(InputError, match=f"up to {worst} problems"):
         locally_optimal_directions(small[0], head[0], max_problems=worst - 1)
+
+
+def test_nothing_is_solved_when_the_tokens_alone_are_too_many(monkeypatch):
+    """Every token takes a problem of all others: of 3,000 tokens it would be nine million rows."""
+    data, v = sphere_tokens(1, 1, 3000, 2, 6)
+
+    def never(*arguments, **options):
+        raise AssertionError("a problem was solved")
+
+    monkeypatch.setattr("marginlens.theory.optimality.att_svm", never)
+    for max_problems in (1, 2999):
+        with pytest.raises(InputError, match="up to 3000 problems"):
+            locally_optimal_directions(data[0], v[0], max_problems=max_problems)
+
+
+@pytest.mark.parametrize(("n_inputs", "n_tokens"), [(1, 30_000), (7_000, 2)])
+def test_a_prediction_for_many_tokens_shows_the_best_direction_alone(n_inputs, n_tokens):
+    data, v = sphere_tokens(1, n_inputs, n_tokens, 2, 9)
+    found = predict_limit(data[0], v[0], prove=False)
+    assert not found.candidates.complete

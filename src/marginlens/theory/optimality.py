@@ -12,7 +12,7 @@ import numpy as np
 from marginlens import core
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.directions import as_scalar, length
-from marginlens.errors import n_axes, real_array, reject, whole_number
+from marginlens.errors import InputError, n_axes, real_array, reject, whole_number
 from marginlens.losses.margin import Loss, as_loss, rising_margin
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular, drawn, table
@@ -355,17 +355,14 @@ def locally_optimal_directions(data: TokenDataset, head: Any, *, max_problems: i
     one_problem(data).head(head)
     whole_number(max_problems, "max_problems", at_least=1)
     lengths = data.lengths
+    n_solved = int(lengths.sum())  # one for each token: whether some p selects it within its input
+    if n_solved > max_problems:
+        raise _too_many(data, n_solved, max_problems)
     candidates = [_separable(data, i) for i in range(data.n_inputs)]
     order = np.argsort([len(tokens) for tokens in candidates], kind="stable")
-    worst = int(lengths.sum()) + _worst_case([len(candidates[i]) for i in order], lengths[order], data.d_key)
+    worst = n_solved + _worst_case([len(candidates[i]) for i in order], lengths[order], data.d_key)
     if worst > max_problems:
-        raise reject(
-            "data",
-            f"a problem whose enumeration solves at most max_problems = {max_problems} hard-margin problems",
-            f"n = {data.n_inputs} inputs of up to T = {data.n_tokens} tokens with up to {worst} problems to solve",
-            f"Raise max_problems to {worst}, or ask token_optimality about single selections.",
-        )
-    n_solved = int(lengths.sum())
+        raise _too_many(data, worst, max_problems)
     frontier = np.zeros((1, 0), dtype=np.int64)
     for depth in range(1, data.n_inputs):
         frontier = _extend(frontier, candidates[order[depth - 1]])
@@ -376,6 +373,16 @@ def locally_optimal_directions(data: TokenDataset, head: Any, *, max_problems: i
     complete = np.empty_like(last)
     complete[:, order] = last
     return _collect(data, head, complete, n_solved + len(complete))
+
+
+def _too_many(data: TokenDataset, n_problems: int, max_problems: int) -> InputError:
+    """The error for an enumeration that has more problems to solve than it may."""
+    return reject(
+        "data",
+        f"a problem whose enumeration solves at most max_problems = {max_problems} hard-margin problems",
+        f"n = {data.n_inputs} inputs of up to T = {data.n_tokens} tokens with up to {n_problems} problems to solve",
+        f"Raise max_problems to {n_problems}, or ask token_optimality about single selections.",
+    )
 
 
 def _collect(data: TokenDataset, v: Any, complete: IntArray, n_solved: int) -> LocalOptima:
