@@ -5,10 +5,15 @@ import logging
 import numpy as np
 import pytest
 
-from marginlens.probe import AttentionMonitor, CheckpointCurves, find_alarms, find_selections, forecast_heads
+from marginlens.probe import AttentionMonitor, CheckpointCurves, find_alarms, find_selections, forecast_heads, read_run
 from marginlens.probe.monitor.alarms import (
+    FLAT_SHARE,
     HORIZON_STEPS,
+    LEAP_OVER,
+    LEAP_SHARE,
     NORM_GROWTH,
+    STILL_SHARE,
+    STILL_STEPS,
     UNCHANGED_NNZ_SHARE,
     UNIT_NORM,
     AlarmKind,
@@ -21,12 +26,14 @@ transformers = pytest.importorskip("transformers")
 
 EVERY, N, LAYERS, HEADS = 10, 41, 2, 3
 STEPS = np.arange(N) * float(EVERY)
-HEALTHY = {"relative_nnz": 0.6, "entropy": 2.0, "max_logit": 5.0, "frobenius": 3.0, "loss": 1.0}
+HEALTHY = {"relative_nnz": 0.6, "entropy": 2.0, "max_logit": 5.0, "frobenius": 3.0, "loss": np.linspace(1.2, 0.8, N)}
 
 
 def made_up(changes=None, layer=1, head=2):
-    """A run in which nothing happens, but for one head; the loss is one for all."""
-    measures = {name: np.full((N, LAYERS, HEADS), value) for name, value in HEALTHY.items()}
+    """A healthy run in which nothing happens, but for one head; the loss is one for all, and falls."""
+    measures = {name: np.empty((N, LAYERS, HEADS)) for name in HEALTHY}
+    for name, value in HEALTHY.items():
+        measures[name][:] = np.reshape(value, (-1, 1, 1))
     for name, values in (changes or {}).items():
         at = (slice(None), slice(None), slice(None)) if name == "loss" else (slice(None), layer, head)
         measures[name][at] = np.reshape(values, (N, *([1, 1] if name == "loss" else [])))
@@ -110,14 +117,15 @@ def test_a_selection_with_a_falling_loss_is_none_to_worry_about():
 
 
 def test_a_selection_with_a_flat_or_rising_loss_is_stuck():
-    flat, back = np.full(N, 2.5), np.concatenate([np.full(15, 2.5), np.full(10, 1.0), np.full(N - 25, 2.4)])
+    flat, back = np.full(N, 2.5), np.concatenate([np.full(15, 2.5), np.full(10, 1.0), np.linspace(1.0, 2.4, N - 25)])
     for loss in (flat, back):
         (alarm,) = find_alarms(selecting(loss))
         assert (alarm.kind, alarm.step) == (AlarmKind.STUCK, 250)
         assert find_selections(selecting(loss)) == ()
     assert kinds(selecting(np.full(N, np.nan))) == []  # no loss is known, and nothing is claimed
     late = np.where(STEPS >= 310, 0.05, 2.0)
-    assert kinds(made_up({"entropy": late, "loss": flat})) == []  # for 90 steps, not for 100
+    stuck = [kind for kind, *_ in kinds(made_up({"entropy": late, "loss": flat})) if kind is AlarmKind.STUCK]
+    assert stuck == []  # for 90 steps, not for 100
 
 
 def test_norms_that_grow_are_an_alarm_only_where_attention_stays_as_it_was():
@@ -141,7 +149,7 @@ def test_attention_that_is_not_finite_is_an_alarm_at_once():
 
 
 def test_heads_of_one_layer_share_an_alarm_and_many_alarms_are_summed_up():
-    curves = made_up()
+    curves = made_up({"loss": np.full(N, 1.0)})
     curves["entropy"][20:, 1, :2] = 0.0
     curves["entropy"][30:, 1, 2] = 0.05
     (alarm,) = find_alarms(curves)
@@ -155,6 +163,68 @@ def test_heads_of_one_layer_share_an_alarm_and_many_alarms_are_summed_up():
     assert len(alarms) == 2 * LAYERS
     assert alarm_summary(alarms, most=2)[-1].startswith("There are 2 more alarms")
     assert alarm_summary(alarms, most=3) == tuple(alarm.sentence for alarm in alarms)
+
+
+def test_selections_of_a_layer_that_is_ruined_later_are_withdrawn():
+    falls = np.linspace(2.5, 0.4, N)
+    curves = selecting(falls)
+    assert [found.layer for found in find_selections(curves)] == [1]
+    curves["max_logit"][33:, 1, 0] = 1e4  # another head of the layer
+    curves["entropy"][33:, 1, 0] = 0.0
+    assert [alarm.kind for alarm in find_alarms(curves)] == [AlarmKind.EXPLODES]
+    assert find_selections(curves) == ()
+    other = selecting(falls)
+    other["max_logit"][33:, 0, 0] = 1e4
+    other["entropy"][33:, 0, 0] = 0.0
+    assert [found.layer for found in find_selections(other)] == [1]
+    lost = selecting(falls)
+    lost["entropy"][-1, 1, 1] = np.nan
+    assert find_selections(lost) == ()
+
+
+# ---- the loss, and runs in which nothing happens
+
+
+def test_a_loss_that_leaps_is_an_alarm_and_one_that_rises_is_not():
+    loss = np.linspace(2.0, 1.2, N)
+    for height, expected in ((LEAP_SHARE * 1.05, [AlarmKind.LOSS_LEAPS]), (LEAP_SHARE * 0.95, [])):
+        leaping = loss.copy()
+        leaping[26] = loss[26 - LEAP_OVER : 26].max() + height * loss[0]
+        alarms = find_alarms(made_up({"loss": leaping}))
+        assert [(alarm.kind, alarm.layer, alarm.heads, alarm.step) for alarm in alarms] == [
+            (kind, None, (), 260) for kind in expected
+        ]
+    assert kinds(made_up({"loss": 1.0 + STEPS / 100.0})) == []  # by a tenth at each measurement
+    assert kinds(made_up({"loss": np.r_[1.0, 3.0, np.full(N - 2, 3.0)]}))[0][0] is AlarmKind.LOSS_LEAPS
+
+
+def test_a_loss_that_is_lost_is_an_alarm_and_one_that_was_never_known_is_not():
+    loss = np.linspace(2.0, 1.2, N)
+    loss[31:] = np.nan
+    (alarm,) = find_alarms(made_up({"loss": loss}))
+    assert (alarm.kind, alarm.step) == (AlarmKind.LOSS_NOT_FINITE, 310)
+    infinite = np.r_[np.full(3, np.nan), np.full(7, 1.5), np.inf, np.full(N - 11, 1.5)]
+    assert kinds(made_up({"loss": infinite})) == [(AlarmKind.LOSS_NOT_FINITE, None)]
+
+
+def test_nothing_that_moves_with_a_flat_loss_is_an_alarm_after_so_many_steps():
+    def run(entropy=2.0, loss=1.0):
+        return kinds(made_up({"entropy": np.broadcast_to(entropy, N), "loss": np.broadcast_to(loss, N)}))
+
+    still = [(AlarmKind.NOTHING_MOVES, None)]
+    noise = np.random.default_rng(8).uniform(-0.4, 0.4, N)
+    assert run() == still
+    assert run(entropy=2.0 + 0.2 * STILL_SHARE * noise, loss=1.0 + FLAT_SHARE * noise) == still
+    assert run(entropy=np.linspace(2.0, 1.0, N)) == []
+    assert run(loss=np.linspace(1.0, 0.8, N)) == []
+    assert run(loss=np.where(STEPS < 50, 1.0, 0.9)) == []  # it has learned something, and is done
+    assert run(loss=np.nan) == []
+    curves = made_up({"loss": np.full(N, 1.0)})
+    short = CheckpointCurves(
+        "short", curves.names[:30], STEPS[:30], {name: values[:30] for name, values in curves.measures.items()}, 8
+    )
+    assert STEPS[29] == STILL_STEPS - 10
+    assert find_alarms(short) == ()
 
 
 # ---- real runs
@@ -206,6 +276,29 @@ def test_one_head_that_explodes_is_an_alarm_for_that_head():
     monitor, _ = learn_first_token(100, every=10, meddle=grow, rate=1e-4)
     explosions = [alarm for alarm in monitor.alarms if alarm.kind is AlarmKind.EXPLODES]
     assert [alarm.heads for alarm in explosions] == [(0,)]
+
+
+@pytest.mark.parametrize("counts_last", [True, False])
+def test_a_loop_that_stops_at_a_loss_that_is_not_finite_ends_with_an_alarm(counts_last, tmp_path, caplog):
+    model, draws = first_token_model(), torch.Generator().manual_seed(2)
+    with AttentionMonitor(tmp_path / "run.parquet", every=80) as monitor:  # every eighth step while the run begins
+        monitor.attach(model)
+        for step in range(40):
+            ids = torch.randint(1, 12, (4, 12), generator=draws)
+            if step == 21:
+                with torch.no_grad():
+                    model.transformer.h[0].mlp.c_fc.weight.fill_(float("nan"))
+            loss = model(input_ids=ids, labels=ids).loss
+            if torch.isfinite(loss) or counts_last:
+                monitor.step(model)
+            if not torch.isfinite(loss):
+                break
+        assert monitor.alarms == ()
+    assert monitor.curves.steps.tolist() == [0, 8, 16]
+    assert [alarm.kind for alarm in monitor.alarms] == [AlarmKind.LOSS_NOT_FINITE]
+    assert "The loss is not finite at step" in caplog.text
+    assert read_run(tmp_path / "run.parquet").notes == (monitor.alarms[0].sentence,)
+    assert str(monitor.alarms[0]) in monitor.write_page(tmp_path / "run.html").read_text(encoding="utf-8")
 
 
 def test_a_healthy_run_that_selects_the_first_token_is_not_called_stuck():

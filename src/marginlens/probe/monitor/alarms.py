@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from marginlens.probe.monitor.forecast import EXPLODED_LOGIT, ForecastKind, happened, in_steps, steps_until
+from marginlens.probe.monitor.forecast import EXPLODED_LOGIT, ForecastKind, happened, in_steps, recent, steps_until
 from marginlens.probe.result import CheckpointCurves, finite_mean
 from marginlens.typing import BoolArray, FloatArray
 
@@ -28,6 +28,11 @@ NORM_GROWTH = 2.0  # of the Frobenius norm of W, over the first or over UNIT_NOR
 UNIT_NORM = 1.0  # at which normalised inputs of no preferred direction have logits of standard deviation 1
 UNCHANGED_NNZ_SHARE = 0.95  # of the first nnz/T, that the head still has or exceeds,
 GROWTH_STEPS = 200  # for so many steps
+LEAP_SHARE = 0.25  # of the first loss, by which a loss that leaps exceeds
+LEAP_OVER = 5  # measurements before it, all of them
+STILL_STEPS = 300  # over which no head has moved,
+STILL_SHARE = 0.05  # by more than this share of its first entropy,
+FLAT_SHARE = 0.01  # nor the loss by more than this share of the first
 _CURE = "clip queries and keys at a logit of 100 (QK-clip), normalise them (QK-norm), or lower the learning rate"
 
 _GROUND = "logits grow like ‖W‖ along a fixed direction, A Thm 3"
@@ -40,7 +45,14 @@ class AlarmKind(Enum):
     EXPLODES = "logits explode"
     STUCK = "stuck"
     GROWTH_WITHOUT_SPARSITY = "norm grows, attention does not sharpen"
+    LOSS_NOT_FINITE = "the loss is not finite"
+    LOSS_LEAPS = "the loss leaps"
+    NOTHING_MOVES = "nothing moves"
     HAS_SELECTED = "has selected"  # which is no alarm
+
+
+# After these a head does not do any more what it selected while the loss fell.
+_RUINS = {AlarmKind.NOT_FINITE, AlarmKind.EXPLODES, AlarmKind.STUCK}
 
 
 @dataclass(frozen=True)
@@ -48,12 +60,12 @@ class Alarm:
     """One finding of a rule.
 
     Attributes:
-        kind: the rule. layer, heads: what it is about.
+        kind: the rule. layer, heads: what it is about; None and no heads if it is the whole model.
         step: since when, for the first of the heads. sentence: what happens, what to do, and what it rests on.
     """
 
     kind: AlarmKind
-    layer: int
+    layer: int | None
     heads: tuple[int, ...]
     step: int
     sentence: str
@@ -64,13 +76,19 @@ class Alarm:
 
 def find_alarms(curves: CheckpointCurves) -> tuple[Alarm, ...]:
     """All alarms that the curves of a run raise, one for each rule and layer, those that began first before the others."""
-    found = [*_not_finite(curves), *_explosions(curves), *_selections(curves, helped=False), *_growth(curves)]
-    return tuple(sorted(found, key=lambda alarm: (alarm.step, alarm.layer, alarm.heads)))
+    of_layers = [*_not_finite(curves), *_explosions(curves), *_selections(curves, helped=False), *_growth(curves)]
+    of_model = [*loss_alarms(curves.steps, _losses(curves)), *_nothing_moves(curves)]
+    return tuple(sorted([*of_model, *of_layers], key=lambda alarm: alarm.step))
 
 
 def find_selections(curves: CheckpointCurves) -> tuple[Alarm, ...]:
-    """The heads that have selected, one token for each query, while the loss fell: what training should do, and no alarm."""
-    return tuple(_selections(curves, helped=True))
+    """The heads that have selected, one token for each query, while the loss fell: what training should do, and no alarm.
+
+    Layers whose heads are ruined, before or later, are left out: an alarm says that logits explode, that heads are stuck, or that
+    their attention is not finite.
+    """
+    ruined = {alarm.layer for alarm in find_alarms(curves) if alarm.kind in _RUINS}
+    return tuple(found for found in _selections(curves, helped=True) if found.layer not in ruined)
 
 
 def alarm_summary(alarms: Sequence[Alarm], most: int = 12) -> tuple[str, ...]:
@@ -127,8 +145,7 @@ def _explosions(curves: CheckpointCurves) -> Iterator[Alarm]:
 
 def _selections(curves: CheckpointCurves, *, helped: bool) -> Iterator[Alarm]:
     """Heads that came to attend to one token for each query, with a loss that fell meanwhile, or one that did not."""
-    entropy = curves["entropy"]
-    loss = curves["loss"][:, 0, 0] if "loss" in curves.measures else np.full(len(entropy), np.nan)
+    entropy, loss = curves["entropy"], _losses(curves)
     with np.errstate(invalid="ignore"):
         is_sharp = happened(curves, ForecastKind.SELECTS) & (entropy < SELECTED_SHARE * entropy[0])
         was_even = entropy >= 0.5 * entropy[0]
@@ -177,7 +194,59 @@ def _growth(curves: CheckpointCurves) -> Iterator[Alarm]:
     yield from _alarms(curves, AlarmKind.GROWTH_WITHOUT_SPARSITY, grows, GROWTH_STEPS, said)
 
 
+def loss_alarms(steps: FloatArray, loss: FloatArray) -> Iterator[Alarm]:
+    """The alarms of a loss (n_measurements,) that is not finite any more, or that exceeds all that it was of late by far."""
+    is_known = np.isfinite(loss)
+    if not is_known.any():
+        return
+    first = int(np.argmax(is_known))
+    cure = "go back to a checkpoint before it, with a lower learning rate, a longer warm-up or clipped gradients"
+    if not is_known[first:].all():
+        lost = first + int(np.argmin(is_known[first:]))
+        sentence = f"The loss is not finite at step {steps[lost]:.0f}, after {loss[lost - 1]:.3g}; {cure}."
+        yield Alarm(AlarmKind.LOSS_NOT_FINITE, None, (), int(steps[lost]), sentence)
+    steps, loss = steps[is_known], loss[is_known]
+    shifted = [np.append(np.full(k, -np.inf), loss)[: len(loss)] for k in range(1, LEAP_OVER + 1)]
+    leaps = loss > np.max(shifted, axis=0) + LEAP_SHARE * abs(loss[0])
+    leaps[0] = False
+    if leaps.any():
+        place = int(np.argmax(leaps))
+        worst = loss[place:].max()
+        then = f" (to {worst:.3g} later)" if worst > loss[place] else ""
+        sentence = (
+            f"The loss leaps from {loss[place - 1]:.3g} to {loss[place]:.3g} at step {steps[place]:.0f}{then}; {cure}."
+        )
+        yield Alarm(AlarmKind.LOSS_LEAPS, None, (), int(steps[place]), sentence)
+
+
+def _nothing_moves(curves: CheckpointCurves) -> Iterator[Alarm]:
+    """A run in which no head moves while the loss, which has never fallen by far, stays as it is."""
+    steps, entropy, loss = curves.steps, curves["entropy"], _losses(curves)
+    smooth = recent(loss)
+    holds = (steps - steps[0] >= STILL_STEPS) & (smooth > (1.0 - HELPED_SHARE) * loss[0])
+    with np.errstate(invalid="ignore"):
+        for ago in (STILL_STEPS, STILL_STEPS / 2.0):
+            then = np.searchsorted(steps, steps - ago)
+            has_moved = np.abs(entropy - entropy[then]) > STILL_SHARE * entropy[0]
+            holds &= ~has_moved.any(axis=(1, 2)) & (np.abs(smooth - smooth[then]) <= FLAT_SHARE * abs(loss[0]))
+    if not holds.any():
+        return
+    place, last = int(np.argmax(holds)), int(np.flatnonzero(holds)[-1])
+    sentence = (
+        f"No head has moved in the {STILL_STEPS} steps before step {_step(curves, place)} while the loss is flat: {smooth[place]:.3g}, and "
+        f"{loss[0]:.3g} at first; try another learning rate, and see whether gradients reach the attention layers."
+    )
+    if last < len(steps) - 1:
+        sentence += f" It is over: the last such step is {_step(curves, last)}."
+    yield Alarm(AlarmKind.NOTHING_MOVES, None, (), _step(curves, place), sentence)
+
+
 # ---- what rules have in common
+
+
+def _losses(curves: CheckpointCurves) -> FloatArray:
+    """(n_measurements,) the loss, which is one for all heads; nan if there is none."""
+    return curves["loss"][:, 0, 0] if "loss" in curves.measures else np.full(len(curves.steps), np.nan)
 
 
 def _alarms(

@@ -15,7 +15,7 @@ from weakref import WeakSet
 import numpy as np
 
 from marginlens.errors import InputError, reject, whole_number
-from marginlens.probe.monitor.alarms import Alarm, find_alarms, find_selections
+from marginlens.probe.monitor.alarms import Alarm, find_alarms, find_selections, loss_alarms
 from marginlens.probe.monitor.forecast import HeadForecast, forecast_heads
 from marginlens.probe.monitor.measuring import NORM_MEASURES, QUERY_MEASURES, HeadReader
 from marginlens.probe.monitor.record import RunRecord, check_path, read_record, set_aside
@@ -182,8 +182,8 @@ class AttentionMonitor(_Callback):
         The end of a `with` block, of the Trainer's training and of the process, and deleting the monitor, do the same.
         """
         if self._reader is not None:
-            if self._record.rows and self._reader.has_read:  # a pass whose optimizer step was not taken
-                self._collect()
+            if self._record.rows:
+                self._collect_rest()
             self._reader.remove()
             self._reader = None
         self._write(force=True)
@@ -292,6 +292,23 @@ class AttentionMonitor(_Callback):
         self._write(force=False)
         self.seconds += time.perf_counter() - began
         return self._values(measured, curves)
+
+    def _collect_rest(self) -> None:
+        """Record a pass whose optimizer step was not taken, and look at the losses since the last measurement."""
+        assert self._reader is not None
+        if self._reader.has_read:
+            self._collect()
+        if not self._reader.has_losses:
+            return
+        curves, last = self.curves, self._reader.mean_loss()
+        steps, losses = np.append(curves.steps, self._step), np.append(curves["loss"][:, 0, 0], last)
+        kinds = {alarm.kind for alarm in self._alarms}
+        for alarm in loss_alarms(steps, losses):
+            if alarm.kind not in kinds:
+                self._alarms += (alarm,)
+                self._note(alarm.sentence)  # the file has no row for it
+                self._record.n_written = 0
+                _LOG.warning("%s", alarm.sentence)
 
     def _raise_alarms(self, curves: CheckpointCurves) -> None:
         known = {(alarm.kind, alarm.layer, alarm.heads) for alarm in self._alarms}

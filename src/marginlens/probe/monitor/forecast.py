@@ -96,12 +96,12 @@ def steps_until(curves: CheckpointCurves, kind: ForecastKind) -> Waiting:
     t = curves.steps[:, None, None]
     with np.errstate(all="ignore"):
         if kind is ForecastKind.EXPLODES:
-            left = EXPLODED_LOGIT / _recent(curves["max_logit"])
+            left = EXPLODED_LOGIT / recent(curves["max_logit"])
             p = growth(curves)
             laws = [t * (left ** (1.0 / p) - 1.0), t * np.log(left) / p, t * (left - 1.0) / p]
         else:
             entropy = curves["entropy"]
-            left = _recent(entropy) / SELECTED_NATS
+            left = recent(entropy) / SELECTED_NATS
             by_log, rate, slope = (-_slope(curves.steps, x, y) for x, y in _entropy_laws(t, entropy))
             p = rate
             laws = [
@@ -120,7 +120,7 @@ def _entropy_laws(t: FloatArray, entropy: FloatArray) -> tuple[tuple[FloatArray,
     return (np.log(steps), np.log(entropy)), (steps, np.log(entropy)), (steps, entropy)
 
 
-def _recent(values: FloatArray) -> FloatArray:
+def recent(values: FloatArray) -> FloatArray:
     """The median over each measurement and the two before, since batches differ."""
     before = [np.concatenate([values[:1]] * k + [values])[: len(values)] for k in range(3)]
     return np.asarray(np.median(before, axis=0))

@@ -273,10 +273,16 @@ class HeadReader:
             for layer, values in _on_cpu(rows).items():
                 for name, numbers in zip(names, values, strict=True):
                     measures[name][layer, : len(numbers)] = numbers + 0.0  # no negative zero
-        measures["loss"] = np.full((adapter.n_layers, adapter.n_heads), self._mean_loss())
+        measures["loss"] = np.full((adapter.n_layers, adapter.n_heads), self.mean_loss())
         return measures
 
-    def _mean_loss(self) -> float:
+    @property
+    def has_losses(self) -> bool:
+        """Whether there were losses since the last measurement."""
+        return bool(self._losses)
+
+    def mean_loss(self) -> float:
+        """The mean of the losses since it was asked for last; nan if there were none."""
         import torch
 
         losses, self._losses = self._losses, []

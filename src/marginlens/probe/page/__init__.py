@@ -367,7 +367,7 @@ def _curve_data(curves: CheckpointCurves, alarms: Sequence[Alarm] | None) -> dic
         **_grid_data(curves),
         "measures": [_curve_measure(curves, measure) for measure in curves.shown],
         "axis": "checkpoint" if alarms is None else "optimizer step",
-        "alarms": [[alarm.layer, head] for alarm in alarms or () for head in alarm.heads or (None,)],
+        "alarms": [[alarm.layer, head] for alarm in alarms or () for head in alarm.heads],
     }
 
 

@@ -17,7 +17,7 @@
     const known = values.filter((value) => value !== null);
     return known.length ? `${shown(known[0])} → ${shown(known[known.length - 1])}` : "–";
   };
-  const alarmed = (layer, head) => data.alarms.some(([l, h]) => l === layer && (h === null || h === head));
+  const alarmed = (layer, head) => data.alarms.some(([l, h]) => l === layer && h === head);
 
   // ---- a curve as the parts of a path: what has no number breaks it
   const place = (measure, box) => {
@@ -129,6 +129,6 @@
   }
 
   const [start] = data.alarms;
-  if (start) Object.assign(state, { layer: start[0], head: start[1] ?? 0 });
+  if (start) Object.assign(state, { layer: start[0], head: start[1] });
   showAll();
 })();
