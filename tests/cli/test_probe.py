@@ -1,6 +1,8 @@
 """`marginlens probe`: its tables, its page, its JSON, curves over checkpoints, and how it refuses."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 from one_command import command, refusal
 from tiny_transformers import TEXTS, save, tiny_bert, tiny_llama, tiny_vit
 
+transformers = pytest.importorskip("transformers")
 run, numbers = command("probe")
 
 
@@ -186,3 +189,25 @@ def test_the_file_of_a_monitored_run_gives_its_page(tmp_path):
     assert found["steps"] == [0, 1]
     assert found["alarms"] == []
     assert "2 measurements" in (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("line", ["nowhere", "empty", "bert --text gone.txt", "bert --against nowhere"])
+def test_what_is_not_there_is_said_before_torch_is_imported(bert, here, line, monkeypatch):
+    Path("empty").mkdir()
+    for name in ("torch", "transformers", "marginlens.probe.models.loading"):
+        monkeypatch.setitem(sys.modules, name, None)  # whoever imports it now fails
+    sentence = refused(*line.replace("bert", str(bert)).split())
+    assert sentence.startswith(
+        {"--text": "--text", "--against": "--against"}.get(line.split()[-2:][0], "MODEL_OR_PATH")
+    )
+
+
+def test_quiet_hides_the_notices_of_transformers(here):
+    config = transformers.MambaConfig(hidden_size=8, num_hidden_layers=1, vocab_size=9, state_size=2)
+    transformers.MambaForCausalLM(config).save_pretrained("mamba")
+    Path("texts.txt").write_text("a b", encoding="utf-8")
+    (sentence,) = subprocess.run(
+        [sys.executable, "-m", "marginlens", "probe", "mamba", "--text", "texts.txt", "--quiet"],
+        capture_output=True, text=True, check=False,
+    ).stderr.splitlines()  # fmt: skip
+    assert sentence.startswith("marginlens: ")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,6 +149,8 @@ REFUSED: dict[str, tuple[Callable[[Path], object], dict[str, Any], str]] = {  # 
     "a weight missing": (with_weights(key__weight=None), {}, "layer.1.attention.self.key.weight"),
     "a norm of queries": (with_weights(q_norm__weight=TWO), {}, "q_norm.weight"),
     "adapters of low rank": (with_weights(key__lora_A__weight=TWO), {}, "key.lora_A.weight"),
+    "a size beyond its weights": (with_config(intermediate_size=30_000_000), {}, "while config.json states"),
+    "layers beyond its weights": (with_config(num_hidden_layers=40_000_000), {}, "40000000 layers"),
     "no such device": (lambda folder: None, {"device": "abacus"}, "device"),
     "no such GPU": (lambda folder: None, {"device": "cuda:97"}, "device"),
 }  # fmt: skip
@@ -164,6 +168,49 @@ def test_what_is_not_a_model_or_would_run_code_is_refused_in_one_sentence(tmp_pa
     assert "\n" not in str(refused.value)
     assert "weights_only" not in str(refused.value)  # torch's advice, which would run the code
     assert not (folder / "ran").exists()
+
+
+def test_a_size_beyond_the_weights_takes_no_memory(tmp_path: Path) -> None:
+    """Without a look at the file's header, weights of the stated size are made, 1 GB here."""
+    folder = tmp_path / "model"
+    saved_bert(folder)
+    with_config(vocab_size=30_000_000)(folder)
+    script = f"""
+import resource
+from marginlens.errors import InputError
+from marginlens.probe import load_model
+load_model({str(tmp_path / "honest")!r})
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    load_model({str(folder)!r})
+except InputError as problem:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, problem)
+"""
+    saved_bert(tmp_path / "honest")
+    grown, sentence = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout.split(" ", 1)
+    assert "word_embeddings.weight" in sentence
+    assert int(grown) < 200_000  # kilobytes
+
+
+@pytest.mark.parametrize("case", ["missing", "empty", "no weights"])
+def test_what_is_not_there_is_said_before_torch_is_imported(tmp_path: Path, case: str) -> None:
+    if case != "missing":
+        (tmp_path / "model").mkdir()
+    if case == "no weights":
+        (tmp_path / "model" / "config.json").write_text("{}")
+    script = f"""
+import sys
+from marginlens.errors import InputError
+from marginlens.probe import load_model
+try:
+    load_model({str(tmp_path / "model")!r})
+except InputError:
+    print(sorted({{"torch", "transformers"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 FITTING: dict[str, tuple[Callable[[Path], object], dict[str, Any]]] = {

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from marginlens.cli._commands import wants_json
+from marginlens.cli._commands import is_quiet, wants_json
 from marginlens.cli._deferred import errors, files, np, terminal
 from marginlens.cli._exit import Answer, command
 from marginlens.cli._options import DEVICES, argument, flag, option, refuse_options
@@ -96,10 +97,6 @@ def probe(
         marginlens probe training-run --checkpoints --json > curves.json
         marginlens probe fine-tuned --against my-model
     """
-    from marginlens.probe.models.loading import load_model
-    from marginlens.probe.result import ProbeSettings
-    from marginlens.probe.run import checkpoint_folders, probe_checkpoints, probe_model
-
     if text is not None:
         refuse_options("when --text is given", images=images)
     if against is not None:
@@ -107,10 +104,20 @@ def probe(
     if limit is not None:
         errors.whole_number(limit, "limit", at_least=1)
     asked = not checkpoints if max_margin is None else max_margin
-    settings = ProbeSettings(max_margin=asked, queries=queries, offset=offset, seed=seed)
     folder = out if out is not None or wants_json() else FOLDER
     if folder is not None:
         _check_folder(folder)
+    if not model.endswith(".parquet"):
+        _check_given(model, against, text, checkpoints, trust_pickle=trust_pickle, download=download)
+    if is_quiet():
+        os.environ.setdefault(
+            "TRANSFORMERS_VERBOSITY", "error"
+        )  # its notices are remarks; it reads this when it is imported
+    from marginlens.probe.models.loading import load_model
+    from marginlens.probe.result import ProbeSettings
+    from marginlens.probe.run import checkpoint_folders, probe_checkpoints, probe_model
+
+    settings = ProbeSettings(max_margin=asked, queries=queries, offset=offset, seed=seed)
     page = [] if folder is None else [folder / PAGE]
     if model.endswith(".parquet"):
         others = {"text": text, "images": images, "limit": limit, "offset": offset, "against": against}
@@ -124,7 +131,6 @@ def probe(
             inputs = _inputs(load_model(folders[0], **options), text, images, limit)
             result = probe_checkpoints(folders, inputs, settings, **options, progress=bar)
         else:
-            _refuse_checkpoints(model)
             loaded = load_model(model, download=download, **options)
             inputs = _inputs(loaded, text, images, limit)
             if against is None:
@@ -193,6 +199,22 @@ def _check_folder(folder: Path) -> None:
     if not final.parent.is_dir():
         raise errors.reject("out", "a folder inside one that exists", repr(str(folder)))
     files.check_writable(final, "out")
+
+
+def _check_given(
+    model: str, against: str | None, text: Path | None, checkpoints: bool, *, trust_pickle: bool, download: bool
+) -> None:
+    """Refuse folders and files that are not there, before anything is imported that takes seconds."""
+    from marginlens.runtime.model_folders import model_place
+
+    if not checkpoints:
+        _refuse_checkpoints(model)
+        model_place(model, trust_pickle=trust_pickle, download=download)
+    if against is not None:
+        with errors.calling(path="against"):
+            model_place(against, trust_pickle=trust_pickle, download=download)
+    if text is not None and not text.exists():
+        raise errors.reject("text", "a text file with one input per line", f"{str(text)!r}, which is not there")
 
 
 def _refuse_checkpoints(model: str) -> None:

