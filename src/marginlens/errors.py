@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 _LARGEST = 2**63 - 1
+_MAX_GOT = 1000  # letters of what was got that a sentence repeats
 _WITH_TORCH = {"torch", "probe", "monitor", "minilm", "report", "all"}  # extras that bring it
 _DOUBLE = np.dtype(np.float64)
 NOT_NUMBERS = (TypeError, ValueError, OverflowError, RuntimeError)  # the last by a tensor that requires a gradient
@@ -72,6 +73,7 @@ def reject(argument: str, expected: str, got: object, remedy: str = "", file: st
     """The error for one unusable argument, or entry of a file, in the words that every message of the library uses."""
     received = str(got)
     received = " ".join(received.split()) if "\n" in received else received  # arrays print on several lines
+    received = received if len(received) <= _MAX_GOT else f"{received[: _MAX_GOT // 2]} … {received[-_MAX_GOT // 2 :]}"
     kind = f"entry of {file!r}" if file else "argument"
     sentence = f"The '{argument}' {kind} must be {expected}; got {received} instead."
     problem = InputError(f"{sentence} {remedy}".rstrip())

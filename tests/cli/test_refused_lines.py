@@ -22,6 +22,7 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
         embeddings --out o; embeddings f.npz --out o; embeddings gone.npz --out o; graph --stream gone.txt;
         graph --stream t.json; graph --stream t.txt t.bin; graph d; graph no.txt; graph short.npz; graph t.txt t.txt;
         lab deep.npz; lab gone.npz; lab long.json; lab f3.npz; lab head.json; lab wide.json; solve bad.json; solve d;
+        solve twice.json; solve /dev/zero; graph twice.json;
         solve empty.npz; solve gone.npz; solve list.json; solve noy.npz; train short.npz; vision --out o;
         vision gone.npz --out o; vision f.npz --digits --out o
     """,
@@ -31,7 +32,7 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     "'v' in FILE": "solve vshape.npz",
     "'labels' in FILE": "graph seqbad.json; solve lab.json; solve seqbad.json; train seqbad.json",
     "--start": """
-        solve f.npz --norm l1 --start 1,2; solve f.npz --start 1; solve f.npz --start 1,2 --selected 0,0;
+        solve f.npz --start ٣,٤; solve f.npz --norm l1 --start 1,2; solve f.npz --start 1; solve f.npz --start 1,2 --selected 0,0;
         solve f.npz --start 2e151,1; solve f.npz --start a; train f.npz --start 1,-3e200; train f.npz --start 1,2,3;
         train f.npz --start inf,0; train s.json --start 1,2; train s.json --start 1e160,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0
     """,
@@ -169,6 +170,7 @@ def write_files():
         "t.txt": "to be or not to be that is the question\n",
         "bad.json": "{",
         "list.json": "[1]",
+        "twice.json": '{"X": [[[1, 2]]], "y": [1], "v": [1, 0], "X": [[[1, 3]]]}',
         "nan.json": '{"X": [[[1, null]]], "y": [1], "v": [1, 0]}',
         "seqbad.json": json.dumps({"sequences": [[0, 1], [1, 2]], "labels": [2, 1]}),
         "r.csv": "text,label,split\n" + "good good,1,train\nbad bad,0,train\n" * 10,
@@ -227,3 +229,36 @@ def test_a_very_long_path_is_not_repeated_whole(files, line):
     assert result.exit_code == 2
     assert len(result.stderr) < 500
     assert "yyy…yyy" in result.stderr
+
+
+@pytest.mark.parametrize("kind", ["json", "npz"])
+def test_a_file_of_many_entries_is_not_repeated_whole(here, kind):
+    names = [f"entry{k}" for k in range(900)]
+    if kind == "json":
+        Path("many.json").write_text(json.dumps(dict.fromkeys(names, 1)), encoding="utf-8")
+    else:
+        np.savez("many.npz", **dict.fromkeys(names, 1.0))
+    sentence = refusal(CliRunner().invoke(cli.app, ["solve", f"many.{kind}"]))
+    assert "'entry0', 'entry1', 'entry10'" in sentence
+    assert "888 more" in sentence
+    assert len(sentence) < 600
+
+
+def test_a_sentence_repeats_at_most_a_thousand_letters_of_what_was_got():
+    for length, expected in ((1000, 1000), (5000, 1003)):
+        problem = reject("labels", "short", "ab" * (length // 2))
+        assert len(problem.got) == expected
+        assert problem.got.startswith("abab")
+        assert problem.got.endswith("abab")
+
+
+def test_samples_say_what_they_leave_alone_and_need_a_name(here):
+    assert refusal(CliRunner().invoke(cli.app, ["samples", ""])).startswith("DIR must be the name of a folder")
+    assert list(here.iterdir()) == []
+    (here / "full").mkdir()
+    for name in ("a.txt", "b.txt"):
+        (here / "full" / name).write_text(name)
+    told = CliRunner().invoke(cli.app, ["samples", "full"])
+    assert (told.exit_code, (here / "full" / "a.txt").read_text()) == (0, "a.txt")
+    assert "Left as found in full: 2 other files." in told.stdout
+    assert "Left as found" not in CliRunner().invoke(cli.app, ["samples", "new"]).stdout

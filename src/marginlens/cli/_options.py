@@ -109,6 +109,8 @@ def numbers(text: str, argument: str, count: int, kind: type = float) -> list[An
     """So many numbers of one kind separated by commas: finite ones, or token indices."""
     words, example = ("token indices", "0,1,2") if kind is int else ("finite numbers", "0.5,-1")
     try:
+        if not text.isascii():  # digits of other scripts, which no other option takes
+            raise ValueError
         found = [kind(part) for part in text.split(",")]
     except ValueError:
         raise errors.reject(argument, f"{words} separated by commas, such as {example}", repr(text)) from None

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from marginlens.cli._deferred import terminal
 from marginlens.cli._exit import Answer, command
 from marginlens.cli._options import argument
 
 
 @command()
-def samples(folder: Annotated[Path, argument("DIR", "Where they are written; made where it is not there.")]) -> Answer:
+def samples(
+    folder: Annotated[str, argument("DIR", "The folder for them, which is made unless it is there.")],
+) -> Answer:
     """Write sample files: reviews.csv, sentences.txt, book.txt, problem.npz and tiny-model, a transformer of eight heads.
 
     They are made up, small and the same on every machine; docs/start.md uses each of them. No other file is overwritten.
@@ -20,5 +23,8 @@ def samples(folder: Annotated[Path, argument("DIR", "Where they are written; mad
     """
     from marginlens.data.samples import write_samples
 
+    before = {place.name for place in Path(folder).iterdir()} if folder and Path(folder).is_dir() else set()
     written = write_samples(folder)
-    return Answer({"written": [str(path) for path in written]}, (), written)
+    others = before - {path.relative_to(folder).parts[0] for path in written}
+    said = [f"Left as found in {folder}: {terminal.counted(len(others), 'other file')}."] if others else []
+    return Answer({"written": [str(path) for path in written]}, said, written)

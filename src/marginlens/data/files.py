@@ -8,6 +8,7 @@ import os
 import sys
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, wraps
 from inspect import signature
@@ -35,6 +36,8 @@ _KNOWN |= {"tokens", "offsets", "names", "split", "format"}
 PROBLEM_FORMAT = "marginlens-problem"  # the entry "format" of every such file
 PROBLEM_VERSION = 1
 ATTENTION, BOTH = "attention", "both"  # what is trained, the entry "train"
+_MAX_NAMES, _MAX_LETTERS = 12, 40  # of a file's entries, that a sentence names
+_STREAMS = ("/dev/stdin", "/dev/fd/")  # devices that end
 _ZIP, _NPY = b"PK", b"\x93NUMPY"
 PathLike = str | os.PathLike[str]
 P = ParamSpec("P")
@@ -373,6 +376,8 @@ def write_labelled(path: PathLike, data: LabelledSequences, names: Any = None, s
 def _entries(path: PathLike, expected: str, parse_int: Callable[[str], Any]) -> dict[str, Any]:
     """What a file holds, by name: arrays from a .npz, numbers and nested lists from JSON; pickled objects are never loaded."""
     place = as_path(path, "path", "the path of a file")
+    if place.is_char_device() and not str(place).startswith(_STREAMS):
+        raise reject("path", expected, f"{str(place)!r}, a device, which may have no end")
     try:
         content = _whole(sys.stdin.buffer) if str(place) == STDIN else place.read_bytes()
     except OSError as problem:
@@ -381,8 +386,18 @@ def _entries(path: PathLike, expected: str, parse_int: Callable[[str], Any]) -> 
         raise reject("path", expected, f"{str(place)!r}, a single array", "Save all of them with np.savez.")
     if content.startswith(_ZIP):
         return _arrays(place, content, expected)
+
+    def with_names_that_differ(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        named = dict(pairs)
+        if len(named) < len(pairs):
+            ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
+            raise reject("path", expected, f"{str(place)!r}, in which {_shown(name)} stands twice")
+        return named
+
     try:
-        entries = json.loads(content.decode("utf-8-sig"), parse_int=parse_int)
+        entries = json.loads(content.decode("utf-8-sig"), parse_int=parse_int, object_pairs_hook=with_names_that_differ)
+    except InputError:
+        raise
     except (ValueError, RecursionError) as problem:
         raise reject("path", expected, f"{str(place)!r}, which is neither") from problem
     if not isinstance(entries, Mapping):
@@ -428,7 +443,14 @@ def _require(path: PathLike, entries: Mapping[str, Any], names: tuple[str, ...],
 
 
 def _listed_names(entries: Mapping[str, Any]) -> str:
-    return ", ".join(map(repr, sorted(entries))) or "nothing"
+    names = sorted(entries)
+    more = [f"{len(names) - _MAX_NAMES:,} more"] if len(names) > _MAX_NAMES else []
+    return ", ".join([*map(_shown, names[:_MAX_NAMES]), *more]) or "nothing"
+
+
+def _shown(name: str) -> str:
+    """A name as a sentence has it, without its end if it is long."""
+    return repr(name if len(name) <= _MAX_LETTERS else f"{name[:_MAX_LETTERS]}…")
 
 
 # ---- problems as the lab writes them: JSON of the format "marginlens-problem"

@@ -25,6 +25,8 @@ def write_samples(folder: str | os.PathLike[str]) -> list[Path]:
         The paths of the files.
     """
     place = as_path(folder, "folder", "a folder")
+    if folder == "":
+        raise reject("folder", "the name of a folder", "an empty one", "A dot is the folder that you are in.")
     files = {path.relative_to(_FILES): path.read_bytes() for path in sorted(_FILES.rglob("*")) if path.is_file()}
     try:
         for name, content in files.items():

@@ -296,6 +296,7 @@ class AttentionMonitor(_Callback):
     def _collect_rest(self) -> None:
         """Record a pass whose optimizer step was not taken, and look at the losses since the last measurement."""
         assert self._reader is not None
+        assert self._step is not None
         if self._reader.has_read:
             self._collect()
         if not self._reader.has_losses:
