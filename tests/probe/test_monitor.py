@@ -4,6 +4,7 @@ import json
 import logging
 import subprocess
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -486,12 +487,23 @@ def test_a_resumed_loop_of_ones_own_goes_on_in_its_file(tmp_path, said_to):
     assert [place.name for place in tmp_path.iterdir()] == ["run.parquet"]
 
 
-ENDS = {  # of a process whose loop never says that it is over
-    "script": "",
-    "function": "del monitor",
-    "error": "raise SystemExit(3)",
-    "with": "monitor.__exit__(None, None, None)",
-}
+@pytest.mark.parametrize("end", ["with", "del", "finish"])
+def test_what_was_measured_is_in_the_file_when_the_monitor_ends(tmp_path, end):
+    path, model = tmp_path / "run.parquet", language_model()
+    monitor = AttentionMonitor(path, every=4)
+    with monitor if end == "with" else nullcontext():
+        monitor.attach(model)
+        train(model, monitor, n_steps=7)
+    if end == "finish":
+        monitor.finish()
+    hooks = n_hooks(model)
+    del monitor
+    assert read_run(path).steps.tolist() == [0, 1, 2, 3, 4]
+    assert hooks == 0 or end == "del"
+    assert n_hooks(model) == 0
+
+
+ENDS = {"of itself": "", "by an error": "raise SystemExit(3)"}
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -510,7 +522,7 @@ for step in range(8):
 {ENDS[end]}
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == (3 if end == "error" else 0)
+    assert done.returncode == (3 if ENDS[end] else 0)
     assert done.stderr == ""
     assert read_run(path).steps.tolist() == [0, 1, 2, 3, 6]
 
