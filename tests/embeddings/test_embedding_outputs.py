@@ -39,7 +39,7 @@ def test_the_loss_of_the_outputs_is_the_loss_of_the_data():
     sequences, y = ragged(0)
     start = initial_parameters(12, 6, 1, np.float64)
     found = evaluate(one_layer_outputs(start.E, start.p, start.v, sequences), y)
-    assert found.loss == pytest.approx(loss_and_gradients(start.E, start.p, start.v, sequences, y)[0], abs=ROUNDING)
+    assert found.loss == pytest.approx(loss_and_gradients(start, sequences, y)[0], abs=ROUNDING)
 
 
 @pytest.mark.parametrize("layers", [1, 2])

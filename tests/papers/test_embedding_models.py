@@ -47,7 +47,7 @@ def test_closed_form_gradients_are_autograds(scale):
     theirs = leaves(start)
     expected = loss_of(data, np.arange(len(data)), *theirs, 1)
     expected.backward()
-    loss, ours = loss_and_gradients(start.E, start.p, start.v, data)
+    loss, ours = loss_and_gradients(start, data)
     assert abs(loss - expected.item()) < ROUNDING
     # a saturated softmax leaves autograd no p
     for name, other in zip("Epv" if scale < 60.0 else "E", theirs, strict=False):
@@ -69,9 +69,7 @@ def test_the_gradient_by_an_embedding_is_the_papers_double_sum():
             for k in range(len(ids)):
                 pair = sum((float(ids[k] == s) - float(ids[j] == s)) * q[k] * q[j] for j in range(len(ids)) if j != k)
                 expected[s] -= y * g * (pair * (X[k] @ start.v) * start.p + (ids[k] == s) * q[k] * start.v) / len(data)
-    np.testing.assert_allclose(
-        loss_and_gradients(start.E, start.p, start.v, data)[1].E, expected, rtol=0, atol=ROUNDING
-    )
+    np.testing.assert_allclose(loss_and_gradients(start, data)[1].E, expected, rtol=0, atol=ROUNDING)
 
 
 @pytest.mark.statement("B Eq. (36)")

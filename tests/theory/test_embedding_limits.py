@@ -99,9 +99,10 @@ def test_where_tied_tokens_balance_the_limit_is_that_of_the_ties(seed):
         ids[np.isin(ids, chosen)]
         for (ids, _), chosen in zip(map(data.__getitem__, range(12)), found.details.selection, strict=True)
     ]
-    left = loss_and_gradients(E, found.details.run.final, v, LabelledSequences(kept, data.y))[1].p
+    left = loss_and_gradients(Parameters(E, found.details.run.final, v), LabelledSequences(kept, data.y))[1].p
     one = loss_and_gradients(
-        E, found.details.run.final, v, LabelledSequences([max(kept, key=lambda ids: len(set(ids.tolist())))], [1.0])
+        Parameters(E, found.details.run.final, v),
+        LabelledSequences([max(kept, key=lambda ids: len(set(ids.tolist())))], [1.0]),
     )[1].p
     assert np.linalg.norm(left) < 1e-7 * np.linalg.norm(one)  # among the tied tokens alone this is a minimum
     apart = [np.ptp(E[ids] @ found.details.run.final) for ids in found.details.selection]
@@ -305,7 +306,7 @@ def test_without_a_score_that_leads_a_finite_point_can_be_stationary():
     data = LabelledSequences([[0, 2], [0, 3], [1, 2], [1, 3]], [1, 1, -1, -1])
     model = with_scores([0.0, 0.0, -1.0, 1.0])  # pulled 0 over 2 over 1 over 3 over 0, in a circle
     near = np.linalg.pinv(model.E) @ [1.03, -0.49, -0.31, 1.21]
-    at = root(lambda p: loss_and_gradients(model.E, p, model.v, data)[1].p, near, method="lm", tol=1e-15).x
+    at = root(lambda p: loss_and_gradients(Parameters(model.E, p, model.v), data)[1].p, near, method="lm", tol=1e-15).x
     step = first_step(replace(model, p=at), 1e-9, data)
     verdict = check_lemma_13(step)
     lead = by_name(verdict, "γ_s > γ_j")

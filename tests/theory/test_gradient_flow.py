@@ -57,7 +57,7 @@ def test_in_paper_bs_setting_it_is_the_curve_of_the_loss_of_the_embedding_model(
     data, after = after_one_step(1, 8, 4, 40, 5.0)
 
     def moving(_, state):
-        g = loss_and_gradients(after.E, state[:-1], after.v, data)[1].p
+        g = loss_and_gradients(Parameters(after.E, state[:-1], after.v), data)[1].p
         return np.append(-g, np.linalg.norm(g))
 
     end = solve_ivp(moving, (0.0, 200.0), np.append(after.p, 0.0), method="DOP853", rtol=1e-11, atol=1e-12).y[:, -1]

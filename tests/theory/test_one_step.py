@@ -222,7 +222,7 @@ def test_the_slope_along_a_direction_is_the_gradients(scale):
     data = ragged(8)
     start = start_of(data, 7)
     model = Parameters(scale * start.E, scale * start.p, scale * start.v)
-    gradient = loss_and_gradients(model.E, model.p, model.v, data)[1].p
+    gradient = loss_and_gradients(model, data)[1].p
     for seed in range(5):
         direction = np.random.default_rng(seed).normal(size=7)
         slope = directional_slope(model, direction, data)
@@ -246,7 +246,7 @@ def test_the_slope_is_the_papers_double_sum_and_survives_saturation():
     gap = directional_slope(Parameters(E, p, v), direction, [ids], [1])
     expected = 2.0 * math.exp(-60.0) * (-0.05 - 0.175) * 0.75 / (1.0 + math.exp(0.5))
     assert gap == pytest.approx(expected, rel=CONDITIONED, abs=0.0)  # where means of logits would cancel at 1e-16
-    slope = -direction @ loss_and_gradients(E, p, v, [ids], [1])[1].p
+    slope = -direction @ loss_and_gradients(Parameters(E, p, v), [ids], [1])[1].p
     assert slope == pytest.approx(expected, rel=CONDITIONED, abs=0.0)
 
 
@@ -256,7 +256,7 @@ def test_gradients_of_sequences_that_are_surely_right_keep_their_digits():
     q = 1.0 / (1.0 + math.exp(-0.5))  # of token 1
     for scale in (40.0, 200.0):
         g = math.exp(-scale * (1.0 + q))  # 1 / (1 + e^f) up to e^-f
-        found = loss_and_gradients(E, p, scale * head, [[0, 1]], [1])[1]
+        found = loss_and_gradients(Parameters(E, p, scale * head), [[0, 1]], [1])[1]
         assert found.p[1] == pytest.approx(-g * scale * q * (1.0 - q), rel=CONDITIONED, abs=0.0)
         assert found.v[1] == pytest.approx(-g * q, rel=CONDITIONED, abs=0.0)
         slope = directional_slope(Parameters(E, p, scale * head), [0.0, 1.0], [[0, 1]], [1])

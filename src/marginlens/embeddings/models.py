@@ -125,7 +125,7 @@ def scalar_gradients(pairs: DistinctTokens, samples: IntArray, a: Any, b: Any) -
         "Eq. (13)": "The weight g of a sequence in the gradient, one over 1 + exp(y f).",
     },
 )
-def loss_and_gradients(E: Any, p: Any, v: Any, sequences: Any, y: Any = None) -> tuple[float, Parameters]:
+def loss_and_gradients(model: Parameters, sequences: Any, y: Any = None) -> tuple[float, Parameters]:
     r"""The logistic loss of the one-layer model over a dataset, and its gradients in closed form.
 
     .. math:: L = \frac1n \sum_i \log(1 + e^{-y_i f(X_i)}),\quad f(X) = \mathrm{Softmax}(p^\top E_X^\top) E_X v,\quad
@@ -133,12 +133,15 @@ def loss_and_gradients(E: Any, p: Any, v: Any, sequences: Any, y: Any = None) ->
         \nabla_p L = E^\top \frac{\partial L}{\partial a}
 
     Args:
-        E: (n_vocabulary, d_model). p, v: (d_model,). sequences, y: labelled sequences, or token-id lists and their labels.
+        model: E (n_vocabulary, d_model), p and v (d_model,).
+        sequences: labelled sequences, or lists of token ids.
+        y: (n_samples,) the labels of lists of token ids.
+
     Returns:
         L and its gradients by E, p and v; in float64.
     """
     data = as_labelled(sequences, y)
-    model = as_parameters(Parameters(E, p, v), "", data.n_vocabulary)
+    model = as_parameters(model, "model", data.n_vocabulary)
     pairs, samples = distinct_tokens(data), np.arange(len(data))
     slopes, f = scalar_gradients(pairs, samples, model.E @ model.p, model.E @ model.v)
     by_a, by_b = slopes / len(data)

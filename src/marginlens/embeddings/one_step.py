@@ -52,7 +52,7 @@ class FirstStep(Result, Tabular):
     @property
     def loss_after(self) -> float:
         """L(E¹, p¹)."""
-        return loss_and_gradients(self.after.E, self.after.p, self.after.v, self.data)[0]
+        return loss_and_gradients(self.after, self.data)[0]
 
     @drawn
     def plot(self, ax: Axes) -> None:
@@ -85,7 +85,7 @@ def first_step(start: Parameters, rate: float, sequences: Any, y: ArrayLike | No
     """
     as_parameters(start, "start")
     eta, data = positive_number(rate, "rate"), as_labelled(sequences, y)
-    loss, slopes = loss_and_gradients(start.E, start.p, start.v, data)
+    loss, slopes = loss_and_gradients(start, data)
     v = np.asarray(start.v, dtype=np.float64)
     after = Parameters(start.E - eta * slopes.E, start.p - eta * slopes.p, v)
     alpha = np.zeros(len(after.E))

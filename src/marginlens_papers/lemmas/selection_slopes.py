@@ -85,7 +85,7 @@ def directional_slope(model: Parameters, direction: ArrayLike, sequences: Any, y
         model: E (n_vocabulary, d_model), p and v (d_model,). direction: p̂ (d_model,), of any norm.
         sequences, y: labelled sequences, or token-id lists and their labels.
     Returns:
-        The slope; `-direction @ loss_and_gradients(E, p, v, sequences)[1].p` is the same number up to rounding.
+        The slope; `-direction @ loss_and_gradients(model, sequences)[1].p` is the same number up to rounding.
     """
     E, p, v, data = _problem(model, sequences, y)
     slope = _PairTerms(E, p, v, data).slope(E @ real_array(direction, "direction", p.shape))

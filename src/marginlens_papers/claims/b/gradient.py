@@ -33,7 +33,7 @@ class B_L7(Claim):
         for k in range(n_problems):
             for scale in SCALES:
                 data, model = _problem(np.random.default_rng([SEED, k]), scale)
-                ours = loss_and_gradients(model.E, model.p, model.v, data)[1]
+                ours = loss_and_gradients(model, data)[1]
                 by_step.append(_difference(ours, _complex_step(model, data)))
                 if autograd:
                     by_graph.append(_difference(ours, _autograd(model, data)))
