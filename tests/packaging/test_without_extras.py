@@ -80,6 +80,21 @@ def test_the_library_alone_knows_what_claims_saw_and_does_what_the_readme_shows(
     assert is_shown(shown.shown, printed)
 
 
+def test_the_command_line_works_without_the_package_of_the_papers_and_leaves_out_its_commands(tmp_path):
+    def marginlens(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return python("from marginlens_command import main\nmain()", *arguments, without=("marginlens_papers",))
+
+    assert marginlens("samples", str(tmp_path)).returncode == 0
+    problem = str(tmp_path / "problem.npz")
+    for arguments in (("solve", problem), ("train", problem, "--steps", "20"), ("statement", "A Thm 3")):
+        done = marginlens(*arguments)
+        assert done.returncode == 0, done.stderr
+        assert "marginlens_papers" not in done.stdout + done.stderr
+    done = marginlens("reproduce")
+    assert done.returncode == 2
+    assert "There is no command 'reproduce'" in done.stderr
+
+
 def test_a_star_import_gives_what_is_installed():
     done = python("from marginlens import *\nprint(*sorted(set(dir())))")
     assert done.returncode == 0, done.stderr
