@@ -74,7 +74,6 @@ from marginlens.optimizers import (
     Muon as Muon,
     NormalizedGD as NormalizedGD,
     Optimizer as Optimizer,
-    PolyakStep as PolyakStep,
     SignDescent as SignDescent,
     SteepestDescent as SteepestDescent,
 )

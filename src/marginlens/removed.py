@@ -11,6 +11,7 @@ REMOVED = {
     "marginlens.AttentionTextClassifier": _CLASSIFIER,
     "marginlens.text": _CLASSIFIER,
     "marginlens.plotting.animate": "use matplotlib.animation.FuncAnimation; the lab, marginlens lab, films a run",
+    "marginlens.PolyakStep": "use NormalizedGD(size): L - L⋆ over the squared gradient has no bound once a run leaves the best tokens",
     **{f"marginlens.probe.{name}": _FINGERPRINT for name in ("margin_shares", "optimizer_like")},
     **{
         f"marginlens.probe.{name}": "use marginlens.theory.factor_balance(Q, K)" for name in ("HeadDecay", "head_decay")

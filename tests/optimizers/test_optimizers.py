@@ -111,21 +111,6 @@ def test_descent_in_a_norm_gains_its_margin(norm):
     assert share > max(np.min(rows @ x) / norm.value(x) for x in others)
 
 
-def test_polyak_steps_stay_of_ordinary_size_at_any_norm():
-    data, v = ml.data.sphere_tokens(2, 2, 3, 4, 0)
-    run = ml.descend(data, v, optimizer=ml.PolyakStep(), n_steps=200, record=ml.Record(1, ("norm", "risk")))
-    plain = ml.AttentionRisk(data, v)
-    best = plain.best_tokens()
-    x = np.random.default_rng(1).normal(size=(2, 4))
-    move = ml.descend(data, v, optimizer=ml.PolyakStep(), n_steps=1, start=x).final - x
-    excess, g = plain.excess(x, best), plain.gradient(x)
-    by_hand = -(excess.sign * np.exp(excess.log) / np.exp(2 * g.log_norm))[:, None] * g.value()
-    assert np.allclose(move, by_hand, rtol=1e-9, atol=0.0)
-    assert np.isfinite(run.final).all()
-    with pytest.raises(ml.InputError, match="PolyakStep only for a risk whose infimum is known"):
-        ml.descend(ml.JointRisk(data), optimizer=ml.PolyakStep(), n_steps=1)
-
-
 def test_schedules():
     assert PowerDecay(2.0, 0.5)(3) == pytest.approx(1.0)
     g = [gradient([1.0, 1.0, 1.0], 0.0)] * 3

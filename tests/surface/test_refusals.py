@@ -218,7 +218,6 @@ REFUSED = [
     ("eps", lambda: ml.Adam(1.0, eps=-1e-8)),
     ("p", lambda: ml.MirrorDescent(0.5, 1.0)),
     ("p", lambda: ml.MirrorDescent(1.0, 1.0)),
-    ("scale", lambda: ml.PolyakStep(0.0)),
     *(("norm", lambda name=name: norm_named(name)) for name in ("l0.5", "l", "euclid", "", "lnan", "l-1", "p3")),
     *(("p", lambda p=p: ml.Lp(p)) for p in (0.5, 0.0, -2, np.nan, 1, np.inf, "a", None, [2, 3])),
     *(("norm", lambda norm=norm: as_norm(norm, (3,))) for norm in (ml.L2, 2, "linf", None, ml.Spectral(), ml.MaxRow())),

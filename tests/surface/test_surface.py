@@ -15,7 +15,7 @@ from marginlens.removed import REMOVED
 PACKAGES = "data dynamics embeddings engines errors graphs lab losses nexttoken norms optimizers plotting probe risk svm sweeps theory"
 NAMES = """
 AttentionRisk Cone CorrelationLoss CrossEntropy Exponential Frobenius GradientDescent InputError JointRisk L1 L2
-LInf Lp MaxRow Nuclear Spectral Adam CoordinateDescent MirrorDescent Muon PolyakStep SignDescent SteepestDescent
+LInf Lp MaxRow Nuclear Spectral Adam CoordinateDescent MirrorDescent Muon SignDescent SteepestDescent
 LogLoss Logistic MarginSolution NextTokenAutomaton
 NextTokenRisk Norm NormalizedGD Optimizer Path Prediction Record Risk Sampling SequenceDataset
 SquaredLoss Status TokenDataset Trajectory UntilLength UntilNorm angle att_svm basin_cone correlation cyclic_correction cyclic_subset
@@ -119,3 +119,9 @@ def test_what_replaces_a_removed_name_is_there():
             value = ml
             for name in full_name.split(".")[1:]:
                 value = getattr(value, name)
+
+
+def test_coupled_weight_decay_says_what_to_use_instead():
+    for optimizer in (ml.Adam, ml.GradientDescent, ml.Muon, ml.NormalizedGD, ml.SignDescent):
+        with pytest.raises(TypeError, match=f"{optimizer.__name__} has no setting coupled any more"):
+            optimizer(0.1, weight_decay=0.2, coupled=True)

@@ -23,7 +23,6 @@ def problem(n_inputs=3, n_tokens=4, d=5):
 ON_VECTORS = {
     ml.GradientDescent(0.1): ml.L2(),
     ml.NormalizedGD(0.1): ml.L2(),
-    ml.PolyakStep(): ml.L2(),
     ml.SignDescent(0.1): ml.LInf(),
     ml.SignDescent(0.01, momentum=0.9): ml.LInf(),
     ml.CoordinateDescent(0.1): ml.L1(),
@@ -208,7 +207,7 @@ def problems():
 
 def optimizers():
     """Every optimizer with norms, memories and schedules that claims and users take."""
-    found = [ml.GradientDescent(0.1), ml.NormalizedGD(0.1), ml.PolyakStep()]
+    found = [ml.GradientDescent(0.1), ml.NormalizedGD(0.1)]
     norms = (ml.L1(), ml.Frobenius(), ml.LInf(), ml.Lp(3.0), ml.Spectral(), ml.Nuclear(), ml.MaxRow())
     for size in (1e-4, PowerDecay(0.1, 0.5), lambda t: 0.1):
         for momentum, ahead in ((0.0, False), (0.5, False), (0.85, True), (0.95, True)):
@@ -237,7 +236,7 @@ def settings(optimizer):
     return found
 
 
-KINDS = (ml.SteepestDescent, ml.Adam, ml.MirrorDescent, ml.GradientDescent, ml.PolyakStep)
+KINDS = (ml.SteepestDescent, ml.Adam, ml.MirrorDescent, ml.GradientDescent)
 
 
 def account(risk, optimizer):

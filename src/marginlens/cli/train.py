@@ -50,7 +50,6 @@ OPTIMIZERS: dict[str, tuple[str, set[str]]] = {  # word -> class, and the option
     "muon": ("Muon", {"momentum", "decay"}),
     "adam": ("Adam", {"eps", "decay"}),
     "mirror": ("MirrorDescent", {"norm", "decay"}),
-    "polyak": ("PolyakStep", set()),
 }
 NEEDS_NORM = {"steepest": "linf, l3 or, for sequences, spectral", "mirror": "l1.75 or l3"}  # and examples of norms
 RANDOM = "random"  # a start whose numbers are drawn from the standard normal distribution
@@ -139,7 +138,7 @@ class Request:
         else:
             typed = self.point(data.d_key, rng) if run is None or self.start is not None else run.start
             start = np.array(data.as_batch().point(typed, "start")[0])
-            usual = STEP_SIZE if asked.optimizer in (None, "ngd", "gd", "polyak") else STEEPEST_STEP_SIZE
+            usual = STEP_SIZE if asked.optimizer in (None, "ngd", "gd") else STEEPEST_STEP_SIZE
             if is_plain:  # what the theorems allow for every problem
                 size = float(np.min(ml.theory.smoothness(data, v, loss).largest_step))
             if size == 0.0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, NamedTuple, Protocol
 
@@ -136,13 +136,11 @@ class StepwiseLoop:
         return bool(getattr(self.optimizer, "batched", False))
 
     def _gradient(self, x: FloatArray, inputs: IntArray | None) -> LogScaled:
-        """The gradients at all iterates (batch, *shape), over all inputs or these, with the excess risk where the optimizer needs it."""
+        """The gradients at all iterates (batch, *shape), over all inputs or these."""
         risk: Any = self.risk
         risk = risk if inputs is None else risk.of_inputs(inputs[inputs >= 0])
         at = x if getattr(risk, "is_batch", False) else x[0]
         gradient: LogScaled = risk.gradient(at)
-        if getattr(self.optimizer, "needs_excess", False) and hasattr(risk, "best_tokens"):
-            gradient = replace(gradient, excess=risk.excess(at, risk.best_tokens()))
         return gradient if at is x else gradient[None]
 
     def _update(self, gradient: LogScaled, memory: Any, running: Any) -> tuple[FloatArray, Any]:

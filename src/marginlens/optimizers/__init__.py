@@ -5,7 +5,6 @@ from marginlens.optimizers.blockwise import Blockwise
 from marginlens.optimizers.decay import Decaying
 from marginlens.optimizers.gradient_descent import GradientDescent, NormalizedGD
 from marginlens.optimizers.mirror_descent import MirrorDescent
-from marginlens.optimizers.polyak import PolyakStep
 from marginlens.optimizers.protocol import Optimizer, as_optimizer
 from marginlens.optimizers.schedules import PowerDecay
 from marginlens.optimizers.steepest_descent import CoordinateDescent, Muon, SignDescent, SteepestDescent
@@ -20,7 +19,6 @@ __all__ = [
     "Muon",
     "NormalizedGD",
     "Optimizer",
-    "PolyakStep",
     "PowerDecay",
     "SignDescent",
     "SteepestDescent",

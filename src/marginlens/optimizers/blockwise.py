@@ -28,11 +28,6 @@ class Blockwise:
         """Whether the parts' optimizer takes all problems of a batch at once."""
         return bool(getattr(self.optimizer, "batched", False))
 
-    @property
-    def needs_excess(self) -> bool:
-        """Whether the parts' optimizer asks for the excess risk."""
-        return bool(getattr(self.optimizer, "needs_excess", False))
-
     def __post_init__(self) -> None:
         as_optimizer(self.optimizer)
 

@@ -42,14 +42,11 @@ class Rule(NamedTuple):
 
 
 def compiled_rule(optimizer: Any, shape: tuple[int, ...]) -> Rule | None:
-    """The rule of an optimizer on points of this shape; None where it has none, or a subclass has changed its steps.
-
-    Coupled weight decay has none: its gradients are not those of attention alone.
-    """
-    compiled, decay = declared(optimizer, "compiled"), getattr(optimizer, "weight_decay", 0.0)
-    if compiled is None or (decay > 0.0 and optimizer.coupled):
+    """The rule of an optimizer on points of this shape; None where it has none, or a subclass has changed its steps."""
+    compiled = declared(optimizer, "compiled")
+    if compiled is None:
         return None
     rule: Rule | None = compiled(shape)
     if rule is not None:
-        rule.settings[_SETTINGS.index("weight_decay")] = decay
+        rule.settings[_SETTINGS.index("weight_decay")] = getattr(optimizer, "weight_decay", 0.0)
     return rule

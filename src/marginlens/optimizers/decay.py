@@ -1,11 +1,11 @@
-"""What every optimizer of the library takes besides its own settings: weight decay, decoupled or coupled, and momentum."""
+"""What every optimizer of the library takes besides its own settings: decoupled weight decay and momentum."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import wraps
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -24,26 +24,31 @@ def as_share(value: Any, argument: str) -> float:
 class Decaying:
     r"""Weight decay λ: with λ = 0 nothing changes.
 
-    Decoupled, as in AdamW, a step of size η first shrinks the weights, :math:`x \leftarrow (1 - \eta\lambda) x`, and then follows the
-    gradient of L alone. Coupled, as in Adam and SGD of torch, it follows the gradient of :math:`L(x) + \tfrac\lambda2 \|x\|^2`.
+    The decay is decoupled, as in AdamW: a step of size η first shrinks the weights, :math:`x \leftarrow (1 - \eta\lambda) x`, and then
+    follows the gradient of L alone.
 
-    Steps of length η in a norm that are decoupled keep :math:`\|x\| \le 1/\lambda` in that norm once they are there: they are steps of
-    Frank and Wolfe in the ball of radius 1/λ.
+    Steps of length η in a norm keep :math:`\|x\| \le 1/\lambda` in that norm once they are there: they are steps of Frank and Wolfe in
+    the ball of radius 1/λ.
     """
 
     weight_decay: float = field(default=0.0, kw_only=True)
-    coupled: bool = field(default=False, kw_only=True)
+
+    def __new__(cls, *settings: Any, **named: Any) -> Self:
+        """Say what replaces the setting `coupled` of earlier versions."""
+        if "coupled" in named:
+            raise TypeError(
+                f"{cls.__name__} has no setting coupled any more: weight_decay is decoupled, as in AdamW; for coupled decay "
+                "train on a risk of your own that adds λ/2 ‖x‖²."
+            )
+        return super().__new__(cls)
 
     def check_decay(self) -> None:
         """Refuse what is no decay, and one that shrinks weights beyond zero in the first step."""
         decay = nonnegative_number(self.weight_decay, "weight_decay")
         object.__setattr__(self, "weight_decay", decay)
-        if decay > 0.0 and not self.coupled and decay * self.decay_size(0) >= 1.0:
-            raise reject("weight_decay", f"a number below 1/size = {1.0 / self.decay_size(0):g}", f"{decay:g}")
-
-    def decay_size(self, step: int) -> float:
-        """The size of a step, by which decoupled decay is multiplied."""
-        return size_at(self.size, step)  # type: ignore[attr-defined]
+        first = size_at(self.size, 0) if decay > 0.0 else 0.0  # type: ignore[attr-defined]
+        if first * decay >= 1.0:
+            raise reject("weight_decay", f"a number below 1/size = {1.0 / first:g}", f"{decay:g}")
 
     def __repr__(self) -> str:
         settings = sorted(fields(self), key=lambda one: one.kw_only is True)
@@ -82,20 +87,11 @@ def decays(update: Callable[..., Any]) -> Callable[..., Any]:
         if self.weight_decay == 0.0:
             move, inner = update(self, gradient, state)
             return move, inner
-        if self.coupled:
-            gradient = with_squares(gradient, state.x, self.weight_decay)
         move, inner = update(self, gradient, state.inner)
-        if not self.coupled:
-            move = move - self.decay_size(state.step) * self.weight_decay * state.x
+        move = move - size_at(self.size, state.step) * self.weight_decay * state.x
         return move, DecayState(state.step + 1, state.x + move, inner)
 
     return step
-
-
-def with_squares(gradient: LogScaled, x: FloatArray, decay: float) -> LogScaled:
-    """The gradient of L + λ/2 ‖x‖²; it has no rank-one terms and no excess risk."""
-    own = LogScaled(gradient.array, gradient.log_scale, gradient.axes, gradient.blocks)
-    return own.plus(LogScaled(x, np.zeros(x.shape[: x.ndim - gradient.axes]), gradient.axes), decay)
 
 
 def running_sum(gradient: LogScaled, total: LogScaled | None, momentum: float) -> LogScaled | None:

@@ -41,7 +41,7 @@ class GradientDescent(_Euclidean):
 
     Args:
         size: η, positive. momentum: μ, at least 0 and below 1, of the running sum m = μ m + ∇L that takes the gradient's place.
-        weight_decay, coupled: λ, decoupled unless `coupled`; see `marginlens.optimizers.Decaying`.
+        weight_decay: λ, decoupled as in AdamW; see `marginlens.optimizers.Decaying`.
     """
 
     @remembers_point
@@ -64,7 +64,7 @@ class NormalizedGD(_Euclidean):
     r"""Normalised gradient descent: :math:`x \leftarrow x - \eta \nabla L(x) / \|\nabla L(x)\|`.
 
     Args:
-        size: η, positive. momentum, weight_decay, coupled: as for `GradientDescent`.
+        size: η, positive. momentum, weight_decay: as for `GradientDescent`.
     """
 
     size: float = 1.0

@@ -9,7 +9,7 @@ import numpy as np
 
 from marginlens.errors import real_number, reject
 from marginlens.optimizers.compiled import MIRROR, Rule
-from marginlens.optimizers.decay import Decaying, as_share, running_sum, with_squares
+from marginlens.optimizers.decay import Decaying, as_share, running_sum
 from marginlens.optimizers.schedules import StepSize, as_step_size, size_at
 from marginlens.risk.log_scaled import LogScaled
 from marginlens.typing import FloatArray
@@ -35,7 +35,7 @@ class MirrorDescent(Decaying):
         size: η, a positive number, or a function t → η_t such as `PowerDecay(size, power)`.
         normalized: divide the gradient by its dual norm :math:`\|\nabla L\|_q`, 1/p + 1/q = 1, so that weights grow at any norm; without it
             they grow like the logarithm of the steps.
-        momentum: μ of the running sum that takes the gradient's place. weight_decay, coupled: λ; decoupled it shrinks x, and its image.
+        momentum: μ of the running sum that takes the gradient's place. weight_decay: λ, which shrinks x, and with it its image.
     """
 
     p: float
@@ -62,9 +62,7 @@ class MirrorDescent(Decaying):
     def update(self, gradient: LogScaled, state: MirrorState) -> tuple[FloatArray, MirrorState]:
         """The iterate whose image is ∇ψ(x) - η_t ∇L, less x."""
         size = size_at(self.size, state.step)
-        kept = 1.0 if self.coupled else 1.0 - size * self.weight_decay
-        if self.coupled and self.weight_decay > 0.0:
-            gradient = with_squares(gradient, state.x, self.weight_decay)
+        kept = 1.0 - size * self.weight_decay
         total = running_sum(gradient, state.total, self.momentum)
         followed = gradient if total is None else total
         change = dual_unit(followed, self.p) if self.normalized else followed.value()

@@ -35,7 +35,7 @@ class SteepestDescent(Decaying):
         norm: in which a step has length η_t; `norm.steepest` says what happens where several steps are as good.
         size: η, a positive number, or a function t → η_t such as `PowerDecay(size, power)`.
         momentum: μ, at least 0 and below 1; it must forget faster than gradients fall, ηγ < log(1/μ) with γ the best margin in the norm.
-        nesterov: whether to look ahead. weight_decay, coupled: λ, decoupled unless `coupled`; see `marginlens.optimizers.Decaying`.
+        nesterov: whether to look ahead. weight_decay: λ, decoupled as in AdamW; see `marginlens.optimizers.Decaying`.
     """
 
     norm: Norm
@@ -88,14 +88,12 @@ class _InAFixedNorm(SteepestDescent):
         nesterov: bool = False,
         *,
         weight_decay: float = 0.0,
-        coupled: bool = False,
     ) -> None:
-        super().__init__(self.implied, size, momentum, nesterov, weight_decay=weight_decay, coupled=coupled)
+        super().__init__(self.implied, size, momentum, nesterov, weight_decay=weight_decay)
 
     def __repr__(self) -> str:
         decay = f", weight_decay={self.weight_decay:g}" if self.weight_decay else ""
-        coupled = ", coupled=True" if self.coupled else ""
-        return f"{type(self).__name__}({self.size!r}, momentum={self.momentum:g}, nesterov={self.nesterov}{decay}{coupled})"
+        return f"{type(self).__name__}({self.size!r}, momentum={self.momentum:g}, nesterov={self.nesterov}{decay})"
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -133,6 +131,5 @@ class Muon(_InAFixedNorm):
         nesterov: bool = True,
         *,
         weight_decay: float = 0.0,
-        coupled: bool = False,
     ) -> None:
-        super().__init__(size, momentum, nesterov, weight_decay=weight_decay, coupled=coupled)
+        super().__init__(size, momentum, nesterov, weight_decay=weight_decay)

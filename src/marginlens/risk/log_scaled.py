@@ -114,7 +114,6 @@ class LogScaled:
         axes: how many axes of `array` make up one point, the last ones.
         blocks: parts of a point by name, as slices of its first axis, where it has parts.
         terms: the same matrices as sums of rank-one terms, where they are known; they keep every singular value.
-        excess: how far the risk is above its infimum, (…), where the optimizer asks for it.
     """
 
     array: FloatArray
@@ -122,7 +121,6 @@ class LogScaled:
     axes: int = 1
     blocks: Mapping[str, slice] | None = None
     terms: RankOneTerms | None = None
-    excess: ExcessRisk | None = None
 
     def value(self) -> FloatArray:
         """The array itself; entries below the smallest float64 become zero."""
@@ -154,7 +152,6 @@ class LogScaled:
             self.axes,
             self.blocks,
             None if self.terms is None else self.terms[index],
-            None if self.excess is None else self.excess[index],
         )
 
     def block(self, name: str) -> LogScaled:
@@ -162,7 +159,7 @@ class LogScaled:
         place = self.place(name)
         scale = self.log_scale[place] if np.ndim(self.log_scale) == self.array.ndim else self.log_scale
         terms = None if self.terms is None else self.terms.rows(place[1])
-        return LogScaled(self.array[place], scale, self.axes, terms=terms, excess=self.excess)
+        return LogScaled(self.array[place], scale, self.axes, terms=terms)
 
     def place(self, name: str) -> Any:
         """The index of the part that is called `name` in an array of points."""

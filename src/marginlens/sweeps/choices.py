@@ -22,7 +22,6 @@ from marginlens.optimizers import (
     MirrorDescent,
     NormalizedGD,
     Optimizer,
-    PolyakStep,
     SignDescent,
     SteepestDescent,
 )
@@ -45,7 +44,6 @@ OPTIMIZERS: dict[str, Callable[[float], Optimizer]] = {
     "sign": SignDescent,
     "coordinate": CoordinateDescent,
     "adam": Adam,
-    "polyak": PolyakStep,
 }
 PROTOCOLS = ("sphere", "gaussian")  # of `marginlens.data.counter_based`
 DEFAULT_STEPS = {"normalized-gd": 1.0}  # step sizes of p unless given

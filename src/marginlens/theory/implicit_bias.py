@@ -29,7 +29,6 @@ from marginlens.optimizers import (
     GradientDescent,
     MirrorDescent,
     NormalizedGD,
-    PolyakStep,
     PowerDecay,
     SteepestDescent,
     as_optimizer,
@@ -50,7 +49,7 @@ BY_D = "D (arXiv 2308.16898), around locally optimal tokens, under conditions th
 BY_D_FACTORS = "D (arXiv 2308.16898), for the regularisation path of the factors"
 BY_FLOW_OF_FACTORS = "arXiv 2403.08699, for gradient flow with the exponential loss from aligned starts"
 BY_E = "E (arXiv 2410.14581), around locally optimal tokens from starts in a cone, under conditions that are not checked here"
-BY_FAST_RATES = "arXiv 2402.05738, for W with normalised and Polyak steps, on data of its kind"
+BY_FAST_RATES = "arXiv 2402.05738, for W with normalised steps, on data of its kind"
 BY_C = "C Thm 3, for constant steps up to 1/L"
 BY_SOUDRY = "Soudry et al. (arXiv 1710.10345, A's [22]), for plain gradient descent with small enough constant steps"
 BY_F_1 = "F (arXiv 2502.04664) Thm 1, for steps η_t ∝ t^-1/2"
@@ -318,8 +317,6 @@ def _bias(rule: Any, shape: tuple[int, ...], variable: str = "") -> ImplicitBias
         return known(euclidean, proved=(BY_A,), proved_of_linear_models=(BY_SOUDRY,))
     if isinstance(rule, NormalizedGD):
         return known(euclidean, proved=(BY_FAST_RATES,), proved_of_linear_models=(BY_F_1,))
-    if isinstance(rule, PolyakStep):
-        return known(euclidean, proved=(BY_FAST_RATES,))
     if isinstance(rule, MirrorDescent):
         return known(euclidean if rule.p == 2.0 else Lp(rule.p), proved=(BY_E,))
     if isinstance(rule, Adam) and rule.eps == 0.0:
@@ -357,7 +354,7 @@ def _of_factors(rule: Any) -> ImplicitBias | None:
         return known(Spectral())
     if steepest_in is LInf:  # whether by block or not, it is the same
         return known(None, note=SIGN_ON_FACTORS)
-    return known(None) if isinstance(inner, SteepestDescent | Adam | MirrorDescent | PolyakStep) else None
+    return known(None) if isinstance(inner, SteepestDescent | Adam | MirrorDescent) else None
 
 
 def _decay_words(rule: Any, euclidean: Norm) -> str:
@@ -365,7 +362,7 @@ def _decay_words(rule: Any, euclidean: Norm) -> str:
     if isinstance(rule, GradientDescent):
         return f"weight decay keeps its weights finite, at a stationary point of L + λ/2 ‖x‖² with λ = {rule.weight_decay:g}"
     norm = euclidean if isinstance(rule, NormalizedGD) else rule.norm if isinstance(rule, SteepestDescent) else None
-    if norm is None or rule.coupled:
+    if norm is None:
         return "weight decay keeps its weights from growing without bound, and no theorem or claim here says where they end"
     radius = 1.0 / rule.weight_decay
     return (
@@ -419,7 +416,7 @@ def optimizer_words(rule: Any) -> str:
         ahead = "Nesterov's momentum" if getattr(rule, "nesterov", False) else "momentum"
         settings.append(f"{ahead} {momentum:g}")
     if isinstance(rule, Decaying) and rule.weight_decay > 0.0:
-        settings.append(f"{'coupled ' if rule.coupled else ''}weight decay {rule.weight_decay:g}")
+        settings.append(f"weight decay {rule.weight_decay:g}")
     return f"{name} with {' and '.join(settings)}" if settings else name
 
 
