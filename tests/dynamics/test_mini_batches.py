@@ -86,3 +86,78 @@ def test_what_is_no_mini_batch_is_refused(given, argument):
 def test_a_risk_of_ones_own_says_what_it_lacks():
     with pytest.raises(InputError, match="of_inputs"):
         ml.descend(Quadratic(), batch_size=1)
+
+
+class OnlyProtocol:
+    """An optimizer without its compiled rule, which moves step by step."""
+
+    def __init__(self, rule):
+        self.init, self.update = rule.init, rule.update
+
+
+def with_dead_input(cause, rng):
+    """Four inputs, of which one has a gradient of zero at every point; and its number."""
+    dead = int(rng.integers(4))
+    X = [rng.normal(size=(rng.integers(2, 5), 4)) for _ in range(4)]
+    v = np.array([rng.normal(), 0.0, 0.0, 0.0])
+    if cause == "one token":
+        X[dead] = X[dead][:1]
+    if cause == "one score":
+        X[dead][:, 0] = X[dead][0, 0]
+    if cause == "one key":
+        X[dead] = rng.normal(size=(3, 4))
+    K = [x + 0.0 for x in X]
+    if cause == "one key":
+        K[dead] = np.repeat(K[dead][:1], 3, axis=0)
+    return ml.AttentionRisk(ml.TokenDataset(X, rng.choice([-1.0, 1.0], size=4), K=K), v), dead
+
+
+@pytest.mark.parametrize("cause", ["one token", "one key", "one score"])
+@pytest.mark.parametrize("point", ["p", "W", "factors"])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        ml.Adam(0.1),
+        ml.Adam(0.05, (0.0, 0.9), weight_decay=0.3),
+        ml.Adam(0.1, (0.5, 0.0), eps=1e-3),
+        ml.Adam(0.2, (0.9, 0.99), eps=0.1, weight_decay=0.1),
+    ],
+    ids=repr,
+)
+def test_adam_does_not_move_before_its_first_gradient(cause, point, rule):
+    rng = np.random.default_rng([31, len(cause)])
+    of_p, dead = with_dead_input(cause, rng)
+    queries = rng.normal(size=(4, 3))
+    if point != "p" and cause == "one key":  # the keys of W are its tokens
+        own_keys = [keys[:n] for keys, n in zip(of_p.data.K, of_p.data.lengths, strict=True)]
+        of_p = ml.AttentionRisk(ml.TokenDataset(own_keys, of_p.data.y), of_p.head)
+    risk = of_p if point == "p" else of_p.as_matrix(queries) if point == "W" else of_p.as_factors(queries, 2)
+    start = 0.4 * rng.normal(size=risk.shape)
+    seed = next(
+        seed for seed in range(500) if ml.Sampling(seed, True).inputs(0, 3, 4, 1)[:, 0].tolist()[:2] == [dead] * 2
+    )
+    given = {"batch_size": 1, "sampling": ml.Sampling(seed, True), "start": start}
+    shrunk = (1.0 - rule.size * rule.weight_decay) ** 2
+    waited = ml.descend(risk, optimizer=rule, n_steps=2, **given)
+    assert waited.status is ml.Status.COMPLETED
+    np.testing.assert_allclose(waited.final, shrunk * start, rtol=4 * np.finfo(float).eps)
+    whole = ml.descend(risk, optimizer=rule, n_steps=30, **given)
+    stepwise = ml.descend(risk, optimizer=OnlyProtocol(rule), n_steps=30, **given)
+    assert whole.status is ml.Status.COMPLETED
+    np.testing.assert_allclose(whole.final, stepwise.final, rtol=1e-9, atol=1e-9)
+    np.testing.assert_array_equal(waited.resume(28).final, whole.final)
+    assert np.max(np.abs(whole.final - shrunk**15 * start)) > 0.01
+
+
+@pytest.mark.parametrize("rule", [ml.SignDescent(0.1), ml.Adam(0.1), ml.Muon(0.1)], ids=repr)
+@pytest.mark.parametrize("factor", [0.0, 1e308])
+def test_a_run_that_ended_before_its_first_step_is_resumed_as_it_is(rule, factor):
+    """It stood still, where one score has no gradient, or a step or the logits of its start were too large for float64."""
+    data, v = (part[0] for part in ml.data.sphere_tokens(1, 3, 4, 5, 8))
+    risk = ml.AttentionRisk(data, v * (factor > 0.0)).as_matrix(np.random.default_rng(2).normal(size=(3, 4)))
+    run = ml.descend(risk, optimizer=rule, n_steps=7, start=np.full(risk.shape, factor))
+    assert run.status is (ml.Status.NON_FINITE if factor else ml.Status.STATIONARY)
+    again = run.resume(9, record=ml.Record([8], ("x",)))
+    assert again.status is run.status
+    np.testing.assert_array_equal(again.final, run.final)
+    np.testing.assert_array_equal(again.saved["x"][0], run.final)

@@ -215,6 +215,11 @@ static inline void mean_of_rows(const double *rows, int64_t count, int64_t d, do
     for (int64_t k = 0; k < d; k++) out[k] = rows[k] * share;
     for (int64_t t = 1; t < count; t++)
         for (int64_t k = 0; k < d; k++) out[k] += rows[t * d + k] * share;
+    for (int64_t k = 0; k < d; k++) {  // a coordinate that all rows share is its own mean, which rounding would miss
+        int64_t t = 1;
+        while (t < count && rows[t * d + k] == rows[k]) t++;
+        if (t >= count) out[k] = rows[k];
+    }
 }
 
 // (x - y) · z, two times four partial sums, and then the last entries.

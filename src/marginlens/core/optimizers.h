@@ -19,13 +19,18 @@ struct AdamRule {
 };
 
 // S = Adam's direction for the gradient G e^{log_scale}, n entries; the means are in units e^unit and e^{2 unit}, and the next unit is returned.
+// While all gradients have been zero, as those of the first mini-batches can be, the unit stays e^-inf and the step is zero.
 static inline double adam_step(
     const AdamRule &rule, const double *G, double log_scale, int64_t step, int64_t n, double unit, double *means, double *squares,
     double *S) {
     const double first = rule.beta_1, second = rule.beta_2;
     if (largest_modulus(G, n) == 0.0) log_scale = unit;
-    const double target = step == 0 ? log_scale : larger(log_scale, unit - MAX_RESCALING);
-    const double old = step == 0 ? 0.0 : exp(unit - target), next = exp(log_scale - target);
+    if (log_scale == -INF) {
+        for (int64_t k = 0; k < n; k++) S[k] = 0.0;
+        return unit;
+    }
+    const double target = larger(log_scale, unit - MAX_RESCALING);
+    const double old = exp(unit - target), next = exp(log_scale - target);
     const double n_steps = (double)step + 1.0;
     const double mean_share = -expm1(n_steps * log(first)), square_share = -expm1(n_steps * log(second));  // 1 - β^n
     const double floor = rule.eps > 0.0 ? rule.eps * exp(-target) : 0.0;

@@ -386,7 +386,7 @@ struct MatrixDescent {
         copy_rows(run.memory, d, 2 * n_memory, d, memory, stride);
         if (batches.size) {
             *run.end = *run.taken || all_finite(W, n_entries) ? *run.end : (int64_t)NON_FINITE;
-        } else if (*run.taken == 0) {
+        } else if (*run.taken == 0 && begin == 0) {  // a run may have ended before its first step in an earlier call
             choose(nullptr);
             logits_of(W, a);
             *run.end = all_finite(a, n_terms * width) ? RAN_ALL : NON_FINITE;

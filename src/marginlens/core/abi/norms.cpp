@@ -105,9 +105,7 @@ DOOR descend_matrices(
     if (room.failed) return OUT_OF_MEMORY;
     for (int64_t b = first; b < last; b++) {
         const int64_t j = b % n_problems;
-        // A run that has taken no step starts anew, whatever its end says: it needs the sizes from the first step on.
-        const bool goes_on = ends[2 * b] == RAN_ALL || ends[2 * b + 1] == 0;
-        if (goes_on && ends[2 * b + 1] < begin) return WRONG_SIZE;
+        if (ends[2 * b] == RAN_ALL && ends[2 * b + 1] < begin) return WRONG_SIZE;
         problem.keys = keys + j * n_rows * d, problem.scores = scores + j * n_rows;
         problem.lengths = lengths + j * n_inputs, problem.queries = queries + j * n_terms * q;
         descent.problem = problem;
