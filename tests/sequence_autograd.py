@@ -25,13 +25,13 @@ def autograd(ds, W, C, loss_name):
     return risk.item(), point.grad.numpy()
 
 
-def written_out(sequences, E, p, v, layers):
-    """f of each sequence by paper B's model of one or two layers, with a row for every position."""
+def written_out(sequences, E, p, v, layers, gain=None, bias=None):
+    """f of each sequence by paper B's model of one or two layers, with a row for every position; gain and bias are the layer norm's."""
     torch = pytest.importorskip("torch")
     outputs = []
     for ids in sequences:
         X = E[torch.as_tensor(ids)]
         if layers == 2:
-            X = torch.nn.functional.layer_norm(torch.softmax(X @ X.T, dim=-1) @ X + X, (X.shape[1],))
+            X = torch.nn.functional.layer_norm(torch.softmax(X @ X.T, dim=-1) @ X + X, (X.shape[1],), gain, bias)
         outputs.append(torch.softmax(X @ p, dim=0) @ (X @ v))
     return torch.stack(outputs)

@@ -14,16 +14,25 @@ from random_problems import ragged_labelled
 from sequence_autograd import written_out
 from tolerances import AUTOGRAD, LOOP_AGREEMENT, ROUNDING
 
-MODELS = {"compiled": (1, CompiledOneLayer), "torch": (1, DeviceOneLayer), "two layers": (2, DeviceTwoLayer)}
+MODELS = {
+    "compiled": (1, CompiledOneLayer, False),
+    "torch": (1, DeviceOneLayer, False),
+    "two layers": (2, DeviceTwoLayer, False),
+    "two layers with gain and bias": (2, DeviceTwoLayer, True),
+}
 
 
 def ragged(seed=0, n=30, longest=20):
     return ragged_labelled(np.random.default_rng(seed), n, 15, longest)
 
 
-def loss_of(data, samples, *model):
-    outputs = written_out([data[int(i)][0] for i in samples], *model)
+def loss_of(data, samples, model, layers):
+    outputs = outputs_of(data, samples, model, layers)
     return torch.nn.functional.softplus(-torch.from_numpy(data.y[samples]) * outputs).mean()
+
+
+def outputs_of(data, samples, model, layers):
+    return written_out([data[int(i)][0] for i in samples], *model[:3], layers, *model[3:])
 
 
 def parameters(data, d, seed=1, scale=2.0):
@@ -45,7 +54,7 @@ def test_closed_form_gradients_are_autograds(scale):
     data = ragged()
     start = parameters(data, 7, scale=scale)
     theirs = leaves(start)
-    expected = loss_of(data, np.arange(len(data)), *theirs, 1)
+    expected = loss_of(data, np.arange(len(data)), theirs, 1)
     expected.backward()
     loss, ours = loss_and_gradients(start, data)
     assert abs(loss - expected.item()) < ROUNDING
@@ -76,13 +85,15 @@ def test_the_gradient_by_an_embedding_is_the_papers_double_sum():
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("train_v", [True, False])
 def test_training_is_torchs_adamw_on_autograds_gradients(name, train_v):
-    layers, model_class = MODELS[name]
+    layers, model_class, affine = MODELS[name]
     data, rng = ragged(), np.random.default_rng(5)
     start = parameters(data, 9)
-    settings = TrainingSettings(layers, 9, batch=11, weight_decay=0.01, train_v=train_v, dtype="float64")
+    settings = TrainingSettings(layers, 9, batch=11, weight_decay=0.01, train_v=train_v, affine=affine, dtype="float64")
     model = model_class(distinct_tokens(data), copied(start), settings)
     theirs = leaves(start)
-    optimizer = torch.optim.AdamW(theirs if train_v else theirs[:2], weight_decay=0.01)
+    if affine:
+        theirs += [torch.full((9,), value, dtype=torch.float64, requires_grad=True) for value in (1.0, 0.0)]
+    optimizer = torch.optim.AdamW([one for k, one in enumerate(theirs) if train_v or k != 2], weight_decay=0.01)
     for rate in (0.05, 0.05, 0.005):
         order = rng.permutation(len(data))
         model.begin(order)
@@ -90,16 +101,17 @@ def test_training_is_torchs_adamw_on_autograds_gradients(name, train_v):
         optimizer.param_groups[0]["lr"] = rate
         for first, last in batches_of(len(data), 11):
             optimizer.zero_grad()
-            loss = loss_of(data, order[first:last], *theirs, layers)
+            loss = loss_of(data, order[first:last], theirs, layers)
             loss.backward()
             optimizer.step()
             total += loss.item() * (last - first)
             model.step(first, last, rate)
             assert abs(model.loss - total) < LOOP_AGREEMENT
     assert model.taken == 9
-    for mine, other in zip(vars(model.parameters()).values(), theirs, strict=True):
-        assert np.abs(mine - other.detach().numpy()).max() < LOOP_AGREEMENT
-    outputs = written_out([data[i][0] for i in range(len(data))], *theirs, layers).detach().numpy()
+    mine = [*vars(model.parameters()).values(), *(model.layer_norm() if affine else ())]
+    for one, other in zip(mine, theirs, strict=True):
+        assert np.abs(one - other.detach().numpy()).max() < LOOP_AGREEMENT
+    outputs = outputs_of(data, range(len(data)), theirs, layers).detach().numpy()
     assert np.abs(model.outputs() - outputs).max() < LOOP_AGREEMENT
     E, p, v = vars(model.parameters()).values()
     for mine, expected in zip(model.products(), (E @ p, E @ v), strict=True):
@@ -124,7 +136,7 @@ def test_distinct_tokens_with_multiplicities_are_the_padded_sequences_of_two_lay
     model = DeviceTwoLayer(distinct_tokens(data), copied(start), settings)
     model.epochs.lay_out(np.arange(3))
     batch = model.epochs[0]
-    assert [group.token.shape for group in batch.groups] == [(2, 2), (1, 4)]
+    assert [group.token.shape for group in batch.groups] == [(2, 8), (1, 8)]
     f = torch.cat(model.gradients(batch))
     E, p, v = leaves(start)
     longest = max(data.lengths)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from marginlens.errors import reject
 from marginlens.papers import implements
 from marginlens_papers.training.settings import (
     RunSettings,
@@ -31,7 +32,9 @@ class TrainingSettings(RunSettings):
         layers: 1 for B Eq. (1), 2 for B Eq. (36). d_model: width d of an embedding.
         epochs: passes over the data. batch: sequences in a step; the last step of an epoch may have fewer.
         learning_rate, weight_decay: of AdamW. milestones: epochs after which the rate falls to a tenth.
-        train_v: whether the output vector v is trained with the rest, as in the experiments; the theory keeps it fixed.
+        train_v: whether the output vector v is trained with the rest. The paper can be read both ways: its Section 2 keeps v fixed, its
+            Appendix E has "trained all the parameters".
+        affine: whether the layer norm of two layers has a gain and a bias for each coordinate, both trained, as torch's LayerNorm has.
         seed: of the initial values and of the order of the sequences. device: "cpu", or "cuda" with an index or without.
         dtype: "float32" or "float64", of all parameters and moments.
         spread: typical norm of an embedding at the start; 1 is the theory's N(0, I/d), √d has entries of size one.
@@ -49,11 +52,17 @@ class TrainingSettings(RunSettings):
     weight_decay: float = non_negative(1e-8)
     milestones: tuple[int, ...] = whole_numbers((100, 200), "a list of epochs")
     train_v: bool = flag(True)
+    affine: bool = flag(False)
     seed: int = whole(0)
     device: str = text("cpu", "cpu or cuda")
     dtype: str = choice("float32", "float64")
     spread: float = positive(1.0)
     tf32: bool = flag(False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.affine and self.layers == 1:
+            raise reject("affine", "false unless layers is 2", self.affine)
 
     @classmethod
     def for_synthetic_data(cls, **changes: Any) -> TrainingSettings:

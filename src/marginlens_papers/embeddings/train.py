@@ -68,7 +68,8 @@ class TrainingRun(Displayed, Tabular):
     """A trained model: `a` = ⟨E_s, p⟩ and `b` = ⟨E_s, v⟩ (n_vocabulary,), its parameters, and how it got there.
 
     `loss` and `accuracy` are those of all training sequences at the final parameters, `held_out_loss` and `held_out_accuracy` those of
-    the held-out ones (NaN without any); `history` has the mean loss of each epoch.
+    the held-out ones (NaN without any); `history` has the mean loss of each epoch. `layer_norm` has the gain and the bias of the layer
+    norm, each (d_model,), if the settings ask for them.
 
     `to_frame()` has one row per epoch: epoch, loss, correlation_v, correlation_p, seconds, held_out_loss, held_out_accuracy.
     """
@@ -84,6 +85,7 @@ class TrainingRun(Displayed, Tabular):
     ending: Ending
     held_out_loss: float = float("nan")
     held_out_accuracy: float = float("nan")
+    layer_norm: tuple[FloatArray, FloatArray] | None = None
 
     def __repr__(self) -> str:
         layers = "one layer" if self.settings.layers == 1 else "two layers"
@@ -93,8 +95,10 @@ class TrainingRun(Displayed, Tabular):
 
     def outputs(self, sequences: Any) -> FloatArray:
         """(n_samples,) the model's output f for every sequence, by B Eq. (1) or (36); its sign is the predicted label."""
-        model = one_layer_outputs if self.settings.layers == 1 else two_layer_outputs
-        return model(self.parameters.E, self.parameters.p, self.parameters.v, sequences)
+        model = self.parameters.E, self.parameters.p, self.parameters.v
+        if self.settings.layers == 1:
+            return one_layer_outputs(*model, sequences)
+        return two_layer_outputs(*model, sequences, *(self.layer_norm or ()))
 
     def columns(self) -> dict[str, Any]:
         """The table by column: a, b, alpha, posterior_difference and count, by token id."""
@@ -342,6 +346,7 @@ class _EmbeddingLoop(TrainingLoop):
             *_evaluated(self.model.outputs(), self.data.y),
             ending,
             *self._held_out(),
+            tuple(each.copy() for each in self.model.layer_norm()) if self.settings.affine else None,
         )
 
 
