@@ -49,7 +49,6 @@ class Plan:
     Cells that differ in nothing but loss, optimizer, step, start and n_steps have the same problems, so that they compare in pairs.
 
     Args:
-<<<<<<< HEAD
         n_problems: number of problems in each cell.
 
         problem: "selection" (attention weights p on token data) or "next-token" (weights W on sequences, data of your own).
@@ -63,14 +62,6 @@ class Plan:
 
         optimizer: "normalized-gd", "gd", "sign", "coordinate", "adam", "l3" (steepest descent in ℓ3), "mirror:l3", or an optimizer.
 
-=======
-        problem: "selection" (attention weights p on token data) or "next-token" (weights W on sequences, data of one's own).
-        data: "sphere", "gaussian", or a function `(rng, n_problems, cell) -> (data, head)`, in a file "module:function"; `cell` is a
-            dict of the settings, and data a batch `TokenDataset`, for next tokens a list of `SequenceDataset`.
-        n_inputs, n_tokens, d: shape of a problem. n_problems: in each cell.
-        loss: "logistic", "exponential", "correlation"; for next tokens "log", "squared", "cross-entropy", "squared-probability".
-        optimizer: "normalized-gd", "gd", "sign", "coordinate", "adam", "l3" (steepest descent in ℓ3), "mirror:l3".
->>>>>>> 203adcf5 (Remove PolyakStep and coupled weight decay: Polyak's steps explode where a run leaves the best tokens, and no compiled loop took the other)
         step: its step size; 1 for normalized-gd, .05 for others, .01 for next tokens unless given.
 
         start: "zero", "normal:SCALE", or a list of numbers. A list of several starts is an axis.
