@@ -309,8 +309,8 @@ def _by_flow(data: TokenDataset, v: FloatArray, loss: Loss, start: FloatArray, o
     if ended or tubes.missing[0] == Missing.NOTHING:
         twin = _nudged(start[None], FLOW_NUDGE * np.maximum(length(start[None]), 1.0 / size))[0]
         error = float(length(flow(data, v, loss=loss, until=UntilLength(way), start=twin).final - point))
-    how = {"error": error, "by_flow": optimizer is not None, "finite": ended}
-    return _outcome(data, v, loss, optimizer, point, way, tubes, 0, **how)
+    by_flow = optimizer is not None
+    return _outcome(data, v, loss, optimizer, point, way, tubes, 0, error=error, by_flow=by_flow, finite=ended)
 
 
 def _outcome(

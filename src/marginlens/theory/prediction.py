@@ -354,15 +354,15 @@ def _computed(
         return [replace(prediction, notes=(*prediction.notes, note)) for prediction in found]
     answers, begun = [], "from zero" if start is None else "from this start"
     for prediction, outcome in zip(found, outcomes(of_p, begin, rule), strict=True):
-        proof, answer = outcome.certificate, replace(prediction, outcome=outcome)
-        if outcome.proved and isinstance(proof, Certificate) and prediction.direction is None:
+        proof, direction, answer = outcome.certificate, outcome.direction, replace(prediction, outcome=outcome)
+        if outcome.proved and isinstance(proof, Certificate) and direction is not None and prediction.direction is None:
             why = WORDS["why"]["from a point"].format(
                 norm=f"{outcome.norm:.4g}",
                 moving=proof.steps_words,
                 selected=outcome.selected.tolist(),
                 way=f"the flow {begun} leads" if rule is None else f"{int(outcome.way):,} steps {begun} lead",
             )
-            answer = replace(answer, direction=as_x(outcome.direction), from_norm=outcome.norm, why=why)
+            answer = replace(answer, direction=as_x(direction), from_norm=outcome.norm, why=why)
         answers.append(answer)
     return answers
 
