@@ -171,3 +171,19 @@ def test_constant_steps_from_a_start_have_both_limits(size):
     assert gaps[1] < 1e-2
     assert turns[1] < turns[0]
     assert turns[1] < (0.02 if size == 0.0 else 0.6)  # the norm grows like log τ, so a far start is forgotten slowly
+
+
+def test_a_prediction_for_another_optimizer_names_the_claim_that_measured_it():
+    rng = np.random.default_rng(77)
+    data = next(
+        drawn
+        for drawn in (acyclic_sequences(7, 9, 5, 4, rng) for _ in range(50))
+        if ml.graph_svm(drawn).status is ml.Status.OPTIMAL
+    )
+    for optimizer, measured in ((ml.Adam(0.02), True), (ml.Muon(0.02), True), (ml.CoordinateDescent(0.1), False)):
+        prediction = ml.predict_limit(data, optimizer=optimizer)
+        assert prediction.answer.ends_at.startswith("measured by claim C-O, not proved of descent") == measured
+        assert ("not proved, but claim C-O measured" in prediction.why) == measured
+    plain = ml.predict_limit(data, optimizer=ml.GradientDescent(1e-3))
+    assert plain.direction is not None
+    assert "C-O" not in plain.why

@@ -144,13 +144,13 @@ class MarkovChain(Result):
         return drawn
 
     def winners(self) -> FloatArray:
-        r"""(n_vocabulary,) how one trajectory collapses into repeating a token w: the exponent of its decline; nan where w cannot win.
+        r"""(n_vocabulary,) how one trajectory collapses into a token w once w makes up nearly all of it: the exponent; nan if w cannot win.
 
         .. math:: \frac{1}{t}\,\#\{s \le t : x_s = i\} \approx t^{P_{wi}/P_{ww} - 1}
 
         While nearly all of the context is w, a token i follows w with odds :math:`m_i P_{wi} : m_w P_{ww}`, so that to first order in the
-        share of the others it falls like that power: every other token fades where w is its own most probable successor, and the
-        slowest of the powers is given. For another w some token grows instead.
+        share of the others it falls like that power. Every other token fades if w is its own most probable successor, and the slowest of
+        the powers is given; for another w some token grows instead. A trajectory that has not come to repeat w yet may decline otherwise.
         """
         own = np.diag(self.P)
         others = np.where(np.eye(len(self.P), dtype=bool), 0.0, self.P).max(axis=1)

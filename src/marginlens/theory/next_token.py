@@ -21,7 +21,13 @@ from marginlens.risk.next_token_heads import HeadCheck, check_head
 from marginlens.status import Status
 from marginlens.svm import GraphSolution, MarginSolution, graph_svm
 from marginlens.theory.assumptions import Check, TheoremVerdict
-from marginlens.theory.implicit_bias import bias_on_sequences, check_plain_steps, optimizer_words
+from marginlens.theory.implicit_bias import (
+    ImplicitBias,
+    bias_on_sequences,
+    check_plain_steps,
+    claim_words,
+    optimizer_words,
+)
 from marginlens.theory.prediction import EQ17_ONLY, Prediction, predictions
 from marginlens.typing import FloatArray, IntArray
 
@@ -118,19 +124,20 @@ def _of_dataset(data: SequenceDataset, head: Any, loss: NextTokenLoss, optimizer
         except InputError:  # a norm without a solver
             return None
 
+    bias = None
+    if optimizer is not None:
+        bias = bias_on_sequences(optimizer, (used.d_model, used.d_model), in_norm, acyclic)
     return Prediction(
         "NextTokenRisk",
         every,
-        _why(first, second, third, priority, optimizer),
+        _why(first, second, third, priority, optimizer, bias),
         notes,
         direction=direction if third.applies else None,
         path_direction=direction if first.applies or second.applies else None,
         details=NextTokenDetails(
             graphs, priority, mix, mix.x if finite and (second.applies or third.applies) else None, targets
         ),
-        bias=None
-        if optimizer is None
-        else bias_on_sequences(optimizer, (used.d_model, used.d_model), in_norm, acyclic),
+        bias=bias,
     )
 
 
@@ -208,7 +215,12 @@ def _realizable(data: SequenceDataset, targets: IntArray, identity: bool, loss: 
 
 
 def _why(
-    first: TheoremVerdict, second: TheoremVerdict, third: TheoremVerdict, priority: MarginSolution, optimizer: Any
+    first: TheoremVerdict,
+    second: TheoremVerdict,
+    third: TheoremVerdict,
+    priority: MarginSolution,
+    optimizer: Any,
+    bias: ImplicitBias | None,
 ) -> str:
     if third.applies:
         return f"Certain: W grows along W^mm, by {third.citation}; its part in S_cyc tends to W^cyc."
@@ -222,5 +234,11 @@ def _why(
     if first.applies or second.applies:
         plain = optimizer is None or isinstance(optimizer, GradientDescent)
         descent = "gradient descent" if plain else optimizer_words(optimizer)
-        return f"Certain for the regularisation path, by {(first if first.applies else second).citation}; open for {descent}."
+        seen = ""
+        if bias is not None and bias.observed and not bias.proved:
+            seen = (
+                f": not proved, but {claim_words(bias.observed)} measured that each optimizer goes to the Graph-SVM of its own norm if "
+                "data are acyclic and its memory is short enough"
+            )
+        return f"Certain for the regularisation path, by {(first if first.applies else second).citation}; open for {descent}{seen}."
     return f"Not certain: {third.failed[0].sentence}. Descent may follow the pseudo-graphs of what it selects itself (C §6)."

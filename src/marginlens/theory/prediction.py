@@ -188,7 +188,11 @@ class Prediction(Result, Tabular):
         limit = (
             verdict.conclusion if "path" in verdict.conclusion else f"on the regularisation path {verdict.conclusion}"
         )
-        return Answer(f"not known of descent; {limit}", because, f"{path}; no for descent: {without}")
+        measured = () if self.bias is None or self.bias.proved else self.bias.observed
+        of_descent_itself = (
+            f"measured by {claim_words(measured)}, not proved of descent" if measured else "not known of descent"
+        )
+        return Answer(f"{of_descent_itself}; {limit}", because, f"{path}; no for descent: {without}")
 
     @property
     def x(self) -> FloatArray:
