@@ -132,6 +132,7 @@ class Claim(ABC):
         words: what each of these numbers is. headline: the number that stands on the claim's tile, the first where it is empty.
         paper_numbers: what the paper has in the place of a number, by the name of ours, wherever it prints or states one.
         figures: caption and alternative text of each figure that `draw` makes, the first of them that of the tile.
+        own_statement: whether the statement is ours although it carries on a paper's and has its letter.
         seconds: about how long it takes at the paper's sizes on one core, where that is long: such claims begin first.
         runs: the descents whose limits its numbers are about; `ml.predict` cites the claim for these, with steps of any size.
         source: the paper, where it is none of this library's; the ids of its claims begin with its key.
@@ -152,6 +153,7 @@ class Claim(ABC):
     headline: str = ""
     paper_numbers: Mapping[str, str] = {}
     figures: Mapping[str, FigureText] = {}
+    own_statement: bool = False
     seconds: float = 0.0
     runs: tuple[Run, ...] = ()
     source: Paper | None = None
@@ -182,7 +184,7 @@ class Claim(ABC):
     @property
     def is_ours(self) -> bool:
         """Whether the statement is our own, so that nobody but us has set the bounds."""
-        return self.id.partition("-")[0] == OWN.key
+        return self.own_statement or self.id.partition("-")[0] == OWN.key
 
     def judge(self, finding: Finding) -> Verdict:
         """Hold the found numbers against their bounds; nothing else decides.

@@ -87,7 +87,7 @@ def check_lemma_19(step: FirstStep, delta: float = 0.05, *, max_problems: int = 
         \Big(2\eta_0 \Big(n \sqrt{2 \log\tfrac{|\mathcal S|^2}{\delta}} + 44 n\Big)\Big)^4 \Big\}
 
     The rivals are the selections that hold every decisive token, as the proof has it. A lead alone does not move the flow: at small d it
-    mostly goes elsewhere (claim B-L6). The earlier version asks for :math:`d \ge (8T(1 - \mu)/(\mu\eta_0))^4` in place of both widths,
+    mostly goes elsewhere (claim B-L19). The earlier version asks for :math:`d \ge (8T(1 - \mu)/(\mu\eta_0))^4` in place of both widths,
     from all constraints being tight, which complementary slackness does not grant; its number is `earlier_log10_least`.
 
     Args:

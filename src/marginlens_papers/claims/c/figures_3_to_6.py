@@ -271,7 +271,8 @@ class C_F5(Claim):
         "label's component (Eqs (4) and (5), and the code), or the component of what it selects. Every trial counts. What must hold is "
         "the contrast between local and global, on any data and in the code's series, and a local distance of zero in the code's series as "
         f"often as a share of {ZERO_SHARE:g} allows at the level {ZERO_LEVEL:g}, whatever the number of trials. What the "
-        "paper says of its figure is asked of every series."
+        "paper's words say of its figure is asked of every series; the lead over the global curve, which they do not state, is judged only "
+        "where the two kinds of graph differ and in the code's series."
     )
     expected = {
         "gap_where_differing": Bound(low=0.25),
@@ -282,7 +283,7 @@ class C_F5(Claim):
     }
     words = {
         **LOCAL_CORR,
-        **{f"{key}gap": Words(f"{data}: lead of the local over the global correlation") for key, data in DATA.items()},
+        "code_gap": Words("Code's series: lead of the local over the global correlation"),
         **{
             f"{key}single_share": Words(f"{data}: trials in which each sequence selects one token", Unit.SHARE)
             for key, data in DATA.items()
@@ -444,7 +445,7 @@ def paced_solution(data: ml.SequenceDataset, W: FloatArray) -> FloatArray:
     return found.x.reshape(W.shape)
 
 
-_GLOBAL, _LOCAL = Bound(low=0.9 * 9.59, high=1.1 * 9.59), Bound(high=1.1 * 0.09)
+_LOCAL = Bound(high=0.095)  # .09 in the paper's digits
 CROSS_ENTROPY_SERIES = local_series(ml.CrossEntropy(), ml.CrossEntropy())
 LABEL, SELECTED = RULES
 BY_RULE = {"label": LABEL, "selected": SELECTED}
@@ -463,7 +464,6 @@ class C_F6(Claim):
     }
     as_stated = {
         **{f"{series}local_corr": Bound(low=0.99) for series in ("", "cyclic_", "code_")},
-        **{f"{series}global_distance": _GLOBAL for series in ("cyclic_", "code_")},
         **{f"{series}local_distance_by_label": _LOCAL for series in ("", "cyclic_", "code_")},
         **{f"{series}local_distance_by_selected": _LOCAL for series in ("", "cyclic_", "code_")},
         "infinite_by_label": Bound(high=0),
@@ -479,8 +479,6 @@ class C_F6(Claim):
             f"infinite_by_{name}": Words(f"Trials whose local correction by the {rule} is infinite", Unit.COUNT)
             for name, rule in BY_RULE.items()
         },
-        "cyclic_global_distance": Words("Cyclic data: mean distance from the global correction"),
-        "code_global_distance": Words("Code's series: mean distance from the global correction"),
         "undefined": Words("Trials without a solution to compare with", Unit.COUNT),
     }
 
