@@ -8,7 +8,7 @@ import numpy as np
 
 import marginlens as ml
 from marginlens.result.palette import ACCENTS
-from marginlens.typing import Figure
+from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 
 SEED = 0
@@ -39,7 +39,7 @@ class G_T2(Claim):
             "worst_exponent_of_excess": max(slopes["excess"], key=lambda slope: abs(slope + 1.0)),
             "largest_final_distance": max(float(run["distance"][-1]) for run in runs),
             "smallest_final_cosine": min(float(run["cosine"][-1]) for run in runs),
-            "smallest_gain_of_cosine": min(float(np.diff(run["cosine"][late]).min()) for run in runs),
+            "largest_share_of_the_lack_that_stays": max(_remaining(1.0 - run["cosine"][late]) for run in runs),
             "smallest_growth": min(run["growth"] for run in runs),
             "largest_growth": max(run["growth"] for run in runs),
             "largest_control_cosine": max(run["control_cosine"] for run in runs),
@@ -92,6 +92,11 @@ def _follow(rng: np.random.Generator, n_steps: int) -> dict[str, Any]:
         "control_cosine": float(ml.correlation(points[-1].ravel(), ml.ntp_svm(renamed).x.ravel())),
         "control_distance": ml.nexttoken.finite_part(renamed).distance(points[-1]),
     }
+
+
+def _remaining(values: FloatArray) -> float:
+    """The last of some values over the first."""
+    return float(values[-1] / values[0])
 
 
 def _slope(t: Any, values: Any) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -35,8 +35,6 @@ class X_M(Claim):
             "smallest_share_of_the_margin": float(np.min(enough["share"][vanished], initial=1.0)),
             "smallest_cosine": float(np.min(enough["cosine"][vanished], initial=1.0)),
             "share_that_select_the_match_with_few_coordinates": float(np.mean(few["selects"])),
-            "share_of_predictions_with_a_direction": float(np.mean(enough["predicted"])),
-            "share_of_predictions_with_a_direction_and_few_coordinates": float(np.mean(few["predicted"])),
         }
         measured = (
             f"With values of {ENOUGH} coordinates the loss falls below $e^-{-VANISHED:g}$ in {int(np.sum(vanished))} of {count} runs of "
@@ -75,13 +73,12 @@ def _trained(data: ml.TokenDataset, match: IntArray, n_steps: int) -> dict[str, 
     """Where runs from zero end, beside the max-margin direction of the matching tokens."""
     risk = CopyRisk.of(data, match)
     run = ml.descend(risk, optimizer=ml.NormalizedGD(STEP), n_steps=n_steps)
-    best, predictions = ml.att_svm(data, match), cast("list[ml.Prediction]", ml.predict(risk))
+    best = ml.att_svm(data, match)
     return {
         "selects": np.all(run.selected == match, axis=-1),
         "share": _margin(data, match, unit(run.final)) / best.margin,
         "cosine": ml.correlation(run.final, best.x),
         "log_loss": risk.log_value(run.final),
-        "predicted": [prediction.observed is not None for prediction in predictions],
     }
 
 

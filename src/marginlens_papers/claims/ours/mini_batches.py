@@ -18,6 +18,7 @@ BATCHES, MOMENTA = (1, 4, 6), (0.0, 0.9, 0.99)  # six is all inputs
 GEOMETRIES = SETTINGS["W"].geometries
 RATE, FAST_RATE = 0.007, 0.02  # ηγ of the steps, and of the control's; log(1/.99) = .01005 lies between
 STEPS = 6_000
+PROBLEMS, FEW_PROBLEMS = 12, 2  # with 6, the median of one norm missed its bar for one of four seeds
 CHECKED = {
     "largest_share_of_single_inputs": (
         Bound(high=0.78),
@@ -39,13 +40,15 @@ CHECKED = {
 class X_N7(Claim):
     labels = ("X N7",)
     protocol = (
-        "The problems of X-N1 (n = 6 inputs, T = 8, d = 10, a query for each input), 6 of them, from W = 0; every epoch a random order of "
-        f"the inputs, the same for all runs. {STEPS:,} constant steps in five norms, of the size at which ηγ = {RATE:g} on the problem, "
+        f"The problems of X-N1 (n = 6 inputs, T = 8, d = 10, a query for each input), {PROBLEMS} of them, from W = 0; every epoch a "
+        "random order of the inputs, the same for all runs. "
+        f"{STEPS:,} constant steps in five norms, of the size at which ηγ = {RATE:g} on the problem, "
         "γ the best margin for the tokens that 500 steps on all inputs select. Batches of 1, 4 and all 6 inputs × momentum 0, .9 and .99, "
         "without look-ahead. Share: as in X-N1; its median over the problems, since a run that goes over to other tokens late is far from "
         "their margin. Memories span an epoch of 6 or 2 steps, 1/(1 - β) being 10 and 100, and fade faster than gradients fall, "
         f"ηγ < log(1/β). In the control, one input and all of them at momentum .99, ηγ is {FAST_RATE:g} and they do not. Bars were set "
-        "after pilots, on problems and orders of seeds 2 to 4 among others."
+        "after pilots, on problems and orders of seeds 2 to 4 among others; afterwards the claim was run with four other seeds of both, "
+        "and no number missed its bar."
     )
     expected = {name: bound for name, (bound, _) in CHECKED.items()}
     words = {name: Words(sentence) for name, (_, sentence) in CHECKED.items()}
@@ -53,7 +56,7 @@ class X_N7(Claim):
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Take all runs, problem by problem, each with steps of its own size."""
-        problems = _each(SETTINGS["W"].draw(6 if effort is Effort.PAPER else 2))
+        problems = _each(SETTINGS["W"].draw(PROBLEMS if effort is Effort.PAPER else FEW_PROBLEMS))
         progress.expect(len(GEOMETRIES))
         shares, controls = [], []
         for geometry in GEOMETRIES:

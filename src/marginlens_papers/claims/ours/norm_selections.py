@@ -16,7 +16,7 @@ SLOWER = 0.1  # sizes of steps relative to those of X-N1 and X-N2, so that paths
 STEPS = 4000
 PROBLEMS, FEW_PROBLEMS = 200, 8
 CONTROLLED = 20  # problems of the control, whose runs are the longest
-FEWEST_DIFFERENT = 0.01  # share of problems in which two descents select differently
+FEWEST_DIFFERENT = 0.25  # share of problems in which two descents select differently
 VARIABLES = tuple(SETTINGS)
 
 
