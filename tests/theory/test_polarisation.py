@@ -80,3 +80,79 @@ def test_every_condition_can_fail(condition, change):
     assert verdict.citation == "X Thm 3"
     assert [check.name for check in verdict.failed] == [condition]
     assert found.selected is None
+
+
+RULES = [None, ml.GradientDescent(0.7), ml.NormalizedGD(1.0)]
+
+
+@pytest.mark.statement("X Thm 3")
+@pytest.mark.parametrize("optimizer", RULES, ids=repr)
+def test_a_lead_that_a_defect_of_the_keys_or_tokens_can_undo_is_left_to_rounding(optimizer):
+    unit = np.eye(3)
+    for X, K, lead in (
+        (np.diag([1.0, 1.0 + 3e-13, 1.0]), unit, 1e-13),
+        (unit, 2.0 * np.diag([1.0, 1.0, 1.0 + 5e-14]), 4e-14),
+        (unit + 1e-6 * (np.ones((3, 3)) - unit), unit, 1e-5),
+    ):
+        for label in (1.0, -1.0):
+            data = ml.TokenDataset(X[None], [label], K=K[None])
+            v = label * np.linalg.solve(X, [0.5 + lead, 0.5, 0.1])
+            answer = ml.predict_limit(data, start=(v, np.zeros(3)), optimizer=optimizer)
+            assert answer.selected is None
+            assert "Certain for" not in answer.why
+            (failed,) = answer.verdicts[-1].failed
+            assert failed.name == "one token leads at the start"
+            assert "rounding decides" in failed.sentence
+        exact = ml.TokenDataset(unit[None], [1.0], K=unit[None])  # the same lead is enough where nothing is off
+        answer = ml.predict_limit(exact, start=(np.array([0.5 + lead, 0.5, 0.1]), np.zeros(3)), optimizer=optimizer)
+        assert answer.selected.tolist() == [0]
+
+
+@pytest.mark.statement("X Thm 3")
+def test_the_lemma_speaks_of_the_flow_and_of_steps_that_are_short_beside_the_lead():
+    data, v = problem(23, n_tokens=4)
+    start = (v, np.zeros(data.d_key))
+    of_flow = ml.predict_limit(data, start=start)
+    assert of_flow.why.startswith("Certain for the gradient flow from this start")
+    square = ml.TokenDataset(np.eye(4)[None], [1.0])
+    assert (
+        "constant steps of any size"
+        in ml.predict_limit(square, start=(np.array([0.1, 0.7, 0.2, 0.0]), np.zeros(4))).why
+    )
+    for rule in (ml.GradientDescent, ml.NormalizedGD):
+        assert ml.predict_limit(data, start=start, optimizer=rule(5.0)).selected is not None
+        assert ml.predict_limit(data, start=start, optimizer=rule(1e16)).selected is None
+    with_sign = type("Signs", (ml.NormalizedGD,), {})(1.0)
+    assert [check.name for check in ml.predict_limit(data, start=start, optimizer=with_sign).verdicts[-1].failed] == [
+        "steps"
+    ]
+
+
+@pytest.mark.statement("X Thm 3")
+@pytest.mark.parametrize(
+    "optimizer", [ml.GradientDescent(0.05), ml.GradientDescent(3.0), ml.NormalizedGD(0.5)], ids=repr
+)
+def test_leads_above_what_the_lemma_asks_keep_half_of_themselves_and_win(optimizer):
+    rng = np.random.default_rng(8)
+    for n_tokens in (2, 5):
+        # token 0 has a small lead, and every inner product speaks for token 1
+        scores = np.concatenate([[1.0 + 1e-3, 1.0], 1.0 - 0.01 * rng.random(n_tokens - 2)])
+        for defect in 10.0 ** np.arange(-8.0, -1.0):
+            off = defect * np.sign(rng.standard_normal((n_tokens, n_tokens)))
+            gram = np.eye(n_tokens) + np.triu(off, 1) + np.triu(off, 1).T
+            gram[1, 1], gram[0, 0] = 1.0 + defect, 1.0 - defect
+            X = np.linalg.cholesky(gram)
+            data = ml.TokenDataset(X[None], [1.0], K=X[None])
+            v = np.linalg.solve(X, scores)
+            start = (v, np.zeros(n_tokens))
+            answer = ml.predict_limit(data, start=start, optimizer=optimizer, loss=ml.CorrelationLoss())
+            if answer.selected is None:
+                break
+            risk = ml.JointRisk(data, ml.CorrelationLoss())
+            run = ml.descend(risk, optimizer=optimizer, n_steps=1_000, start=start, record=Record(1))
+            heads, attention = risk.split(run.saved["x"])
+            score, logit = ((values[:, [0]] - values)[:, 1:] for values in (heads @ X.T, attention @ X.T))
+            assert score.min() >= 0.5 * score[0].min()
+            assert np.diff(logit, axis=0).min() >= -1e-12 * np.abs(logit).max()
+            assert run.selected.tolist() == [0]
+        assert 1e-8 <= defect <= 1e-3  # neither always nor never certain

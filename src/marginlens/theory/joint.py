@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
+from math import exp, log, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from marginlens.data.tokens import TokenDataset
-from marginlens.losses.margin import Logistic, Loss, compiled_code
+from marginlens.losses.margin import Logistic, Loss, compiled_code, slope_of
 from marginlens.optimizers import GradientDescent, NormalizedGD
+from marginlens.optimizers.gradient_descent import has_plain_steps
 from marginlens.papers import implements
 from marginlens.risk import JointRisk
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm, relaxed_svm
 from marginlens.theory.assumptions import Check, TheoremVerdict
 from marginlens.theory.implicit_bias import ON_BOTH, claim_words, observed_by, optimizer_words, unknown_words
+from marginlens.theory.intervals import Exact
 from marginlens.theory.label_margin import (
     BestSelections,
     LabelMargin,
@@ -27,6 +31,7 @@ from marginlens.theory.prediction import Prediction, predictions
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
 SELECTED_RTOL = 1e-9  # logit margins per unit of ‖p‖, relative to the largest key difference, that count as positive
+MAX_LOG = 700.0  # of numbers that a double holds
 _MAX_CANDIDATES = 32  # selections with the same label margin that are looked at one by one
 
 
@@ -85,7 +90,9 @@ def _with_descent(data: TokenDataset, found: Prediction, v: Any, p: Any, optimiz
     if verdict is not None:
         found = replace(found, verdicts=(*found.verdicts, verdict))
     if verdict is not None and verdict.applies:
-        steps = "the gradient flow and constant steps of any size" if optimizer is None else repr(optimizer)
+        exact = all(check.numbers.get("largest_deviation", 0.0) == 0.0 for check in verdict.conditions)
+        of_any = "the gradient flow and constant steps of any size" if exact else "the gradient flow"
+        steps = of_any if optimizer is None else repr(optimizer)
         why = f"Certain for {steps} from this start: {verdict.conclusion}, by X Thm 3."
         return replace(found, why=why, selected=np.argmax(data.scores(v), axis=-1))
     if optimizer is None:
@@ -262,9 +269,11 @@ def _most_mixed(x: float, n_inputs: int) -> float:
 # ---- descent on one input of orthogonal tokens
 
 
-ORTHOGONAL_RTOL = (
-    1e-12  # inner products and differences of squared lengths, over the largest squared length, that count as rounding
-)
+# Constants of the lemma on tokens and keys that are nearly orthogonal, a little above those of its proof.
+DEFECT_OF_TOKENS = 8.0  # times defect and tokens: at most one
+LARGEST_LEAD = 100.0  # times defect, tokens and largest lead: below the lead
+COUPLING = 140.0  # times defect, tokens^1.5 and √(c/κ)
+LAST_STEP = 9.0  # times defect, c and the longest step of the scores
 
 
 @implements("X", "Thm 3")
@@ -280,21 +289,21 @@ def check_polarisation(
     start, its lead over every other token, in score and in logit, never shrinks, whatever the size of the steps, and its attention tends to
     one. With p = 0 the winner can be read off the head: it is the token of the highest score. `docs/proofs/polarisation.md` has the proof.
 
+    All of this is asked of the given numbers exactly. Where inner products are off by a share of the squared length, as rounding makes
+    them, the lead has to exceed what such a defect can undo, by the lemma of the same page.
+
     Args:
         data: one problem. head, p: (d_model,) and (d_key,) the start.
         optimizer: None for the flow, or constant steps along the gradient of both together, plain or normalised.
     """
     one = Check("one input", data.n_inputs == 1, f"there {_counted(data.n_inputs)}")
-    conditions = [
-        one,
-        _orthogonal("tokens", data.X[0, : data.lengths[0]]),
-        _orthogonal("keys", data.K[0, : data.lengths[0]]),
-    ]
+    tokens, keys = (_Gram.of(rows[0, : data.lengths[0]]) for rows in (data.X, data.K))
+    conditions = [one, tokens.check("tokens"), keys.check("keys")]
     falls = compiled_code(loss) >= 0
     said = "decreases" if falls else "is not one of the library's, which decrease,"
     conditions.append(Check("decreasing loss", falls, f"the loss {type(loss).__name__} {said} everywhere"))
     if optimizer is not None:
-        along = isinstance(optimizer, GradientDescent | NormalizedGD)
+        along = has_plain_steps(optimizer)
         steps = "are" if along else "are not"
         conditions.append(
             Check(
@@ -303,8 +312,9 @@ def check_polarisation(
                 f"steps of {optimizer_words(optimizer)} {steps} a constant times the gradient of head and attention",
             )
         )
-    conditions.append(_leads(data, head, p))
-    token = int(np.argmax(data.scores(head)[0])) if one else None
+    leads = _leads(data, head, p, _Perturbation(tokens, keys, loss if falls else Logistic(), optimizer))
+    conditions.append(leads)
+    token = int(leads.numbers["token"]) if one else None
     which = (
         "the token of the highest score at the start"
         if token is None
@@ -317,23 +327,76 @@ def _counted(n_inputs: int) -> str:
     return "is one input" if n_inputs == 1 else f"are {n_inputs} inputs, whose heads and attention are trained together"
 
 
-def _orthogonal(name: str, rows: FloatArray) -> Check:
-    """Whether the rows are orthogonal and equally long."""
-    gram = rows @ rows.T
-    size = float(np.max(np.abs(gram), initial=0.0))
-    off = float(np.max(np.abs(gram - size * np.eye(len(rows))), initial=0.0)) / max(size, np.finfo(float).tiny)
-    holds = size > 0.0 and off <= ORTHOGONAL_RTOL
-    sentence = f"the {name} of the first input are {'' if holds else 'not '}orthogonal and equally long"
-    return Check(f"orthogonal {name}", holds, sentence, {"largest_deviation": off})
+class _Gram(NamedTuple):
+    """How far rows are from being orthogonal and equally long, from exact inner products.
+
+    Attributes:
+        n: how many rows. log_size: of the largest squared length; -inf where all rows are zero. defect: the largest inner product, or
+            difference of a squared length from the largest, over the largest squared length; zero where it is so exactly.
+    """
+
+    n: int
+    log_size: float
+    defect: float
+
+    @classmethod
+    def of(cls, rows: FloatArray) -> _Gram:
+        """Of rows (n, d)."""
+        exact = Exact.of(rows)
+        products = exact.whole @ exact.whole.T
+        size = max(int(products[t, t]) for t in range(len(rows)))
+        if size == 0:
+            return cls(len(rows), -np.inf, np.inf)
+        off = max(abs(int(entry)) for entry in (products - size * np.eye(len(rows), dtype=object)).flat)
+        log_size = log(size) + 2 * exact.power * log(2.0)
+        return cls(len(rows), log_size, max(off / size, np.finfo(float).tiny) if off else 0.0)
+
+    def check(self, name: str) -> Check:
+        """Whether they are orthogonal, or so nearly that the lemma may speak of them."""
+        holds = DEFECT_OF_TOKENS * self.defect * self.n <= 1.0
+        degree = "" if self.defect == 0.0 or not holds else f", up to {self.defect:.2g} of their squared length"
+        sentence = f"the {name} of the first input are {'' if holds else 'not '}orthogonal and equally long{degree}"
+        return Check(f"orthogonal {name}", holds, sentence, {"largest_deviation": self.defect})
 
 
-def _leads(data: TokenDataset, v: FloatArray, p: FloatArray) -> Check:
-    """Whether one token scores highest at the start, and none has a larger logit."""
-    name = "one token leads at the start"
-    n = int(data.lengths[0])
-    scores, logits = data.scores(v)[0, :n], data.K[0, :n] @ p
-    best = int(np.argmax(scores))
-    others = np.arange(n) != best
-    score, logit = (float(np.min((values[best] - values)[others], initial=np.inf)) for values in (scores, logits))
+class _Perturbation(NamedTuple):
+    """What keeps tokens and keys from being orthogonal, and the steps that meet it."""
+
+    tokens: _Gram
+    keys: _Gram
+    loss: Loss
+    optimizer: Any
+
+    def undoes(self, score: float, largest: float, lowest: float) -> float:
+        """The lead in score up to which the lemma leaves open who wins; the largest lead and the lowest score of all are given."""
+        n, defect = self.tokens.n, max(self.tokens.defect, self.keys.defect)
+        if defect == 0.0 or not (self.tokens.check("") and self.keys.check("")):
+            return 0.0
+        c = exp(min(self.tokens.log_size, MAX_LOG))
+        coupling = exp(min(0.5 * (self.tokens.log_size - self.keys.log_size), MAX_LOG))
+        longest = 0.0
+        if isinstance(self.optimizer, NormalizedGD):
+            longest = self.optimizer.size * sqrt(2.0 * n * c)
+        elif isinstance(self.optimizer, GradientDescent):
+            longest = (
+                self.optimizer.size * c * exp(min(float(slope_of(self.loss, np.array(lowest - score)).log), MAX_LOG))
+            )
+        return defect * max(LARGEST_LEAD * n * largest, COUPLING * n**1.5 * coupling, LAST_STEP * longest)
+
+
+def _leads(data: TokenDataset, v: FloatArray, p: FloatArray, perturbation: _Perturbation) -> Check:
+    """Whether one token scores highest at the start, by more than a perturbation undoes, and none has a larger logit."""
+    n, sign = int(data.lengths[0]), int(data.y[0])
+    scores, logits = Exact.of(data.X[0, :n]) @ Exact.of(v), Exact.of(data.K[0, :n]) @ Exact.of(p)
+    best = max(range(n), key=lambda t: sign * scores.whole[t])
+    others = [t for t in range(n) if t != best]
+    by_score = [sign * int(scores.whole[best] - scores.whole[t]) * Fraction(2) ** scores.power for t in others]
+    by_logit = [int(logits.whole[best] - logits.whole[t]) * Fraction(2) ** logits.power for t in others]
+    score, logit = (float(min(values, default=np.inf)) for values in (by_score, by_logit))
+    undone = perturbation.undoes(score, float(max(by_score, default=0)), float(data.scores(v)[0, :n].min()))
     sentence = f"token {best} leads by {score:.4g} in score and by {logit:.4g} in logit"
-    return Check(name, score > 0.0 and logit >= 0.0, sentence, {"score_lead": score, "logit_lead": logit})
+    if 0.0 < score <= undone:
+        sentence += f"; rounding decides, as inner products that are not zero can undo a lead of {undone:.2g}"
+    numbers = {"token": float(best), "score_lead": score, "logit_lead": logit, "undone": undone}
+    holds = min(by_score, default=1) > 0 and score > undone and min(by_logit, default=0) >= 0
+    return Check("one token leads at the start", holds, sentence, numbers)
