@@ -138,15 +138,15 @@ def test_every_inequality_of_the_proof_holds_in_the_tube(shape, size):
             y = np.linalg.norm(gradient - G * tube.direction) / B
             lower = tube.delta > 0.0
             spread = np.linalg.norm(tube.beside[lower][:, None] - tube.beside[lower][None], axis=-1).max()
-            A2 = spread**2 / (4.0 * (1.0 - tube.psi))
-            if A2 > 0.0:
-                assert divergence >= (y**2 - at["e"] ** 2 / tube.psi) / (2.0 * A2) - 1e-9  # Eq. (11)
+            by_spread = spread**2 / (4.0 * (1.0 - tube.psi))
+            A2 = max(by_spread, at["progress"] / size) if size else by_spread
+            assert divergence >= (y**2 - at["e"] ** 2 / tube.psi) / (2.0 * A2) - 1e-9  # Eq. (11)
             h = size * rng.random()
             after = p + h * gradient / np.linalg.norm(gradient)
             P_after = after @ tube.direction
             change = np.sum((after - P_after * tube.direction - tube.anchor) ** 2) - np.sum(offset**2)
-            grown = h**2 * A2 / 4.0 if h * A2 > at["progress"] else 0.0
-            sideways = at["e"] ** 2 / (A2 * tube.psi) if A2 > 0.0 and h > 0.0 else 0.0
+            grown = size**2 * A2 / 4.0 if size * by_spread > at["progress"] else 0.0
+            sideways = at["e"] ** 2 / (A2 * tube.psi) if size else 0.0
             most = (2.0 * at["E"] + sideways + grown) / at["progress"] * (P_after - P)
             assert change <= most + 1e-9 * (1.0 + np.sum(offset**2))  # Eqs (12) and (13)
 

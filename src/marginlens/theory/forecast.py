@@ -72,7 +72,7 @@ def forecast(proof: Certificate, steps: Any) -> Forecast:
     law = residual_law(dependent_part(proof.data, proof.head), proof.head, proof.selected, loss=proof.loss)
     rows = _rows_of(proof, law)
     motion = _limiting_motion(proof, law, rows)
-    if isinstance(proof.optimizer, GradientDescent):
+    if type(proof.optimizer) is GradientDescent:
         along = _plain_steps(proof, law, rows, asked)
         distance = motion.distance_where(along.predicted - _along(proof))
     else:
@@ -150,7 +150,7 @@ def _limiting_motion(proof: Certificate, law: ResidualLaw, rows: _Rows) -> _Moti
     `law.largest_step` go round it for ever.
     """
     short = 0.25 * min(law.largest_step, 4.0 / proof.margin)  # steps up to this length follow the flow
-    size = max(short, proof.optimizer.size) if isinstance(proof.optimizer, NormalizedGD) else short
+    size = max(short, proof.optimizer.size) if type(proof.optimizer) is NormalizedGD else short
     with np.errstate(divide="ignore"):
         log_weights = rows.log_slope + np.log(np.abs(rows.delta))
     signs, points = np.sign(rows.delta), np.tile(proof.point, (SIMULATED + 1, 1))
