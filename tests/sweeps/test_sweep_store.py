@@ -77,6 +77,30 @@ def test_a_changed_plan_is_refused_and_says_what_differs(copy):
         ml.sweep({**KEYS, "chunk": 4, "seed": 1}, copy)
 
 
+def of_scale(rng, n_problems, cell):
+    if cell["scale"] > 2:
+        raise ml.InputError("This scale is too large.")
+    return ml.data.sphere_tokens(n_problems, 2, 3, 4, rng)
+
+
+def test_a_plan_that_could_not_run_leaves_its_folder_to_another_one(tmp_path):
+    keys = {"data": of_scale, "n_problems": 9, "n_steps": 4}
+    with pytest.raises(ml.InputError, match="too large"):
+        ml.sweep({**keys, "parameters": {"scale": 5}}, tmp_path / "made")
+    mended = ml.sweep({**keys, "parameters": {"scale": 1}}, tmp_path / "made")
+    assert mended.status().is_finished
+    assert Sweep.open(tmp_path / "made").digest() == mended.digest()
+    with pytest.raises(ml.InputError, match="that of another one"):
+        ml.sweep({**keys, "parameters": {"scale": 2}}, tmp_path / "made")
+
+
+def test_a_start_of_another_length_is_refused_before_the_folder_is_made(tmp_path):
+    with pytest.raises(ml.InputError, match="d = 5 numbers; got 3 instead") as refused:
+        ml.sweep({**KEYS, "start": [1.0, -2.0, 0.5]}, tmp_path / "made")
+    assert refused.value.argument == "start"
+    assert not (tmp_path / "made").exists()
+
+
 def test_a_damaged_plan_is_one_sentence(copy):
     content = (copy / "plan.json").read_text()
     for text in (content[:-40], content.replace('"n_steps":5', '"n_steps":6'), "[]"):

@@ -264,6 +264,9 @@ class Plan:
                 for name in ("n_inputs", "n_tokens", "d"):
                     if settings[name] is None:
                         raise reject(name, f"given for the data {settings['data']}", "none")
+                start = settings["start"]
+                if isinstance(start, list) and len(start) != settings["d"]:
+                    raise reject("start", f"d = {settings['d']} numbers", f"{len(start)}")
             if isinstance(settings["optimizer"], str):
                 optimizer_named(settings["optimizer"], self.step_of(cell))
             elif settings["step"] is not None:

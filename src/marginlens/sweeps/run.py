@@ -30,7 +30,7 @@ def sweep(
     Args:
         plan: a `Plan`, or a dict of its keys.
 
-        folder: the folder for the results. One process at a time works in it; a folder of another plan is refused.
+        folder: the folder for the results. One process at a time works in it; a folder with chunks of another plan is refused.
 
         executor: any `concurrent.futures.Executor`; chunks are submitted to it and it stays open. The default is one process of this
             machine for each processor. On a single processor, on a GPU, or if one chunk is left, chunks are computed in this process.

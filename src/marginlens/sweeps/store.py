@@ -374,7 +374,10 @@ def write_chunk(sweep: Sweep, index: int, content: bytes) -> None:
 
 @contextmanager
 def opened(folder: Any, plan: Plan) -> Iterator[Sweep]:
-    """The folder of this plan, made if there is none, locked against other processes; that of another plan is refused."""
+    """The folder of this plan, made if there is none, locked against other processes.
+
+    That of another plan is refused, unless no chunk is in it: then that plan may have been one that could not run.
+    """
     from filelock import FileLock, Timeout
 
     place = resolved(as_path(folder, "folder", "the path of a folder"))
@@ -393,15 +396,16 @@ def opened(folder: Any, plan: Plan) -> Iterator[Sweep]:
         sweep = Sweep(place)
         with _writable(place):
             _remove_leftovers(place)
-            if (place / PLAN).exists():
-                if sweep.plan_hash != plan.hash:
-                    what = differences(sweep.plan, plan.to_dict())
-                    raise reject("folder", "a folder of this plan", f"that of another one: {what}")
-            else:
+            has_plan = (place / PLAN).exists()
+            is_same = has_plan and sweep.plan_hash == plan.hash
+            if has_plan and not is_same and any((place / CHUNKS).iterdir()):
+                what = differences(sweep.plan, plan.to_dict())
+                raise reject("folder", "a folder of this plan", f"that of another one: {what}")
+            if not is_same:
                 content = {"hash": plan.hash, "plan": plan.to_dict(), "begun_with": versions()}
                 with durable_file(place / PLAN) as file:
                     file.write(json_by_line(content))
-        yield sweep
+        yield Sweep(place)
 
 
 @contextmanager
