@@ -19,8 +19,7 @@ from marginlens.embeddings import check_assumption_4
 from marginlens.embeddings.models import initial_parameters
 from marginlens.embeddings.one_step import first_step
 from marginlens.gpu.margins import DeviceMargins
-from marginlens.graphs.priority import ranking_evidence
-from marginlens.graphs.stream import GraphSummary
+from marginlens.graphs import ranking_evidence
 from marginlens.nexttoken.path_expansion import ExpansionKind, PathExpansion
 from marginlens.probe.difference import ProbeDifference
 from marginlens.probe.heads.max_margin import HeadMargin, MarginMatch
@@ -158,8 +157,6 @@ def next_tokens():
     yield "an unknown expansion", PathExpansion((), np.full((2, 2), np.nan), list(ExpansionKind)[-1], "it is not known")
     pairs, ties = np.array([[0, 1, 2], [0, 2, 3]]), np.array([[0, 1, 3]])
     yield "a conflict", GraphConflict(pairs, np.array([0.5, 0.5]), ties, np.array([1.0]), 3, 1, (2,), 1e-15)
-    sizes = (np.arange(3), np.array([5, 9, 30]), np.array([3, 4, 9]), np.array([2, 5, 20]), np.array([3, 2, 9]))
-    yield "sizes of graphs", GraphSummary(44, 1, 3, 27, 14, 2, 2 / 3, *sizes)
 
 
 def sweeps():
@@ -174,8 +171,6 @@ def sweeps():
     atexit.register(rmtree, folder, ignore_errors=True)
     plan = {"d": [2, 4], "n_inputs": 2, "n_tokens": 3, "n_problems": 20, "n_steps": 20}
     yield "a sweep", ml.sweep(plan, folder / "sweep", ThreadPoolExecutor(1))
-    stream = ml.data.TokenStream(np.arange(200) ** 2 % 9, 4, n_vocabulary=9)
-    yield "graphs in a folder", ml.priority_graphs(stream, out=folder / "graphs")
     yield "how far a sweep is", SweepStatus("folder", 4, 400, 1, 100, 10_000)
 
 

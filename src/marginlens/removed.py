@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 _CLASSIFIER = "use TfidfVectorizer and LogisticRegression of scikit-learn, beside marginlens.token_statistics; examples/texts shows both"
+_CHUNKS = (
+    "use marginlens.priority_graphs(chunks, window=T), where chunks are arrays of ids or marginlens.data.TextTokens"
+)
 _FINGERPRINT = "a layer's weights do not show reliably which optimizer made them, and nothing replaces it"
 _BUDGETS = "attention_statistics(q, k, rule, tolerances=(0.01,)) counts the keys that each query can do without"
 
@@ -10,6 +13,8 @@ _BUDGETS = "attention_statistics(q, k, rule, tolerances=(0.01,)) counts the keys
 REMOVED = {
     "marginlens.AttentionTextClassifier": _CLASSIFIER,
     "marginlens.text": _CLASSIFIER,
+    **{f"marginlens.data.{name}": _CHUNKS for name in ("TextStream", "TokenStream")},
+    **{f"marginlens.graphs.{name}": _CHUNKS for name in ("GraphSummary", "StoredGraphs")},
     "marginlens.plotting.animate": "use matplotlib.animation.FuncAnimation; the lab, marginlens lab, films a run",
     "marginlens.PolyakStep": "use NormalizedGD(size): L - L⋆ over the squared gradient has no bound once a run leaves the best tokens",
     **{f"marginlens.probe.{name}": _FINGERPRINT for name in ("margin_shares", "optimizer_like")},

@@ -1,4 +1,4 @@
-"""`marginlens graph`: what it prints, what its JSON holds, what it draws and keeps, of files and of streams."""
+"""`marginlens graph`: what it prints, what its JSON holds, what it draws and keeps, of texts of any length and of lists."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import marginlens as ml
-from marginlens.cli import _rankings
+from marginlens.cli import _rankings, _sources
+from marginlens.data import text_tokens
 from marginlens.data.files import write_sequences
 from marginlens.data.paper_examples import figure_2
 from marginlens.data.text_windows import split_text_windows, text_windows
 from marginlens.data.vocabulary import Words
-from marginlens.graphs import priority_graphs
+from marginlens.graphs import counting, priority_graphs
 from marginlens.graphs.export import from_tables
 from marginlens.nexttoken.automaton import NextTokenAutomaton
 from marginlens.nexttoken.scores import WindowNgram
@@ -284,7 +284,7 @@ def test_windows_that_unknown_words_follow_are_counted_and_not_scored(here):
     assert f"{unknown} more ({unknown / len(split.held_out):.0%}) are left out because <unknown> follows them" in shown
 
 
-# ---- streams
+# ---- texts of any length
 
 
 @pytest.mark.parametrize(
@@ -300,110 +300,96 @@ def test_windows_that_unknown_words_follow_are_counted_and_not_scored(here):
     ],
     ids=["characters", "words", "margin", "random", "both", "held-out", "prefix"],
 )
-def test_a_stream_answers_like_a_file(here, options, monkeypatch):
-    monkeypatch.setattr(ml.data.token_stream, "MAX_CHUNK_POSITIONS", 400)  # many chunks
+def test_a_text_in_many_chunks_answers_like_one_in_memory(here, options, monkeypatch):
     text = "the cat saw a dog; a dog saw the cat, and the old cat saw that the dog saw it.\nThen a bird sang:\n" * 7
     Path("t.txt").write_text(text + text[::-1], encoding="utf-8")
-    expected = numbers("t.txt", *options)
-    found = numbers("--stream", "t.txt", *options)
-    counts = found.pop("stream")
-    assert found == expected
-    assert counts["windows"] == expected["samples"] + expected["dropped"]
+    whole = numbers("t.txt", *options)
+    monkeypatch.setattr(counting, "BLOCK_POSITIONS", 400)
+    monkeypatch.setattr(text_tokens, "CHUNK_TOKENS", 33)
+    monkeypatch.setattr(text_tokens, "MAX_SPOOLED_BYTES", 100)
+    found = numbers("t.txt", *options)
+    assert found == whole
+    assert found["text"]["windows"] == found["samples"] + found["dropped"]
     assert found["graphs"][0]["order"]["pairs"] or "--words" in options
 
 
-def test_graphs_are_drawn_and_saved_as_those_of_a_file(long_text):
-    for place, options in (("file", [long_text]), ("stream", ["--stream", long_text])):
-        outputs = ["--plot", f"{place}.svg", "--save", f"{place}.json", "--sequences", f"{place}.npz"]
-        result = graph(*options, "--window", "5", *outputs)
-        assert result.exit_code == 0, result.output
-        assert f"Written to {place}.json" in result.stdout
-    saved = [json.loads(Path(f"{place}.json").read_text(encoding="utf-8")) for place in ("file", "stream")]
-    for name in ("graphs", "vocabulary", "samples", "dropped", "settings"):
-        assert saved[0][name] == saved[1][name]
-    assert "--stream" in saved[1]["command"]
-    assert Path("file.svg").read_text(encoding="utf-8") == Path("stream.svg").read_text(encoding="utf-8")
-    data = [ml.data.read_sequences(f"{place}.npz").data for place in ("file", "stream")]
-    assert data[0] == data[1]
+def test_the_rankings_are_those_of_the_windows_in_memory(long_text):
+    told = numbers(long_text, "--window", "5", "--words", "--last", "to")
+    found = text_windows(LONG_TEXT, 5, Words(max_vocabulary=300))
+    graph_of_to = priority_graphs(found.data)[found.vocabulary.names.index("to")]
+    (row,) = told["graphs"]
+    assert (row["tokens"], row["components"]) == (len(graph_of_to.nodes), graph_of_to.n_components)
+    assert row["strict_pairs"] == len(graph_of_to.strict)
 
 
 def test_chains_are_followed_among_few_components(long_text, monkeypatch):
-    few = numbers("--stream", long_text, "--window", "5")
+    few = numbers(long_text, "--window", "5")
     monkeypatch.setattr(_rankings, "_MAX_COMPONENTS", 1)
-    many = numbers("--stream", long_text, "--window", "5")
+    many = numbers(long_text, "--window", "5")
     for followed, others in zip(few["graphs"], many["graphs"], strict=True):
         assert others["order"]["compared"]["directly"] == followed["order"]["compared"]["directly"]
         if followed["components"] > 1:
             assert others["order"]["compared"]["through_chains"] is others["order"]["compared"]["not"] is None
-    assert "chains are not followed among more than 1" in graph("--stream", long_text, "--window", "5").stdout
+    assert "chains are not followed among more than 1" in graph(long_text, "--window", "5").stdout
 
 
 def test_it_learns_from_the_first_tokens_where_not_all_fit(long_text, monkeypatch):
-    monkeypatch.setattr(ml.data.token_stream, "MAX_POSITIONS_IN_MEMORY", 4 * 60)
+    monkeypatch.setattr(_sources, "MAX_POSITIONS_IN_MEMORY", 4 * 60)
     Path("t.txt").write_text(LONG_TEXT[:60] + "bnoe " * 30, encoding="utf-8")
     Path("first.txt").write_text(LONG_TEXT[:60], encoding="utf-8")
-    result = graph("--stream", "t.txt", "--window", "4", "--prefix", "to b")
+    result = graph("t.txt", "--window", "4", "--prefix", "to b")
     assert "What follows is learned from the first 60 of 210 tokens" in " ".join(result.stdout.split())
-    row = numbers("--stream", "t.txt", "--window", "4", "--prefix", "to b")
-    assert row["stream"]["learned_tokens"] == 60
+    row = numbers("t.txt", "--window", "4", "--prefix", "to b")
+    assert row["text"]["learned_tokens"] == 60
     first = numbers("first.txt", "--window", "4", "--prefix", "to b")
     assert row["continuation"] == first["continuation"]
     assert row["samples"] > first["samples"]
-
-
-def test_it_prints_a_summary_and_goes_on_in_its_folder(long_text):
-    for _ in range(2):
-        result = graph("--stream", long_text, long_text, "--words", "--window", "5", "--out", "graphs")
-        assert result.exit_code == 0, result.output
-        assert "different last tokens" in result.stdout
-        assert '"to"' in result.stdout
-        assert "Above > below (sequences that say so)" in result.stdout
-        assert "Written to graphs" in result.stdout
-    assert len(ml.graphs.StoredGraphs("graphs")) > 0
-    refused = graph("--stream", long_text, "--words", "--window", "4", "--out", "graphs")
-    assert refused.exit_code == 2
-    assert "which holds the graphs of another stream" in refused.stderr
+    assert numbers("t.txt", "--window", "4")["text"]["learned_tokens"] is None
 
 
 def test_texts_may_be_packed_and_in_another_encoding(long_text):
     Path("plain.txt").write_bytes(gzip.compress("naïf, très naïf\r\n".encode("latin-1") * 9))
     Path("utf8.txt").write_text("naïf, très naïf\n" * 9, encoding="utf-8")
-    rows = [
-        numbers("--stream", "plain.txt", "--encoding", "latin-1", "--window", "12"),
-        numbers("--stream", "utf8.txt", "--window", "12"),
-    ]
+    rows = [numbers("plain.txt", "--encoding", "latin-1", "--window", "12"), numbers("utf8.txt", "--window", "12")]
     assert rows[0]["graphs"] == rows[1]["graphs"]
-    refused = graph("--stream", "plain.txt")
+    refused = graph("plain.txt")
     assert refused.exit_code == 2
     assert "--encoding must be the encoding of the text" in refused.stderr
 
 
-def test_a_pipe_is_a_stream_too(long_text):
-    expected = numbers("--stream", long_text, "--window", "5")
-    packed = numbers("--stream", "-", "--window", "5", stdin=gzip.compress(LONG_TEXT.encode()))
+def test_a_pipe_is_read_as_a_file(long_text):
+    expected = numbers(long_text, "--window", "5")
+    packed = numbers("-", "--window", "5", stdin=gzip.compress(LONG_TEXT.encode()))
     assert packed["graphs"] == expected["graphs"]
-    for _ in range(2):  # the folder knows the stream by what came through the pipe
-        result = graph("--stream", "-", "--window", "5", "--out", "graphs", stdin=LONG_TEXT)
-        assert result.exit_code == 0, result.output
-        assert result.stdout.startswith(f"-: {expected['samples']} sequences of 5 over 14 tokens")
+    result = graph("-", "--window", "5", stdin=LONG_TEXT)
+    assert result.stdout.startswith(f"-: {expected['samples']} sequences of 5 over 14 tokens")
     os.mkfifo("pipe")
     writer = threading.Thread(target=lambda: Path("pipe").write_text(LONG_TEXT, encoding="utf-8"))
     writer.start()
-    assert numbers("--stream", "pipe", "--window", "5")["graphs"] == expected["graphs"]
+    assert numbers("pipe", "--window", "5")["graphs"] == expected["graphs"]
     writer.join()
 
 
-def test_token_ids_are_read_from_raw_files_and_arrays(here):
-    ids = np.random.default_rng(0).integers(9, size=400)
-    ids.astype("<u2").tofile("ids.bin")
-    ids.astype("<u4").tofile("ids.u32")
-    ids.astype("<i4").tofile("ids.raw")
-    np.save("ids.npy", ids)
-    rows = [numbers("--stream", name, "--window", "3") for name in ("ids.bin", "ids.u32", "ids.npy")]
-    rows.append(numbers("--stream", "ids.raw", "--dtype", "int32", "--window", "3"))
-    assert all(row["graphs"] == rows[0]["graphs"] for row in rows)
-    separated = numbers("--stream", "ids.bin", "--window", "3", "--separator", "4")
-    assert separated["stream"]["windows"] < rows[0]["stream"]["windows"]
-    continued = numbers("--stream", "ids.bin", "--window", "3", "--prefix", "3 1 4", "--held-out", "0.2")
-    assert continued["continuation"]["whole"].startswith("3 1 4 ")
-    assert continued["held_out"]["scores"]
+def test_a_tokenizer_cuts_the_text(long_text):
+    """Of its 5,000 tokens the 9 that occur have ids, so that one-hot embeddings are not too wide."""
+    tokenizers = pytest.importorskip("tokenizers")
+    words = ["[UNK]", *(f"unused{k}" for k in range(5_000)), "to", "be", "or", "not", "that", "is", "the", "question"]
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({word: k for k, word in enumerate(words)}, unk_token="[UNK]")
+    )
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save("t.json")
+    Path("t.txt").write_text(LONG_TEXT + LONG_TEXT.replace("question", "answer"), encoding="utf-8")
+    told = numbers("t.txt", "--tokenizer", "t.json", "--window", "6", "--held-out", "0.2", "--prefix", "to be or")
+    assert told["settings"]["tokens"] == "tokenizer t.json"
+    assert "over 9 tokens, d_model = 9" in told["size"]
+    assert {row["rule"] for row in told["held_out"]["scores"]} >= {"automaton", "bigram of the same windows"}
+    assert told["continuation"]["whole"].startswith("to be or")
+    by_words = numbers("t.txt", "--words", "--window", "6", "--held-out", "0.2")
+    assert told["samples"] < by_words["samples"] + by_words["dropped"]
+    shown = told["graphs"][-1]["last"]
+    again = numbers("t.txt", "--tokenizer", "t.json", "--window", "6", "--held-out", "0.2", "--last", shown)
+    assert [row["last"] for row in again["graphs"]] == [shown]
+    for refused in (graph("t.txt", "--tokenizer", "t.json", "--words"), graph("t.txt", "--tokenizer", "t.txt")):
+        assert refused.exit_code == 2
+        assert len(refused.stderr) < 300

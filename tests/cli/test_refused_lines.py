@@ -19,11 +19,10 @@ from one_command import refusal
 
 LINES = {  # what the sentence begins with -> the command lines that it refuses
     "FILE": """
-        embeddings --out o; embeddings f.npz --out o; embeddings gone.npz --out o; graph --stream gone.txt;
-        graph --stream t.json; graph --stream t.txt t.bin; graph d; graph no.txt; graph short.npz; graph t.txt t.txt;
-        lab deep.npz; lab gone.npz; lab long.json; lab f3.npz; lab head.json; lab wide.json; solve bad.json; solve d;
-        solve twice.json; solve /dev/zero; graph twice.json;
-        solve empty.npz; solve gone.npz; solve list.json; solve noy.npz; train short.npz; vision --out o;
+        embeddings --out o; embeddings f.npz --out o; embeddings gone.npz --out o; graph gone.txt; graph d;
+        graph no.txt; graph short.npz; lab deep.npz; lab gone.npz; lab long.json; lab f3.npz; lab head.json;
+        lab wide.json; solve bad.json; solve d; solve empty.npz; solve gone.npz; solve list.json; solve noy.npz;
+        train short.npz; solve twice.json; solve /dev/zero; graph twice.json; vision --out o;
         vision gone.npz --out o; vision f.npz --digits --out o
     """,
     "'X[0][0][0]' in FILE": "solve nan.json",
@@ -46,7 +45,7 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
         train f.npz --optimizer sign --norm l1; train f.npz --optimizer steepest
     """,
     "--plot": """
-        graph --stream t.txt --plot p.gif; solve deep.npz --plot x.png; solve f.npz --plot /proc/x.png;
+        graph t.txt --plot p.gif; solve deep.npz --plot x.png; solve f.npz --plot /proc/x.png;
         solve f.npz --plot no/x.png; solve f.npz --plot x.gif; solve s.json --plot x.png; figure gone --plot x.gif;
         train deep.npz --plot x.png; train f.npz --plot d
     """,
@@ -72,28 +71,20 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
         graph far.json --sequences x.npz; graph mixed.json --held-out 0.5; graph none.json; solve mixed.json;
         train none.json
     """,
-    "--window": """
-        graph --stream t.txt --window 10000; graph t.txt --window 0; graph t.txt --window 1; graph t.txt --window 40
-    """,
+    "--window": "graph t.txt --window 10000; graph t.txt --window 0; graph t.txt --window 1; graph t.txt --window 40",
     "--d-model": "graph t.txt --d-model 0",
-    "--held-out": """
-        graph --stream t.txt --held-out 2; graph t.txt --held-out 1; graph t.txt --held-out 2;
-        graph t.txt --held-out nan
-    """,
-    "--vocabulary": """
-        graph --stream t.txt --vocabulary 3; graph t.txt --vocabulary 3; graph t.txt --words --vocabulary 0
-    """,
-    "--prefix": "graph --stream t.txt --prefix Ω; graph t.txt --prefix Z",
+    "--held-out": "graph t.txt --held-out 2; graph t.txt --held-out 1; graph t.txt --held-out nan",
+    "--vocabulary": "graph t.txt --vocabulary 3; graph t.txt --words --vocabulary 0",
+    "--prefix": "graph t.txt --prefix Ω; graph t.txt --prefix Z",
     "--tokens": "graph t.txt --prefix t --tokens -1; graph t.txt --tokens 5",
     "--sequences": "graph t.txt --sequences x.txt",
-    "--dtype": "graph --stream t.txt --dtype foo",
-    "--tokenizer": "graph --stream t.txt --tokenizer gone.json",
+    "--tokenizer": "graph t.txt --tokenizer gone.json; graph t.txt --tokenizer t.txt; graph s.json --tokenizer t.json",
     "--preset": "lab --preset nope; lab f.npz --preset A-F1b",
     "--out": """
-        embeddings --levels 8 --out f.npz; graph t.txt --out graphs; lab --out r.html/x.html; lab --out x.txt;
-        lab --out notes.html; probe d --out f.npz; probe here --out .; probe here --out /proc/x;
-        probe here --out t.txt; reproduce --out f.npz;
-        encode r.csv --out x.txt --pieces t.txt; encode r.csv --out x.txt --pieces v.txt
+        embeddings --levels 8 --out f.npz; lab --out r.html/x.html; lab --out x.txt; lab --out notes.html;
+        probe d --out f.npz; probe here --out .; probe here --out /proc/x; probe here --out t.txt;
+        reproduce --out f.npz; encode r.csv --out x.txt --pieces t.txt;
+        encode r.csv --out x.txt --pieces v.txt
     """,
     "LABEL": "statement A Thm 99; statement Q Thm 1",
     "--report": "claims --report f.npz",
@@ -122,17 +113,15 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     "--label": "encode r.csv --out x.npz --pieces t.txt --label text",
     "--delimiter": "encode r.csv --out x.npz --pieces t.txt --delimiter ,,",
     "--part": "encode r.csv --out x.npz --pieces t.txt --part dev",
-    "--drop": "graph --stream t.txt --drop; graph t.txt --drop; solve f.npz --drop",
+    "--drop": "graph t.txt --drop; solve f.npz --drop",
     "--steps": "train f.npz --steps 0; train f.npz --steps 99999999999999999999; train joint.json --steps 0",
     "--encoding": """
-        graph --stream t.txt --dtype uint16 --encoding latin-1; graph --stream t.txt --encoding utf-9;
-        graph latin.txt; graph s.json --encoding utf-8; graph t.txt --encoding klingon
+        graph t.txt --encoding utf-9; graph latin.txt; graph s.json --encoding utf-8; graph t.txt --encoding klingon
     """,
-    "--last": "graph --stream t.txt --last q --window 2; graph --stream t.txt --last xyz; graph t.txt --last Z",
-    "--save": "graph --stream - --save s.json; graph t.txt --save a.txt",
-    "--words": "graph --stream t.txt --dtype uint16 --words; graph s.json --words",
+    "--last": "graph t.txt --last q --window 2; graph t.txt --last xyz; graph t.txt --last Z",
+    "--save": "graph - --save s.json; graph t.txt --save a.txt",
+    "--words": "graph s.json --words; graph t.txt --words --tokenizer t.txt",
     "--images": "probe here --text t.txt --images x.npy",
-    "--separator": "graph --stream t.txt --separator 3",
 }
 REFUSED = [(line.strip(), name) for name, lines in LINES.items() for line in lines.split(";")]
 
@@ -185,7 +174,6 @@ def write_files():
         Path(name).write_text(content, encoding="utf-8")
     np.savez("empty.npz")
     write_lab_problem("joint.json", preset("A-F3a").problem)
-    Path("t.bin").touch()
     Path("latin.txt").write_bytes(b"caf\xe9 au lait")
     for name in ("checkpoint-1", "checkpoint-2"):
         (Path("run") / name).mkdir(parents=True)

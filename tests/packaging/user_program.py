@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 import marginlens as ml
-from marginlens.data import TextStream
+from marginlens.data import TextTokens
 from marginlens.graphs import PriorityGraph
 from marginlens.probe import ProbeResult, probe_model
 from marginlens.svm import GraphSolution
@@ -78,6 +78,7 @@ def next_tokens(sequences: list[list[int]], labels: list[int], E: Floats) -> dic
     assert_type(ml.NextTokenAutomaton.fit(data), ml.NextTokenAutomaton)
     graphs = ml.priority_graphs(data)
     assert_type(graphs, dict[int, PriorityGraph])
+    assert_type(ml.priority_graphs([[0, 1, 0]], window=2), dict[int, PriorityGraph])
     return graphs
 
 
@@ -88,7 +89,7 @@ def probe(model: object, inputs: object) -> ProbeResult:
     return found
 
 
-def check_names(stream: TextStream, norm: ml.Norm, optimizer: ml.Optimizer) -> str:
+def check_names(text: TextTokens, norm: ml.Norm, optimizer: ml.Optimizer) -> str:
     """Types that a script names in its own signatures."""
     assert_type(ml.__version__, str)
-    return f"{stream} {norm} {optimizer}"
+    return f"{text} {norm} {optimizer}"

@@ -1,4 +1,4 @@
-"""Rankings of tokens and scores of their predictions, as rows, on the terminal and in files: of sequences in memory or of streams."""
+"""Rankings of tokens and scores of their predictions, as rows, on the terminal and in files."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,15 +16,15 @@ from marginlens.cli import _rows, _terminal
 from marginlens.cli._commands import typed_command
 from marginlens.data.vocabulary import quoted
 from marginlens.errors import InputError, reject
+from marginlens.graphs.counting import count_windows
 from marginlens.runtime.files import write_whole
 
 if TYPE_CHECKING:
-    from marginlens.cli._sources import ListSource, StreamSource, TextSource
+    from marginlens.cli._sources import ListSource, TextSource
     from marginlens.data.sequences import SequenceDataset
     from marginlens.data.text_windows import SequenceSplit
-    from marginlens.data.token_stream import TokenStream
     from marginlens.data.vocabulary import NamedSequences, Vocabulary
-    from marginlens.graphs import PriorityGraph, StoredGraphs
+    from marginlens.graphs import PriorityGraph
     from marginlens.graphs.priority import Evidence
     from marginlens.svm import GraphSolution
     from marginlens.typing import IntArray
@@ -46,11 +45,11 @@ class Ranking:
     Attributes:
         counts: (n_vocabulary,) how many sequences end in each token. dropped: how many more lack the token that follows them.
         evidence: what stands behind the order of a graph, with `first` as places in the source. size: of all sequences, in words.
-        named: the sequences, of a stream those that fit in memory, or None where nothing needs them. split: the same beside what is held
-            out. learned: the graphs of `named`, or all graphs where it is None. stream: what is known of a stream alone.
+        named: the sequences, of a text those that fit in memory, or None if nothing needs them. split: the same beside what is held
+            out. learned: the graphs of `named`, or all graphs if it is None. text: how many tokens and windows a text has.
     """
 
-    source: TextSource | ListSource | StreamSource
+    source: TextSource | ListSource
     vocabulary: Vocabulary
     graphs: Mapping[int, PriorityGraph]
     counts: IntArray
@@ -62,10 +61,10 @@ class Ranking:
     named: NamedSequences | None
     split: SequenceSplit | None
     learned: Mapping[int, PriorityGraph]
-    stream: dict[str, Any] | None = None
+    text: dict[str, Any] | None = None
 
     @classmethod
-    def of(cls, source: TextSource | ListSource, held_out: float | None, last: Sequence[str] | None) -> Ranking:
+    def of_list(cls, source: ListSource, held_out: float | None, last: Sequence[str] | None) -> Ranking:
         """Rank the tokens; `last` names the last tokens to show, the most frequent ones by default."""
         read: Any = source.read(held_out)
         named, split = (read, None) if held_out is None else (read.training, read)
@@ -83,32 +82,33 @@ class Ranking:
         return cls(source, named.vocabulary, graphs, *sizes, named, split, graphs)
 
     @classmethod
-    def of_stream(
-        cls, source: StreamSource, graphs: StoredGraphs, last: Sequence[str] | None, in_memory: bool
+    def of_text(
+        cls, source: TextSource, held_out: float | None, last: Sequence[str] | None, in_memory: bool
     ) -> Ranking:
-        """The ranking of a counted stream; `in_memory` says whether something needs its sequences."""
-        vocabulary, summary = source.vocabulary(graphs), graphs.summary()
-        tokens = cast("TokenStream", graphs.tokens)  # those that were counted just now
-        counts = np.zeros(len(vocabulary), dtype=np.int64)
-        counts[summary.last] = summary.windows
+        """Rank the tokens of a text; `in_memory` says whether something needs its sequences."""
+        text, end = source.text, source.n_training(held_out)
+        vocabulary = text.vocabulary
+        read: Any = source.read_in_memory(held_out) if in_memory else None
+        named, split = (read.training, read) if in_memory and held_out is not None else (read, None)
+        counted = count_windows(text.chunks(0, end), source.window)
+        graphs, counts = counted.graphs(), counted.ending_in(len(vocabulary))
         shown = shown_last_tokens(graphs, vocabulary.names, counts, last)
         size = _rows.sequences_size(
             int(counts.sum()), str(source.window), len(vocabulary), source.d_model or len(vocabulary)
         )
-        read: Any = source.read_in_memory(tokens, vocabulary) if in_memory else None
-        named, split = (read.training, read) if in_memory and tokens.held_out else (read, None)
+        fits = end <= source.n_in_memory
         row = {
-            "files": [str(file) for file in source.files],
-            "tokens": tokens.n_tokens,
-            "learned_tokens": min(tokens.n_tokens, tokens.n_in_memory) if in_memory else None,
-            "windows": summary.n_windows,
-            "edges": summary.n_edges,
-            "components": summary.n_components,
-            "fingerprint": graphs.facts["stream"],
+            "tokens": end,
+            "learned_tokens": min(end, source.n_in_memory) if in_memory else None,
+            "windows": counted.n_windows,
         }
-        evidence = partial(ml.graphs.ranking_evidence, tokens)
-        sizes = (counts, summary.n_dropped, summary.n_acyclic, shown, evidence, size)
-        learned = ml.priority_graphs(named.data) if in_memory else graphs
+
+        def evidence(graph: PriorityGraph) -> Evidence:
+            return ml.graphs.ranking_evidence(text.chunks(0, end), graph, window=source.window)
+
+        n_acyclic = sum(graph.is_acyclic for graph in graphs.values())
+        sizes = (counts, counted.n_dropped, n_acyclic, shown, evidence, size)
+        learned = ml.priority_graphs(named.data) if in_memory and not fits else graphs
         return cls(source, vocabulary, graphs, *sizes, named, split, learned, row)
 
     def to_dict(self) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class Ranking:
             "last_tokens": len(self.graphs),
             "acyclic": self.n_acyclic,
             "graphs": [graph_row(graph, self.vocabulary.shown, n, self.evidence(graph)) for graph, n in graphs],
-            **({} if self.stream is None else {"stream": self.stream}),
+            **({} if self.text is None else {"text": self.text}),
         }
 
 
@@ -250,9 +250,9 @@ def ranking_text(row: dict[str, Any]) -> Iterator[Any]:
     yield _terminal.rows_table("Priorities by last token", cells)
     for graph in row["graphs"]:
         yield from _order_text(graph)
-    stream = row.get("stream")
-    if stream is not None and (stream["learned_tokens"] or np.inf) < stream["tokens"]:
-        learned = f"{stream['learned_tokens']:,} of {stream['tokens']:,} tokens"
+    text = row.get("text")
+    if text is not None and (text["learned_tokens"] or np.inf) < text["tokens"]:
+        learned = f"{text['learned_tokens']:,} of {text['tokens']:,} tokens"
         yield f"What follows is learned from the first {learned}, whose windows fit in memory."
 
 
@@ -353,6 +353,11 @@ def draw(ranking: Ranking, place: Path) -> None:
     write_figure(place, ml.plotting.draw_graphs(shown, ranking.vocabulary.shown))
 
 
+def _sha256(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
 def save(ranking: Ranking, place: Path) -> None:
     """Write the shown graphs edge by edge, with what made them: settings, versions, the command and the file's fingerprint."""
     from marginlens.graphs.export import to_table
@@ -362,11 +367,7 @@ def save(ranking: Ranking, place: Path) -> None:
     facts = {
         "command": typed_command(),
         "file": file.name,
-        **(
-            {"sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
-            if ranking.stream is None
-            else {"stream": ranking.stream["fingerprint"]}
-        ),
+        "sha256": _sha256(file),
         "settings": ranking.source.settings(),
         "versions": {name: version for name, version in versions().items() if name in _GRAPH_PACKAGES},
         "samples": int(ranking.counts.sum()),

@@ -26,27 +26,25 @@ _REPETITION = (
     "continuation ends in repetition."
 )
 _CALLED: dict[str, Any] = {  # what the command calls arguments of the library
-    **dict.fromkeys(("path", "file", "data", "source"), "{files}"),
+    **dict.fromkeys(("path", "data"), "{file}"),
     "max_vocabulary": "{vocabulary}",
-    "engine": "{scheduler}",
     "unit": "{words}",
-    "folder": "{out}",
     "unrealizable": "{drop}",
 }
 
-SequenceFiles = Annotated[
-    list[Path],
+SequenceFile = Annotated[
+    Path,
     argument(
         "FILE",
-        "A text, also packed as .gz, .bz2 or .xz, - for one from stdin, or a .json or .npz file with sequences, labels and "
-        "optionally vocabulary and E; several files of a stream.",
+        "A text of any length, also packed as .gz, .bz2 or .xz, - for one from stdin, or a .json or .npz file with sequences, labels "
+        "and optionally vocabulary and E.",
     ),
 ]
 
 
 @command(**_CALLED)
 def graph(
-    files: SequenceFiles,
+    file: SequenceFile,
     window: Annotated[int | None, option("N", "Tokens of each window of a text.", str(WINDOW))] = None,
     words: Annotated[bool, flag("--words", "Words are the tokens of a text, not characters.")] = False,
     vocabulary: Annotated[
@@ -70,7 +68,7 @@ def graph(
     ] = None,
     prefix: Annotated[str | None, option("TEXT", "Let the automaton of the data continue this text.")] = None,
     tokens: Annotated[int | None, option("N", "How many tokens to continue it by.", str(_CONTINUED))] = None,
-    encoding: Annotated[str | None, option("NAME", "Of a text, such as latin-1.", "UTF-8", words=ENCODINGS)] = None,
+    encoding: Annotated[str | None, option("NAME", "Text encoding, such as latin-1.", "UTF-8", words=ENCODINGS)] = None,
     seed: Annotated[int, option("N", "Of random embeddings, of sequences held out and of the continuation.")] = 0,
     margin: Annotated[
         bool,
@@ -85,21 +83,8 @@ def graph(
     sequences: Annotated[
         Path | None, option("OUT.npz", "Write the sequences there, .npz or .json, for `marginlens solve` and `train`.")
     ] = None,
-    stream: Annotated[
-        bool,
-        flag(
-            "--stream",
-            "Files that need not fit in memory: texts, also packed or from a pipe, or token ids as .npy, .bin or Arrow files.",
-        ),
-    ] = False,
-    out: Annotated[
-        Path | None, option("DIR", "The folder for the graphs of a stream; run it again to go on.", "none")
-    ] = None,
-    tokenizer: Annotated[Path | None, option("FILE.json", "A tokenizer that cuts the texts of a stream.")] = None,
-    dtype: Annotated[str | None, option("TYPE", "Of raw token ids in a stream.", "uint16")] = None,
-    separator: Annotated[int | None, option("ID", "The token id that stands between the texts of a stream.")] = None,
-    scheduler: Annotated[
-        str | None, option("ADDRESS", "A Dask scheduler whose workers count the chunks of a stream.")
+    tokenizer: Annotated[
+        Path | None, option("FILE.json", "A tokenizer of the package tokenizers that cuts the text.", "none")
     ] = None,
 ) -> Answer:
     """Rank tokens by what the data say follows: priority graphs by last token, their separability, and the automaton they make.
@@ -114,35 +99,35 @@ def graph(
         marginlens graph sequences.json --drop --held-out 0.1
         marginlens graph story.txt --prefix "Once upon" --tokens 80 --seed 1
         marginlens graph - --encoding latin-1 --json < märchen.txt
-        marginlens graph --stream corpus.txt.gz more.txt --words --out graphs
+        marginlens graph corpus.txt.gz --tokenizer tokenizer.json --held-out 0.1
     """
-    from marginlens.cli._sources import ListSource, StreamSource, TextSource
+    from marginlens.cli._sources import ListSource, TextSource
 
     errors.whole_number(seed, "seed", at_least=0)
     if tokens is not None and prefix is None:
         raise errors.reject("tokens", "left out unless a prefix is to be continued", tokens)
-    if str(files[0]) == STDIN:
+    if str(file) == STDIN:
         refuse_options("for a text from stdin, which no fingerprint can name", save=save)
-    suffix = files[0].suffix.lower()
+    suffix = file.suffix.lower()
     source: TextSource | ListSource
-    if not stream:
-        given = {"out": out, "tokenizer": tokenizer, "dtype": dtype, "separator": separator, "scheduler": scheduler}
-        refuse_options("unless --stream is given", **given)
-        if len(files) != 1:
-            raise errors.reject("file", "a single one unless --stream is given", f"{len(files)} files")
-    if not stream and suffix in (".json", ".npz"):
-        kind = f"for a {suffix} file, which lists its sequences"
-        refuse_options(kind, window=window, words=words, vocabulary=vocabulary, d_model=d_model, encoding=encoding)
-        source = ListSource(files[0], drop, seed)
-    else:
+    if suffix in (".json", ".npz"):
         refuse_options(
-            "for a stream" if stream else "for a text, whose windows are dropped and counted anyway", drop=drop
+            f"for a {suffix} file, which lists its sequences",
+            window=window,
+            words=words,
+            vocabulary=vocabulary,
+            d_model=d_model,
+            encoding=encoding,
+            tokenizer=tokenizer,
         )
+        source = ListSource(file, drop, seed)
+    else:
+        refuse_options("for a text, whose windows are dropped and counted anyway", drop=drop)
         refuse_options("unless words are the tokens", vocabulary=None if words else vocabulary)
-        refuse_options("where a tokenizer cuts the texts", prefix=None if tokenizer is None else prefix)
+        refuse_options("if a tokenizer cuts the text", words=words and tokenizer is not None)
         most = errors.whole_number(_WORDS if vocabulary is None else vocabulary, "vocabulary", at_least=1)
-        form = (files, WINDOW if window is None else window, most if words else None, d_model, seed, encoding)
-        source = StreamSource(*form, tokenizer, dtype, separator) if stream else TextSource(*form)
+        form = (WINDOW if window is None else window, most if words else None, d_model, seed, encoding, tokenizer)
+        source = TextSource(file, *form)
     checked = (
         (plot, "plot", (".png", ".svg", ".pdf")),
         (save, "save", (".json",)),
@@ -152,13 +137,12 @@ def graph(
         if path is not None:
             places.check_place(path, name, suffixes)
     n_tokens = errors.whole_number(_CONTINUED if tokens is None else tokens, "tokens", at_least=0)
-    with terminal.stage("Ranking tokens") as bar:
-        if isinstance(source, StreamSource):
-            counted = source.count(held_out, out, scheduler, bar)
+    with terminal.stage("Ranking tokens"):
+        if isinstance(source, TextSource):
             in_memory = margin or any(option is not None for option in (held_out, prefix, d_model, sequences))
-            ranking = rankings.Ranking.of_stream(source, counted, last, in_memory)
+            ranking = rankings.Ranking.of_text(source, held_out, last, in_memory)
         else:
-            ranking = rankings.Ranking.of(source, held_out, last)
+            ranking = rankings.Ranking.of_list(source, held_out, last)
         ids = None if prefix is None else rankings.prefix_ids(ranking.vocabulary, prefix)
         row = ranking.to_dict()
 
@@ -175,7 +159,7 @@ def graph(
             yield "How well the automaton of these rankings predicts: --held-out 0.1 measures it on sequences that are left out."
 
     text = list(text_and_files()) if wants_json() else text_and_files()  # which computes the last of the numbers
-    return Answer(row, text, [plot, save, sequences, out])
+    return Answer(row, text, [plot, save, sequences])
 
 
 def _predicted(

@@ -1,5 +1,7 @@
 """What attention reads: token datasets and the papers' protocols for making them."""
 
+from typing import TYPE_CHECKING
+
 from marginlens.data.contexts import ContextDataset
 from marginlens.data.counter_based import gaussian_problems, sphere_problems
 from marginlens.data.device_tokens import DeviceTokens
@@ -47,11 +49,11 @@ from marginlens.data.sequence_generators import (
     ordered_sequences,
 )
 from marginlens.data.sequences import SequenceDataset
-from marginlens.data.text_stream import TextStream
+from marginlens.data.text_tokens import TextTokens
 from marginlens.data.text_windows import SequenceSplit, split_sequences, split_text_windows, text_windows
-from marginlens.data.token_stream import TokenStream
 from marginlens.data.tokens import TokenDataset
 from marginlens.data.vocabulary import Characters, NamedSequences, Vocabulary, Words
+from marginlens.removed import no_attribute
 
 __all__ = [
     "Characters",
@@ -63,9 +65,8 @@ __all__ = [
     "NoisyLabels",
     "SequenceDataset",
     "SequenceSplit",
-    "TextStream",
+    "TextTokens",
     "TokenDataset",
-    "TokenStream",
     "Vocabulary",
     "Words",
     "acyclic_sequences",
@@ -110,3 +111,8 @@ __all__ = [
     "write_samples",
     "write_sequences",
 ]
+
+if not TYPE_CHECKING:  # a checker of types is to refuse names that are not there
+
+    def __getattr__(name: str) -> object:
+        raise no_attribute(__name__, name)

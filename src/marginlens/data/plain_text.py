@@ -67,15 +67,30 @@ def incremental_decoder(encoding: Any) -> codecs.IncrementalDecoder:
         raise reject("encoding", expected, repr(encoding)) from problem
 
 
+class _Rejoined(io.RawIOBase):
+    """A file, which may be a pipe, from its beginning again, although some bytes have been read."""
+
+    def __init__(self, beginning: bytes, rest: IO[bytes]) -> None:
+        self._beginning, self._rest = beginning, rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, room: Any) -> int:
+        taken = self._beginning[: len(room)] or self._rest.read(len(room))
+        self._beginning = self._beginning[len(taken) :]
+        room[: len(taken)] = taken
+        return len(taken)
+
+
 def unpacked_blocks(path: Path, argument: str, given: bytes | None = None) -> Iterator[bytes]:
     """The bytes of a file, or of stdin, or those given in its place, and an empty block at the end."""
     expected = "a text file"
     stdin = sys.stdin.buffer if given is None else io.BytesIO(given)
     try:
         with nullcontext(stdin) if str(path) == STDIN else path.open("rb") as source:
-            file: IO[bytes] = source if source.seekable() else io.BytesIO(source.read())
-            mark = file.read(_MARK_BYTES)
-            file.seek(0)
+            mark = source.read(_MARK_BYTES)
+            file: IO[bytes] = io.BufferedReader(_Rejoined(mark, source), BLOCK_BYTES)
             if mark.startswith(_ZSTANDARD):
                 remedy = "Unpack it first, or read `zstd -dc FILE` from stdin."
                 raise reject(argument, expected, f"{str(path)!r}, which is packed by zstd", remedy)

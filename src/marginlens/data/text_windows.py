@@ -8,15 +8,16 @@ import numpy as np
 
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.sequences import SequenceDataset
-from marginlens.data.vocabulary import Characters, NamedSequences, Unit, Vocabulary
-from marginlens.errors import brief_repr, real_number, reject, whole_number
+from marginlens.data.tokenizer import as_unit
+from marginlens.data.vocabulary import NamedSequences, Vocabulary
+from marginlens.errors import real_number, reject, whole_number
 from marginlens.typing import FloatArray, IntArray
 
 MAX_ONE_HOT = 4_096  # tokens up to which one-hot embeddings are made: 134 MB
 
 
 def text_windows(
-    text: str, window: int, unit: Unit | None = None, *, d_model: int | None = None, rng: Any = 0
+    text: str, window: int, unit: Any = None, *, d_model: int | None = None, rng: Any = 0
 ) -> NamedSequences:
     r"""Every window of a text with the token that follows it, without those that attention cannot continue.
 
@@ -24,7 +25,7 @@ def text_windows(
 
     Args:
         text: the text, as from `read_text`. window: T, the tokens of each window.
-        unit: what a token is, `Characters()` by default or `Words(...)`.
+        unit: what a token is: `Characters()` by default, `Words(...)`, or a tokenizer as `TextTokens` takes them.
         d_model: width of random embeddings on the unit sphere; one-hot embeddings where not given.
         rng: the generator of these embeddings, or a whole number to seed one.
     Returns:
@@ -36,7 +37,7 @@ def text_windows(
     vocabulary, ids = indexed_text(text, unit)
     if len(ids) <= T:
         raise reject("window", f"shorter than the text, which has {len(ids)} tokens", T)
-    if not any(np.any(ids[t : len(ids) - T + t] == ids[T:]) for t in range(T)):
+    if not _holds_a_label(ids, T):
         raise reject("window", "long enough that some window holds the token that follows it", T)
     return NamedSequences(windows_of(ids, T, embeddings(len(vocabulary), d_model, rng)), vocabulary)
 
@@ -47,14 +48,11 @@ def windows_of(ids: IntArray, window: int, E: FloatArray) -> SequenceDataset:
     return SequenceDataset(windows, ids[window:], E, unrealizable="drop")
 
 
-def indexed_text(text: str, unit: Unit | None = None) -> tuple[Vocabulary, IntArray]:
+def indexed_text(text: str, unit: Any = None) -> tuple[Vocabulary, IntArray]:
     """The vocabulary of a text, and the text in its ids (n_tokens,)."""
     if not isinstance(text, str):
         raise reject("text", "a string", type(text).__name__)
-    cut = Characters() if unit is None else unit
-    if isinstance(cut, type | str | bytes) or not hasattr(cut, "index") or not hasattr(cut, "join"):
-        raise reject("unit", "Characters() or Words(...)", brief_repr(unit))
-    vocabulary, ids = cut.index(text)
+    vocabulary, ids = as_unit(unit).index(text)
     if len(ids) == 0:
         raise reject("text", "a text with at least one token", "none")
     return vocabulary, ids
@@ -94,7 +92,7 @@ class SequenceSplit(NamedTuple):
 def split_text_windows(
     text: str,
     window: int,
-    unit: Unit | None = None,
+    unit: Any = None,
     *,
     held_out: float = 0.1,
     d_model: int | None = None,
@@ -110,13 +108,24 @@ def split_text_windows(
     share, T = held_out_share(held_out), whole_number(window, "window", at_least=1)
     vocabulary, ids = indexed_text(text, unit)
     cut = len(ids) - round(share * len(ids))
-    E = embeddings(len(vocabulary), d_model, rng)
-    for part, name in ((ids[:cut], "first"), (ids[cut:], "held-out")):
-        if len(part) <= T or not any(np.any(part[t : len(part) - T + t] == part[T:]) for t in range(T)):
+    return split_ids(ids[:cut], ids[cut:], T, vocabulary, embeddings(len(vocabulary), d_model, rng))
+
+
+def split_ids(first: IntArray, rest: IntArray, window: int, vocabulary: Vocabulary, E: FloatArray) -> SequenceSplit:
+    """Windows of a beginning of a text to learn from, and those of its end held out, both given in ids."""
+    for ids, name in ((first, "first"), (rest, "held-out")):
+        if not _holds_a_label(ids, window):
             expected = f"such that some window of the {name} part holds the token that follows it"
-            raise reject("held_out", expected, f"{share:g}, which leaves {len(part)} tokens for windows of {T}")
-    training = NamedSequences(windows_of(ids[:cut], T, E), vocabulary)
-    return SequenceSplit(training, windows_of(ids[cut:], T, E), training.data.original_samples(), ids[:cut], ids[cut:])
+            raise reject("held_out", expected, f"a share that leaves {len(ids)} tokens for windows of {window}")
+    training = NamedSequences(windows_of(first, window, E), vocabulary)
+    samples = training.data.original_samples()
+    return SequenceSplit(training, windows_of(rest, window, E), samples, first, rest)
+
+
+def _holds_a_label(ids: IntArray, window: int) -> bool:
+    """Whether some window of a text in ids holds the token that follows it."""
+    T = window
+    return len(ids) > T and any(np.any(ids[t : len(ids) - T + t] == ids[T:]) for t in range(T))
 
 
 def split_sequences(named: NamedSequences, *, held_out: float = 0.1, rng: Any = 0) -> SequenceSplit:

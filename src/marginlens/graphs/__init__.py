@@ -1,5 +1,7 @@
 """Token-priority graphs of next-token data, their components, and the cyclic part of a dataset."""
 
+from typing import TYPE_CHECKING
+
 from marginlens.graphs.cyclic import (
     CyclicSubset,
     LocalRule,
@@ -16,7 +18,7 @@ from marginlens.graphs.export import (
     to_networkx,
     to_table,
 )
-from marginlens.graphs.from_data import priority_graphs, separated_tokens
+from marginlens.graphs.from_data import priority_graphs, ranking_evidence, separated_tokens
 from marginlens.graphs.priority import (
     ComponentOrder,
     Evidence,
@@ -25,21 +27,18 @@ from marginlens.graphs.priority import (
     component_order,
     graphs_of_edges,
     is_acyclic,
-    ranking_evidence,
     reduced_order,
 )
-from marginlens.graphs.stream import GraphSummary, StoredGraphs
 from marginlens.graphs.subspace import CyclicSubspace, cyclic_subspace
+from marginlens.removed import no_attribute
 
 __all__ = [
     "ComponentOrder",
     "CyclicSubset",
     "CyclicSubspace",
     "Evidence",
-    "GraphSummary",
     "LocalRule",
     "PriorityGraph",
-    "StoredGraphs",
     "component_levels",
     "component_order",
     "cyclic_subset",
@@ -60,3 +59,8 @@ __all__ = [
     "to_networkx",
     "to_table",
 ]
+
+if not TYPE_CHECKING:  # a checker of types is to refuse names that are not there
+
+    def __getattr__(name: str) -> object:
+        raise no_attribute(__name__, name)

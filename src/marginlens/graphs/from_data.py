@@ -1,74 +1,101 @@
-"""Token-priority graphs of a dataset or of a stream of windows."""
+"""Token-priority graphs of a dataset or of chunks of a text, and the sequences behind them."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any, overload
 
 import numpy as np
 
 from marginlens.data.sequences import SequenceDataset, as_sequences
-from marginlens.data.text_stream import TextStream
-from marginlens.data.token_stream import TokenStream
 from marginlens.errors import real_array, reject
-from marginlens.graphs.priority import PriorityGraph, graphs_of_edges
-from marginlens.graphs.stream import StoredGraphs, stream_graphs
+from marginlens.graphs.counting import count_windows, window_evidence
+from marginlens.graphs.priority import Evidence, PriorityGraph, graphs_of_edges, sequence_evidence
 from marginlens.papers import implements
-from marginlens.runtime.progress import ProgressCallback
 from marginlens.typing import IntArray
 
 
 @overload
 def priority_graphs(data: SequenceDataset, *, head: Any = None) -> dict[int, PriorityGraph]: ...
 @overload
-def priority_graphs(
-    data: TokenStream | TextStream,
-    *,
-    head: Any = None,
-    out: str | os.PathLike[str] | None = None,
-    engine: Any = None,
-    progress: ProgressCallback | None = None,
-) -> StoredGraphs: ...
+def priority_graphs(data: Iterable[Any], *, window: int, separator: int | None = None) -> dict[int, PriorityGraph]: ...
 @implements("C", "§3.1")
 def priority_graphs(
-    data: SequenceDataset | TokenStream | TextStream,
+    data: SequenceDataset | Iterable[Any],
     *,
     head: Any = None,
-    out: str | os.PathLike[str] | None = None,
-    engine: Any = None,
-    progress: ProgressCallback | None = None,
-) -> Mapping[int, PriorityGraph]:
+    window: int | None = None,
+    separator: int | None = None,
+) -> dict[int, PriorityGraph]:
     """The token-priority graph of every last token that occurs, from the labels of the data.
 
     For each sequence ending in k with label y, the graph of k has an edge from y to every other token of the sequence. Takes time
     linear in the number of positions. Of a sequence that lacks its label, the edges come from the token that `separated_tokens` gives;
-    it is left out where there is none, and so is a last token that only such sequences have.
+    it is left out if there is none, and so is a last token that only such sequences have.
 
-    The windows of a `TokenStream` or `TextStream` need not fit in memory, nor their graphs: chunks of windows are counted on an engine
-    and merged into files of a folder, and the graphs are those of one pass over all windows. A second call with the same folder goes on
-    from what is there.
+    A text that does not fit in memory comes in chunks, whose counts add up: its sequences are the windows of `window` tokens, each
+    followed by its next token, across the ends of chunks too. Memory grows with the different triples of last token, label and other
+    token, and not with the text. Windows that lack the token which follows them are left out.
 
     Args:
-        data: sequences and their labels, or a stream of windows.
-        head: C (n_vocabulary, d_model), which matters for sequences without their label alone; None for C Eᵀ = I, as for streams.
-        out: the folder for the graphs of a stream; None for a temporary one that goes with them.
-        engine: where chunks of a stream are counted; None for the threads of this process.
-        progress: called as `progress(done, total)` after each chunk of a stream.
+        data: sequences and their labels; or an iterable of chunks, arrays (n_tokens,) of token ids that are consecutive pieces of a
+            text, such as `marginlens.data.TextTokens`.
+        head: C (n_vocabulary, d_model), which matters for sequences without their label alone; None for C Eᵀ = I, as for chunks.
+        window: T, the tokens of each window of a text in chunks.
+        separator: an id that stands between texts in chunks and belongs to none, such as an end-of-text token; no window holds it.
     Returns:
-        A mapping from last token to its `PriorityGraph`: a dictionary, or `StoredGraphs`, which read a graph when it is asked for.
+        A dictionary from last token to its `PriorityGraph`.
     """
-    if isinstance(data, TokenStream | TextStream):
+    if not isinstance(data, SequenceDataset):
         if head is not None:
-            raise reject("head", "left out for a stream, whose windows without their label are left out", "one")
-        return stream_graphs(data, out, engine, progress)
-    for argument, value in (("out", out), ("engine", engine), ("progress", progress)):
-        if value is not None:
-            raise reject(argument, "left out unless the data are a stream", repr(value))
+            raise reject("head", "left out for chunks, whose windows without their label are left out", "one")
+        return count_windows(_chunks(data), _window(window), separator).graphs()
+    _refuse_chunk_options(window, separator)
     targets = separated_tokens(data, head)
     used = np.repeat(targets >= 0, data.lengths)
     last, heads = (np.repeat(ids, data.lengths)[used] for ids in (data.last, targets))
     return graphs_of_edges(last, heads, data.tokens[used], data.n_vocabulary)
+
+
+def ranking_evidence(
+    data: SequenceDataset | Iterable[Any],
+    graph: PriorityGraph,
+    *,
+    window: int | None = None,
+    separator: int | None = None,
+) -> Evidence:
+    """The sequences of a dataset, or the windows of a text in chunks, that put tokens strictly above others in a priority graph.
+
+    Args:
+        data, window, separator: as in `priority_graphs`.
+        graph: one of `priority_graphs(data)`. Its `counts` are positions; here a sequence that holds a token twice counts once, and one
+            that lacks its label does not count.
+    Returns:
+        The evidence. For chunks, which are read once, `first` has the place of the window's first token among all tokens.
+    """
+    if not isinstance(data, SequenceDataset):
+        return window_evidence(_chunks(data), graph, _window(window), separator)
+    _refuse_chunk_options(window, separator)
+    return sequence_evidence(data, graph)
+
+
+def _chunks(data: Any) -> Iterable[Any]:
+    """The chunks of a text."""
+    if not isinstance(data, Iterable) or isinstance(data, str | bytes):
+        raise reject("data", "a SequenceDataset, or chunks of token ids", type(data).__name__)
+    return data
+
+
+def _window(window: int | None) -> int:
+    if window is None:
+        raise reject("window", "given for chunks of a text, the tokens of each window", "none")
+    return window
+
+
+def _refuse_chunk_options(window: int | None, separator: int | None) -> None:
+    for argument, value in (("window", window), ("separator", separator)):
+        if value is not None:
+            raise reject(argument, "left out unless the data are chunks of a text", repr(value))
 
 
 @implements("C", "Assumption 2")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from marginlens import core
 from marginlens.data.sequences import SequenceDataset, as_sequences
-from marginlens.data.token_stream import TokenStream
 from marginlens.errors import index_array, reject, whole_number
 from marginlens.papers import implements
 from marginlens.result import Displayed, Result, Tabular, drawn, table
@@ -178,7 +177,7 @@ def graphs_of_edges(last: IntArray, head: IntArray, tail: IntArray, n_vocabulary
     last, head, tail = (index_array(ids, name, expected, (-1,), below=K) for name, ids in named)
     if not len(last) == len(head) == len(tail):
         raise reject("tail", "as long as 'last' and 'head'", f"{len(last)}, {len(head)} and {len(tail)} ids")
-    arrays = graph_arrays(*_counted((last * K + head) * K + tail, K**3), K)
+    arrays = graph_arrays(*counted_keys((last * K + head) * K + tail, K**3), K)
     return {int(k): arrays.graph(place) for place, k in enumerate(arrays.last)}
 
 
@@ -259,13 +258,16 @@ def _shown(members: IntArray, names: Sequence[str] | None = None) -> str:
     return " ".join(few) + (f" … ({len(members)})" if len(members) > _MAX_NAMED else "")
 
 
-def _counted(keys: IntArray, n_possible: int) -> tuple[IntArray, IntArray]:
-    """The different keys, increasing, and how often each occurs."""
+def counted_keys(keys: IntArray, n_possible: int) -> tuple[IntArray, IntArray]:
+    """The different keys, increasing, and how often each occurs; the array of keys may be sorted in place."""
     if n_possible <= _MAX_COUNT_TABLE and n_possible <= 64 * len(keys) + 100_000:
         table = np.bincount(keys, minlength=n_possible)
         present = np.flatnonzero(table)
         return present, table[present]
-    return np.unique(keys, return_counts=True)
+    keys.sort()
+    counts = np.empty(len(keys), dtype=np.int64)
+    n = core.count_keys(keys, counts)
+    return keys[:n].copy(), counts[:n].copy()
 
 
 def _distinct(values: IntArray) -> IntArray:
@@ -376,17 +378,8 @@ class Evidence(Result, Tabular):
     _columns = table("", above="pairs.T[0]", below="pairs.T[1]", sequences="samples", first="first")
 
 
-def ranking_evidence(data: SequenceDataset | TokenStream, graph: PriorityGraph) -> Evidence:
-    """The sequences of a dataset, or the windows of a stream, that put tokens strictly above others in one of its priority graphs.
-
-    Args:
-        graph: one of `priority_graphs(data)`. Its `counts` are positions; here a sequence that holds a token twice counts once, and one
-            that lacks its label does not count.
-    Returns:
-        The evidence. For a stream, which is read once, `first` has the place of the window's first token among all tokens.
-    """
-    if isinstance(data, TokenStream):
-        return _summed([found for k in range(data.n_chunks) if (found := _chunk_evidence(data, k, as_graph(graph)))])
+def sequence_evidence(data: SequenceDataset, graph: PriorityGraph) -> Evidence:
+    """The sequences of a dataset behind the strict pairs of one of its priority graphs."""
     as_sequences(data)
     last, K = as_graph(graph).last, data.n_vocabulary
     ending = np.flatnonzero(data.last == last)
@@ -413,26 +406,7 @@ def ranking_evidence(data: SequenceDataset | TokenStream, graph: PriorityGraph) 
     )
 
 
-def _chunk_evidence(stream: TokenStream, index: int, graph: PriorityGraph) -> Evidence | None:
-    """The evidence of one chunk of a stream, if there is any."""
-    chunk, T, K = stream.read(index), stream.window, stream.n_vocabulary
-    labels = chunk.labels(T, stream.separator)
-    labels = labels[chunk.ids[labels - 1] == graph.last]
-    windows = np.lib.stride_tricks.sliding_window_view(chunk.ids, T)[labels - T] if len(labels) else np.empty((0, T))
-    realizable = (windows == chunk.ids[labels, None]).any(axis=1)
-    if not realizable.any():
-        return None
-    offsets, E = (
-        np.arange(np.sum(realizable) + 1) * T,
-        np.empty((K, 0)),
-    )  # what embeddings the tokens have does not matter
-    windows, labels = windows[realizable], labels[realizable]
-    found = ranking_evidence(SequenceDataset.of_positions(windows.reshape(-1), offsets, chunk.ids[labels], E), graph)
-    origin = index * stream.tokens_per_chunk - chunk.first
-    return replace(found, first=origin + labels[found.first] - T)
-
-
-def _summed(parts: Sequence[Evidence]) -> Evidence:
+def summed_evidence(parts: Sequence[Evidence]) -> Evidence:
     """The evidence of all parts, each of other sequences; the earlier parts come first."""
 
     def total(pairs: list[IntArray], counts: list[IntArray]) -> tuple[IntArray, IntArray, IntArray]:

@@ -1,27 +1,24 @@
-// Doors: counting the edges of priority graphs in a stream of tokens, and merging counts.
+// Doors: counting the edges of priority graphs in a text of tokens, and merging counts.
 #include "../room.h"
 #include "abi.h"
 
 // Places from `first` on whose token occurs among the `window` tokens before it in its text, and how many have a window. Returns their number.
-// Tokens are those of texts one after another, as marginlens/data/token_stream.py reads them, which begin at `starts`, increasing, and after
-// separators.
+// A text begins at the first token and after each separator.
 DOOR find_followed(
     int64_t n_vocabulary,   // in 0..
     const int64_t *ids,     // (n_ids) in 0..n_vocabulary-1
-    const int64_t *starts,  // (n_starts)
     int64_t first,
     int64_t window,  // in 1..
     int64_t separator,
     int64_t *places,       // (n_ids)
     int64_t *n_windows,    // (1)
-    int64_t n_ids, int64_t n_starts) {
+    int64_t n_ids) {
     Room room;
     int64_t *latest = room.integers(n_vocabulary);  // the place of each token, -1 before the first
     if (room.failed) return OUT_OF_MEMORY;
     for (int64_t s = 0; s < n_vocabulary; s++) latest[s] = -1;
-    int64_t n_places = 0, start = 0, text = 0, with_window = 0;
+    int64_t n_places = 0, start = 0, with_window = 0;
     for (int64_t j = 0; j < n_ids; j++) {
-        while (text < n_starts && starts[text] <= j) start = starts[text++];
         const int64_t token = ids[j];
         if (token == separator) {
             start = j + 1;

@@ -1,0 +1,162 @@
+"""The tokens of a text in a file of any length: cut piece by piece, and kept as ids in a temporary file."""
+
+from __future__ import annotations
+
+import os
+import re
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from typing import Any, Protocol
+
+import numpy as np
+
+from marginlens.data.plain_text import BLOCK_BYTES, incremental_decoder, text_blocks
+from marginlens.data.tokenizer import as_unit
+from marginlens.data.vocabulary import Characters, Unit, Vocabulary
+from marginlens.errors import reject
+from marginlens.runtime.files import as_path
+from marginlens.typing import IntArray
+
+CHUNK_TOKENS = 1 << 20  # that are read at a time
+MAX_SPOOLED_BYTES = 1 << 24  # up to which ids stay in memory: 4 million tokens
+_MAX_TOKEN = 1 << 22  # characters that are searched for a place to cut
+_N_CODE_POINTS = 0x110000
+_ID = np.dtype("<u4")
+_CUTS = (  # where a piece of text may end, the best first: after a line; in a longer line, before a blank, or after a mark that no
+    # token of Words() reaches beyond and that does not change how the letters beside it look in lower case
+    re.compile(r"(?s).*\n"),
+    re.compile(r"(?s).+(?=\s)"),
+    re.compile(r'(?s).*[(){}\[\]"!?;+=/、。，；！？]'),
+)
+
+
+class TextTokens:
+    """A text of any length in a file, as the ids of its tokens: what `text_windows` makes of a text in memory, for one that may not fit.
+
+    Iterating gives arrays of ids, consecutive pieces of the text, as often as wanted; `priority_graphs(text, window=16)` counts their
+    windows. The file is read once. Ids, four bytes a token, stand in a temporary file if they are many, in the folder that TMPDIR names.
+
+    Args:
+        path: the path of a text file, also packed by gzip, bzip2 or xz; "-" reads stdin.
+        unit: what a token is: `Characters()` by default, `Words(...)`, or a tokenizer: a function from a text to a list of strings or
+            whole numbers, a `tokenizers.Tokenizer`, or a fast tokenizer of transformers. A tokenizer reads line by line. A text of more
+            than a megabyte is cut after lines, so no token may reach beyond a line. Lines longer than a megabyte are cut before a blank
+            or after a mark such as ; or 。; one that has neither for 4 million characters is read by `Characters()` alone.
+        encoding: of the file.
+
+    Attributes:
+        vocabulary: the tokens that occur, as `text_windows` numbers them.
+    """
+
+    vocabulary: Vocabulary
+
+    def __init__(self, path: str | os.PathLike[str], unit: Any = None, *, encoding: str = "utf-8") -> None:
+        file = as_path(path, "path", "the path of a text file")
+        incremental_decoder(encoding)
+        cut = as_unit(unit)
+        numbering: _Numbering = _CodePoints(cut) if isinstance(cut, Characters) else _Names(cut)
+        blocks = text_blocks(file, encoding, "path")
+        pieces = blocks if isinstance(cut, Characters) else _pieces(blocks, file)
+        self._n_tokens = 0
+        self._numbers = SpooledTemporaryFile(MAX_SPOOLED_BYTES)  # noqa: SIM115  closed with this object
+        weakref.finalize(self, self._numbers.close)
+        for piece in pieces:
+            numbers = numbering.numbers(piece)
+            try:
+                self._numbers.write(numbers.astype(_ID).tobytes())
+            except OSError as problem:
+                expected = "a text whose ids have room in the temporary folder, which TMPDIR names"
+                raise reject("path", expected, f"{str(file)!r} ({problem.strerror})") from problem
+            self._n_tokens += len(numbers)
+        if not self._n_tokens:
+            raise reject("path", "a text with at least one token", f"{str(file)!r}, which has none")
+        self.vocabulary = numbering.vocabulary()
+        self._ids = numbering.table(self.vocabulary)
+
+    def __len__(self) -> int:
+        return self._n_tokens
+
+    def __repr__(self) -> str:
+        return f"TextTokens({self._n_tokens} tokens, {self.vocabulary!r})"
+
+    def __iter__(self) -> Iterator[IntArray]:
+        return self.chunks()
+
+    def chunks(self, first: int = 0, last: int | None = None) -> Iterator[IntArray]:
+        """The tokens from `first` to `last` - 1, a chunk at a time."""
+        end = self._n_tokens if last is None else min(last, self._n_tokens)
+        for start in range(first, end, CHUNK_TOKENS):
+            yield self.read(start, min(start + CHUNK_TOKENS, end))
+
+    def read(self, first: int, last: int) -> IntArray:
+        """(last - first,) the ids of the tokens from `first` to `last` - 1."""
+        self._numbers.seek(first * _ID.itemsize)
+        return self._ids[np.frombuffer(self._numbers.read((last - first) * _ID.itemsize), dtype=_ID)]
+
+
+def _pieces(blocks: Iterator[str], path: Path) -> Iterator[str]:
+    """A text in pieces with whole tokens, of about a megabyte: they end where `_CUTS` allow it. A shorter text is one piece."""
+    waiting = ""
+    for text in blocks:
+        waiting += text
+        if len(waiting) <= BLOCK_BYTES:
+            continue
+        if end := next((cut.end() for pattern in _CUTS if (cut := pattern.match(waiting))), 0):
+            yield waiting[:end]
+            waiting = waiting[end:]
+        if len(waiting) > _MAX_TOKEN:
+            expected = f"a text with a new line, blank or mark at least every {_MAX_TOKEN:,} characters"
+            raise reject("path", expected, f"{str(path)!r}, which has none for longer", "Characters() reads any text.")
+    if waiting:
+        yield waiting
+
+
+class _Numbering(Protocol):
+    """Gives tokens numbers as they come, and the vocabulary once all have come."""
+
+    def numbers(self, piece: str) -> IntArray:
+        """The tokens of a piece of text, by numbers that later pieces do not change."""
+
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary of all pieces."""
+
+    def table(self, vocabulary: Vocabulary) -> IntArray:
+        """The id in the vocabulary of each number."""
+
+
+class _CodePoints:
+    def __init__(self, unit: Characters) -> None:
+        self.unit, self.counts = unit, np.zeros(_N_CODE_POINTS, dtype=np.int64)
+
+    def numbers(self, piece: str) -> IntArray:
+        points = np.frombuffer(piece.encode("utf-32-le", "surrogatepass"), dtype="<u4").astype(np.int64)
+        counts = np.bincount(points)
+        self.counts[: len(counts)] += counts
+        return points
+
+    def vocabulary(self) -> Vocabulary:
+        return self.unit.vocabulary({chr(k): int(self.counts[k]) for k in np.flatnonzero(self.counts).tolist()})
+
+    def table(self, vocabulary: Vocabulary) -> IntArray:
+        return np.cumsum(self.counts > 0) - 1
+
+
+class _Names:
+    def __init__(self, unit: Unit) -> None:
+        self.unit, self.places, self.counts = unit, dict[str, int](), np.zeros(0, dtype=np.int64)
+
+    def numbers(self, piece: str) -> IntArray:
+        places = self.places
+        found = np.array([places.setdefault(name, len(places)) for name in self.unit.split(piece)], dtype=np.int64)
+        counts = np.bincount(found, minlength=len(places))
+        counts[: len(self.counts)] += self.counts
+        self.counts = counts
+        return found
+
+    def vocabulary(self) -> Vocabulary:
+        return self.unit.vocabulary(dict(zip(self.places, self.counts.tolist(), strict=True)))
+
+    def table(self, vocabulary: Vocabulary) -> IntArray:
+        return vocabulary.ids(list(self.places))
