@@ -14,7 +14,7 @@ import pytest
 
 import marginlens as ml
 from made_up_packs import on_the_path, write_pack
-from marginlens.runtime.packs import CLAIMS, DATASETS, PackWarning
+from marginlens.runtime.packs import CLAIMS, PackWarning
 from marginlens_papers import report
 from marginlens_papers.claim import Effort, Progress, Verdict
 from marginlens_papers.claims import catalogue
@@ -46,12 +46,11 @@ def found(installed):
 
 
 @pytest.mark.usefixtures("found")
-def test_the_claim_stands_in_the_ledger_with_the_name_of_its_package_beside_its_dataset(tmp_path):
+def test_the_claim_stands_in_the_ledger_with_the_name_of_its_package(tmp_path):
     entry = ml.ledger(tmp_path)["ntp-l1"]
     assert (entry.package, entry.paper, entry.label) == ("marginlens-ntp", "NTP", "NTP Lemma 1")
     assert [entry.package for entry in ml.ledger(tmp_path)].count("") == len(catalogue.claims())
     assert claim_ids("a-l1,nt") == ["a-l1,NTP-L1"]
-    assert ml.data.dataset("ntp_contexts", d_model=3).H.shape == (6, 3)
     claim = catalogue.claim("NTP-L1")
     assert not vars(claim)  # of the object: what its class has, another process finds by importing it
     assert type(pickle.loads(pickle.dumps(claim))) is type(claim)
@@ -134,7 +133,7 @@ def test_a_claim_that_does_not_fit_the_ledger_is_left_out(packs, entry, name, so
 
 def test_what_is_no_claim_is_left_out(packs):
     source = "from marginlens_papers.claim import Claim\nnumber = 3\n\nclass Q_1(Claim):\n    pass\n"
-    packs("odd-pack", source, {CLAIMS: {"Q-1": "Q_1", "Q-2": "number"}, DATASETS: {}})
+    packs("odd-pack", source, {CLAIMS: {"Q-1": "Q_1", "Q-2": "number"}})
     with pytest.warns(
         PackWarning, match=r"must be a subclass of marginlens_papers\.claim\.Claim with compute"
     ) as caught:

@@ -17,7 +17,6 @@ from marginlens.data.files import (
 )
 from marginlens.data.label_noise import NoisyLabels, flip_labels, soft_labels
 from marginlens.data.labelled import LabelledSequences, embedding_tokens
-from marginlens.data.named import dataset, dataset_names
 from marginlens.data.paper_examples import (
     basin_example,
     cone_example,
@@ -73,8 +72,6 @@ __all__ = [
     "basin_example",
     "cone_example",
     "cyclic_sequences",
-    "dataset",
-    "dataset_names",
     "embedding_tokens",
     "figure_1a",
     "figure_1b",

@@ -1,6 +1,6 @@
-"""Packs: claims, adapters and datasets of other installed packages, found by their entry points and imported when they are asked for.
+"""Packs: claims of other installed packages, found by their entry points and imported when they are asked for.
 
-A package lists what it adds in its `pyproject.toml`, one entry point each, under the group of its kind:
+A package lists its claims in its `pyproject.toml`, one entry point each:
 
     [project.entry-points."marginlens.claims"]
     NTP-L1 = "my_package.claims:NTP_L1"
@@ -14,8 +14,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, NamedTuple
 
-CLAIMS, ADAPTERS, DATASETS = "marginlens.claims", "marginlens.adapters", "marginlens.datasets"
-_KINDS = {CLAIMS: "claim", ADAPTERS: "adapter", DATASETS: "dataset"}
+CLAIMS = "marginlens.claims"
 _MAX_REASON = 160  # letters of what a pack raised that its sentence repeats
 
 
@@ -40,7 +39,7 @@ def load_pack(group: str, name: str, check: Callable[[Added], None] | None = Non
     """What the installed packages list under a name, imported; None where it is missing or unusable, which is then said in a warning.
 
     Args:
-        group: `CLAIMS`, `ADAPTERS` or `DATASETS`.
+        group: `CLAIMS`.
         check: raises an `InputError` where the object is not what the group asks for.
     """
     point = _found(group).get(name)
@@ -67,7 +66,7 @@ def _found(group: str) -> dict[str, EntryPoint]:
     for point in points:
         first = found.setdefault(point.name, point)
         if (first.value, _package(first)) != (point.value, _package(point)):
-            _leave_out(group, point, f"the package {_package(first)} has one of the same name")
+            _leave_out(point, f"the package {_package(first)} has one of the same name")
     return found
 
 
@@ -78,7 +77,7 @@ def _loaded(group: str, point: EntryPoint, check: Callable[[Added], None] | None
     except (Exception, SystemExit) as problem:  # whatever a package does when it is imported
         reason = " ".join(str(problem).split()) or "no message"
         reason = reason if len(reason) <= _MAX_REASON else reason[:_MAX_REASON].rstrip() + "…"
-        _leave_out(group, point, f"importing {point.value} raised {type(problem).__name__} ({reason.rstrip('.')})")
+        _leave_out(point, f"importing {point.value} raised {type(problem).__name__} ({reason.rstrip('.')})")
         return None
     if check is not None:
         from marginlens.errors import InputError  # with numpy, which names alone do not need
@@ -86,7 +85,7 @@ def _loaded(group: str, point: EntryPoint, check: Callable[[Added], None] | None
         try:
             check(added)
         except InputError as problem:
-            _leave_out(group, point, f"{point.value} must be {problem.expected}; got {problem.got} instead")
+            _leave_out(point, f"{point.value} must be {problem.expected}; got {problem.got} instead")
             return None
     return added
 
@@ -95,15 +94,13 @@ def _package(point: EntryPoint) -> str:
     return point.dist.name if point.dist is not None else point.value.partition(":")[0]
 
 
-def _leave_out(group: str, point: EntryPoint, reason: str) -> None:
-    sentence = f"The {_KINDS[group]} '{point.name}' of the package {_package(point)} is left out: {reason}."
+def _leave_out(point: EntryPoint, reason: str) -> None:
+    sentence = f"The claim '{point.name}' of the package {_package(point)} is left out: {reason}."
     warnings.warn(sentence, PackWarning, stacklevel=2)
 
 
 __all__ = [
-    "ADAPTERS",
     "CLAIMS",
-    "DATASETS",
     "Added",
     "PackWarning",
     "forget_packs",

@@ -20,8 +20,6 @@ from marginlens.probe.models.adapters.rotary import (
     Phi3Adapter,
 )
 from marginlens.probe.models.adapters.vision import ClipAdapter, Dinov2Adapter, SwinAdapter, ViTAdapter
-from marginlens.runtime.packs import ADAPTERS as ADAPTER_PACKS
-from marginlens.runtime.packs import Added, load_pack, pack_names
 
 ADAPTERS: tuple[type[Adapter], ...] = (
     BertAdapter,
@@ -72,34 +70,19 @@ def _check_adapter(adapter: Any) -> None:
         raise reject("adapter", "a class whose 'families' is a tuple of model types", f"families = {families!r}")
 
 
-def _check_pack(added: Added) -> None:
-    _check_adapter(added.value)
-    if added.name not in added.value.families:
-        raise reject(
-            "adapter", f"a class with {added.name!r} among its families", f"families = {added.value.families!r}"
-        )
-
-
 def supported_families() -> tuple[str, ...]:
     """The values of config.model_type that have an adapter."""
     known = (family for adapter in (*ADAPTERS, *reversed(_REGISTERED)) for family in adapter.families)
-    return tuple(dict.fromkeys((*known, *pack_names(ADAPTER_PACKS))))
+    return tuple(dict.fromkeys(known))
 
 
 def check_family(config: Any) -> type[Adapter] | None:
     """The adapter of the family that a model's configuration names; None where there is none, and attention alone is read.
 
-    What was registered comes first, then what an installed package lists under the family's name, then this library's own.
+    What was registered comes first, then this library's own.
     """
     family = getattr(config, "model_type", None)
-    registered = next((kind for kind in _REGISTERED if family in kind.families), None)
-    if registered is not None:
-        return registered
-    pack = load_pack(ADAPTER_PACKS, family, _check_pack) if isinstance(family, str) else None
-    if pack is not None:
-        shipped: type[Adapter] = pack.value
-        return shipped
-    return next((kind for kind in ADAPTERS if family in kind.families), None)
+    return next((kind for kind in (*_REGISTERED, *ADAPTERS) if family in kind.families), None)
 
 
 def adapter_for(model: Any) -> Adapter:
