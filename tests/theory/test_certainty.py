@@ -142,3 +142,49 @@ def test_runs_that_are_not_followed_say_why():
         assert answer.outcome is None
         assert any(reason in note for note in answer.notes)
         assert reason in str(answer)
+
+
+@pytest.mark.statement("A Assumption B", "A Thm 2", "X Thm 1")
+@pytest.mark.parametrize("rule", [None, ml.NormalizedGD(0.8), ml.GradientDescent(0.3)], ids=repr)
+def test_scores_that_differ_by_less_than_rounding_are_left_to_it_and_exact_ties_are_not(rule):
+    def asked(gap):
+        keys = np.array([[[1.0, 0.0], [0.0, 0.5]], [[0.0, 2.0], [1.0, 0.0]]])
+        tokens = np.concatenate([keys, [[[2.0], [0.0]], [[3.0 + gap], [3.0]]]], axis=-1)
+        return ml.predict_limit(ml.TokenDataset(tokens, [1, -1], K=keys), [0.0, 0.0, 1.0], optimizer=rule)
+
+    near, tied = asked(3e-13), asked(0.0)
+    assert "rounding decides whether the output of input 1 depends on p" in near.why
+    assert "Certain" not in near.why
+    assert not any(verdict.applies for verdict in near.verdicts)
+    assert near.direction is None
+    assert near.path_direction is None
+    assert not near.outcome.proved
+    assert "rounding decides" in near.outcome.proof
+    assert near.outcome.ends_at.startswith("not known")
+    assert tied.outcome.proved or isinstance(rule, ml.GradientDescent)
+    assert any(verdict.applies for verdict in tied.verdicts)
+
+
+@pytest.mark.statement("A Assumption B", "A Thm 8")
+def test_equal_scores_of_a_theorem_are_equal_exactly():
+    keys = np.array([[[0.0, 2.0], [1.0, 0.0], [0.3, -0.2], [-1.0, 0.1]]])
+    for best, others, citation in (
+        ([2.0], [0.5, 0.5, 0.5], "A Thm 2"),
+        ([2.0, 2.0], [0.25, -1.0], "A Thm 8"),
+    ):
+        for near in (0.0, 1e-13):
+            scores = np.array([*best, *others])
+            scores[len(best) if citation == "A Thm 2" else 0] += near
+            tokens = np.concatenate([keys, scores[None, :, None]], axis=-1)
+            found = ml.predict_limit(ml.TokenDataset(tokens, [1], K=keys), [0.0, 0.0, 1.0], prove=False)
+            verdict = next(one for one in found.verdicts if one.citation == citation)
+            assert verdict.applies == (near == 0.0)
+            if near:
+                assert "rounding decides" in verdict.failed[0].sentence
+
+
+def test_a_notebook_calls_a_certificate_proved_once_verify_has_confirmed_it():
+    data, v = (batch[0] for batch in ml.data.sphere_tokens(1, 2, 4, 3, 61))
+    proof = ml.predict_limit(data, v, optimizer=ml.NormalizedGD(0.9)).certificate
+    assert "not proved" not in proof._repr_html_()
+    assert "not proved" in replace(proof, point=-proof.point)._repr_html_()

@@ -29,6 +29,7 @@ from marginlens.theory.optimality import (
     power_text,
     score_blur,
     score_differences,
+    sharp_differences,
 )
 from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
 
@@ -198,13 +199,16 @@ def check_assumption_b(data: TokenDataset, head: Any) -> Check:
 
     Returns:
         A `Check` with spread, the largest difference among non-optimal scores of one input, and smallest_gap, the smallest
-        difference to the optimal one; a list of them for a batch. Equal means equal up to rounding.
+        difference to the optimal one; a list of them for a batch. Equal means exactly equal: where scores differ by less than errors of
+        double precision, rounding decides, and the check fails.
     """
     gaps, other = score_differences(data, head, data.optimal(head))
     spread = max(float(np.max(np.max(gaps, axis=-1) - np.min(np.where(other, gaps, np.inf), axis=-1))), 0.0)
     gap = float(np.min(gaps[other], initial=np.inf))
     holds = bool(all_tied(data.scores(head), score_blur(data, head), other).all() and gap > 0.0)
     sentence = f"the non-optimal scores of an input differ by up to {spread:.4g} and lie at least {gap:.4g} below the optimal one"
+    if holds and (sharp_differences(data, head, np.argmax(other, axis=-1))[1] & other).any():
+        holds, sentence = False, "rounding decides whether the non-optimal scores of an input are equal"
     return Check("A Assumption B", holds, sentence, {"spread": spread, "smallest_gap": gap})
 
 

@@ -103,6 +103,11 @@ class Proof(Result, Tabular):
         """The fields that a file holds by name: all but the problem and the optimizer."""
         return [field.name for field in fields(cls) if field.name not in ("data", "head", "loss", "optimizer")]
 
+    def _verified(self, sentence: str) -> Headline:
+        """The headline of what is proved, once `verify` has confirmed it."""
+        holds = self.verify().applies
+        return Headline("proved" if holds else "not proved: that", sentence, holds)
+
     @drawn
     def plot(self, ax: Axes) -> None:
         """Draw how much room each condition of the proof leaves."""
@@ -221,7 +226,7 @@ class Certificate(Proof):
         return TheoremVerdict("X Thm 1", tuple(checks), conclusion)
 
     def _headline(self) -> Headline:
-        return Headline("proved", f"from norm {self.norm:.4g} on {self.steps_words} cannot end elsewhere.", True)
+        return self._verified(f"from norm {self.norm:.4g} on {self.steps_words} cannot end elsewhere.")
 
 
 def _is_one_problem(data: TokenDataset) -> bool:

@@ -46,7 +46,7 @@ class MinimumCertificate(Proof):
         return TheoremVerdict("X Thm 2", checks, "the gradient flow ends at a finite minimum")
 
     def _headline(self) -> Headline:
-        return Headline("proved", f"the gradient flow ends at a minimum within {self.radius:.3g} of this point.", True)
+        return self._verified(f"the gradient flow from here ends at a minimum within {self.radius:.3g} of this point.")
 
 
 @implements("X", "Thm 2")

@@ -330,7 +330,8 @@ def _outcome(
     """What was found at a point, which has the k-th of some tubes."""
     missing, selected = Missing(tubes.missing[k]), tubes.selected[k]
     proved = missing is Missing.NOTHING
-    known = missing not in (Missing.INFEASIBLE, Missing.TIED, Missing.SUPPORT_SCORES_HIGHER) and not finite
+    undecided = (Missing.INFEASIBLE, Missing.TIED, Missing.SUPPORT_SCORES_HIGHER, Missing.ROUNDING_DECIDES)
+    known = missing not in undecided and not finite
     lacking = {} if proved else {"norm": f"{float(length(point)):.4g}", "missing": SENTENCES[missing]}
     words = WORDS["proved"]["missing"].format(**lacking) if lacking else ""
     certificate: Certificate | MinimumCertificate | None = None

@@ -58,6 +58,8 @@ from marginlens.theory.optimality import (
     globally_optimal_direction,
     locally_optimal_directions,
     power_text,
+    rounding_decides,
+    sharp_differences,
     token_optimality,
 )
 from marginlens.theory.outcome import Answer, Outcome, outcomes, why_not_followed
@@ -66,6 +68,7 @@ from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
 EQ17_ONLY = ", under Eq. (17) alone"  # added to a citation where a proof is read without the matrix C of C Assumption 4
 _SET_LABEL = "G^mm"  # of a global minimum of ATT-SVM'
 _MAX_PRINTED = 10  # candidates
+_LEFT_OUT = "rounding decides whether the output of input {input} depends on p: its scores differ by less than errors of double precision"
 
 
 class _Directions(NamedTuple):
@@ -474,27 +477,31 @@ def _of_p(
         check_separable(part, v),
         check_strict_optimum(part, v),
     )
+    near = np.flatnonzero(rounding_decides(data, v))
+    left_out = tuple(Check("inputs left out", False, _LEFT_OUT.format(input=i)) for i in near[:1])
     path = TheoremVerdict(
-        "A Thm 1", (slopes, strict, separable), "the regularisation path converges to the GMM direction"
+        "A Thm 1", (*left_out, slopes, strict, separable), "the regularisation path converges to the GMM direction"
     )
     n = part.n_inputs
     ending = "and its direction converges to the GMM direction" if n == 1 else f"but n = {n} leaves its direction open"
     globally = TheoremVerdict(
         "A Thm 2",
-        (slopes, check_assumption_b(part, v), separable),
+        (*left_out, slopes, check_assumption_b(part, v), separable),
         f"the norm of descent diverges from every start, {ending}",
     )
     at_start, cone, inside = _around(data, part, v, loss, start)
     locally = TheoremVerdict(
-        "A Thm 3", (slopes, *inside), "descent converges in direction to the LMM that its start selects"
+        "A Thm 3", (*left_out, slopes, *inside), "descent converges in direction to the LMM that its start selects"
     )
     to_set, set_solution = None, None
     if dependent.any() and not strict:
         to_set, set_solution = _path_to_set(part, v, slopes, loss, max_problems)
+        to_set = replace(to_set, conditions=(*left_out, *to_set.conditions))
     candidates = _with_set(_candidates(part, v, gmm, at_start, max_problems), set_solution)
     step = None if optimizer is None else check_step(data, v, optimizer, loss)
     promise = _promise(globally, locally, gmm, at_start, n)
     why_not = "" if promise is not None else _why_not(globally, locally, start, cone, n)
+    why_not = f"Not certain: {left_out[0].sentence}." if left_out else why_not
     basin = None
     if at_start is not None and cone is not None and bool(cone.contains(start)):
         same = (candidates.selections == at_start.selected).all(axis=-1)
@@ -636,10 +643,13 @@ def _check_linear_mixing(
     name = "A Assumption D"
     if not slopes:
         return Check(name, False, "A Lemma 14 gives it for losses that strictly decrease")
+    undecided = Check(name, False, "rounding decides which tokens share the highest score of an input")
+    if sharp_differences(data, v, data.optimal(v))[1].any():
+        return undecided
     try:
         constants = mixing_constants(data, v, sets, loss)
     except InputError:  # a chain of tokens each of which ties with the next only
-        return Check(name, False, "rounding decides which tokens share the highest score of an input")
+        return undecided
     shifted = int(np.sum(constants.shift != 0.0))
     after = f", after a shift of the scores of {shifted} of {data.n_inputs} inputs to positive ones" if shifted else ""
     sentence = (
