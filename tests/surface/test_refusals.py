@@ -329,7 +329,7 @@ REFUSED = [
     ("tables", lambda: graphs.from_tables([TABLE | {"edges": [[0, 1, 1]] * 2}])),
     ("tables", lambda: graphs.from_tables([TABLE | {"nodes": [0]}])),
     ("tables[0]", lambda: graphs.from_tables([TABLE | {"edges": [[0, 1, 1.5]]}])),
-    ("out", lambda: ml.priority_graphs(DATA, out="graphs")),
+    ("window", lambda: ml.priority_graphs(DATA, window=2)),
     ("head", lambda: ml.priority_graphs([[0, 1, 2, 0, 1]], window=2, head=EYE)),
     # next tokens
     ("radii", lambda: ml.path(ACYCLIC, [2.0, 1.0])),
