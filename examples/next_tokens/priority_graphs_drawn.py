@@ -27,7 +27,7 @@ for last, graph in graphs.items():
     print(f"after {names[last]}:", " > ".join(" = ".join(names[token] for token in part) for part in graph.components))
 
 # %%
-# The same as pictures. For a text with many words, `ml.plotting.draw_graphs` makes a figure as large as it needs.
+# The same as pictures. Without axes, `graph.plot()` makes a figure as large as the graph needs.
 fig, axes = plt.subplots(1, 2, figsize=(6.4, 4.0), layout="constrained")
 for ax, (last, graph) in zip(axes, graphs.items(), strict=True):
     graph.plot(ax, names)

@@ -15,8 +15,9 @@ from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequen
 from marginlens.data.text_windows import text_windows
 from marginlens.graphs import graphs_of_edges, priority_graphs
 from marginlens.graphs.export import to_networkx
+from marginlens.graphs.picture import Kind, Lettering, layered_layout
 from marginlens.graphs.priority import reduced_order
-from marginlens.plotting.graphs import Kind, Lettering, draw_graphs, layered_layout
+from marginlens.plotting.graphs import draw_graphs
 from tolerances import ROUNDING
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
@@ -140,3 +141,16 @@ def test_no_text_lies_over_another_or_leaves_the_picture(graphs, names):
     for ax in fig.axes:
         for patch in ax.patches:
             assert patch.get_window_extent(renderer).y0 >= legend.y1 or not isinstance(patch, FancyBboxPatch)
+
+
+@pytest.mark.parametrize("seed", [11, 12])
+def test_a_graph_of_many_components_is_drawn_as_a_graph_with_every_token(seed):
+    rng = np.random.default_rng(seed)
+    heads = np.arange(1, 40)
+    graph = graphs_of_edges(np.zeros_like(heads), heads, heads + rng.integers(1, 6, len(heads)), 100)[0]
+    assert graph.n_components > 30
+    ax = graph.plot(names=[f"w{token}" for token in range(100)])
+    assert {text.get_text() for text in ax.texts} - {"›"} == {f"w{token}" for token in graph.nodes}
+    assert any(isinstance(patch, FancyBboxPatch) for patch in ax.patches)
+    bars = graph.plot_component_sizes()
+    assert bars.get_xlabel() == "tokens"

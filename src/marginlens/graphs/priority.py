@@ -16,12 +16,10 @@ from marginlens.papers import implements
 from marginlens.result import Displayed, Result, Tabular, drawn, table
 from marginlens.result.drawing import NothingToDraw, draw_bars
 from marginlens.result.notebook import Headline
-from marginlens.result.palette import GLOBAL, LOCAL, PATH
 from marginlens.typing import Axes, BoolArray, IntArray
 
 MAX_TOKENS = 2**21 - 1  # beyond, the number of an edge (last token, label, token) has more than 64 bits
 _PAIRS_PER_COMPONENT = 4  # strict pairs from which on it pays to look for implied ones
-_MAX_DRAWN_COMPONENTS = 20  # of a graph that `plot` draws as one; of more it draws their sizes
 _MAX_NAMED = 4  # tokens of a component that a box names
 _MAX_COUNT_TABLE = 50_000_000  # up to so many possible edges, counting them in a table is quicker than sorting
 
@@ -108,39 +106,31 @@ class PriorityGraph(Displayed, Tabular):
         ends = self.component_of[np.searchsorted(self.nodes, self.edges)]
         return ends[:, 0] == ends[:, 1]
 
+    def plot(self, ax: Axes | None = None, names: Any = None) -> Axes:
+        """Draw the graph, highest priority on top: boxes of tokens of equal priority, and arrows to strictly lower ones.
+
+        Args:
+            ax: axes to draw on; by default those of a new figure that is as large as the graph needs.
+            names: what to call each token, by id: a list or a dictionary. Ids by default.
+        """
+        from marginlens.graphs.picture import draw_graph
+
+        if not len(self.nodes):
+            return self.plot_component_sizes(ax)
+        return draw_graph(self, ax, names)
+
     @drawn
-    def plot(self, ax: Axes, names: Sequence[str] | None = None) -> None:
-        """Draw the tokens level by level, highest priority on top, with strict edges as arrows; tokens of one component side by side in
-        one box. `marginlens.plotting.draw_graphs` draws larger pictures of many tokens. Returns the axes.
+    def plot_component_sizes(self, ax: Axes, names: Sequence[str] | None = None) -> None:
+        """Draw how many tokens each component has, as bars, highest priority first.
 
         Args:
             names: (n_vocabulary,) what the tokens are called; their ids by default.
         """
-        if self.n_components > _MAX_DRAWN_COMPONENTS:
-            sizes = [len(members) for members in self.components]
-            labels = [f"{part}: {_shown(members, names)}" for part, members in enumerate(self.components)]
-            draw_bars(ax, labels, sizes, "tokens", ylabel="component, highest priority first")
-            return
         if not len(self.nodes):
             raise NothingToDraw("The graph has no tokens.")
-        levels = component_levels(self)
-        places = {}
-        for level in range(int(levels.max()) + 1):
-            parts = np.flatnonzero(levels == level)
-            for k, part in enumerate(parts.tolist()):
-                places[part] = (k - 0.5 * (len(parts) - 1), -level)
-        box = {"boxstyle": "round,pad=0.3", "facecolor": "none"}
-        for upper, lower in np.argwhere(reduced_order(self)).tolist():
-            arrow = {"arrowstyle": "-|>", "color": PATH, "shrinkA": 13, "shrinkB": 13}
-            ax.annotate("", xy=places[lower], xytext=places[upper], arrowprops=arrow)
-        for part, members in enumerate(self.components):
-            look = {**box, "edgecolor": LOCAL if len(members) == 1 else GLOBAL}
-            ax.text(*places[part], _shown(members, names), ha="center", va="center", bbox=look)
-        x, y = np.array(list(places.values())).T
-        ax.set(xlim=(x.min() - 0.7, x.max() + 0.7), ylim=(y.min() - 0.6, y.max() + 0.6), xticks=[], yticks=[])
-        ax.grid(visible=False)
-        last = self.last if names is None else names[self.last]
-        ax.set(xlabel=f"tokens after {last}; boxes of several are equal", ylabel="priority, highest on top")
+        sizes = [len(members) for members in self.components]
+        labels = [f"{part}: {_shown(members, names)}" for part, members in enumerate(self.components)]
+        draw_bars(ax, labels, sizes, "tokens", ylabel="component, highest priority first")
 
     def to_dict(self) -> dict[str, Any]:
         """The graph in types that `json.dumps` takes."""

@@ -1,337 +1,36 @@
-"""Priority graphs as pictures: a layered layout of components in boxes, priority downward, and its drawing by matplotlib.
-
-Graph libraries place nodes without a size; here a row is as wide as its names, and long rows and many equal neighbours share boxes.
-"""
+"""Priority graphs side by side in one figure, with a legend."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
-from itertools import pairwise
-from typing import Any, NamedTuple
-from unicodedata import east_asian_width
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
-from matplotlib.path import Path
+from matplotlib.patches import Patch
 
 from marginlens.errors import reject
-from marginlens.graphs.priority import PriorityGraph, component_levels, reduced_order
+from marginlens.graphs.picture import (
+    GREY,
+    LETTERING,
+    MARGIN,
+    MARK,
+    MIN_WIDTH,
+    TEXT,
+    Kind,
+    draw_layout,
+    layered_layout,
+    names_of,
+)
+from marginlens.graphs.priority import PriorityGraph
 from marginlens.plotting.style import house_style
 from marginlens.result.palette import ACCENTS, INK, LOCAL, NEITHER, PATH, TINTS
-from marginlens.typing import FloatArray
 
-MIN_ALIKE = 5  # so many single tokens above and below the same parts share a box
-MIN_CHAIN = 3  # so many single tokens one below the other share a box
-_N_SWEEPS = 8  # rounds of ordering a row by its neighbours
-
-# Inches.
-_PADDING, _LINE, _HEADING = 0.09, 0.32, 0.24  # around the names of a box, a line of names, the words above them
-_CHAIN_SIGN = 0.2  # between the names of a chain
-_BOX_GAP, _ROW_GAP, _PASSAGE = (
-    0.22,
-    0.55,
-    0.12,
-)  # between boxes, between rows, and what an arrow takes of a row that it passes
-_LIST_ASPECT = 3.0  # how much wider than high a box of many names is, about
-_RING_PADDING, _RING_GAP = 0.15, 0.375  # around the names of a ring, and between two names side by side in it
-_RINGS = {
-    2: (0.5, 2.0),
-    3: (0.62, 1.73),
-    4: (0.7, 1.0),
-    5: (0.8, 1.17),
-    6: (0.9, 1.73),
-}  # radius; distance of neighbours over it
-_ACROSS = 15.5  # at which panels go to a second row
-_ABOVE_PANEL, _MARGIN = 0.85, 0.36  # above each panel, and around it
-
-_MARK, _GREY = "#F7E3B5", "#F4F5F6"  # the last token itself; tokens that share a box without being equal
-_TEXT = 13.0  # points
-
-
-# ---- layout
-
-
-class Kind(Enum):
-    """What a box of the picture holds."""
-
-    SINGLE = "one token"
-    EQUAL = "a component of several tokens"
-    ALIKE = "single tokens that stand above and below the same parts, and are not compared with each other"
-    CHAIN = "single tokens, each above the next"
-
-
-class Lettering(NamedTuple):
-    """How wide names are, in inches, and how long they may get: a name of n letters takes max(min_width, padding + n · letter).
-
-    Longer names than `max_letters` are cut; a component of up to six names of `max_ring_letters` shows its edges; a row of boxes, and a
-    line of names, is broken at `max_width`.
-    """
-
-    letter: float
-    padding: float
-    min_width: float
-    max_letters: int
-    max_ring_letters: int
-    max_width: float
-
-    def width(self, name: str) -> float:
-        """Inches of a name with what surrounds it; Chinese, Japanese and Korean letters count twice."""
-        letters = sum(2 if east_asian_width(letter) in "WF" else 1 for letter in name)
-        return max(self.min_width, self.padding + self.letter * letters)
-
-    def shortened(self, name: str) -> str:
-        """The name as it is shown."""
-        return name if len(name) <= self.max_letters else name[: self.max_letters - 1] + "…"
-
-
-@dataclass(eq=False)
-class Box:
-    """One part of the picture, in inches, y downward: its tokens, its size and its middle.
-
-    `offsets` (n_tokens, 2) are the middles of its names relative to its own. `is_ring` says that they stand on a ring, with the edges
-    among them shown; any other component of several tokens has a heading above its names.
-    """
-
-    kind: Kind
-    tokens: list[int]
-    level: int = 0
-    width: float = 0.0
-    height: float = 0.0
-    x: float = 0.0
-    y: float = 0.0
-    row: int = 0
-    is_ring: bool = False
-    offsets: FloatArray | None = None
-
-    @property
-    def has_heading(self) -> bool:
-        """Whether words stand above the names."""
-        return self.kind is Kind.EQUAL and not self.is_ring
-
-    @property
-    def centres(self) -> dict[int, FloatArray]:
-        """Token → (2,) the middle of its name in the picture."""
-        return dict(zip(self.tokens, np.array([self.x, self.y]) + self.offsets, strict=True))
-
-    @property
-    def corner(self) -> tuple[float, float]:
-        """Its left and upper end."""
-        return self.x - 0.5 * self.width, self.y - 0.5 * self.height
-
-
-class Layout(NamedTuple):
-    """A placed graph, in inches: boxes; arrows as points from the lower edge of a box to the upper edge of another; arrows inside boxes
-    of equal tokens; and texts (x, y, text), the names of tokens and the signs between those of a chain.
-    """
-
-    width: float
-    height: float
-    boxes: list[Box]
-    arrows: list[list[tuple[float, float]]]
-    inner_arrows: list[list[tuple[float, float]]]
-    texts: list[tuple[float, float, str]]
-
-
-def layered_layout(graph: PriorityGraph, names: Mapping[int, str], lettering: Lettering) -> Layout:
-    """Place the boxes of a graph, the names in them and the arrows between them: one row, or more, for each level of priority."""
-    boxes, edges = _boxes(graph)
-    shown = {token: lettering.shortened(names[token]) for box in boxes for token in box.tokens}
-    widths = {token: lettering.width(name) for token, name in shown.items()}
-    for box in boxes:
-        longest = max(len(shown[token]) for token in box.tokens)
-        box.is_ring = box.kind is Kind.EQUAL and len(box.tokens) in _RINGS and longest <= lettering.max_ring_letters
-        (_place_ring if box.is_ring else _place_list)(
-            box, np.array([widths[t] for t in box.tokens]), lettering.max_width
-        )
-    rows = _rows(boxes, lettering.max_width)
-    routes = _routes(boxes, edges, rows)
-    _order(rows, routes)
-    everything = [box for row in rows for box in row]
-    left = min((box.corner[0] for box in everything), default=0.0)
-    right = max((box.corner[0] + box.width for box in everything), default=0.0)
-    top, floors = 0.0, []
-    for row in rows:
-        tallest = max(box.height for box in row)
-        for box in row:
-            box.x -= left
-            box.height = box.height or tallest  # an arrow passes the whole row
-            box.y = top + 0.5 * box.height
-        floors.append(top + tallest)
-        top += tallest + _ROW_GAP
-    inner, texts = [], []
-    for box in boxes:
-        centres = box.centres
-        texts += [(x, y, shown[token]) for token, (x, y) in centres.items()]
-        if box.kind is Kind.CHAIN:
-            texts += [(centres[t][0] + 0.5 * (widths[t] + _CHAIN_SIGN), centres[t][1], "›") for t in box.tokens[:-1]]
-        for i, j in graph.edges[np.isin(graph.edges, box.tokens).all(axis=1)].tolist() if box.is_ring else ():
-            sizes = [np.array([widths[token] - 0.5 * lettering.padding, _LINE]) for token in (i, j)]
-            inner.append(_between(centres[i], centres[j], *sizes))
-    arrows = [_points(route, floors[route[0].row]) for route in routes]
-    return Layout(right - left, top - _ROW_GAP, boxes, arrows, inner, texts)
-
-
-def _boxes(graph: PriorityGraph) -> tuple[list[Box], set[tuple[int, int]]]:
-    """The boxes, and the pairs of their indices between which an arrow goes."""
-    order, levels = reduced_order(graph), component_levels(graph)
-    parts = [part.tolist() for part in graph.components]
-    groups: dict[bytes | int, list[int]] = defaultdict(list)  # single tokens with the same neighbours
-    for part, members in enumerate(parts):
-        groups[order[part].tobytes() + order[:, part].tobytes() if len(members) == 1 else part].append(part)
-    shared = [[part] for group in groups.values() if len(group) < MIN_ALIKE for part in group]
-    boxes: list[Box] = []
-    owner: dict[int, int] = {}
-    for group in sorted(shared + [group for group in groups.values() if len(group) >= MIN_ALIKE]):
-        kind = Kind.EQUAL if len(parts[group[0]]) > 1 else Kind.SINGLE if len(group) == 1 else Kind.ALIKE
-        owner |= dict.fromkeys(group, len(boxes))
-        boxes.append(Box(kind, [token for part in group for token in parts[part]], int(levels[group[0]])))
-    return _chained(boxes, {(owner[i], owner[j]) for i, j in np.argwhere(order).tolist()})
-
-
-def _chained(boxes: list[Box], edges: set[tuple[int, int]]) -> tuple[list[Box], set[tuple[int, int]]]:
-    """The same with long runs of single tokens, each the only neighbour of the next, in one box."""
-    above, below = defaultdict(list), defaultdict(list)
-    for i, j in edges:
-        above[j].append(i)
-        below[i].append(j)
-    following = {
-        i: j
-        for i, (j, *others) in below.items()
-        if not others and len(above[j]) == 1 and boxes[i].kind is boxes[j].kind is Kind.SINGLE
-    }
-    owner = list(range(len(boxes)))
-    for first in set(following) - set(following.values()):
-        run = [first]
-        while run[-1] in following:
-            run.append(following[run[-1]])
-        if len(run) >= MIN_CHAIN and len(boxes) > MIN_CHAIN + 1:
-            boxes[first] = Box(Kind.CHAIN, [boxes[k].tokens[0] for k in run], boxes[first].level)
-            for k in run:
-                owner[k] = first
-    index = {box: k for k, box in enumerate(sorted(set(owner)))}
-    merged = {(index[owner[i]], index[owner[j]]) for i, j in edges if owner[i] != owner[j]}
-    return [boxes[k] for k in index], merged
-
-
-def _place_ring(box: Box, widths: FloatArray, max_width: float) -> None:
-    """The names of a small component around its middle: no two overlap."""
-    n, widest = len(widths), float(widths.max())
-    radius, spacing = _RINGS[n]
-    angle = np.pi * (1.0 if n == 2 else -0.5) + 2.0 * np.pi * np.arange(n) / n
-    offsets = np.column_stack([max(radius, (widest + _RING_GAP) / spacing) * np.cos(angle), radius * np.sin(angle)])
-    box.offsets = offsets - 0.5 * (offsets.min(axis=0) + offsets.max(axis=0))
-    width, height = np.ptp(offsets, axis=0)
-    box.width, box.height = width + widest + 2.0 * _RING_PADDING, height + _LINE + 2.0 * _RING_PADDING
-
-
-def _place_list(box: Box, widths: FloatArray, max_width: float) -> None:
-    """Names in lines of about the same length, below the heading of a component."""
-    sign = _CHAIN_SIGN if box.kind is Kind.CHAIN else 0.0
-    widths, limit = widths + sign, max_width - 2.0 * _PADDING
-    total = float(widths.sum())
-    target = total / max(1, round(total / min(max(float(np.sqrt(_LIST_ASPECT * total * _LINE)), *widths), limit)))
-    lines: list[list[int]] = [[]]
-    passed = filled = 0.0
-    for k, width in enumerate(widths.tolist()):
-        if lines[-1] and (passed + 0.5 * width > target * len(lines) + 1e-9 or filled + width > limit):
-            lines.append([])
-            filled = 0.0
-        lines[-1].append(k)
-        filled, passed = filled + width, passed + width
-    heading = _HEADING if box.has_heading else 0.0
-    box.width = max(float(np.sum(widths[line])) for line in lines) + 2.0 * _PADDING
-    box.height = _LINE * len(lines) + heading + 2.0 * _PADDING
-    box.offsets = np.empty((len(widths), 2))
-    for k, line in enumerate(lines):
-        middles = np.cumsum(widths[line]) - 0.5 * (widths[line] + sign)
-        box.offsets[line, 0] = _PADDING - 0.5 * box.width + middles
-        box.offsets[line, 1] = _PADDING - 0.5 * box.height + heading + (k + 0.5) * _LINE
-
-
-def _rows(boxes: list[Box], max_width: float) -> list[list[Box]]:
-    """One row for each level, two or more where the boxes of a level are too wide together."""
-    rows: list[list[Box]] = []
-    for level in sorted({box.level for box in boxes}):
-        filled = np.inf
-        for box in (box for box in boxes if box.level == level):
-            if filled + box.width > max_width:
-                rows.append([])
-                filled = 0.0
-            box.row, filled = len(rows) - 1, filled + box.width + _BOX_GAP
-            rows[-1].append(box)
-    return rows
-
-
-def _routes(boxes: list[Box], edges: set[tuple[int, int]], rows: list[list[Box]]) -> list[list[Box]]:
-    """The boxes that each arrow touches: its ends, and a narrow passage in every row between, which arrows from one box share."""
-    routes = []
-    passages: dict[tuple[int, int], Box] = {}
-    for i, j in sorted(edges):
-        between = range(boxes[i].row + 1, boxes[j].row)
-        for row in between:
-            if (i, row) not in passages:
-                passages[i, row] = Box(Kind.SINGLE, [], width=_PASSAGE, row=row)
-                rows[row].append(passages[i, row])
-        routes.append([boxes[i], *(passages[i, row] for row in between), boxes[j]])
-    return routes
-
-
-def _order(rows: list[list[Box]], routes: list[list[Box]]) -> None:
-    """Order every row by the mean place of what it is linked to, down and up in turn, with boxes side by side around a common middle."""
-    upper, lower = defaultdict(list), defaultdict(list)
-    for above, below in dict.fromkeys(pair for route in routes for pair in pairwise(route)):
-        upper[below].append(above)
-        lower[above].append(below)
-    for sweep in range(-1, _N_SWEEPS):
-        neighbours = lower if sweep % 2 else upper
-        for row in rows if sweep >= 0 else ():
-            means = {box: float(np.mean([other.x for other in neighbours[box] or [box]])) for box in row}
-            row.sort(key=means.__getitem__)
-        for row in rows:
-            ends = np.cumsum([box.width + _BOX_GAP for box in row]) - _BOX_GAP
-            for box, end in zip(row, ends.tolist(), strict=True):
-                box.x = end - 0.5 * box.width - 0.5 * float(ends[-1])
-
-
-def _points(route: list[Box], floor: float) -> list[tuple[float, float]]:
-    """Down from the first box past the `floor` of its row, through the passages, to the last; ends as nearly in line as boxes allow."""
-    first, last = route[0], route[-1]
-    start = _nearest(first, route[1].x)
-    points = [(start, first.y + 0.5 * first.height)]
-    if points[0][1] < floor:
-        points.append((start, floor))
-    for passage in route[1:-1]:
-        points += [(passage.x, passage.corner[1]), (passage.x, passage.corner[1] + passage.height)]
-    return [*points, (_nearest(last, points[-1][0]), last.corner[1])]
-
-
-def _nearest(box: Box, x: float) -> float:
-    """The point of a box's edge that is nearest to x, a little inside its corners."""
-    reach = max(0.5 * box.width - 0.15, 0.0)
-    return float(np.clip(x, box.x - reach, box.x + reach))
-
-
-def _between(
-    first: FloatArray, second: FloatArray, first_size: FloatArray, second_size: FloatArray
-) -> list[tuple[float, float]]:
-    """Two points where the line between the middles of two names leaves the rectangle of each."""
-    step = second - first
-    with np.errstate(divide="ignore"):
-        shares = [min(float(np.min(0.5 * size / np.abs(step))), 0.45) for size in (first_size, second_size)]
-    return [tuple(first + shares[0] * step), tuple(second - shares[1] * step)]
-
-
-# ---- drawing
-
-_LETTERING = Lettering(letter=0.125, padding=0.09, min_width=0.34, max_letters=12, max_ring_letters=4, max_width=6.0)
+_ACROSS = 15.5  # inches at which panels go to a second row
+_ABOVE_PANEL = 0.85  # inches
 
 
 def draw_graphs(
@@ -360,7 +59,7 @@ def draw_graphs(
     if headings is not None and len(headings) != len(chosen):
         raise reject("headings", f"one for each of {len(chosen)} graphs", len(headings))
     headings = headings or [""] * len(chosen)
-    panels = [_Panel(graph, _names(graph, names), heading) for graph, heading in zip(chosen, headings, strict=True)]
+    panels = [_Panel(graph, names_of(graph, names), heading) for graph, heading in zip(chosen, headings, strict=True)]
     rows: list[list[_Panel]] = []
     filled = np.inf
     for panel in panels:
@@ -369,13 +68,13 @@ def draw_graphs(
             filled = 0.0
         rows[-1].append(panel)
         filled += panel.width
-    width = max(0.1 * len(title) + 2.0 * _MARGIN, *(sum(panel.width for panel in row) for row in rows))
-    heights = [max(panel.height for panel in row) + _ABOVE_PANEL + _MARGIN for row in rows]
+    width = max(0.1 * len(title) + 2.0 * MARGIN, *(sum(panel.width for panel in row) for row in rows))
+    heights = [max(panel.height for panel in row) + _ABOVE_PANEL + MARGIN for row in rows]
     with mpl.rc_context(house_style()):
         fig = Figure(figsize=(width, sum(heights)))
         bottom, head = sum(heights) + _legend(fig, panels), 0.4 if title else 0.0
         fig.set_size_inches(width, bottom + head)
-        fig.text(0.5, 1.0 - 0.12 / (bottom + head), title, ha="center", va="top", fontsize=_TEXT, parse_math=False)
+        fig.text(0.5, 1.0 - 0.12 / (bottom + head), title, ha="center", va="top", fontsize=TEXT, parse_math=False)
         for row, height in zip(rows, heights, strict=True):
             left = 0.5 * (width - sum(panel.width for panel in row))
             for panel in row:
@@ -389,54 +88,22 @@ class _Panel:
     """One graph with the names of its tokens and their places."""
 
     def __init__(self, graph: PriorityGraph, names: dict[int, str], heading: str) -> None:
-        self.graph, self.last_name = graph, _LETTERING.shortened(names[graph.last])
+        self.graph, self.last_name = graph, LETTERING.shortened(names[graph.last])
         self.heading = heading or f"Last token {self.last_name}"
-        self.layout = layered_layout(graph, names, _LETTERING)
-        self.width = max(self.layout.width, 3.3, 0.13 * len(heading)) + 2.0 * _MARGIN
+        self.layout = layered_layout(graph, names, LETTERING)
+        self.width = max(self.layout.width, MIN_WIDTH, 0.13 * len(heading)) + 2.0 * MARGIN
         self.height = max(self.layout.height, 1.0)  # at least that of the name of its axis
 
     def draw(self, fig: Figure, left: float, top: float) -> None:
         """Draw the panel with its upper left corner at these inches."""
         wide, high = fig.get_size_inches()
         ax = fig.add_axes((left / wide, (top - self.height) / high, self.width / wide, self.height / high))
-        shift = 0.5 * (self.width - self.layout.width)
-        ax.set(xlim=(-shift, self.width - shift), ylim=(self.height, 0.0), xticks=[], yticks=[], frame_on=False)
-        ax.set_ylabel("priority →", loc="top")
-        ax.yaxis.set_label_coords(0.24 / self.width, 1.0)
-        arrow: dict[str, Any] = {"arrowstyle": "-|>", "fill": True, "shrinkA": 0, "shrinkB": 1.5}
-        for points in self.layout.arrows:
-            ax.add_patch(FancyArrowPatch(path=Path(points), mutation_scale=14, color=INK, lw=1.3, zorder=2, **arrow))
-        for points in self.layout.inner_arrows:
-            look: dict[str, Any] = {"mutation_scale": 12, "color": LOCAL, "lw": 1.2, "ls": (0, (3, 2)), "zorder": 4}
-            ax.add_patch(FancyArrowPatch(path=Path(points), **look, **arrow))
-        for box in self.layout.boxes:
-            self._draw_box(ax, box)
-        for x, y, text in self.layout.texts:
-            ax.text(x, y, text, ha="center", va="center_baseline", fontsize=_TEXT, zorder=5, parse_math=False)
+        draw_layout(ax, self.layout, self.graph.last, self.last_name, (self.width, self.height))
         middle, graph = (left + 0.5 * self.width) / wide, self.graph
         fig.text(middle, (top + 0.5) / high, self.heading, ha="center", parse_math=False, fontsize=15)
         counts = ((len(graph.nodes), "token"), (graph.n_components, "component"))
         summary = ", ".join(f"{n} {word}" if n == 1 else f"{n} {word}s" for n, word in counts)
         fig.text(middle, (top + 0.22) / high, summary, ha="center", fontsize=12, color=PATH)
-
-    def _draw_box(self, ax: Axes, box: Box) -> None:
-        """A box, with the last token marked where it is in it."""
-        edge, fill = {Kind.EQUAL: (LOCAL, TINTS[LOCAL]), Kind.SINGLE: (INK, "white")}.get(box.kind, (PATH, _GREY))
-        has_last = self.graph.last in box.tokens
-        if has_last and box.kind is Kind.SINGLE:
-            fill = _MARK
-        look: dict[str, Any] = {"edgecolor": edge, "linewidth": 1.4, "clip_on": False, "zorder": 3}
-        look["linestyle"] = (0, (4, 2)) if box.kind in (Kind.ALIKE, Kind.CHAIN) else "solid"
-        style = "round,pad=0,rounding_size="
-        ax.add_patch(FancyBboxPatch(box.corner, box.width, box.height, f"{style}0.1", facecolor=fill, **look))
-        if box.has_heading:
-            words: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 11, "color": LOCAL, "zorder": 5}
-            ax.text(box.x, box.corner[1] + _PADDING + 0.1, f"↻ {len(box.tokens)} equal", **words)
-        if has_last and box.kind is not Kind.SINGLE:
-            x, y = box.centres[self.graph.last]
-            width = _LETTERING.width(self.last_name) - 0.06
-            mark: dict[str, Any] = {"facecolor": _MARK, "edgecolor": "none", "zorder": 4}
-            ax.add_patch(FancyBboxPatch((x - 0.5 * width, y - 0.14), width, 0.28, f"{style}0.06", **mark))
 
 
 def _legend(fig: Figure, panels: list[_Panel]) -> float:
@@ -452,14 +119,14 @@ def _legend(fig: Figure, panels: list[_Panel]) -> float:
         (has_arrows, arrow),
         (Kind.EQUAL in kinds, Patch(facecolor=TINTS[LOCAL], edgecolor=LOCAL, label="equal priority (≍)")),
         (any(box.is_ring for box in boxes), inner),
-        (Kind.ALIKE in kinds, Patch(facecolor=_GREY, edgecolor=PATH, ls="--", label="single tokens, not compared")),
+        (Kind.ALIKE in kinds, Patch(facecolor=GREY, edgecolor=PATH, ls="--", label="single tokens, not compared")),
         (
             Kind.CHAIN in kinds,
-            Patch(facecolor=_GREY, edgecolor=NEITHER, ls="--", label="single tokens, each above the next"),
+            Patch(facecolor=GREY, edgecolor=NEITHER, ls="--", label="single tokens, each above the next"),
         ),
         (
             any(panel.graph.last in panel.graph.nodes for panel in panels),
-            Patch(facecolor=_MARK, edgecolor=ACCENTS[3], label="the last token itself"),
+            Patch(facecolor=MARK, edgecolor=ACCENTS[3], label="the last token itself"),
         ),
     ]
     signs = [sign for occurs, sign in entries if occurs]
@@ -470,13 +137,3 @@ def _legend(fig: Figure, panels: list[_Panel]) -> float:
             break
         legend.remove()
     return max(0.6, float(size.y1) / fig.dpi + 0.25)
-
-
-def _names(graph: PriorityGraph, names: Any) -> dict[int, str]:
-    named = {}
-    for token in {*graph.nodes.tolist(), graph.last}:
-        try:
-            named[token] = str(token) if names is None else str(names[token])
-        except (IndexError, KeyError, TypeError) as problem:
-            raise reject("names", "a name for each token of the graphs", f"none for token {token}") from problem
-    return named

@@ -252,7 +252,7 @@ def graph_drawing(preferences: PreferenceGraph) -> dict[str, Any]:
         size: width and height. boxes: left, top, width, height, kind and whether words stand above its names. arrows, inner: points
         x, y, x, y, …; inner are those inside a cycle. names: x and y of the middle, and the text.
     """
-    from marginlens.plotting.graphs import Lettering, layered_layout
+    from marginlens.graphs.picture import Lettering, layered_layout
 
     lettering = Lettering(7.5 / _INCH, 16.0 / _INCH, 0.0, max_letters=16, max_ring_letters=16, max_width=500.0 / _INCH)
     layout = layered_layout(preferences.graph, dict(enumerate(preferences.names)), lettering)
