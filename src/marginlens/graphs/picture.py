@@ -44,7 +44,7 @@ _RINGS = {
 
 ABOVE, MARGIN, MIN_WIDTH = 0.6, 0.36, 3.3  # above a graph, around it, and at least its own, for its title
 
-MARK, GREY = "#F7E3B5", "#F4F5F6"  # the last token itself; tokens that share a box without being equal
+MARK, GREY = "#F7E3B5", "#E9EBED"  # the last token itself; tokens that share a box without being equal
 TEXT = 13.0  # points
 
 
