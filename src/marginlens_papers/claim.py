@@ -108,10 +108,18 @@ class Finding:
 
 
 class Run(NamedTuple):
-    """A descent that a claim follows to its limit: what is trained, in the words of `ImplicitBias.variable`, and by which optimizer."""
+    """A descent that a claim follows to its limit.
+
+    Attributes:
+        variable: what is trained, in the words of `ImplicitBias.variable`. optimizer: by which optimizer.
+        eta_gamma: the largest ηγ of its constant steps, γ being the best margin in their norm; None if steps fall or are Euclidean.
+        widths: the smallest and the largest width, if factors are trained.
+    """
 
     variable: str
     optimizer: Any
+    eta_gamma: float | None = None
+    widths: tuple[int, int] | None = None
 
 
 class Claim(ABC):

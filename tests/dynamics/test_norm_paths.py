@@ -6,6 +6,7 @@ from scipy.optimize import minimize
 
 import marginlens as ml
 from marginlens.dynamics.paths.general import PROJECTIONS, GeneralSearch
+from marginlens.losses.margin import Loss
 from marginlens.optimizers import PowerDecay
 from plain_norms import Weighted
 from refusals import refused
@@ -122,3 +123,35 @@ def test_a_norm_of_ones_own_and_where_other_norms_are_refused():
         ml.path(problem(), [1.0], norm=ml.Spectral())
     with refused("region"):
         ml.path(problem(), [1.0], norm=ml.L1(), region=ml.Cone(np.ones(5), 0.5, 0.1))
+
+
+class Between(Loss):
+    """(u - .1)², whose least value lies between the scores of tokens."""
+
+    def value(self, u):
+        return (np.asarray(u, dtype=float) - 0.1) ** 2
+
+    def derivative(self, u):
+        return 2.0 * (np.asarray(u, dtype=float) - 0.1)
+
+    def log_abs_derivative(self, u):
+        with np.errstate(divide="ignore"):
+            return np.log(2.0 * np.abs(np.asarray(u, dtype=float) - 0.1))
+
+
+@pytest.mark.parametrize("norm", [ml.L1(), ml.LInf()], ids=repr)
+def test_a_path_to_a_mixture_has_the_least_risk(norm):
+    rng = np.random.default_rng(41)
+    risk = ml.AttentionRisk(
+        ml.TokenDataset(rng.normal(size=(3, 3, 4)), [1.0, -1.0, 1.0]), rng.normal(size=4), Between()
+    )
+    radius = 0.3
+    path = ml.path(risk, [radius], norm=norm, restarts=1)
+    assert path.trusted.all()
+    assert float(risk.excess(path.points[0], risk.best_tokens()).sign) < 0.0
+
+    def height(z):
+        return float(risk.value(radius * z / max(norm.value(z), 1.0)))
+
+    own = min(minimize(height, z, method="Nelder-Mead", options={"xatol": 1e-9}).fun for z in rng.normal(size=(3, 4)))
+    assert float(risk.value(path.points[0])) <= own + SAME_HEIGHT

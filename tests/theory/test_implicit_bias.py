@@ -9,6 +9,7 @@ import pytest
 import marginlens as ml
 from marginlens.optimizers import Blockwise, PowerDecay
 from marginlens.theory import implicit_bias
+from marginlens.theory.implicit_bias import LARGEST_GAIN
 from marginlens_papers.claims.catalogue import claims
 from refusals import refused
 from tolerances import SVM_ORACLE
@@ -37,7 +38,7 @@ ON_VECTORS = {
 
 ON_MATRICES = {
     ml.GradientDescent(0.1): ml.Frobenius(),
-    ml.SignDescent(0.1): ml.LInf(),
+    ml.SignDescent(0.02): ml.LInf(),
     ml.Muon(0.01): ml.Spectral(),
     ml.Muon(PowerDecay(2.0, 0.5)): ml.Spectral(),
     ml.Muon(0.1, momentum=0.0, nesterov=False): ml.Spectral(),
@@ -112,7 +113,7 @@ def test_what_is_proved_and_what_is_only_seen():
         assert text.index("Proved by") < text.index("Of linear models")
     for of, optimizer in ((on_w, ml.GradientDescent(0.1)), (risk.as_factors(queries, 2), ml.GradientDescent(0.1))):
         account = str(ml.predict(of, optimizer=optimizer))
-        assert "Proved by D" in account
+        assert re.search(r"[Pp]roved by D", account)
         assert "No theorem is known" not in account
 
 
@@ -139,12 +140,14 @@ def test_a_memory_must_fade_faster_than_gradients_fall(name):
     solution = implicit_bias(make(PowerDecay(1.0, 0.5)), risk).solution
     critical = rate / float(solution.margin)
     below, above = implicit_bias(make(0.99 * critical), risk), implicit_bias(make(1.01 * critical), risk)
-    assert below.norm == (ml.Spectral() if name == "muon" else getattr(make(1.0), "norm", ml.LInf()))
-    assert all(below.conditions)
+    own = ml.Spectral() if name == "muon" else getattr(make(1.0), "norm", ml.LInf())
+    assert below.norm == (own if name == "normalised" or 0.99 * rate <= LARGEST_GAIN else None)
+    assert all(check for check in below.conditions if check.name != "length of steps")
     assert above.norm is above.direction is None
     assert float(above.solution.margin) == pytest.approx(float(solution.margin), rel=1e-9)
     assert above.proved_of_linear_models == ()
-    (failed,) = (check for check in above.conditions if not check)
+    (failed,) = (check for check in above.conditions if check.name == "memory")
+    assert not failed
     assert failed.numbers["ratio"] == pytest.approx(1.01, rel=1e-6)
     assert failed.sentence in str(above)
     assert "is not known" in str(above)
@@ -161,7 +164,8 @@ def test_adam_asks_for_a_first_memory_that_is_no_longer_than_the_second():
     for first, second, known in ((0.5, 0.5, True), (0.51, 0.5, False), (0.99, 0.5, False), (0.0, 0.0, True)):
         bias = implicit_bias(ml.Adam(1e-3, (first, second)), risk)
         assert (bias.norm == ml.LInf()) is known
-        assert bool(bias.conditions[0]) is known
+        (order,) = (check for check in bias.conditions if check.name == "β₁ ≤ β₂")
+        assert bool(order) is known
     assert implicit_bias(ml.Adam(PowerDecay(0.1, 0.5), (0.99, 0.5)), risk).norm is None
 
 
@@ -244,6 +248,22 @@ def account(risk, optimizer):
     return f"{prediction.why} {prediction.bias or ''}"
 
 
+def covers(run, rule, risk):
+    """Whether steps and widths are within those of a claim's run; the best margin is solved for again."""
+    if run.widths is not None and not run.widths[0] <= risk.width <= run.widths[1]:
+        return False
+    if run.eta_gamma is None:
+        return True
+    norm = getattr(rule, "norm", ml.LInf() if isinstance(rule, ml.Adam) else ml.L2())
+    if isinstance(risk, ml.NextTokenRisk):
+        norm = ml.Frobenius() if isinstance(norm, ml.L2) else norm
+        margin = ml.graph_svm(risk.data, norm=norm).margin
+    else:
+        margin = implicit_bias(ml.SteepestDescent(norm, 1e-3), risk).solution.margin
+    size = rule.size(0) if callable(rule.size) else rule.size
+    return size * float(margin) <= run.eta_gamma
+
+
 @pytest.mark.parametrize("variable", problems())
 def test_every_claim_that_a_sentence_cites_ran_that_optimizer(variable):
     """And whatever a claim declares is cited."""
@@ -264,7 +284,7 @@ def test_every_claim_that_a_sentence_cites_ran_that_optimizer(variable):
                 each.id
                 for each in claims()
                 for run in each.runs
-                if run.variable == variable and settings(run.optimizer) == settings(rule)
+                if run.variable == variable and settings(run.optimizer) == settings(rule) and covers(run, rule, risk)
             }
             assert names == ran, f"{rule!r} on {variable}"
     assert cited
@@ -276,7 +296,8 @@ def test_other_optimizers_on_next_tokens_get_a_reason_of_their_own(kind):
     data = sequences(kind)
     for optimizer, norm in (
         (ml.Muon(1e-3), ml.Spectral()),
-        (ml.SignDescent(0.1), ml.LInf()),
+        (ml.SignDescent(0.05), ml.LInf()),
+        (ml.SignDescent(0.1), None),
         (ml.Adam(1e-3, (0.5, 0.5)), ml.LInf()),
         (ml.Muon(10.0), None),
         (ml.Adam(0.1), None),
@@ -434,3 +455,99 @@ def test_runs_on_single_inputs_end_where_the_condition_says():
         )
     assert shares[0.9].min() > 0.9
     assert shares[0.0].max() < 0.7
+
+
+@pytest.mark.statement("X N1", "X N6")
+def test_long_constant_steps_leave_the_norm_open_but_not_in_euclidean_norms():
+    """A step of ηγ = .05 is within the condition, one of ten times that is not, and longer runs do stay short of the margin."""
+    data, v = ml.data.sphere_tokens(1, 5, 4, 24, 17)
+    risk = ml.AttentionRisk(data[0], v[0])
+    on_w = risk.as_matrix(np.random.default_rng(18).normal(size=(5, 3)))
+    for norm, of in ((ml.L1(), risk), (ml.Lp(3.0), risk), (ml.Spectral(), on_w), (ml.LInf(), on_w)):
+        margin = float(implicit_bias(ml.SteepestDescent(norm, PowerDecay(1.0)), of).solution.margin)
+        for gain, momentum in ((0.05, 0.0), (0.5, 0.0), (0.05, 0.5), (0.5, 0.5)):
+            bias = implicit_bias(ml.SteepestDescent(norm, gain / margin, momentum), of)
+            (check,) = (check for check in bias.conditions if check.name == "length of steps")
+            assert check.numbers["eta_gamma"] == pytest.approx(gain, rel=1e-6)
+            assert bool(check) is (gain < LARGEST_GAIN)
+            assert (bias.norm == norm) is bool(check)
+            assert check.sentence in str(bias)
+        assert implicit_bias(ml.SteepestDescent(norm, PowerDecay(5.0 / margin)), of).norm == norm
+    for rule in (ml.NormalizedGD(50.0), ml.SteepestDescent(ml.L2(), 50.0), ml.MirrorDescent(3.0, 50.0)):
+        assert "length of steps" not in [check.name for check in implicit_bias(rule, risk).conditions]
+
+    def share(gain):
+        rule = ml.SignDescent(gain / float(implicit_bias(ml.SignDescent(1e-3), risk).solution.margin))
+        run = ml.descend(risk, optimizer=rule, n_steps=4000)
+        solution = implicit_bias(rule, risk, selected=run.selected).solution
+        rows = risk.margin_rows(run.selected).rows
+        return np.min(rows @ run.final) / ml.LInf().value(run.final) / float(solution.margin)
+
+    assert share(0.05) > 0.97
+    assert share(3.0) < 0.9
+
+
+def test_a_width_must_hold_the_rank_of_the_margin_solution():
+    data, v = ml.data.sphere_tokens(1, 4, 4, 6, 23)
+    of_p, queries = ml.AttentionRisk(data[0], v[0]), np.random.default_rng(24).normal(size=(4, 5))
+    spectral = Blockwise(ml.Muon(PowerDecay(0.5), 0.0, nesterov=False))
+    for rule, norm in ((ml.NormalizedGD(0.1), ml.Nuclear()), (spectral, ml.Spectral())):
+        W = ml.att_svm(of_p.data, of_p.data.optimal(of_p.head), norm=norm, query=queries).direction
+        singular = np.linalg.svd(W, compute_uv=False)
+        rank = int(np.sum(singular > 1e-3 * singular[0]))
+        for width in (rank - 1, rank, 6):
+            bias = implicit_bias(rule, of_p.as_factors(queries, width))
+            assert bias.norm == (norm if width >= rank else None)
+            assert bias.conditions[-1].numbers == {"width": width, "rank": rank}
+            assert bias.proved == ()
+            assert "Proved by" not in str(bias)
+    # X-N3 ran the spectral steps at one width
+    assert implicit_bias(spectral, of_p.as_factors(queries, 10)).observed == ("X-N3",)
+    assert implicit_bias(spectral, of_p.as_factors(queries, 9)).observed == ()
+
+
+class OwnRisk(ml.AttentionRisk):
+    """A subclass that changes nothing."""
+
+
+def test_a_subclass_has_the_bias_of_its_base_and_copying_none():
+    data, v = ml.data.sphere_tokens(1, 3, 4, 8, 33)
+    rule = ml.GradientDescent(0.1)
+    own = implicit_bias(rule, OwnRisk(data[0], v[0]))
+    assert (own.variable, own.norm) == ("p", ml.L2())
+    assert str(own) == str(implicit_bias(rule, ml.AttentionRisk(data[0], v[0])))
+    copying = ml.risk.CopyRisk.of(data[0], [0, 2, 1])
+    plain = ml.predict(copying, optimizer=rule)
+    assert plain.bias is None
+    assert plain.observed is not None
+    for other in (ml.SignDescent(0.1), ml.Adam(0.01), ml.GradientDescent(0.1, weight_decay=0.1)):
+        prediction = ml.predict(copying, optimizer=other)
+        assert prediction.bias is prediction.observed is None
+        assert type(other).__name__ in prediction.why
+
+
+def test_what_decay_does_is_said_of_starts_outside_of_factors_and_of_classes():
+    risk, queries = problem()
+    decayed = ml.SignDescent(0.05, weight_decay=0.2)
+    text = str(implicit_bias(decayed, risk))
+    assert "weights inside never leave and weights outside approach" in text
+    assert "`path(" in text
+    factors = risk.as_factors(queries, 3)
+    assert "`path(" not in str(implicit_bias(decayed, factors))
+    assert "a ball of its own for each factor" in str(implicit_bias(Blockwise(decayed), factors))
+    for muon in (ml.Muon(0.1, weight_decay=0.1), ml.Muon(0.1)):
+        with pytest.raises(ml.InputError) as refused:
+            ml.predict(risk, optimizer=muon)
+        assert refused.value.argument == "optimizer"
+    assert ml.predict(classes(), optimizer=decayed).bias.note
+    outside = ml.descend(risk, optimizer=decayed, start=np.full(5, 40.0), n_steps=100).final
+    assert 5.0 < np.max(np.abs(outside)) < 40.0  # still outside the ball of radius 5, and nearer
+
+
+def test_schedules_of_plain_steps_are_refused_with_the_name_of_what_takes_them():
+    for rule, name in (
+        (ml.NormalizedGD, r"SteepestDescent\(ml\.L2\(\), size\)"),
+        (ml.GradientDescent, r"MirrorDescent\(2, size\)"),
+    ):
+        with pytest.raises(ml.InputError, match=name):
+            rule(PowerDecay(0.5, 0.5))

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from marginlens.errors import positive_number
+from marginlens.errors import positive_number, reject
 from marginlens.optimizers.compiled import GRADIENT, STEEPEST, Rule
 from marginlens.optimizers.decay import Decaying, as_share, decays, remembers_point, running_sum
 from marginlens.papers import implements
@@ -22,8 +22,11 @@ class _Euclidean(Decaying):
     size: float
     momentum: float = field(default=0.0, kw_only=True)
     batched: ClassVar[bool] = True
+    with_schedule: ClassVar[str]  # which optimizer takes these steps with sizes that are a function of the step
 
     def __post_init__(self) -> None:
+        if callable(self.size) and not isinstance(self.size, type):
+            raise reject("size", "a positive number", repr(self.size), self.with_schedule)
         object.__setattr__(self, "size", positive_number(self.size, "size"))
         object.__setattr__(self, "momentum", as_share(self.momentum, "momentum"))
         self.check_decay()
@@ -43,6 +46,8 @@ class GradientDescent(_Euclidean):
         size: η, positive. momentum: μ, at least 0 and below 1, of the running sum m = μ m + ∇L that takes the gradient's place.
         weight_decay: λ, decoupled as in AdamW; see `marginlens.optimizers.Decaying`.
     """
+
+    with_schedule: ClassVar[str] = "ml.MirrorDescent(2, size) takes such steps with a schedule."
 
     @remembers_point
     def init(self, x0: FloatArray) -> LogScaled | None:
@@ -68,6 +73,7 @@ class NormalizedGD(_Euclidean):
     """
 
     size: float = 1.0
+    with_schedule: ClassVar[str] = "ml.SteepestDescent(ml.L2(), size) takes such steps with a schedule."
 
     @remembers_point
     def init(self, x0: FloatArray) -> LogScaled | None:

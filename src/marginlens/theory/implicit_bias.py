@@ -35,7 +35,7 @@ from marginlens.optimizers import (
 )
 from marginlens.optimizers.schedules import size_at
 from marginlens.papers import implements
-from marginlens.risk import AttentionRisk, FactorRisk, MatrixRisk, MulticlassRisk
+from marginlens.risk import AttentionRisk, CopyRisk, FactorRisk, MatrixRisk, MulticlassRisk
 from marginlens.risk.protocol import starting_points
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm
@@ -75,6 +75,12 @@ BY_DECAY_OF_FACTORS = (
 )
 
 PROVED_BY_F = (L1, L2, LInf, Lp, Spectral, Nuclear)  # entrywise and Schatten norms
+LARGEST_GAIN = (
+    0.1  # ηγ up to which constant steps in a norm came near its margin in almost all runs; no sharp bound is known
+)
+RANK_RTOL = (
+    1e-3  # of the largest singular value, below which one adds no rank: leaving it out costs no more of the margin
+)
 _TINY = 1e-300  # in place of a β₂ of zero
 
 ON_P, ON_W, ON_FACTORS, ON_CLASSES = "p", "W", "W = Q Kᵀ", "W of a linear classifier"
@@ -91,7 +97,9 @@ class ImplicitBias(NamedTuple):
         early_norm: another norm that runs head for long before, where there is one.
         proved: who proves it of this variable, for what; empty where nobody is known to.
         proved_of_linear_models: who proves it of linear models on separable data, for what.
-        observed: ids of the claims of the ledger that ran this optimizer on this variable, with steps of any size.
+        proved_of_paths: who proves it of the regularisation path or of gradient flow, and not of descent.
+        observed: ids of the claims of the ledger that ran this optimizer on this variable: constant steps up to this ηγ, factors of this
+            width.
         selected: (n_inputs,) the tokens of `solution`: those of the start, else those of the highest scores; None where neither is known.
         solution: the margin problem of these tokens in `norm`, or where a condition fails in the norm that its steps are taken in; None
             where no solver takes it.
@@ -106,6 +114,7 @@ class ImplicitBias(NamedTuple):
     early_norm: Norm | None = None
     proved: tuple[str, ...] = ()
     proved_of_linear_models: tuple[str, ...] = ()
+    proved_of_paths: tuple[str, ...] = ()
     observed: tuple[str, ...] = ()
     selected: IntArray | None = None
     solution: MarginSolution | None = None
@@ -153,8 +162,13 @@ class ImplicitBias(NamedTuple):
             seen = "Seen by" if self.proved else f"{on}seen, not proved, by" if on else "Seen, not proved, by"
             sentences.append(f"{seen} {claims}.")
         elif not self.proved and (on or not self.proved_of_linear_models):
-            nobody = "no proof of it is known here, and no claim of the ledger looks at it"
+            nobody = (
+                "no proof of it for descent is known here" if self.proved_of_paths else "no proof of it is known here"
+            )
+            nobody += ", and no claim of the ledger looks at it"
             sentences.append(f"{on}{nobody}." if on else f"{nobody[0].upper()}{nobody[1:]}.")
+        if self.proved_of_paths:
+            sentences.append(f"Not of descent it is proved by {'; and by '.join(self.proved_of_paths)}.")
         if self.proved_of_linear_models:
             proofs = "; and by ".join(self.proved_of_linear_models)
             sentences.append(f"Of linear models on separable data it is proved by {proofs}.")
@@ -188,6 +202,10 @@ def implicit_bias(
 ) -> ImplicitBias | Any:
     """Which norm's margin the runs of an optimizer head for on a risk, who proves it, and the direction for given tokens.
 
+    Constant steps of length η in a norm that is not Euclidean add ηγ to the margin, γ the best margin in that norm, and multiply the weight
+    of a row by about e^-ηγ. Long ones let a single row decide each step, and freeze short of the margin; no sharp bound is known, and
+    `conditions` asks for ηγ ≤ 0.1. Euclidean steps add up and need no such condition.
+
     An optimizer with a memory follows the gradients of now only while its memory fades faster than they fall. Each step of length η adds
     ηγ to the margin, γ the best margin in the optimizer's norm, and divides gradients by e^(ηγ): momentum needs ηγ < log(1/β), Adam
     ηγ < ½ log(1/β₂) and β₁ ≤ β₂. Falling steps meet the first two in the end, constant ones do or do not; where they do not, the
@@ -204,7 +222,8 @@ def implicit_bias(
         that does not say its `norm`.
     """
     rule = as_optimizer(optimizer)
-    if not isinstance(risk, AttentionRisk | MatrixRisk | FactorRisk | MulticlassRisk):
+    known = isinstance(risk, AttentionRisk | MatrixRisk | FactorRisk | MulticlassRisk)
+    if not known or isinstance(risk, CopyRisk):  # of other losses than of a head's outputs nothing is known
         return None
     if not isinstance(risk, MulticlassRisk) and risk.is_batch:
         n: int = len(risk)
@@ -218,9 +237,14 @@ def implicit_bias(
 
 
 def _of_one(rule: Any, risk: Any, start: Any, selected: Any, batch_size: int | None) -> ImplicitBias | None:
-    kinds: dict[Any, str] = {AttentionRisk: ON_P, MatrixRisk: ON_W, MulticlassRisk: ON_CLASSES}
-    variable = kinds.get(type(risk), ON_FACTORS)
-    known = _of_factors(rule) if variable == ON_FACTORS else _bias(rule, risk.shape, variable)
+    kinds: dict[Any, str] = {
+        AttentionRisk: ON_P,
+        MatrixRisk: ON_W,
+        FactorRisk: ON_FACTORS,
+        MulticlassRisk: ON_CLASSES,
+    }
+    variable = next(name for kind, name in kinds.items() if isinstance(risk, kind))
+    known = _of_factors(rule, risk.shape) if variable == ON_FACTORS else _bias(rule, risk.shape, variable)
     if known is None:
         return None
     if variable == ON_P:
@@ -234,7 +258,8 @@ def _of_one(rule: Any, risk: Any, start: Any, selected: Any, batch_size: int | N
         label, more = "X N7", (_covers_inputs(rule, risk.n_inputs, batch_size),)
         by_momentum = (BY_BATCHES,) if known.proved_of_linear_models and getattr(rule, "momentum", 0.0) > 0.0 else ()
         known = known._replace(proved=(), proved_of_linear_models=by_momentum)
-    return _checked(rule, known._replace(selected=tokens), lambda norm: _solve(risk, tokens, norm), more, label)
+    width = risk.width if isinstance(risk, FactorRisk) else None
+    return _checked(rule, known._replace(selected=tokens), lambda norm: _solve(risk, tokens, norm), more, label, width)
 
 
 def _covers_inputs(rule: Any, n_inputs: int, batch_size: int) -> Check:
@@ -274,8 +299,9 @@ def _checked(
     solve: Callable[[Norm], MarginSolution | None],
     more: tuple[Check, ...] = (),
     label: str = "",
+    width: int | None = None,
 ) -> ImplicitBias:
-    """What is known of an optimizer, less what its steps and memory do not allow on this problem."""
+    """What is known of an optimizer, less what its steps, its memory and the width of factors do not allow on this problem."""
     linear = tuple(_covering(proof, rule) for proof in known.proved_of_linear_models)
     proved = known.proved
     if known.variable == ON_CLASSES:  # a linear model itself
@@ -284,10 +310,12 @@ def _checked(
     first = known.early_norm or known.norm
     solution = None if first is None else solve(first)
     conditions = () if first is None else (*_conditions(rule, solution), *more)
+    if first is not None and width is not None:
+        conditions = (*conditions, _holds_rank(width, solution))
     found = known._replace(
         proved=proved,
         proved_of_linear_models=linear,
-        observed=observed_by(rule, known.variable, label),
+        observed=observed_by(rule, known.variable, label, solution=solution, width=width),
         solution=solution,
         conditions=conditions,
     )
@@ -296,7 +324,7 @@ def _checked(
         return found._replace(solution=None if known.norm is None else solve(known.norm), early_norm=early)
     if all(conditions):
         return found
-    return found._replace(norm=None, early_norm=None, proved=(), proved_of_linear_models=())
+    return found._replace(norm=None, early_norm=None, proved=(), proved_of_linear_models=(), proved_of_paths=())
 
 
 # ---- what is known of each optimizer
@@ -307,6 +335,9 @@ def _bias(rule: Any, shape: tuple[int, ...], variable: str = "") -> ImplicitBias
     euclidean, known = L2() if len(shape) == 1 else Frobenius(), partial(ImplicitBias, optimizer_words(rule), variable)
     if isinstance(rule, UnprovedSteps):
         return None
+    norm = rule.norm if kind_of(rule) is SteepestDescent else declared(rule, "norm")
+    if getattr(norm, "needs_matrix", False) and len(shape) != 2:
+        raise reject("optimizer", "one whose norm measures vectors", f"{rule!r}, whose norm measures matrices")
     if getattr(rule, "weight_decay", 0.0) > 0.0:
         return known(None, note=_decay_words(rule, euclidean))
     if isinstance(rule, GradientDescent) and rule.momentum > 0.0:
@@ -323,11 +354,8 @@ def _bias(rule: Any, shape: tuple[int, ...], variable: str = "") -> ImplicitBias
         return known(LInf(), proved_of_linear_models=(BY_F_ADAM, BY_ADAM))
     if isinstance(rule, Adam):
         return known(euclidean, LInf(), proved_of_linear_models=(BY_TWO_FACES,))
-    norm = declared(rule, "norm") if kind_of(rule) is not SteepestDescent else rule.norm
     if norm is None:
         return None
-    if getattr(norm, "needs_matrix", False) and len(shape) != 2:
-        raise reject("optimizer", "one whose norm measures vectors", f"{rule!r}, whose norm measures matrices")
     if kind_of(rule) is not SteepestDescent:
         return known(norm, note=NORM_OF_A_USER)
     if kind_of(norm) not in PROVED_BY_F:
@@ -336,20 +364,21 @@ def _bias(rule: Any, shape: tuple[int, ...], variable: str = "") -> ImplicitBias
     return known(rule.norm, proved_of_linear_models=with_momentum if rule.momentum > 0.0 else (BY_F_1,))
 
 
-def _of_factors(rule: Any) -> ImplicitBias | None:
-    """What is known of training Q and K; the norm is that of W = Q Kᵀ."""
+def _of_factors(rule: Any, shape: tuple[int, ...]) -> ImplicitBias | None:
+    """What is known of training Q and K, points of this shape; the norm is that of W = Q Kᵀ."""
     known = partial(ImplicitBias, optimizer_words(rule), ON_FACTORS)
     inner: Any = rule.optimizer if isinstance(rule, Blockwise) else rule
     if isinstance(inner, UnprovedSteps):
         return None
     if getattr(inner, "weight_decay", 0.0) > 0.0:
         by_gradient = isinstance(inner, GradientDescent)
-        return known(None, note=BY_DECAY_OF_FACTORS if by_gradient else _decay_words(inner, Frobenius()))
+        note = BY_DECAY_OF_FACTORS if by_gradient else _decay_words(inner, Frobenius(), rule)
+        return known(None, note=note)
     steepest_in = kind_of(inner.norm) if isinstance(inner, SteepestDescent) else None
     if isinstance(inner, SteepestDescent | GradientDescent | NormalizedGD) and inner.momentum > 0.0:
         return known(None, note=MEMORY_ON_FACTORS)
     if isinstance(inner, GradientDescent | NormalizedGD) or steepest_in is L2:
-        return known(Nuclear(), proved=(BY_D_FACTORS, BY_FLOW_OF_FACTORS))
+        return known(Nuclear(), proved_of_paths=(BY_D_FACTORS, BY_FLOW_OF_FACTORS))
     if steepest_in is Spectral and isinstance(rule, Blockwise):
         return known(Spectral())
     if steepest_in is LInf:  # whether by block or not, it is the same
@@ -357,17 +386,23 @@ def _of_factors(rule: Any) -> ImplicitBias | None:
     return known(None) if isinstance(inner, SteepestDescent | Adam | MirrorDescent) else None
 
 
-def _decay_words(rule: Any, euclidean: Norm) -> str:
-    """What weight decay does to the weights, as the end of a sentence."""
+def _decay_words(rule: Any, euclidean: Norm, of_factors: Any = None) -> str:
+    """What weight decay does to the weights, as the end of a sentence; `of_factors` is what trains Q and K, by block or not."""
     if isinstance(rule, GradientDescent):
-        return f"weight decay keeps its weights finite, at a stationary point of L + λ/2 ‖x‖² with λ = {rule.weight_decay:g}"
+        return (
+            "weight decay keeps its weights finite, and where they come to rest is a stationary point of L + λ/2 ‖x‖² with "
+            f"λ = {rule.weight_decay:g}"
+        )
     norm = euclidean if isinstance(rule, NormalizedGD) else rule.norm if isinstance(rule, SteepestDescent) else None
     if norm is None:
         return "weight decay keeps its weights from growing without bound, and no theorem or claim here says where they end"
     radius = 1.0 / rule.weight_decay
+    whose, advice = "the ball", f"; `path(risk, [{radius:g}], norm=…)` has the point of least risk there"
+    if of_factors is not None:  # `path` has balls of other norms than the Euclidean for p and W alone
+        whose, advice = "a ball of its own for each factor," if isinstance(of_factors, Blockwise) else "the ball", ""
     return (
-        f"weight decay makes its steps those of Frank and Wolfe in the ball of radius 1/λ = {radius:g} in the {norm_words(norm)}, which "
-        f"its weights never leave; `path(risk, [{radius:g}], norm=…)` has the point of least risk there"
+        f"weight decay makes its steps those of Frank and Wolfe in {whose} of radius 1/λ = {radius:g} in the {norm_words(norm)}, which "
+        f"weights inside never leave and weights outside approach{advice}"
     )
 
 
@@ -459,12 +494,14 @@ def _covering(proof: str, rule: Any) -> str:
 
 
 def _conditions(rule: Any, solution: MarginSolution | None) -> tuple[Check, ...]:
-    """What must hold for the steps to follow the gradients of now, in the norm of `solution`; nothing without a memory."""
+    """What must hold for the steps to follow the gradients of now, and all rows that hold the margin of `solution`."""
     power, momentum = decay_power(rule), getattr(rule, "momentum", 0.0)
     checks = []
     if power is not None and power > 1.0:
         said = f"steps that fall like t^-{power:g} have a finite sum, so that weights stay finite"
         checks.append(Check("sum of steps", False, said, {"power": power}))
+    if power == 0.0 and _steps_freeze(rule):
+        checks.append(_short_steps(rule, solution))
     if isinstance(rule, Adam):
         first, second = rule.betas
         relation = "does not exceed" if first <= second else "exceeds"
@@ -474,6 +511,47 @@ def _conditions(rule: Any, solution: MarginSolution | None) -> tuple[Check, ...]
     elif momentum > 0.0:
         checks.append(_fades(rule, -float(np.log(momentum)), "log(1/β)", solution))
     return tuple(checks)
+
+
+def _steps_freeze(rule: Any) -> bool:
+    """Whether long steps of a rule, all of one length, stop short of the margin: those in every norm but the Euclidean."""
+    if isinstance(rule, Adam):
+        return True
+    norm = rule.norm if kind_of(rule) is SteepestDescent else declared(rule, "norm")
+    return norm is not None and hasattr(rule, "size") and kind_of(norm) not in (L2, Frobenius)
+
+
+def eta_gamma(rule: Any, solution: MarginSolution | None) -> float | None:
+    """ηγ of the first step, None where the best margin γ is not known or steps are a function of their own."""
+    if (
+        solution is None
+        or solution.status is not Status.OPTIMAL
+        or decay_power(rule) is None
+        or not hasattr(rule, "size")
+    ):
+        return None
+    return size_at(rule.size, 0) * float(solution.margin)
+
+
+def _short_steps(rule: Any, solution: MarginSolution | None) -> Check:
+    """Whether constant steps in a norm are so short that they follow all rows that hold the margin, and not one after the other."""
+    name, gain = "length of steps", eta_gamma(rule, solution)
+    if gain is None:
+        return Check(name, False, f"ηγ is to be at most {LARGEST_GAIN:g}, and γ is not known")
+    if gain <= LARGEST_GAIN:
+        return Check(name, True, f"ηγ = {gain:.4g} is at most {LARGEST_GAIN:g}", {"eta_gamma": gain})
+    said = f"ηγ = {gain:.4g} is above {LARGEST_GAIN:g}, and longer constant steps can freeze short of the margin"
+    return Check(name, False, said, {"eta_gamma": gain})
+
+
+def _holds_rank(width: int, solution: MarginSolution | None) -> Check:
+    """Whether factors of this width can hold the max-margin solution of all W."""
+    if solution is None or solution.status is not Status.OPTIMAL:
+        return Check("width", False, f"the rank of the max-margin W, which the width {width} must hold, is not known")
+    rank = int(np.linalg.matrix_rank(solution.direction, tol=RANK_RTOL * np.linalg.norm(solution.direction, 2)))
+    relation = "holds" if width >= rank else "cannot hold"
+    said = f"the width {width} {relation} the max-margin W, which has rank {rank}"
+    return Check("width", width >= rank, said, {"width": width, "rank": rank})
 
 
 def _fades(rule: Any, rate: float, words: str, solution: MarginSolution | None) -> Check:
@@ -523,19 +601,36 @@ def run_kind(rule: Any) -> tuple[Any, ...] | None:
     return (type(rule).__name__,)
 
 
-def observed_by(rule: Any, variable: str, label: str = "") -> tuple[str, ...]:
-    """The ids of the claims that declare runs of this optimizer on this variable, with steps of any size.
+def observed_by(
+    rule: Any,
+    variable: str,
+    label: str = "",
+    *,
+    solution: MarginSolution | None = None,
+    width: int | None = None,
+) -> tuple[str, ...]:
+    """The ids of the claims that declare runs of this optimizer on this variable, with ηγ and widths as large.
 
     Args:
         label: of a statement, such as "A Thm 3": only claims about it.
+        solution: the margin problem in the norm of the steps, by which constant steps are as long as those of a claim or longer.
+        width: of factors.
     """
-    kind = listed_kind(rule)
+    kind, gain = listed_kind(rule), eta_gamma(rule, solution)
+
+    def covers(run: dict[str, Any]) -> bool:
+        """Whether a claim's run is of this kind, and within what it declares."""
+        largest, widths = run.get("eta_gamma"), run.get("widths")
+        if largest is not None and (gain is None or gain > largest):
+            return False
+        if widths is not None and width is not None and not widths[0] <= width <= widths[1]:
+            return False
+        return bool(run["variable"] == variable and run["kind"] == kind)
+
     return tuple(
         claim
         for claim, row in _observations().items()
-        if kind is not None
-        and (not label or label in row["labels"])
-        and any(run["variable"] == variable and run["kind"] == kind for run in row["runs"])
+        if kind is not None and (not label or label in row["labels"]) and any(map(covers, row["runs"]))
     )
 
 

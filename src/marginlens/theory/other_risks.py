@@ -8,7 +8,7 @@ import numpy as np
 
 from marginlens.kinds import kind_of
 from marginlens.nexttoken.contexts import FinitePart, finite_part
-from marginlens.optimizers import Adam, NormalizedGD, PowerDecay, SteepestDescent
+from marginlens.optimizers import GradientDescent, NormalizedGD, PowerDecay, SteepestDescent
 from marginlens.papers import implements
 from marginlens.risk import ContextRisk, MulticlassRisk
 from marginlens.risk.copying import CopyRisk
@@ -21,6 +21,7 @@ from marginlens.theory.implicit_bias import (
     check_plain_steps,
     implicit_bias,
     norm_words,
+    optimizer_words,
     unknown_words,
 )
 from marginlens.theory.prediction import Prediction, predictions
@@ -69,7 +70,8 @@ def check_steepest_theorem(optimizer: Any, bias: ImplicitBias) -> TheoremVerdict
     Returns:
         The verdict; None for an optimizer of another kind, Adam among them, whose theorem is only cited.
     """
-    if isinstance(optimizer, Adam) or not isinstance(optimizer, SteepestDescent | NormalizedGD) or bias.norm is None:
+    steepest_in = bias.norm if bias.norm is not None else getattr(optimizer, "norm", None)
+    if not isinstance(optimizer, SteepestDescent | NormalizedGD) or steepest_in is None:
         return None
     momentum = getattr(optimizer, "momentum", 0.0)
     citation = "F Thm 2" if momentum > 0.0 else "F Thm 1"
@@ -81,11 +83,11 @@ def check_steepest_theorem(optimizer: Any, bias: ImplicitBias) -> TheoremVerdict
     separable = Check(
         "separable points", status is Status.OPTIMAL, words.get(status, "whether some W classifies every point is open")
     )
-    known = kind_of(bias.norm) in PROVED_BY_F
+    known = kind_of(steepest_in) in PROVED_BY_F
     norm = Check(
         "norm",
         known,
-        f"the {norm_words(bias.norm)} is {'an' if known else 'no'} entrywise or Schatten norm",
+        f"the {norm_words(steepest_in)} is {'an' if known else 'no'} entrywise or Schatten norm",
     )
     size = optimizer.size
     decays = isinstance(size, PowerDecay) and size.power == 0.5
@@ -95,7 +97,7 @@ def check_steepest_theorem(optimizer: Any, bias: ImplicitBias) -> TheoremVerdict
     conditions = (separable, norm, steps, ahead) if momentum > 0.0 else (separable, norm, steps)
     gap = f"with a gap of order {RATES[citation]}"
     return TheoremVerdict(
-        citation, conditions, f"the margin of W in the {norm_words(bias.norm)} goes to the best, {gap}"
+        citation, conditions, f"the margin of W in the {norm_words(steepest_in)} goes to the best, {gap}"
     )
 
 
@@ -209,12 +211,15 @@ def predict_copying(risk: CopyRisk, start: Any, optimizer: Any, max_problems: in
     tends to that of the shortest such p. Whether the loss of a run vanishes is not known in advance.
     """
     problems: list[Any] = [risk[j] for j in range(len(risk))] if risk.is_batch else [risk]
-    return [_of_copying(problem) for problem in problems]
+    return [_of_copying(problem, optimizer) for problem in problems]
 
 
-def _of_copying(risk: CopyRisk) -> Prediction:
+def _of_copying(risk: CopyRisk, optimizer: Any) -> Prediction:
     solution = att_svm(risk.data, risk.match)
     known = (_check_matches(solution), _check_values(risk))
+    if optimizer is not None and not isinstance(optimizer, GradientDescent):
+        said = optimizer_words(optimizer)
+        known = (*known, Check("step size", False, f"X M is about plain gradient descent, not about {said}"))
     open_question = Check("vanishing loss", False, "nothing says in advance whether the loss of a run vanishes")
     conclusion = "gradient descent tends to the max-margin direction that selects the matching tokens"
     verdict = TheoremVerdict("X M", (*known, open_question), conclusion)

@@ -17,7 +17,15 @@ from marginlens.optimizers import GradientDescent, NormalizedGD, as_optimizer
 from marginlens.papers import implements
 from marginlens.result import Displayed, Headline, Result, Tabular, counted, drawn, table
 from marginlens.result.drawing import NothingToDraw, draw_checklist, draw_directions
-from marginlens.risk import AttentionRisk, FactorRisk, JointRisk, MatrixRisk, as_risk, matrix_from_vector
+from marginlens.risk import (
+    AttentionRisk,
+    FactorRisk,
+    JointRisk,
+    MatrixRisk,
+    MulticlassRisk,
+    as_risk,
+    matrix_from_vector,
+)
 from marginlens.risk.protocol import starting_points
 from marginlens.status import Status
 from marginlens.svm import SetSolution, set_svm
@@ -306,11 +314,11 @@ def predict(
     if batch_size is not None and batch_size < getattr(risk, "n_inputs", 0):
         rule = UnprovedSteps(given)
     found = predictions(risk, start, rule, max_problems)
-    if isinstance(risk, AttentionRisk | MatrixRisk | FactorRisk) and given is not None:
+    if isinstance(risk, AttentionRisk | MatrixRisk | FactorRisk | MulticlassRisk) and given is not None:
         biases = implicit_bias(given, risk, start=start, batch_size=batch_size)
         found = [
             replace(prediction, bias=bias)
-            for prediction, bias in zip(found, biases if risk.is_batch else [biases], strict=True)
+            for prediction, bias in zip(found, biases if isinstance(biases, list) else [biases], strict=True)
         ]
     if prove and isinstance(risk, AttentionRisk | MatrixRisk) and _of_vector(risk).is_linear:
         found = _computed(risk, found, start, rule)

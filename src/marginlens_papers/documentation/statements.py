@@ -245,7 +245,15 @@ def observations(claims: Iterable[Claim]) -> dict[str, dict[str, Any]]:
     return {
         claim.id: {
             "labels": list(claim.labels),
-            "runs": [{"variable": run.variable, "kind": listed_kind(run.optimizer)} for run in claim.runs],
+            "runs": [
+                {
+                    "variable": run.variable,
+                    "kind": listed_kind(run.optimizer),
+                    **({} if run.eta_gamma is None else {"eta_gamma": run.eta_gamma}),
+                    **({} if run.widths is None else {"widths": list(run.widths)}),
+                }
+                for run in claim.runs
+            ],
         }
         for claim in claims
         if claim.runs

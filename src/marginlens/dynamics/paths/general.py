@@ -9,13 +9,16 @@ which is zero at stationary points of the sphere :math:`\|x\| = R` and nowhere e
 Euclidean projection in closed form take projected gradient steps of Barzilai and Borwein's lengths; in ℓp and a norm of your own steps go
 towards the steepest point of the ball, and for norms with one steepest point everywhere the equation x = -R s(∇L(x)) is solved from there.
 
+If the loss has its least value between two scores, a mixture of tokens can be better than the best ones. Once a point is, the risk
+itself is minimised instead, and such points are trusted if their gap is closed.
+
 Points are right as long as the risk changes by more than its rounding in the ball: where it tends to a positive number, it soon does not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -40,6 +43,7 @@ SOLVED_GAP = 1e-10  # the same, at which a solved equation counts as solved
 MAX_STEPS = 3_000  # of projected gradients
 FEW_STEPS, MANY_STEPS = 12, 300  # of Frank and Wolfe
 HEIGHT_RTOL = 1e-14  # of a height, within which rounding decides
+MIXTURE_RESIDUAL = 1e-4  # up to which a point below the best tokens is trusted
 ARMIJO = 1e-4  # share of the predicted fall that a step must bring
 LOOK_BACK = 8  # heights among which the largest must be undercut
 BACKTRACKS = 30
@@ -99,6 +103,7 @@ class GeneralSearch(PathSearch):
     risk: Any
     restarts: int
     norm: Norm = L2()
+    by_value: bool = False  # whether points are ordered by the risk itself
 
     def follow(self, state: SearchState, radius: float) -> SearchState:
         """The best point found at one radius more, from the one before, steepest points and max-margin directions."""
@@ -107,7 +112,14 @@ class GeneralSearch(PathSearch):
         downhill = -direction_of(self.norm, self.risk.gradient(np.zeros(shape)))
         starts = [downhill, *drawn, *self._margin_starts(), *(x / (self.norm.value(x) or 1.0) for x in last)]
         minima = [self._minimum(radius, radius * start) for start in starts]
-        return state.reached(radius, min([*last, *minima], key=self._height))
+        best = min([*last, *minima], key=self._height)
+        if self._has_excess and self._is_mixture(best):
+            return replace(self, by_value=True).follow(state, radius)
+        return state.reached(radius, best)
+
+    def _is_mixture(self, x: FloatArray) -> bool:
+        """Whether a point has less risk than the best tokens."""
+        return float(self.risk.excess(x, self.risk.best_tokens()).sign) < 0.0
 
     def _margin_starts(self) -> list[FloatArray]:
         """The max-margin direction of the best tokens in the norm, of norm one, where there is one."""
@@ -121,8 +133,8 @@ class GeneralSearch(PathSearch):
 
     @property
     def _has_excess(self) -> bool:
-        """Whether the risk knows how far it is above that of its best tokens."""
-        return isinstance(self.risk, AttentionRisk | MatrixRisk)
+        """Whether the risk knows how far it is above that of its best tokens, and points are to be ordered by that."""
+        return not self.by_value and isinstance(self.risk, AttentionRisk | MatrixRisk)
 
     def _height(self, x: FloatArray) -> tuple[bool, float]:
         """What orders points by their risk: the logarithm of the excess over the best tokens where that is known, else that of the risk
@@ -131,6 +143,8 @@ class GeneralSearch(PathSearch):
         if self._has_excess:
             excess = self.risk.excess(x, self.risk.best_tokens())
             return True, float(excess.log) if float(excess.sign) > 0.0 else -np.inf
+        if self.by_value:
+            return False, float(self.risk.value(x))
         log = float(self.risk.log_value(x))
         return (False, float(self.risk.value(x))) if np.isnan(log) else (True, log)
 
@@ -231,7 +245,9 @@ class GeneralSearch(PathSearch):
         if self._has_excess:
             excess = [self.risk.excess(x, selected[-1]) for x in points]
             logs, signs = (np.array([float(getattr(one, part)) for one in excess]) for part in ("log", "sign"))
-            return PathPoints(points, selected, logs, signs, ball_bindings(binds))
+            mixtures = np.array([self._is_mixture(x) for x in points])
+            trusted = ~mixtures | (self.kkt_residual(state) <= MIXTURE_RESIDUAL)
+            return PathPoints(points, selected, logs, signs, ball_bindings(binds), trusted)
         values = np.array([float(self.risk.value(x)) for x in points])
         logs = np.array([float(self.risk.log_value(x)) for x in points])
         with np.errstate(divide="ignore"):

@@ -53,7 +53,9 @@ class C_O(Claim):
     )
     expected = {name: bound for name, (bound, _) in CHECKED.items()}
     words = {name: Words(sentence) for name, (_, sentence) in CHECKED.items()}
-    runs = tuple(Run(ON_SEQUENCES, make(1.0)) for _, make in OPTIMIZERS.values())
+    runs = tuple(
+        Run(ON_SEQUENCES, make(1.0), MUON_STEP if name == "Muon" else STEP) for name, (_, make) in OPTIMIZERS.items()
+    )
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Train all datasets by every optimizer, and hold W against every norm's margin."""

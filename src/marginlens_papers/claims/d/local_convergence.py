@@ -36,7 +36,10 @@ class D_1(Claim):
         "share_of_runs_with_a_margin": Bound(low=1.0),
     }
     as_stated = {"mean_corr_W_1000": Bound(low=ABOUT), "mean_corr_factors_last": Bound(low=ABOUT)}
-    runs = (Run(ON_W, ml.NormalizedGD(STEP)), Run(ON_FACTORS, Blockwise(ml.NormalizedGD(STEP))))
+    runs = (
+        Run(ON_W, ml.NormalizedGD(STEP)),
+        Run(ON_FACTORS, Blockwise(ml.NormalizedGD(STEP)), widths=(SIZES[2], SIZES[2])),
+    )
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Train W exactly and by the authors' steps, and the factors; then solve the margin problems."""

@@ -51,8 +51,8 @@ class X_N3(Claim):
         "least_median_alignment": Bound(low=STATIONARY),
     }
     runs = (
-        Run(ON_FACTORS, ml.SignDescent(PowerDecay(SIGN_SIZE, POWER))),
-        *(Run(ON_FACTORS, rule) for rule in OTHERS.values()),
+        Run(ON_FACTORS, ml.SignDescent(PowerDecay(SIGN_SIZE, POWER)), widths=(1, 20)),
+        *(Run(ON_FACTORS, rule, widths=(10, 10)) for rule in OTHERS.values()),
     )
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:

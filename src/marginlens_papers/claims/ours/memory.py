@@ -42,6 +42,12 @@ CHECKED = {
 }
 
 
+def _largest(rule: Any) -> float:
+    """ηγ at the largest ratio: the rate at which the memory of a rule fades, times that."""
+    rate = -np.log(rule.momentum) if isinstance(rule, ml.SteepestDescent) else -0.5 * np.log(rule.betas[1])
+    return float(round(rate * (RATIOS[2] if rule is UNBOUNDED else RATIOS[-1]), 3))
+
+
 class X_N6(Claim):
     labels = ("X N6",)
     protocol = (
@@ -55,7 +61,11 @@ class X_N6(Claim):
     expected = {name: bound for name, (bound, _) in CHECKED.items()}
     words = {name: Words(sentence) for name, (_, sentence) in CHECKED.items()}
     runs = (
-        *(Run(ON_W if name == "Muon" else ON_P, rule) for name, rules in RULES.items() for rule in rules),
+        *(
+            Run(ON_W if name == "Muon" else ON_P, rule, _largest(rule))
+            for name, rules in RULES.items()
+            for rule in rules
+        ),
         *(Run(ON_W if name == "Muon" else ON_P, replace(rule, size=PowerDecay(1.0))) for name, rule in FALLING.items()),
     )
 

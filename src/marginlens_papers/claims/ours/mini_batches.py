@@ -52,7 +52,11 @@ class X_N7(Claim):
     )
     expected = {name: bound for name, (bound, _) in CHECKED.items()}
     words = {name: Words(sentence) for name, (_, sentence) in CHECKED.items()}
-    runs = tuple(Run(ON_W, ml.SteepestDescent(one.norm, 1.0, momentum)) for one in GEOMETRIES for momentum in MOMENTA)
+    runs = tuple(
+        Run(ON_W, ml.SteepestDescent(one.norm, 1.0, momentum), FAST_RATE if momentum == MOMENTA[-1] else RATE)
+        for one in GEOMETRIES
+        for momentum in MOMENTA
+    )
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Take all runs, problem by problem, each with steps of its own size."""

@@ -44,7 +44,9 @@ def _words(variable: str) -> dict[str, Words]:
 
 
 def _runs(variable: str) -> tuple[Run, ...]:
-    return tuple(Run(variable, geometry.descent(STEPS)) for geometry in SETTINGS[variable].geometries)
+    return tuple(
+        Run(variable, geometry.descent(STEPS), geometry.eta_gamma) for geometry in SETTINGS[variable].geometries
+    )
 
 
 def _steps(variable: str) -> str:
