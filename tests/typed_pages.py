@@ -25,7 +25,6 @@ ENVIRONMENT = ("python3 -m venv .venv", "source .venv/bin/activate")  # what mak
 ELSEWHERE = {
     "marginlens --install-completion": "changes the settings of a shell",
     "python -m benchmarks gpu": "needs a CUDA device",
-    "--scheduler tcp://": "needs a cluster",
     "marginlens reproduce": "is tested with the report",
     "marginlens claims": "is tested with the report",
 }  # commands that are known by their help alone, and why

@@ -83,7 +83,7 @@ def test_the_readme_fits_one_screen_and_shows_what_its_example_prints():
 
 def test_every_recipe_of_the_start_says_which_extra_it_needs():
     sections = re.split(r"^## ", START.read_text(encoding="utf-8"), flags=re.MULTILINE)[3:]
-    assert len(sections) >= 5
+    assert len(sections) >= 4
     for section in sections:
         first = section.partition("\n\n")[2]
         needed = re.match(r"It needs (no extra|the extra `(\w+)`)", first)
