@@ -50,8 +50,8 @@ def test_a_claim_at_quick_effort(claim_id):
     )
     assert (verdict is Verdict.HOLDS_IN_PART) == (any(stated) and not all(stated))
     assert claim.known in (None, Verdict.DOES_NOT_HOLD)
-    if claim.known is None:
-        assert {*claim.expected, *claim.as_stated} - set(finding.archived), "a claim is not judged by stored runs alone"
+    if claim.known is None and verdict is not Verdict.HOLDS_IN_PART:
+        assert {*claim.expected, *claim.as_stated} - set(finding.archived), "stored runs alone make no claim hold"
     assert reported[-1][0] == reported[-1][1] > 0
 
     for name in claim.expected:
