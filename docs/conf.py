@@ -36,7 +36,7 @@ exclude_patterns = [
     "**/*.py.md5",
 ]
 suppress_warnings = ["config.cache"]  # the gallery's settings hold functions
-# The gallery's processes that waited long are replaced, of which joblib warns.
+# joblib warns when it replaces the gallery's processes that waited long.
 warnings.filterwarnings("ignore", "A worker stopped while some jobs")
 
 # ---- Markdown: as a code host shows it

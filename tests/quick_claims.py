@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+from filelock import FileLock
+
 import marginlens as ml
 from marginlens.dynamics import descend
-from marginlens.runtime.locks import locked_folder
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims.catalogue import claim
 from tolerances import HANGING
@@ -37,7 +38,7 @@ def quick_run(claim_id: str) -> QuickRun:
     folder = Path(os.environ[FOLDER]) / claim_id
     folder.mkdir(exist_ok=True)
     outcome = folder / "outcome.pickle"
-    with locked_folder(folder, patience=HANGING):
+    with FileLock(folder / "lock", timeout=HANGING):
         if not outcome.is_file():
             outcome.write_bytes(pickle.dumps(_computed(claim(claim_id))))
     return QuickRun(claim(claim_id), *pickle.loads(outcome.read_bytes()))

@@ -4,7 +4,6 @@ from marginlens import (
     data as data,
     dynamics as dynamics,
     embeddings as embeddings,
-    engines as engines,
     errors as errors,
     graphs as graphs,
     lab as lab,

@@ -7,6 +7,9 @@ _CHUNKS = (
     "use marginlens.priority_graphs(chunks, window=T), where chunks are arrays of ids or marginlens.data.TextTokens"
 )
 _NAMED = "call the dataset's own function, such as marginlens.data.figure_1b()"
+_EXECUTOR = (
+    "give ml.sweep a concurrent.futures.Executor, such as ThreadPoolExecutor(4) or the get_executor() of a Dask client"
+)
 _FINGERPRINT = "a layer's weights do not show reliably which optimizer made them, and nothing replaces it"
 _BUDGETS = "attention_statistics(q, k, rule, tolerances=(0.01,)) counts the keys that each query can do without"
 
@@ -18,6 +21,7 @@ REMOVED = {
     **{f"marginlens.graphs.{name}": _CHUNKS for name in ("GraphSummary", "StoredGraphs")},
     **{f"marginlens.data.{name}": _NAMED for name in ("dataset", "dataset_names")},
     "marginlens.plotting.animate": "use matplotlib.animation.FuncAnimation; the lab, marginlens lab, films a run",
+    "marginlens.engines": _EXECUTOR,
     "marginlens.PolyakStep": "use NormalizedGD(size): L - L⋆ over the squared gradient has no bound once a run leaves the best tokens",
     **{f"marginlens.probe.{name}": _FINGERPRINT for name in ("margin_shares", "optimizer_like")},
     **{

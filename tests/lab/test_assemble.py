@@ -168,4 +168,4 @@ def test_the_lab_is_written_without_theory_and_processes() -> None:
     script = "import sys, marginlens.lab; print(*sys.modules)"
     imported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert "marginlens.lab.assemble" in imported
-    assert not {"marginlens.theory", "marginlens.dynamics", "joblib", "matplotlib"} & set(imported)
+    assert not {"marginlens.theory", "marginlens.dynamics", "loky", "matplotlib"} & set(imported)

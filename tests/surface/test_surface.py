@@ -12,7 +12,9 @@ import pytest
 import marginlens as ml
 from marginlens.removed import REMOVED
 
-PACKAGES = "data dynamics embeddings engines errors graphs lab losses nexttoken norms optimizers plotting probe risk svm sweeps theory"
+PACKAGES = (
+    "data dynamics embeddings errors graphs lab losses nexttoken norms optimizers plotting probe risk svm sweeps theory"
+)
 NAMES = """
 AttentionRisk Cone CorrelationLoss CrossEntropy Exponential Frobenius GradientDescent InputError JointRisk L1 L2
 LInf Lp MaxRow Nuclear Spectral Adam CoordinateDescent MirrorDescent Muon SignDescent SteepestDescent

@@ -10,15 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unicodedata import east_asian_width
 
 import numpy as np
 
 from marginlens.errors import reject, require
-from marginlens.graphs.priority import PriorityGraph, component_levels, reduced_order
 from marginlens.result.palette import INK, LOCAL, PATH, TINTS
 from marginlens.typing import Axes, FloatArray
+
+if TYPE_CHECKING:
+    from marginlens.graphs.priority import PriorityGraph
 
 MIN_ALIKE = 5  # so many single tokens above and below the same parts share a box
 MIN_CHAIN = 3  # so many single tokens one below the other share a box
@@ -173,7 +175,7 @@ def layered_layout(graph: PriorityGraph, names: Mapping[int, str], lettering: Le
 
 def _boxes(graph: PriorityGraph) -> tuple[list[Box], set[tuple[int, int]]]:
     """The boxes, and the pairs of their indices between which an arrow goes."""
-    order, levels = reduced_order(graph), component_levels(graph)
+    order, levels = graph.reduced_order, graph.levels
     parts = [part.tolist() for part in graph.components]
     groups: dict[bytes | int, list[int]] = defaultdict(list)  # single tokens with the same neighbours
     for part, members in enumerate(parts):

@@ -101,6 +101,16 @@ class PriorityGraph(Displayed, Tabular):
         return min(upper, lower) >= 0 and (upper == lower or bool(component_order(self).reach[upper, lower]))
 
     @property
+    def levels(self) -> IntArray:
+        """(n_components,) how many components the longest chain above each one has."""
+        return component_levels(self)
+
+    @property
+    def reduced_order(self) -> BoolArray:
+        """(n_components, n_components) the pairs of components with a strict edge between them that no longer chain implies."""
+        return reduced_order(self)
+
+    @property
     def _inside(self) -> BoolArray:
         """(n_edges,) whether an edge stays inside its component."""
         ends = self.component_of[np.searchsorted(self.nodes, self.edges)]

@@ -21,7 +21,6 @@ TAKES_A_DEVICE = 'with `device="cuda"`'
 # What a signature does not say. A name without an entry, and without a `device` parameter, runs on the CPU with NumPy and compiled loops.
 BACKENDS: Mapping[str, Mapping[str, str]] = {
     "marginlens.sweep": {CPU: "processes, or any executor", GPU: 'with `device="cuda"`'},
-    "marginlens.engines.Gpus": {GPU: "one process for each GPU of the machine"},
     "marginlens.data.DeviceTokens": {GPU: "arrays of CuPy"},
     "marginlens.dynamics.DeviceRun": {GPU: "arrays of CuPy"},
     "marginlens.svm.DeviceMargins": {GPU: "arrays of CuPy"},
