@@ -216,10 +216,10 @@ def predict_copying(risk: CopyRisk, start: Any, optimizer: Any, max_problems: in
 
 def _of_copying(risk: CopyRisk, optimizer: Any) -> Prediction:
     solution = att_svm(risk.data, risk.match)
-    known = (_check_matches(solution), _check_values(risk))
+    known = [_check_matches(solution), _check_values(risk)]
     if optimizer is not None and not isinstance(optimizer, GradientDescent):
         said = optimizer_words(optimizer)
-        known = (*known, Check("step size", False, f"X M is about plain gradient descent, not about {said}"))
+        known.append(Check("step size", False, f"X M is about plain gradient descent, not about {said}"))
     open_question = Check("vanishing loss", False, "nothing says in advance whether the loss of a run vanishes")
     conclusion = "gradient descent tends to the max-margin direction that selects the matching tokens"
     verdict = TheoremVerdict("X M", (*known, open_question), conclusion)
