@@ -1,4 +1,4 @@
-"""Contract suites: what every norm, optimizer, risk and model adapter must do, for the built-in ones and for a user's own.
+"""Contract suites: what every loss, norm, optimizer, risk and model adapter must do, for the built-in ones and for a user's own.
 
 Each function raises `AssertionError` with the broken promise in words, and returns None where all of them are kept.
 """
@@ -12,6 +12,7 @@ import numpy as np
 
 from marginlens.data.random_tokens import as_generator, sphere_tokens
 from marginlens.dynamics.descend import descend
+from marginlens.losses.margin import Loss
 from marginlens.norms.protocol import Norm
 from marginlens.optimizers.protocol import Optimizer
 from marginlens.risk.log_scaled import LogScaled
@@ -28,6 +29,51 @@ KEY_QUERY_RTOL = (
     1e-5  # of the largest logit: families turn or normalise queries in single precision also in float64 models
 )
 SCALES = (1e-3, 1.0, 1e3)  # of points that a norm is asked about: callers bring gradients to moderate size
+
+
+def check_loss(loss: Loss, *, low: float = -5.0, high: float = 5.0, n_points: int = 50, rng: Any = 0) -> None:
+    r"""Check that the value, slope, rise and constants of a loss of the margin belong together.
+
+    .. math:: \frac{\ell(u + h) - \ell(u - h)}{2h} \approx \ell'(u), \quad |\ell'(u)| \le M_1, \quad
+        |\ell'(u) - \ell'(w)| \le M_0 |u - w|
+
+    Args:
+        low, high: interval of margins on which the loss is tried.
+
+        n_points: number of random margins in it.
+    """
+    generator = as_generator(rng)
+    u = np.sort(generator.uniform(low, high, n_points))
+    far = np.array([[-1e6, -700.0, -40.0], [40.0, 700.0, 1e6]])
+    for name in ("value", "derivative", "log_abs_derivative", "derivative_sign"):
+        method = getattr(loss, name)
+        _promise(np.shape(method(u)) == u.shape, f"{name} has the shape of the margins")
+        if name in ("value", "log_abs_derivative"):
+            with np.errstate(over="ignore"):
+                _promise(not np.isnan(method(far)).any(), f"{name} is a number, or infinite, for margins up to ±1e6")
+        _promise(np.array_equal(method(u[:3]), method(u)[:3]), f"{name} is elementwise")
+    value, slope, h = loss.value(u), loss.derivative(u), 1e-5
+    difference = (loss.value(u + h) - loss.value(u - h)) / (2.0 * h)
+    blur = DIFFERENCE_RTOL * (np.abs(slope) + 1e-3 + np.max(np.abs(value)))
+    _promise((np.abs(slope - difference) <= blur).all(), "derivative is the slope of value")
+    _promise(_close(np.exp(loss.log_abs_derivative(u)), np.abs(slope)), "log_abs_derivative is log |derivative|")
+    _promise(np.array_equal(loss.derivative_sign(u), np.sign(slope)), "derivative_sign is the sign of derivative")
+    delta = generator.uniform(0.1, 0.5, n_points) * generator.choice([-1.0, 1.0], n_points)
+    rise = loss.value(u - delta) - value
+    blur = DIFFERENCE_RTOL * (np.abs(rise) + np.max(np.abs(value)))
+    _promise((np.abs(loss.rise(u, delta) - rise) <= blur).all(), "rise(u, δ) is ℓ(u - δ) - ℓ(u)")
+    signed = loss.signed_log_rise(u, np.log(np.abs(delta)), np.sign(delta))
+    _promise(
+        (np.abs(signed.sign * np.exp(signed.log) - rise) <= blur).all(), "signed_log_rise is the logarithm of rise"
+    )
+    constants, largest = loss.constants(low, high), 1.0 + DIFFERENCE_RTOL
+    _promise((np.abs(slope) <= largest * constants.bound).all(), "|ℓ'| is at most the bound of constants(low, high)")
+    _promise(
+        (largest * np.abs(slope) >= constants.smallest).all(), "|ℓ'| is at least the smallest of constants(low, high)"
+    )
+    change, room = np.abs(np.diff(slope)), largest * constants.lipschitz * np.diff(u) + ROUNDING_RTOL
+    _promise((change <= room).all(), "ℓ' changes no faster than the lipschitz of constants(low, high)")
+    _promise(not (constants.decreasing and (slope > 0.0).any()), "a loss that constants call decreasing decreases")
 
 
 def check_norm(

@@ -1,11 +1,15 @@
 """Losses of a user's own, decreasing or not: every gradient, descent and path follows the sign of their slope."""
 
+import dataclasses
+import re
+
 import numpy as np
 import pytest
 
 import marginlens as ml
 from marginlens.losses.next_token import LabelLoss, NextTokenLoss
 from marginlens.risk import logits
+from marginlens.testing import check_loss
 from marginlens_papers.lemmas.direction_cases import dominance
 from plain_losses import Squared
 from refusals import refused
@@ -305,3 +309,69 @@ def test_losses_whose_slope_is_hidden_or_rises_somewhere_are_refused_where_that_
         Constant().derivative_sign(np.array([2.0]))
     with pytest.raises(ml.InputError):
         ml.path(ml.SequenceDataset([[0, 1]], [0], np.eye(2)), [1.0], loss=Bump())
+
+
+# ---- the contract that a loss of one's own can be held to
+
+DECREASING = [ml.Logistic(), ml.Exponential(), ml.CorrelationLoss()]
+
+
+@pytest.mark.parametrize("loss", [*DECREASING, *OWN], ids=names)
+@pytest.mark.parametrize("interval", [(-5.0, 5.0), (0.5, 3.0)])
+def test_the_contract_of_losses_holds(loss, interval):
+    check_loss(loss, low=interval[0], high=interval[1], rng=21)
+
+
+class Steep(Rising):
+    def log_abs_derivative(self, u):
+        return np.asarray(u, dtype=float) + 0.01
+
+
+class Upright(Rising):
+    def derivative(self, u):
+        return np.exp(u)
+
+    def derivative_sign(self, u):
+        return -np.ones_like(u)
+
+
+class Flat(Rising):
+    def rise(self, u, delta):
+        return np.zeros_like(u)
+
+
+class Summed(Rising):
+    def value(self, u):
+        return np.exp(u) + 0.0 * np.sum(np.minimum(u, 1.0)) + 1e-3 * np.size(u)
+
+
+class Holed(Rising):
+    def value(self, u):
+        return np.where(np.asarray(u) < -30.0, np.nan, np.exp(u))
+
+
+class Bounded(Rising):
+    def __init__(self, **numbers):
+        self.numbers = numbers
+
+    def constants(self, low, high):
+        return dataclasses.replace(super().constants(low, high), **self.numbers)
+
+
+BROKEN = {
+    "derivative is the slope of value": Steep(),
+    "derivative_sign is the sign": Upright(),
+    "rise(u, δ) is": Flat(),
+    "value is elementwise": Summed(),
+    "value is a number": Holed(),
+    "|ℓ'| is at most the bound": Bounded(log_bound=0.0),
+    "|ℓ'| is at least the smallest": Bounded(log_smallest=0.0),
+    "ℓ' changes no faster": Bounded(log_lipschitz=0.0),
+    "decreasing decreases": Bounded(decreasing=True),
+}
+
+
+@pytest.mark.parametrize("promise", BROKEN)
+def test_a_loss_that_breaks_a_promise_is_told_which(promise):
+    with pytest.raises(AssertionError, match=re.escape(promise)):
+        check_loss(BROKEN[promise])
