@@ -50,7 +50,9 @@ with tempfile.TemporaryDirectory() as folder:
 # With more text every ranking meets its opposite, and words become equal: in random text there is nothing to learn. The number of edges,
 # and with it the memory, stops growing.
 fig, ax = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
-ax.plot(N_BYTES, np.array(triples) / len(WORDS) ** 3, "o-", color=ml.plotting.LOCAL, label="edges, of all that there can be")
+ax.plot(
+    N_BYTES, np.array(triples) / len(WORDS) ** 3, "o-", color=ml.plotting.LOCAL, label="edges, of all that there can be"
+)
 ax.plot(N_BYTES, components, "s-", color=ml.plotting.GLOBAL, label="components per word, mean")
 ax.set(xscale="log", xlabel="bytes of the text", ylabel="share", ylim=(0.0, 1.05))
 ax.set_title("Counts stop growing while the text goes on")
