@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.baselines import autograd_nexttoken
+from marginlens.arithmetic.directions import correlation
 from marginlens.data import SequenceDataset
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
-from marginlens.directions import correlation
 from marginlens.dynamics.descend import descend
 from marginlens.graphs import priority_graphs
 from marginlens.optimizers import NormalizedGD

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.baselines import autograd_descent
+from marginlens.arithmetic.directions import correlation
 from marginlens.data import TokenDataset, sphere_tokens
-from marginlens.directions import correlation
 from marginlens.dynamics import descend
 from marginlens.optimizers import NormalizedGD
 from marginlens.runtime.progress import Progress, ProgressCallback

@@ -23,7 +23,7 @@ from marginlens.data import (
     SequenceDataset as SequenceDataset,
     TokenDataset as TokenDataset,
 )
-from marginlens.directions import angle as angle, correlation as correlation
+from marginlens.arithmetic.directions import angle as angle, correlation as correlation
 from marginlens.dynamics import (
     Cone as Cone,
     Path as Path,

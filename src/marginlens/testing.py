@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from marginlens.arithmetic.log_scaled import LogScaled
 from marginlens.data.random_tokens import as_generator, sphere_tokens
 from marginlens.dynamics.descend import descend
 from marginlens.losses.margin import Loss
 from marginlens.norms.protocol import Norm
 from marginlens.optimizers.protocol import Optimizer
-from marginlens.risk.log_scaled import LogScaled
 from marginlens.risk.protocol import Risk
 from marginlens.typing import FloatArray
 

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 import marginlens as ml
+from marginlens.arithmetic.directions import length
 from marginlens.data.counter_based import sphere_problems
-from marginlens.directions import length
 from marginlens.errors import whole_number
 from marginlens.runtime.files import json_by_line, write_whole
 from marginlens.runtime.versions import versions

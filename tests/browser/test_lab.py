@@ -28,7 +28,7 @@ from browser_page import (
     wait_for,
 )
 from fake_claims import fake_claim
-from marginlens.directions import correlation
+from marginlens.arithmetic.directions import correlation
 from marginlens.dynamics import descend
 from marginlens.lab import permalink, presets
 from marginlens.theory import locally_optimal_directions

@@ -12,8 +12,8 @@ from scipy.optimize import linprog
 import tolerances
 from fractions_solve import solved_over_fractions
 from margin_oracles import by_nnls, by_quadprog
-from marginlens.directions import unit
-from marginlens.rounding import exact_products
+from marginlens.arithmetic.directions import unit
+from marginlens.arithmetic.rounding import exact_products
 from marginlens.svm import MarginSolution, Status, least_distance
 from marginlens.svm.solvers.least_distance import solve_equalities_exactly
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from marginlens import data, directions, svm, theory
+from marginlens import data, svm, theory
+from marginlens.arithmetic import directions
 from marginlens.risk import softmax
 from marginlens_papers.lemmas.embedding_limits import tightest_slack
 from marginlens_papers.lemmas.feasible_selections import feasible_selections

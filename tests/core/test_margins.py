@@ -7,9 +7,9 @@ import pytest
 from scipy.linalg import block_diag
 
 from marginlens import core
+from marginlens.arithmetic.rounding import EPS
 from marginlens.core.signatures import FOLDER
 from marginlens.norms import L1, LInf
-from marginlens.rounding import EPS
 from marginlens.svm import solution
 from marginlens.svm.solvers import batch, linear_programs
 from marginlens.svm.solvers.batch import INFEASIBLE, OPTIMAL, OUT_OF_RANGE, TRIVIAL, UNVERIFIED, Solved

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from marginlens.norms import LInf, Norm
-from marginlens.risk.log_scaled import LogScaled
+from marginlens.arithmetic.log_scaled import LogScaled
 from marginlens.typing import FloatArray
 
 
@@ -84,7 +84,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.risk.attention import AttentionRisk
-from marginlens.risk.log_scaled import LogScaled
+from marginlens.arithmetic.log_scaled import LogScaled
 from marginlens.risk.protocol import MarginRows
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 

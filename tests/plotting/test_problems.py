@@ -3,9 +3,9 @@
 import numpy as np
 
 from marginlens import plotting
+from marginlens.arithmetic.directions import angle, correlation
 from marginlens.cli import _rows
 from marginlens.data import TokenDataset, figure_1b, scored_tokens
-from marginlens.directions import angle, correlation
 from marginlens.dynamics import Record, descend
 from marginlens.optimizers import NormalizedGD
 from marginlens.plotting import plane

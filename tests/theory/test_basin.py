@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from marginlens import CorrelationLoss, Exponential, InputError, Logistic
+from marginlens.arithmetic.directions import unit
 from marginlens.data import figure_1b, scored_tokens
-from marginlens.directions import unit
 from marginlens.risk import AttentionRisk
 from marginlens.theory import basin_cone, in_cone, sample_cone, smoothness
 from marginlens_papers.lemmas.gradient_conditions import gradient_ratio, local_gradient_bounds

@@ -8,8 +8,8 @@ import pytest
 import marginlens as ml
 from decimal_oracle import attention, decimals, dot, long_decimals
 from marginlens import CorrelationLoss, Exponential, Logistic, TokenDataset, att_svm
+from marginlens.arithmetic.directions import unit
 from marginlens.data import scored_tokens, sphere_tokens
-from marginlens.directions import unit
 from marginlens.dynamics import Cone
 from marginlens.risk import AttentionRisk
 from marginlens.theory import directional_margin, locally_optimal_directions, token_optimality

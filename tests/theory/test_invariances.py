@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import marginlens as ml
+from marginlens.arithmetic.directions import unit
 from marginlens.data import sphere_tokens
-from marginlens.directions import unit
 from marginlens.theory import (
     check_assumption_a,
     check_assumption_b,

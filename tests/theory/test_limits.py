@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import marginlens as ml
+from marginlens.arithmetic.directions import unit
 from marginlens.data import figure_1a, figure_1b, scored_tokens
-from marginlens.directions import unit
 from marginlens.theory import globally_optimal_direction, in_cone, optimal_sets, predict, predict_limit, smoothness
 from marginlens.theory.optimality import depends_on_p
 from marginlens_papers.lemmas.gradient_conditions import local_gradient_bounds

@@ -345,7 +345,7 @@ def _descended(data: ml.TokenDataset, v: FloatArray, choices: Choices, *, record
 
 def _compared(data: ml.TokenDataset, v: FloatArray, choices: Choices, run: ml.Trajectory) -> list[dict[str, Any]]:
     """One row per problem: where training went, the ATT-SVM of what it selected, and what was predicted."""
-    from marginlens.directions import unit
+    from marginlens.arithmetic.directions import unit
 
     batch = data.as_batch()
     solutions = _rows.solution_rows(ml.token_optimality(batch, v, run.selected))

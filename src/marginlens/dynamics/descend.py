@@ -7,8 +7,8 @@ from typing import Any, overload
 
 import numpy as np
 
+from marginlens.arithmetic.directions import length
 from marginlens.data.device_tokens import DeviceTokens
-from marginlens.directions import length
 from marginlens.dynamics.brackets import DualAccumulator
 from marginlens.dynamics.compiled_loops import MatrixLoop, MatrixState
 from marginlens.dynamics.device_descent import DeviceRun, descend_device_tokens

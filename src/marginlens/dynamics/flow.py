@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marginlens import core
-from marginlens.directions import length
+from marginlens.arithmetic.directions import length
 from marginlens.dynamics.compiled_loops import RAN_ALL, STATIONARY, TIED
 from marginlens.dynamics.descend import trajectory_of
 from marginlens.dynamics.record import Record, check_record, steps_to_save

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from marginlens.arithmetic.log_scaled import LogScaled
 from marginlens.dynamics.compiled_loops import (
     NON_FINITE,
     RAN_ALL,
@@ -28,7 +29,6 @@ from marginlens.optimizers.compiled import ADAM, MIRROR, STEEPEST, compiled_rule
 from marginlens.risk.attention import AttentionRisk
 from marginlens.risk.cross_entropy import ContextRisk, MulticlassRisk
 from marginlens.risk.joint import JointRisk
-from marginlens.risk.log_scaled import LogScaled
 from marginlens.risk.matrix import FactorRisk, MatrixRisk
 from marginlens.risk.multi_head import MultiHeadRisk
 from marginlens.risk.next_token import NextTokenRisk

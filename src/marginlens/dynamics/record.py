@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.directions import length
+from marginlens.arithmetic.directions import length
+from marginlens.arithmetic.log_scaled import ExcessRisk
 from marginlens.errors import array_of_any, reject, whole_number
-from marginlens.risk.log_scaled import ExcessRisk
 from marginlens.risk.protocol import Risk
 from marginlens.typing import FloatArray, IntArray
 

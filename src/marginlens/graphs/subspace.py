@@ -10,12 +10,12 @@ from itertools import pairwise
 import numpy as np
 import scipy
 
-from marginlens.directions import length
+from marginlens.arithmetic.directions import length
+from marginlens.arithmetic.rounding import EPS
 from marginlens.errors import n_axes, real_array
 from marginlens.graphs.priority import PriorityGraph, as_graphs
 from marginlens.papers import implements
 from marginlens.result import Described
-from marginlens.rounding import EPS
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 _MAX_BASIS = 2_500  # up to so many generators or coordinates, a basis is found by one singular value decomposition

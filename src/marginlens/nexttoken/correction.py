@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from marginlens.arithmetic.directions import length
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_realizable
-from marginlens.directions import length
 from marginlens.errors import reject, whole_number
 from marginlens.graphs.cyclic import (
     CyclicSubset,

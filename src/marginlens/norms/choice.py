@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from marginlens.arithmetic.log_scaled import LogScaled
 from marginlens.errors import reject
 from marginlens.kinds import declared
 from marginlens.norms.entrywise import L1, L2, LInf, Lp
 from marginlens.norms.matrix import Frobenius, MaxRow, Nuclear, Spectral
 from marginlens.norms.protocol import Norm
-from marginlens.risk.log_scaled import LogScaled
 from marginlens.typing import FloatArray
 
 NAMED: dict[str, Norm] = {

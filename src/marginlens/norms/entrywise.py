@@ -11,9 +11,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from marginlens.directions import length
+from marginlens.arithmetic.directions import length
+from marginlens.arithmetic.log_scaled import LogScaled
 from marginlens.errors import float_array, real_number, reject
-from marginlens.risk.log_scaled import LogScaled
 from marginlens.typing import FloatArray
 
 LARGEST_ENTRY, EUCLIDEAN, SIGN, POWER = range(

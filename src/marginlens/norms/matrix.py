@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from marginlens import core
-from marginlens.directions import length
+from marginlens.arithmetic.directions import length
+from marginlens.arithmetic.log_scaled import LogScaled
 from marginlens.errors import float_array, reject
 from marginlens.norms.entrywise import L2
-from marginlens.risk.log_scaled import LogScaled
 from marginlens.typing import FloatArray
 
 SPECTRAL, NUCLEAR, MAX_ROW = 10, 11, 12  # codes of their steepest directions, as in core/norms.h

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from marginlens.arithmetic.log_scaled import LogScaled
 from marginlens.errors import reject
 from marginlens.optimizers.protocol import Optimizer, as_optimizer
-from marginlens.risk.log_scaled import LogScaled
 from marginlens.typing import FloatArray
 
 

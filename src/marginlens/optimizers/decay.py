@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from marginlens.arithmetic.log_scaled import LogScaled
 from marginlens.errors import nonnegative_number, real_number, reject
 from marginlens.optimizers.schedules import size_at
-from marginlens.risk.log_scaled import LogScaled
 from marginlens.typing import FloatArray
 
 

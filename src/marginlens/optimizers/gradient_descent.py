@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from marginlens.arithmetic.log_scaled import LogScaled
 from marginlens.errors import positive_number, reject
 from marginlens.optimizers.compiled import GRADIENT, STEEPEST, Rule
 from marginlens.optimizers.decay import Decaying, as_share, decays, remembers_point, running_sum
 from marginlens.papers import implements
-from marginlens.risk.log_scaled import LogScaled
 from marginlens.typing import FloatArray
 
 

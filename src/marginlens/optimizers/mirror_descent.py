@@ -7,11 +7,11 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from marginlens.arithmetic.log_scaled import LogScaled
 from marginlens.errors import real_number, reject
 from marginlens.optimizers.compiled import MIRROR, Rule
 from marginlens.optimizers.decay import Decaying, as_share, running_sum
 from marginlens.optimizers.schedules import StepSize, as_step_size, size_at
-from marginlens.risk.log_scaled import LogScaled
 from marginlens.typing import FloatArray
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
+from marginlens.arithmetic.log_scaled import LogScaled
 from marginlens.errors import reject
-from marginlens.risk.log_scaled import LogScaled
 from marginlens.typing import FloatArray
 
 

@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from marginlens.arithmetic.directions import correlation
 from marginlens.data import TokenDataset
-from marginlens.directions import correlation
 from marginlens.dynamics import descend
 from marginlens.errors import InputError, reject
 from marginlens.losses.margin import Logistic, Loss

@@ -1,11 +1,11 @@
 """Training risks: value, exact gradient, selected tokens and margin rows."""
 
+from marginlens.arithmetic.log_scaled import ExcessRisk, LogScaled, RankOneTerms
 from marginlens.risk.attention import AttentionRisk, SecondOrder
 from marginlens.risk.build import as_risk
 from marginlens.risk.copying import CopyRisk
 from marginlens.risk.cross_entropy import ContextRisk, MulticlassRisk
 from marginlens.risk.joint import JointRisk
-from marginlens.risk.log_scaled import ExcessRisk, LogScaled, RankOneTerms
 from marginlens.risk.matrix import FactorRisk, MatrixRisk, matrix_from_vector
 from marginlens.risk.multi_head import MultiHeadRisk
 from marginlens.risk.next_token import NextTokenRisk

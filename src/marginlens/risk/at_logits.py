@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from marginlens.arithmetic.log_scaled import ExcessRisk, LogScaled
 from marginlens.data.tokens import TokenDataset
 from marginlens.losses.margin import VISIBLE, SignedLog, slope_of, value_of
 from marginlens.risk.heads import Shortfall
-from marginlens.risk.log_scaled import ExcessRisk, LogScaled
 from marginlens.risk.softmax import Attended, probabilities
 from marginlens.typing import FloatArray, IntArray
 

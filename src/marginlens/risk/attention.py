@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marginlens import core
+from marginlens.arithmetic.directions import length
+from marginlens.arithmetic.log_scaled import ExcessRisk, LogScaled
 from marginlens.data.tokens import TokenDataset, as_dataset
-from marginlens.directions import length
 from marginlens.errors import n_axes, reject
 from marginlens.losses.margin import Exponential, Logistic, Loss, SignedLog, as_loss, compiled_code, slope_of, value_of
 from marginlens.papers import implements, uses
 from marginlens.result import Described
 from marginlens.risk.at_logits import AtLogits, TokenRisk, relative_keys, score_pull
 from marginlens.risk.heads import LinearHead, as_head
-from marginlens.risk.log_scaled import ExcessRisk, LogScaled
 from marginlens.risk.matrix import FactorRisk, MatrixRisk
 from marginlens.risk.protocol import MarginRows, as_points
 from marginlens.risk.smoothness import smoothness

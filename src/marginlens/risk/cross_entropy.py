@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import scipy
 
+from marginlens.arithmetic.directions import length
+from marginlens.arithmetic.log_scaled import LogScaled, RankOneTerms
+from marginlens.arithmetic.rounding import EPS
 from marginlens.data.contexts import ContextDataset, as_contexts
-from marginlens.directions import length
 from marginlens.errors import index_array, real_array, reject
 from marginlens.papers import implements
 from marginlens.result import Described
-from marginlens.risk.log_scaled import LogScaled, RankOneTerms
 from marginlens.risk.protocol import MarginRows, as_points
-from marginlens.rounding import EPS
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 

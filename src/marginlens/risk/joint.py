@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from marginlens.arithmetic.log_scaled import LogScaled
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.errors import n_axes, reject
 from marginlens.losses.margin import Logistic, Loss, as_loss, slope_of
@@ -14,7 +15,6 @@ from marginlens.papers import implements
 from marginlens.result import Described
 from marginlens.risk.at_logits import AtLogits, TokenRisk, pairwise_gradient
 from marginlens.risk.attention import AttentionRisk
-from marginlens.risk.log_scaled import LogScaled
 from marginlens.risk.protocol import MarginRows, as_points
 from marginlens.risk.softmax import attend, logits
 from marginlens.typing import ArrayLike, FloatArray, IntArray

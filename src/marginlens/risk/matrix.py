@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from marginlens.directions import length
+from marginlens.arithmetic.directions import length
+from marginlens.arithmetic.log_scaled import LogScaled, RankOneTerms
 from marginlens.errors import float_array, n_axes, real_array, reject, whole_number
 from marginlens.papers import implements, uses
 from marginlens.result import Described
 from marginlens.risk.at_logits import AtLogits, TokenRisk
-from marginlens.risk.log_scaled import LogScaled, RankOneTerms
 from marginlens.risk.protocol import MarginRows, as_points, of_each_problem
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 

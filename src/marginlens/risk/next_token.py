@@ -11,8 +11,9 @@ import numpy as np
 import scipy
 
 from marginlens import core
+from marginlens.arithmetic.directions import length
+from marginlens.arithmetic.log_scaled import ExcessRisk, LogScaled
 from marginlens.data.sequences import SequenceDataset, check_realizable
-from marginlens.directions import length
 from marginlens.errors import reject
 from marginlens.graphs.from_data import priority_graphs
 from marginlens.losses.next_token import (
@@ -29,7 +30,6 @@ from marginlens.losses.next_token import (
 )
 from marginlens.papers import implements
 from marginlens.result import Described
-from marginlens.risk.log_scaled import ExcessRisk, LogScaled
 from marginlens.risk.next_token_heads import NextTokenHead, as_heads, is_listed
 from marginlens.risk.protocol import MarginRows, of_each_problem
 from marginlens.risk.sequence_batch import SequenceBatch, as_batch, log_sums, reduce_sequences

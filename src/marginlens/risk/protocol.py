@@ -6,8 +6,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from marginlens.arithmetic.log_scaled import LogScaled
 from marginlens.errors import float_array, n_axes, real_array, reject
-from marginlens.risk.log_scaled import LogScaled
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 

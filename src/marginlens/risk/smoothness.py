@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from marginlens.arithmetic.directions import as_scalar, length
 from marginlens.data.tokens import TokenDataset, as_dataset
-from marginlens.directions import as_scalar, length
 from marginlens.losses.margin import Logistic, Loss, LossConstants, as_loss
 from marginlens.papers import implements, uses
 from marginlens.result import Result, Tabular, drawn

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from marginlens.arithmetic.log_scaled import LogScaled
 from marginlens.errors import missing_extra, reject, whole_number
 from marginlens.result import Described
-from marginlens.risk.log_scaled import LogScaled
 from marginlens.risk.protocol import MarginRows, as_points
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
+from marginlens.arithmetic.directions import length
 from marginlens.data.contexts import ContextDataset, as_contexts
-from marginlens.directions import length
 from marginlens.errors import reject
 from marginlens.papers import implements
 from marginlens.result import Result

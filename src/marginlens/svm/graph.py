@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import scipy
 
+from marginlens.arithmetic.directions import length
 from marginlens.data.sequences import SequenceDataset
-from marginlens.directions import length
 from marginlens.errors import real_array, reject
 from marginlens.graphs.from_data import priority_graphs
 from marginlens.graphs.priority import PriorityGraph, as_graphs, sufficient_pairs

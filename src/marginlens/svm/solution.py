@@ -9,14 +9,14 @@ from typing import Any, NamedTuple, Self, TypeVar
 import numpy as np
 import scipy
 
-from marginlens.directions import length
+from marginlens.arithmetic.directions import length
+from marginlens.arithmetic.rounding import EPS, exact_products
 from marginlens.errors import InputError, batch_index, reject
 from marginlens.kinds import kind_of
 from marginlens.norms import L1, L2, LInf, Lp, Norm, Nuclear, Spectral, norm_name, norm_named
 from marginlens.result import Displayed, Headline, Result, Tabular, drawn, table
 from marginlens.result.drawing import NothingToDraw, draw_bars, draw_histogram, draw_interval, pair_names
 from marginlens.result.palette import GLOBAL, LOCAL, NEITHER
-from marginlens.rounding import EPS, exact_products
 from marginlens.runtime.files import not_such_a_file, read_result, write_result
 from marginlens.status import Status, names_of, statuses
 from marginlens.svm.solvers.rows import BilinearRows

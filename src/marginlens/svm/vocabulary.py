@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
+from marginlens.arithmetic.directions import length
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequences import check_ids, flat_sequences
-from marginlens.directions import length
 from marginlens.errors import index_array, real_array, reject
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular, drawn, table

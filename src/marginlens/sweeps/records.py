@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from marginlens.arithmetic.directions import correlation
 from marginlens.data.device_tokens import DeviceTokens
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import TokenDataset
-from marginlens.directions import correlation
 from marginlens.dynamics import DeviceRun
 from marginlens.dynamics.trajectory import ENDINGS, Trajectory
 from marginlens.gpu.device import as_device, parts, to_host

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marginlens import core
+from marginlens.arithmetic.directions import length
 from marginlens.data.tokens import TokenDataset
-from marginlens.directions import length
 from marginlens.errors import reject
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss, slope_of
 from marginlens.optimizers import NormalizedGD

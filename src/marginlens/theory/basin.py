@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from marginlens.arithmetic.directions import as_scalar, length, unit
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.tokens import TokenDataset
-from marginlens.directions import as_scalar, length, unit
 from marginlens.errors import float_array, positive_number, real_array, real_number, reject, whole_number
 from marginlens.losses.margin import Logistic, Loss
 from marginlens.papers import implements, uses

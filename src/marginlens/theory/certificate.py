@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from marginlens.arithmetic.directions import length
 from marginlens.data.tokens import TokenDataset
-from marginlens.directions import length
 from marginlens.errors import NOT_NUMBERS, InputError, reject, whole_number
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
 from marginlens.optimizers import GradientDescent, NormalizedGD

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
+from marginlens.arithmetic.directions import correlation, unit
 from marginlens.data.labelled import LabelledSequences, as_labelled
-from marginlens.directions import correlation, unit
 from marginlens.dynamics.flow import TIED_LOGITS, UntilLength, UntilNorm
 from marginlens.dynamics.trajectory import Trajectory
 from marginlens.embeddings.models import Parameters

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from marginlens.arithmetic.directions import length
 from marginlens.data.tokens import TokenDataset
-from marginlens.directions import length
 from marginlens.losses.margin import Exponential, Logistic, Loss
 from marginlens.papers import implements
 from marginlens.result import Headline

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from marginlens.directions import length
+from marginlens.arithmetic.directions import length
 from marginlens.errors import float_array, reject
 from marginlens.losses.margin import slope_of
 from marginlens.optimizers import GradientDescent, NormalizedGD

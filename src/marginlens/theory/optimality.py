@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marginlens import core
+from marginlens.arithmetic.directions import as_scalar, length
 from marginlens.data.tokens import TokenDataset, as_dataset
-from marginlens.directions import as_scalar, length
 from marginlens.errors import InputError, n_axes, real_array, reject, whole_number
 from marginlens.losses.margin import Loss, as_loss, rising_margin
 from marginlens.papers import implements

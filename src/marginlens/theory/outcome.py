@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from marginlens.arithmetic.directions import length
 from marginlens.data.tokens import TokenDataset
-from marginlens.directions import length
 from marginlens.dynamics import descend, flow
 from marginlens.dynamics.flow import UntilLength
 from marginlens.losses.margin import Loss

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from marginlens.arithmetic.directions import length, unit
 from marginlens.data.tokens import TokenDataset
-from marginlens.directions import length, unit
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.losses.margin import Logistic, Loss, rising_margin
 from marginlens.optimizers import GradientDescent, NormalizedGD, as_optimizer

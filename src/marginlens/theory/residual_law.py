@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from marginlens.arithmetic.directions import as_scalar
 from marginlens.data.tokens import TokenDataset
-from marginlens.directions import as_scalar
 from marginlens.losses.margin import Logistic, Loss, slope_of
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular, drawn

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from marginlens.arithmetic.directions import as_scalar, correlation, length, unit
 from marginlens.data.tokens import TokenDataset, as_dataset
-from marginlens.directions import as_scalar, correlation, length, unit
 from marginlens.dynamics import Cone
 from marginlens.errors import reject
 from marginlens.losses.margin import Logistic, Loss, as_loss

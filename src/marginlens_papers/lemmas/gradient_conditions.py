@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
+from marginlens.arithmetic.directions import as_scalar, correlation, unit
 from marginlens.data.tokens import TokenDataset, as_dataset
-from marginlens.directions import as_scalar, correlation, unit
 from marginlens.dynamics.descend import descend
 from marginlens.dynamics.record import Record
 from marginlens.errors import float_array, n_axes, positive_number, real_array, reject

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from marginlens.arithmetic.directions import as_scalar
 from marginlens.data.tokens import TokenDataset
-from marginlens.directions import as_scalar
 from marginlens.dynamics.paths.joint import best_head, log_mean_loss
 from marginlens.errors import positive_number, reject, whole_number
 from marginlens.papers import implements, uses

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
+from marginlens.arithmetic.directions import as_scalar, length, unit
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.tokens import TokenDataset
-from marginlens.directions import as_scalar, length, unit
 from marginlens.errors import n_axes, positive_number, real_array, reject, whole_number
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements

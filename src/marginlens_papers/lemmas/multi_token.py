@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from marginlens.arithmetic.directions import correlation
 from marginlens.data.tokens import TokenDataset, as_dataset
-from marginlens.directions import correlation
 from marginlens.errors import n_axes, real_array, reject
 from marginlens.kinds import kind_of
 from marginlens.norms import L2, Frobenius, Norm, as_norm

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from marginlens.arithmetic.directions import unit
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.random_tokens import as_generator, scored_tokens
 from marginlens.data.sequence_generators import check_can_be_cyclic, checked_sizes, redrawn, unit_rows
 from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.data.tokens import TokenDataset
-from marginlens.directions import unit
 from marginlens.errors import positive_number, reject, whole_number
 from marginlens.papers import implements
 from marginlens.result import Described

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.directions import as_scalar
+from marginlens.arithmetic.directions import as_scalar
 from marginlens.errors import float_array, reject
 from marginlens.losses.margin import slope_of
 from marginlens.risk.softmax import attend

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from marginlens.arithmetic.directions import length
 from marginlens.data.labelled import LabelledSequences, as_labelled
-from marginlens.directions import length
 from marginlens.embeddings.models import Parameters, as_parameters, distinct_tokens
 from marginlens.errors import real_array, reject
 from marginlens.papers import implements, uses

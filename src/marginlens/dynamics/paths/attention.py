@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.directions import length, unit
+from marginlens.arithmetic.directions import length, unit
 from marginlens.dynamics.paths.path import Binding, PathPoints, PathSearch, SearchState, ladder, path_search
 from marginlens.dynamics.paths.projected_newton import (
     Ball,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import scipy
 
-from marginlens.directions import unit
+from marginlens.arithmetic.directions import unit
 from marginlens.dynamics.paths.general import GeneralSearch
 from marginlens.dynamics.paths.path import SearchState, ladder, no_region, path_search
 from marginlens.norms import Nuclear

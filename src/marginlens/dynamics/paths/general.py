@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import scipy
 
-from marginlens.directions import length, unit
+from marginlens.arithmetic.directions import length, unit
 from marginlens.dynamics.paths.path import PathPoints, PathSearch, SearchState, ball_bindings, no_region, path_search
 from marginlens.errors import InputError
 from marginlens.kinds import kind_of

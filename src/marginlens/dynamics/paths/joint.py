@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from marginlens.arithmetic.directions import length, unit
 from marginlens.data.tokens import TokenDataset
-from marginlens.directions import length, unit
 from marginlens.dynamics.descend import descend
 from marginlens.dynamics.paths.path import PathPoints, PathSearch, SearchState, ball_bindings, no_region, path_search
 from marginlens.dynamics.paths.projected_newton import (

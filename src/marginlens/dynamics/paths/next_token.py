@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from marginlens.arithmetic.directions import unit
 from marginlens.data.sequences import SequenceDataset, check_realizable
-from marginlens.directions import unit
 from marginlens.dynamics.paths.path import PathPoints, PathSearch, SearchState, ball_bindings, no_region, path_search
 from marginlens.dynamics.paths.projected_newton import BOUNDARY_RTOL, Ball, PositiveRisk, minimise
 from marginlens.dynamics.paths.split_risk import ContextSplit, Slopes, SplitRisk

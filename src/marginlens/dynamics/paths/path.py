@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from marginlens.arithmetic.directions import correlation, length, unit
 from marginlens.data.random_tokens import as_generator
-from marginlens.directions import correlation, length, unit
 from marginlens.errors import n_axes, real_array, reject, whole_number
 from marginlens.kinds import kind_of
 from marginlens.norms import L2, Norm, as_norm

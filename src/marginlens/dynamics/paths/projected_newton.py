@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
+from marginlens.arithmetic.log_scaled import ExcessRisk
 from marginlens.risk.attention import SecondOrder
-from marginlens.risk.log_scaled import ExcessRisk
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
 BOUNDARY_RTOL = (

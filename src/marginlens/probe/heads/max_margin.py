@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.directions import correlation
+from marginlens.arithmetic.directions import correlation
 from marginlens.errors import positive_number, real_array, reject, whole_number
 from marginlens.probe.heads.key_query import KeyQueryMap
 from marginlens.result import Described, Headline, Result, Tabular, drawn

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from marginlens.rounding import EPS
+from marginlens.arithmetic.rounding import EPS
 from marginlens.svm.solution import MAX_DIRECT_OPERATIONS
 from marginlens.svm.solvers.batch import FARKAS_RTOL
 from marginlens.svm.solvers.rows import BilinearRows, BlockInverse

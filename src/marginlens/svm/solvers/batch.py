@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from marginlens.rounding import EPS
+from marginlens.arithmetic.rounding import EPS
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
 OPTIMAL, INFEASIBLE, TRIVIAL, UNVERIFIED, OUT_OF_RANGE, NEEDS_RECHECK = 0, 1, 2, 3, 4, 5  # outcomes of compiled solvers

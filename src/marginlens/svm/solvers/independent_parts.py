@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
-from marginlens.directions import length
+from marginlens.arithmetic.directions import length
+from marginlens.arithmetic.rounding import EPS
 from marginlens.graphs.priority import PriorityGraph
-from marginlens.rounding import EPS
 from marginlens.runtime.progress import ProgressCallback
 from marginlens.runtime.threads import single_blas_thread
 from marginlens.svm.solution import Status

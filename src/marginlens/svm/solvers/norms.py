@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from marginlens.directions import length
+from marginlens.arithmetic.directions import length
 from marginlens.errors import reject
 from marginlens.kinds import kind_of
 from marginlens.norms import L1, LInf, Lp, MaxRow, Norm, Nuclear, Spectral

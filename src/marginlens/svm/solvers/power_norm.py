@@ -14,8 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from marginlens import core
+from marginlens.arithmetic.rounding import EPS
 from marginlens.norms import Lp
-from marginlens.rounding import EPS
 from marginlens.runtime.threads import over_problems
 from marginlens.svm.solution import power_norms
 from marginlens.svm.solvers.batch import COST_PER_ENTRY, MAX_ROWS_TOGETHER, NormBatch, over_working_rows

@@ -9,7 +9,7 @@ import numpy as np
 import scipy
 
 from marginlens import core
-from marginlens.directions import length
+from marginlens.arithmetic.directions import length
 from marginlens.errors import reject
 from marginlens.result import Described
 from marginlens.typing import FloatArray, IntArray

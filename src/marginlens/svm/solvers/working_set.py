@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from marginlens.rounding import EPS
+from marginlens.arithmetic.rounding import EPS
 from marginlens.svm.solvers.augmented_lagrangian import RESIDUAL_GOAL
 from marginlens.svm.solvers.rows import BilinearRows
 from marginlens.typing import BoolArray, FloatArray, IntArray

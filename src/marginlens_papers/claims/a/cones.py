@@ -8,8 +8,8 @@ import numpy as np
 from scipy.special import logsumexp
 
 import marginlens as ml
+from marginlens.arithmetic.directions import unit
 from marginlens.data import cone_example, figure_1b, sphere_tokens
-from marginlens.directions import unit
 from marginlens.theory import BasinCone, in_cone, sample_cone, smoothness
 from marginlens.theory.implicit_bias import ON_P
 from marginlens.typing import Axes, Figure, FloatArray

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 import marginlens as ml
+from marginlens.arithmetic.directions import unit
 from marginlens.data import scored_tokens, sphere_tokens
-from marginlens.directions import unit
 from marginlens.theory import directional_margin
 from marginlens.typing import Figure
 from marginlens_papers.claim import Claim, Effort, Finding, Progress

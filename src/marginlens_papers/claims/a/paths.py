@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import marginlens as ml
+from marginlens.arithmetic.directions import unit
 from marginlens.data import figure_1b, sphere_tokens
-from marginlens.directions import unit
 from marginlens.theory import LocalOptima, directional_margin, globally_optimal_direction
 from marginlens.typing import Axes, Figure
 from marginlens_papers.claim import Claim, Effort, Finding, Progress

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 import marginlens as ml
+from marginlens.arithmetic.directions import unit
 from marginlens.data import figure_1b, figure_8, scored_tokens
-from marginlens.directions import unit
 from marginlens.theory import check_assumption_b, globally_optimal_direction, smoothness
 from marginlens.theory.implicit_bias import ON_P
 from marginlens.typing import Figure, FloatArray

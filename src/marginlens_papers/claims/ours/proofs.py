@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 import marginlens as ml
+from marginlens.arithmetic.directions import length
 from marginlens.data.counter_based import sphere_problems
-from marginlens.directions import length
 from marginlens.theory.outcome import Outcome, outcomes
 from marginlens.typing import Figure
 from marginlens_papers.claim import Claim, Effort, Finding, Progress

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from marginlens import core
-from marginlens.directions import length
+from marginlens.arithmetic.directions import length
 from marginlens.errors import reject
 from marginlens.typing import FloatArray
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from marginlens import directions
+from marginlens.arithmetic import directions
 from refusals import refused
 from tolerances import ROUNDING
 
