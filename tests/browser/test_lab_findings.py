@@ -143,7 +143,7 @@ def test_choosing_a_limit_shows_its_support_and_its_proof(lab: WebDriver) -> Non
     assert lab_state(lab)["chosen"]["limit"] == 1
     assert lab.execute_script("return document.activeElement === arguments[0]", second)
     assert "limit → 2" in text_of(lab, "#support")
-    assert text_of(lab, "#margin-proof").startswith("✓ The margin is proved")
+    assert text_of(lab, "#margin-proof").startswith("✓ The margin lies between two bounds")
     second.send_keys(" ")
     settle(lab)
     assert lab_state(lab)["chosen"]["limit"] is None
