@@ -159,7 +159,7 @@ export function leftOut({ problem, prediction }) {
 
 /** What bounds on the smallest norm that differ by a relative gap prove of a margin. */
 export function marginProof(gap, isShared) {
-  if (!(gap <= CERTIFIED_RTOL)) return `✗ Two bounds on the margin differ by ${short(gap)} of it, so that it is proved only to that.`;
+  if (!(gap <= CERTIFIED_RTOL)) return `✗ Two bounds on the margin differ by ${short(gap)} of it; it is known only to that.`;
   return `✓ The margin lies between two bounds that agree to ${short(Math.max(gap, 0))} of it.${isShared ? " Other directions have it too." : ""}`;
 }
 
