@@ -148,7 +148,7 @@ def test_predict_solves_the_margin_of_w_in_a_norm_that_tells_rows_from_columns()
     data, v = problem(2, 3, 3, 8)
     query = np.random.default_rng(9).normal(size=(2, 4))
     risk = ml.AttentionRisk(data, v).as_matrix(query)
-    bias = ml.predict(risk, optimizer=ml.SteepestDescent(ml.MaxRow(), 0.1)).bias
+    bias = ml.predict(risk, optimizer=ml.SteepestDescent(ml.MaxRow(), 0.01)).bias
     expected = ml.att_svm(data, bias.selected, norm=ml.MaxRow(), query=query)
     assert bias.solution.margin == pytest.approx(expected.margin, rel=1e-7)
     assert ml.correlation(bias.direction.ravel(), expected.x.ravel()) > 0.999

@@ -638,7 +638,8 @@ def test_weights_that_are_not_finite_raise_an_alarm_and_not_an_error(caplog):
         model.transformer.h[1].attn.c_attn.weight.fill_(float("nan"))
     with caplog.at_level(logging.WARNING, "marginlens"):
         train(model, monitor, n_steps=1, first=2)
-    assert [(alarm.layer, alarm.heads) for alarm in monitor.alarms] == [(1, (0, 1))]
+    # One alarm for the loss of the model, and one for the layer.
+    assert [(alarm.layer, alarm.heads) for alarm in monitor.alarms] == [(None, ()), (1, (0, 1))]
     assert "not finite from step 1 on" in caplog.text
 
 

@@ -103,6 +103,9 @@ def probe(
         refuse_options("with --against", checkpoints=checkpoints)
     if limit is not None:
         errors.whole_number(limit, "limit", at_least=1)
+    errors.whole_number(queries, "queries", at_least=1)
+    if offset is not None:
+        errors.whole_number(offset, "offset", at_least=0)
     asked = not checkpoints if max_margin is None else max_margin
     folder = out if out is not None or wants_json() else FOLDER
     if folder is not None:

@@ -210,8 +210,9 @@ class X_N2(_OneNormOneMargin):
             f"{runs.names[i]} in {runs.names[j]} {runs.table[i, j]:.3f} ({limits[i, j]:.3f})" for i, j in above
         )
         close = (
-            f"Norms of neighbouring powers are so close that a descent has most of the other's margin too: {cells}. In brackets is what "
-            "the exact max-margin solution of the descent's own norm has of it."
+            "Norms of neighbouring powers are so close that a descent has most of the other's margin too. "
+            f"Those beyond {OTHER_SHARE:g} are {cells}. "
+            "In brackets is what the exact max-margin solution of the descent's own norm has of it."
         )
         return " ".join(filter(None, [close if above else "", _slowest_words(runs, long), _late_words(long)]))
 
