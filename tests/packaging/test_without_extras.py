@@ -14,7 +14,18 @@ from marginlens.papers import registered
 from tolerances import HANGING
 from typed_pages import ROOT, blocks, is_shown
 
-OPTIONAL = ("matplotlib", "sklearn", "PIL", "pyarrow", "pandas", "polars", "networkx", "torch", "transformers")
+OPTIONAL = (
+    "matplotlib",
+    "sklearn",
+    "PIL",
+    "pyarrow",
+    "pandas",
+    "polars",
+    "networkx",
+    "torch",
+    "transformers",
+    "tokenizers",
+)
 WITHOUT = """
 import sys
 from importlib.machinery import PathFinder
@@ -123,7 +134,7 @@ def test_what_needs_an_extra_names_it(code, extra):
     [
         (("reproduce", "--quick", "--only", "A-F9"), "report"),
         (("train", "PROBLEM", "--plot", "figure.png"), "plot"),
-        (("encode", "TABLE", "--pieces", "TABLE"), "text"),
+        (("encode", "TABLE", "--pieces", "PIECES"), "text"),
     ],
 )
 def test_commands_say_it_in_one_sentence(words, extra, tmp_path):
@@ -132,11 +143,22 @@ def test_commands_say_it_in_one_sentence(words, extra, tmp_path):
     problem, table = tmp_path / "problem.npz", tmp_path / "table.csv"
     write_problem(problem, figure_8()[0], head=figure_8()[1])
     table.write_text("text,label\na fine film,good\na dull film,bad\n" * 10, encoding="utf-8")
-    files = {"PROBLEM": str(problem), "TABLE": str(table), "figure.png": str(tmp_path / "figure.png")}
+    pieces = tmp_path / "pieces.txt"
+    pieces.write_text("[UNK]\na\nfilm\n", encoding="utf-8")
+    files = {
+        "PROBLEM": str(problem),
+        "TABLE": str(table),
+        "PIECES": str(pieces),
+        "figure.png": str(tmp_path / "figure.png"),
+    }
     done = python(
         "import marginlens_command; marginlens_command.main()",
         *(files.get(word, word) for word in words),
-        *(("--out", str(tmp_path / "out")) if words[0] != "train" else ()),
+        *(
+            ("--out", str(tmp_path / "out.npz" if words[0] == "encode" else tmp_path / "out"))
+            if words[0] != "train"
+            else ()
+        ),
     )
     assert (done.returncode, done.stdout) == (2, "")
     (sentence,) = done.stderr.splitlines()

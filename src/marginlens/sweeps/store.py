@@ -385,14 +385,12 @@ def opened(folder: Any, plan: Plan) -> Iterator[Sweep]:
         _check_free(place)
         (place / CHUNKS).mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        try:
-            with _writable(place):
+        with _writable(place):
+            try:
                 stack.enter_context(FileLock(place / LOCK, timeout=LOCK_SECONDS))
-        except Timeout:
-            sentence = (
-                f"The folder {str(place)!r} is in use by another process; wait for it, or end it and run this again."
-            )
-            raise InputError(sentence) from None
+            except Timeout:
+                what = f"The folder {str(place)!r} is in use by another process"
+                raise InputError(f"{what}; wait for it, or end it and run this again.") from None
         sweep = Sweep(place)
         with _writable(place):
             _remove_leftovers(place)
