@@ -11,11 +11,10 @@ import marginlens as ml
 import tolerances
 from marginlens.errors import EngineError
 from refusals import refused
-from sweep_kills import KINDS, PLAN, Trials, chunk_bytes, count_chunks, start
+from sweep_kills import KINDS, PLAN, Trials, chunk_bytes, count_chunks, loky_workers, start
 
 KEYS = {"n_inputs": 3, "n_tokens": 4, "d": [2, 7], "n_steps": 30, "n_problems": 25, "chunk": 6, "seed": 5}
 N_KILLS = 10
-SECONDS_AFTER_CTRL_C = 2.0
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +86,7 @@ def test_an_error_in_a_measure_is_raised_as_it_is_and_leaves_no_process(tmp_path
 
     with pytest.raises(ml.InputError, match=r"which raised ZeroDivisionError \(no width\)"):
         ml.sweep({**KEYS, "measures": {"size": fails}}, tmp_path / "wrong")
+    assert loky_workers(os.getpid()) == []
 
 
 def always_dies(run):
@@ -144,9 +144,7 @@ def begun(trials, name, n_chunks):
 def test_ctrl_c_ends_a_sweep_soon_keeps_what_is_finished_and_says_how_to_go_on(trials):
     process, folder = begun(trials, "interrupted", 2)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
-    began = time.monotonic()
     _, error = process.communicate(timeout=tolerances.HANGING)
-    assert time.monotonic() - began < tolerances.HANGING
     assert error.splitlines()[-1].startswith("KeyboardInterrupt: ")
     assert "The finished chunks are kept; run the same sweep again to go on." in error
     assert error.count("Traceback") == 1  # its own, and none of a worker

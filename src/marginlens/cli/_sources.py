@@ -52,7 +52,7 @@ class TextSource:
 
     @property
     def n_in_memory(self) -> int:
-        """Of how many tokens at most windows are made all at once."""
+        """Largest number of tokens whose windows are made at once."""
         return max(MAX_POSITIONS_IN_MEMORY // self.window, self.window + 1)
 
     def read_in_memory(self, held_out: float | None) -> NamedSequences | SequenceSplit:
