@@ -19,7 +19,7 @@ from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.svm import MarginSolution, least_distance
 from marginlens.svm.solvers.norms import solve_in_norm
 from marginlens.typing import FloatArray
-from marginlens_papers.lemmas.random_data import class_clusters
+from marginlens_papers.claims.random_data import class_clusters
 
 SMALL = (1000, 6, 8, 10)  # problems, inputs, tokens, d_model: 42 rows of a matrix W (10, 10)
 CLUSTERS = (10, 50, 25, 0.1)  # classes, points of each, features, spread: 4,500 rows of a matrix W (10, 25)

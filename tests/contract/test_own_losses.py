@@ -10,7 +10,7 @@ import marginlens as ml
 from marginlens.losses.next_token import LabelLoss, NextTokenLoss
 from marginlens.risk import logits
 from marginlens.testing import check_loss
-from marginlens_papers.lemmas.direction_cases import dominance
+from marginlens_papers.claims.a.direction_cases import dominance
 from plain_losses import Squared
 from refusals import refused
 

@@ -8,7 +8,7 @@ import pytest
 import marginlens as ml
 from marginlens.risk import CopyRisk, MulticlassRisk, MultiHeadRisk
 from marginlens.testing import check_norm, check_optimizer, check_risk
-from marginlens_papers.lemmas.random_data import class_clusters
+from marginlens_papers.claims.random_data import class_clusters
 from plain_norms import Weighted
 from quadratic_risk import Quadratic, risks_of_every_kind
 

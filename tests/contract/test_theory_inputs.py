@@ -9,11 +9,11 @@ import marginlens as ml
 from marginlens import data, svm, theory
 from marginlens.arithmetic import directions
 from marginlens.risk import softmax
-from marginlens_papers.lemmas.embedding_limits import tightest_slack
-from marginlens_papers.lemmas.feasible_selections import feasible_selections
-from marginlens_papers.lemmas.gradient_conditions import key_inequality, local_gradient_bounds
-from marginlens_papers.lemmas.mixing import distance_to_set, log_nonoptimality
-from marginlens_papers.lemmas.residual_attention import deviation, position
+from marginlens_papers.claims.a.gradient_conditions import key_inequality, local_gradient_bounds
+from marginlens_papers.claims.a.mixing import distance_to_set, log_nonoptimality
+from marginlens_papers.claims.b.embedding_limits import tightest_slack
+from marginlens_papers.claims.b.feasible_selections import feasible_selections
+from marginlens_papers.claims.ours.residual_attention import deviation, position
 
 FIGURE, V = data.figure_1c()
 ALONE, HEAD = data.figure_1b()

@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from marginlens.svm import Status
 from marginlens.svm.vocabulary import closed_form_candidate, vocabulary_svm
 from marginlens.theory.embedding_limits import selected_tokens
-from marginlens_papers.lemmas.feasible_selections import feasible_selections, untied_vocabulary_svm
+from marginlens_papers.claims.b.feasible_selections import feasible_selections, untied_vocabulary_svm
 from tolerances import CONDITIONED, ROUNDING, SLSQP_POINT, SVM_FARKAS, SVM_KKT, SVM_ORACLE
 
 

@@ -9,7 +9,7 @@ import marginlens as ml
 from marginlens.data import Levels, acyclic_sequences, cyclic_sequences, level_sequences, ordered_sequences
 from marginlens.embeddings import check_assumption_4, token_statistics
 from marginlens.graphs import is_acyclic, priority_graphs
-from marginlens_papers.lemmas.random_data import (
+from marginlens_papers.claims.random_data import (
     acyclic_sequences_as_coded,
     balanced_sequences,
     class_clusters,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import tolerances
 from marginlens import InputError, SequenceDataset
 from marginlens.data import LabelledSequences
-from marginlens_papers.lemmas.random_data import random_sequences
+from marginlens_papers.claims.random_data import random_sequences
 
 EYE = np.eye(3)
 

@@ -17,7 +17,7 @@ from marginlens.dynamics.loops import StepwiseLoop
 from marginlens.optimizers import Blockwise, PowerDecay
 from marginlens.risk import MulticlassRisk, MultiHeadRisk
 from marginlens.runtime import threads
-from marginlens_papers.lemmas.random_data import class_clusters, random_start
+from marginlens_papers.claims.random_data import class_clusters, random_start
 from plain_losses import OwnLogistic, unknown
 from quadratic_risk import optimizers_of_every_kind
 from random_problems import mixed_sequences, positive_head

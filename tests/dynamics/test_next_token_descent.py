@@ -5,7 +5,7 @@ import pytest
 
 import marginlens as ml
 from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequences
-from marginlens_papers.lemmas.random_data import random_start
+from marginlens_papers.claims.random_data import random_start
 from random_problems import mixed_sequences
 from refusals import refused
 from tolerances import LOOP_AGREEMENT, ROUNDING

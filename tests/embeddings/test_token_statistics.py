@@ -5,7 +5,7 @@ import pytest
 
 from marginlens.data.labelled import LabelledSequences
 from marginlens.embeddings import TokenKind, check_assumption_4, token_statistics
-from marginlens_papers.lemmas.random_data import balanced_sequences
+from marginlens_papers.claims.random_data import balanced_sequences
 
 SEQUENCES = [[0, 0, 1], [1, 2, 4, 4], [0, 2], [3]]
 LABELS = [1, -1, -1, 1]

@@ -17,7 +17,7 @@ from marginlens.nexttoken import path_expansion
 from marginlens.nexttoken.automaton import NextTokenAutomaton, SlowLimitWarning, TieBreak
 from marginlens.nexttoken.path_expansion import ExpansionKind
 from marginlens.svm.dual_balance import balance, can_carry
-from marginlens_papers.lemmas.random_data import random_sequences
+from marginlens_papers.claims.random_data import random_sequences
 from tolerances import CONDITIONED, ROUNDING
 
 A, B, C, D = range(4)

@@ -9,7 +9,7 @@ import marginlens as ml
 from marginlens import SequenceDataset
 from marginlens.data import cyclic_sequences, split_sequences, split_text_windows, text_windows
 from marginlens.nexttoken import NextTokenAutomaton, WindowNgram, score_held_out
-from marginlens_papers.lemmas.random_data import random_sequences
+from marginlens_papers.claims.random_data import random_sequences
 from tolerances import CONDITIONED, ROUNDING
 
 

@@ -14,10 +14,10 @@ from marginlens.data.sequence_generators import Levels, level_sequences
 from marginlens.embeddings.statistics import token_statistics
 from marginlens.errors import InputError
 from marginlens_papers import archive
+from marginlens_papers.claims.a.scale_runs import SCALE_RUNS_FORM, read_scale_runs
+from marginlens_papers.claims.ours.norm_runs import NORM_RUNS_FORM, read_norm_runs
+from marginlens_papers.claims.ours.proof_runs import PROOF_RUNS_FORM, read_proof_runs
 from marginlens_papers.embeddings import RankCorrelations, TrainingSettings
-from marginlens_papers.norm_runs import NORM_RUNS_FORM, read_norm_runs
-from marginlens_papers.proof_runs import PROOF_RUNS_FORM, read_proof_runs
-from marginlens_papers.scale_runs import SCALE_RUNS_FORM, read_scale_runs
 from marginlens_papers.vision import VisionSettings
 from marginlens_papers.vision.results import VISION_FORM
 from one_command import exit_code_of

@@ -20,7 +20,7 @@ from marginlens_papers.claims.c import figures_3_to_6 as c_f5
 from marginlens_papers.claims.c import held_out as c_h
 from marginlens_papers.claims.c import text_graphs as c_g
 from marginlens_papers.claims.c import training_curves
-from marginlens_papers.lemmas.random_data import random_sequences
+from marginlens_papers.claims.random_data import random_sequences
 from quick_claims import quick_run
 from tolerances import ROUNDING, SLSQP_POINT
 

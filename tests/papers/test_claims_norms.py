@@ -8,12 +8,12 @@ from marginlens.dynamics import descend
 from marginlens.norms import L2, LInf
 from marginlens.optimizers import NormalizedGD
 from marginlens.risk import AttentionRisk
-from marginlens_papers import norm_runs as runs_of
 from marginlens_papers.claims.d import local_convergence as d_1
 from marginlens_papers.claims.d import multi_token as d_3
 from marginlens_papers.claims.e.cross_table import divergence
 from marginlens_papers.claims.f import figure_2 as f_1
 from marginlens_papers.claims.ours import adam_faces as x_n5
+from marginlens_papers.claims.ours import norm_runs as runs_of
 from marginlens_papers.claims.ours import norm_selections as x_n4
 from quick_claims import quick_run
 from tolerances import ROUNDING
@@ -96,7 +96,9 @@ def test_the_margin_of_a_run_is_that_of_its_tightest_constraint(few):
 def test_archived_runs_are_read_as_they_were_written(few, tmp_path):
     _, runs = few
     place = tmp_path / "runs.json"
-    runs_of.archive_norm_runs(runs, "p", "python -m marginlens_papers.norm_runs p --out /there/runs.json", place)
+    runs_of.archive_norm_runs(
+        runs, "p", "python -m marginlens_papers.claims.ours.norm_runs p --out /there/runs.json", place
+    )
     read = runs_of.read_norm_runs(place)
     np.testing.assert_allclose(read.share, runs.share, rtol=1e-5, atol=0.0)
     np.testing.assert_array_equal(read.selected, runs.selected)

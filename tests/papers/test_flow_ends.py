@@ -7,8 +7,8 @@ import marginlens as ml
 from marginlens.data import basin_example
 from marginlens.dynamics.flow import UntilNorm
 from marginlens.embeddings import embedding_flow
+from marginlens_papers.claims.b.flow_ends import embedding_flow_end, flow_end
 from marginlens_papers.claims.ours import class_window
-from marginlens_papers.flow_ends import embedding_flow_end, flow_end
 
 MOVES = (0.02, 2.0, 300.0)
 

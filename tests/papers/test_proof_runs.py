@@ -8,9 +8,9 @@ from operator import add
 import numpy as np
 import pytest
 
-from marginlens_papers import proof_runs as proofs
 from marginlens_papers.claim import Effort, Progress, Verdict
 from marginlens_papers.claims.catalogue import claim
+from marginlens_papers.claims.ours import proof_runs as proofs
 
 COUNT = 90
 

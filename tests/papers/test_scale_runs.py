@@ -5,7 +5,7 @@ import pytest
 
 import marginlens as ml
 from marginlens.data.counter_based import sphere_problems
-from marginlens_papers import scale_runs as scale
+from marginlens_papers.claims.a import scale_runs as scale
 
 WIDTHS, COUNT = (2, 10), 60
 
@@ -42,7 +42,9 @@ def test_outcomes_are_those_of_descent_and_optimality_by_themselves(runs):
 
 def test_the_archive_is_read_as_it_was_written(runs, tmp_path):
     place = tmp_path / "runs.json"
-    scale.archive_scale_runs(runs, {"command": "python -m marginlens_papers.scale_runs", "seconds": 1.0}, place)
+    scale.archive_scale_runs(
+        runs, {"command": "python -m marginlens_papers.claims.a.scale_runs", "seconds": 1.0}, place
+    )
     read, facts = scale.read_scale_runs(place)
     assert read.n_problems == COUNT
     assert facts["seconds"] == 1.0

@@ -7,7 +7,7 @@ import pytest
 import marginlens as ml
 from marginlens.dynamics.loops import compiled_loop
 from marginlens.risk import MulticlassRisk
-from marginlens_papers.lemmas.random_data import class_clusters
+from marginlens_papers.claims.random_data import class_clusters
 from tolerances import SVM_ORACLE
 
 RTOL = 1e-11

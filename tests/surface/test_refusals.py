@@ -12,13 +12,13 @@ from marginlens.norms import as_norm, norm_named
 from marginlens.optimizers import Blockwise, PowerDecay
 from marginlens.probe.heads.preferences import head_preferences, visible_types
 from marginlens.theory.embedding_limits import selected_tokens
+from marginlens_papers.claims.b.feasible_selections import feasible_selections
+from marginlens_papers.claims.b.first_step_bounds import first_step_errors, initial_concentration
+from marginlens_papers.claims.c.next_token_paths import path_law, path_radius
+from marginlens_papers.claims.d.multi_token_limit import multi_token_limit
+from marginlens_papers.claims.random_data import acyclic_sequences_as_coded, balanced_sequences, class_clusters
 from marginlens_papers.embeddings import TrainingSettings
 from marginlens_papers.embeddings.outputs import one_layer_outputs, two_layer_outputs
-from marginlens_papers.lemmas.feasible_selections import feasible_selections
-from marginlens_papers.lemmas.first_step import first_step_errors, initial_concentration
-from marginlens_papers.lemmas.multi_token import multi_token_limit
-from marginlens_papers.lemmas.next_token_paths import path_law, path_radius
-from marginlens_papers.lemmas.random_data import acyclic_sequences_as_coded, balanced_sequences, class_clusters
 from marginlens_papers.reviews import YelpLines, encode_labelled, two_classes
 from marginlens_papers.texts import TextPipeline
 from marginlens_papers.vision.training import VisionSettings

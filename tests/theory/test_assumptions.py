@@ -10,7 +10,7 @@ import marginlens as ml
 from marginlens import Exponential, GradientDescent, Logistic, NormalizedGD, TokenDataset
 from marginlens.data import figure_1a, figure_1b, scored_tokens
 from marginlens.losses import Loss
-from marginlens_papers.lemmas.general_position import check_distinct_scores
+from marginlens_papers.claims.a.general_position import check_distinct_scores
 from plain_losses import Squared
 from refusals import refused
 from tolerances import ROUNDING

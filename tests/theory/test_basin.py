@@ -8,7 +8,7 @@ from marginlens.arithmetic.directions import unit
 from marginlens.data import figure_1b, scored_tokens
 from marginlens.risk import AttentionRisk
 from marginlens.theory import basin_cone, in_cone, sample_cone, smoothness
-from marginlens_papers.lemmas.gradient_conditions import gradient_ratio, local_gradient_bounds
+from marginlens_papers.claims.a.gradient_conditions import gradient_ratio, local_gradient_bounds
 from random_problems import cones
 from refusals import refused
 from tolerances import ROUNDING

@@ -13,7 +13,7 @@ from marginlens.data import scored_tokens, sphere_tokens
 from marginlens.dynamics import Cone
 from marginlens.risk import AttentionRisk
 from marginlens.theory import directional_margin, locally_optimal_directions, token_optimality
-from marginlens_papers.lemmas.direction_cases import (
+from marginlens_papers.claims.a.direction_cases import (
     DirectionCase,
     check_neighbour_count,
     dominance,

@@ -20,7 +20,7 @@ from marginlens.theory import (
     predict_embedding_limit,
     selected_tokens,
 )
-from marginlens_papers.lemmas.embedding_limits import (
+from marginlens_papers.claims.b.embedding_limits import (
     all_selecting_directions,
     check_lemma_19,
     check_missed_tokens,
@@ -28,9 +28,9 @@ from marginlens_papers.lemmas.embedding_limits import (
     remaining_selections,
     tightest_slack,
 )
-from marginlens_papers.lemmas.feasible_selections import feasible_selections
-from marginlens_papers.lemmas.random_data import balanced_sequences
-from marginlens_papers.lemmas.selection_slopes import directional_slope
+from marginlens_papers.claims.b.feasible_selections import feasible_selections
+from marginlens_papers.claims.b.selection_slopes import directional_slope
+from marginlens_papers.claims.random_data import balanced_sequences
 from random_problems import started
 from tolerances import CONDITIONED, DIRECTION_ON_RANDOM_DATA, ROUNDING
 

@@ -9,7 +9,7 @@ from scipy.optimize import linprog
 import marginlens as ml
 from marginlens.errors import InputError
 from marginlens.theory import factor_balance, nuclear_stationarity
-from marginlens_papers.lemmas.sign_factors import largest_sign_product, sign_factor_margin
+from marginlens_papers.claims.ours.sign_factors import largest_sign_product, sign_factor_margin
 from refusals import refused
 from tolerances import ROUNDING
 

@@ -7,7 +7,7 @@ import pytest
 
 from marginlens.data import TokenDataset
 from marginlens.theory import globally_optimal_direction
-from marginlens_papers.lemmas.general_position import check_general_position, constructive_separator
+from marginlens_papers.claims.a.general_position import check_general_position, constructive_separator
 from random_problems import problem, ragged_problem
 from tolerances import CONDITIONED
 

@@ -12,7 +12,7 @@ from marginlens.data.labelled import LabelledSequences, embedding_tokens
 from marginlens.dynamics.flow import KeySpanField
 from marginlens.embeddings import Parameters, embedding_flow, initial_parameters, loss_and_gradients
 from marginlens.embeddings.one_step import first_step
-from marginlens_papers.lemmas.random_data import balanced_sequences
+from marginlens_papers.claims.random_data import balanced_sequences
 from plain_losses import OwnExponential
 from random_problems import problem, ragged_problem
 

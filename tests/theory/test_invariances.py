@@ -22,10 +22,10 @@ from marginlens.theory import (
     residual_law,
     smoothness,
 )
-from marginlens_papers.lemmas.direction_cases import dominance, undercut_radius
-from marginlens_papers.lemmas.general_position import check_distinct_scores, constructive_separator
-from marginlens_papers.lemmas.gradient_conditions import descent_correlation, gradient_ratio
-from marginlens_papers.lemmas.residual_attention import deviation
+from marginlens_papers.claims.a.direction_cases import dominance, undercut_radius
+from marginlens_papers.claims.a.general_position import check_distinct_scores, constructive_separator
+from marginlens_papers.claims.a.gradient_conditions import descent_correlation, gradient_ratio
+from marginlens_papers.claims.ours.residual_attention import deviation
 from tolerances import CONDITIONED
 
 SIZES = st.tuples(st.integers(1, 3), st.integers(2, 4), st.integers(2, 5))  # n_inputs, n_tokens, d_model

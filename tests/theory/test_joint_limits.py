@@ -10,7 +10,7 @@ import marginlens as ml
 from marginlens.data import figure_3a, figure_3b
 from marginlens.risk import softmax
 from marginlens.theory import best_selections, check_assumption_c, label_margin
-from marginlens_papers.lemmas.joint import head_radius
+from marginlens_papers.claims.a.joint import head_radius
 from random_problems import problem, ragged_problem
 from refusals import refused
 from tolerances import ALIGNED, CONDITIONED, ON_THE_GRID, ROUNDING

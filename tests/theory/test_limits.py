@@ -10,7 +10,7 @@ from marginlens.arithmetic.directions import unit
 from marginlens.data import figure_1a, figure_1b, scored_tokens
 from marginlens.theory import globally_optimal_direction, in_cone, optimal_sets, predict, predict_limit, smoothness
 from marginlens.theory.optimality import depends_on_p
-from marginlens_papers.lemmas.gradient_conditions import local_gradient_bounds
+from marginlens_papers.claims.a.gradient_conditions import local_gradient_bounds
 from quadratic_risk import Quadratic
 from random_problems import cones, problem, ragged_problem, two_level_scores
 from tolerances import ALIGNED, DIRECTION_ON_RANDOM_DATA, FIXED_POINT, LOG_RATE, ON_THE_GRID, ROUNDING

@@ -14,8 +14,8 @@ from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic
 from marginlens.risk import AttentionRisk, softmax
 from marginlens.svm import Status, att_svm, set_svm
 from marginlens.theory import mixing_constants
-from marginlens_papers.lemmas.mixing import check_mixing, distance_to_set, log_nonoptimality
-from marginlens_papers.lemmas.random_data import label_mixing, monotone_mixing
+from marginlens_papers.claims.a.mixing import check_mixing, distance_to_set, log_nonoptimality
+from marginlens_papers.claims.random_data import label_mixing, monotone_mixing
 
 LOSSES = [Logistic(), Exponential(), CorrelationLoss()]
 

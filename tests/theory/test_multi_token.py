@@ -9,7 +9,7 @@ import tolerances
 from marginlens.data import TokenDataset
 from marginlens.norms import Nuclear
 from marginlens.svm import Status, att_svm
-from marginlens_papers.lemmas.multi_token import multi_token_limit
+from marginlens_papers.claims.d.multi_token_limit import multi_token_limit
 
 SETS = [[0, 2], [1], [0, 1, 3]]
 

@@ -15,7 +15,7 @@ from marginlens.data.sequence_generators import acyclic_sequences, cyclic_sequen
 from marginlens.dynamics.paths.split_risk import SplitRisk
 from marginlens.losses.next_token import LabelLoss
 from marginlens.risk.next_token_heads import as_head
-from marginlens_papers.lemmas.next_token_paths import path_law
+from marginlens_papers.claims.c.next_token_paths import path_law
 from plain_losses import Decay, Linear
 from random_problems import feasible_sequences
 from refusals import refused

@@ -8,7 +8,7 @@ from marginlens.data import acyclic_sequences, cyclic_sequences
 from marginlens.graphs.subspace import cyclic_subspace
 from marginlens.nexttoken import limit_risk
 from marginlens_papers.claims.c.gradient import matrix_form, random_sequences
-from marginlens_papers.lemmas.next_token_paths import path_radius
+from marginlens_papers.claims.c.next_token_paths import path_radius
 from plain_losses import Linear
 from random_problems import feasible_sequences
 from tolerances import FINITE_DIFFERENCE, HIGH_PRECISION, ROUNDING

@@ -11,9 +11,9 @@ from marginlens.embeddings.models import Parameters, initial_parameters, loss_an
 from marginlens.embeddings.one_step import first_step, mean_signed_share
 from marginlens.embeddings.statistics import token_statistics
 from marginlens.errors import InputError
-from marginlens_papers.lemmas import first_step as lemmas
-from marginlens_papers.lemmas.random_data import balanced_sequences
-from marginlens_papers.lemmas.selection_slopes import directional_slope
+from marginlens_papers.claims.b import first_step_bounds as lemmas
+from marginlens_papers.claims.b.selection_slopes import directional_slope
+from marginlens_papers.claims.random_data import balanced_sequences
 from random_problems import ragged_labelled, started
 from refusals import refused
 from tolerances import CONDITIONED, FINITE_DIFFERENCE, ROUNDING

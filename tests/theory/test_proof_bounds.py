@@ -18,7 +18,7 @@ from marginlens.theory import (
     locally_optimal_directions,
     smoothness,
 )
-from marginlens_papers.lemmas.gradient_conditions import (
+from marginlens_papers.claims.a.gradient_conditions import (
     correlation_floor,
     descent_correlation,
     gradient_budget,
@@ -27,8 +27,8 @@ from marginlens_papers.lemmas.gradient_conditions import (
     key_inequality,
     local_gradient_bounds,
 )
-from marginlens_papers.lemmas.joint import joint_risk_bounds, selection_quadrant
-from marginlens_papers.lemmas.mixing import log_nonoptimality, nonoptimality_bounds
+from marginlens_papers.claims.a.joint import joint_risk_bounds, selection_quadrant
+from marginlens_papers.claims.a.mixing import log_nonoptimality, nonoptimality_bounds
 from random_problems import cones, problem, ragged_problem, two_level_scores
 from refusals import refused
 from tolerances import CONDITIONED, HIGH_PRECISION, ROUNDING

@@ -10,7 +10,7 @@ from marginlens.data.random_tokens import scored_tokens
 from marginlens.theory import residual_law
 from marginlens_papers.claims.a.figures_3_to_5 import predicted_height
 from marginlens_papers.claims.drawing import misalignment
-from marginlens_papers.lemmas.residual_attention import deviation, multipliers_from, position, within
+from marginlens_papers.claims.ours.residual_attention import deviation, multipliers_from, position, within
 from random_problems import MAX_DRAWS, ragged_problem
 from tolerances import CONDITIONED, LAW_RATE, ON_THE_LAW, ROUNDING
 

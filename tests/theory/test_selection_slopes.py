@@ -11,9 +11,8 @@ from marginlens.embeddings import Parameters, first_step, initial_parameters
 from marginlens.svm import Status
 from marginlens.svm.vocabulary import vocabulary_svm
 from marginlens.theory import decisive_tokens, selected_tokens, token_ranks
-from marginlens_papers.lemmas.feasible_selections import feasible_selections
-from marginlens_papers.lemmas.random_data import balanced_sequences
-from marginlens_papers.lemmas.selection_slopes import (
+from marginlens_papers.claims.b.feasible_selections import feasible_selections
+from marginlens_papers.claims.b.selection_slopes import (
     convergence_bound,
     directional_slope,
     dominant_slope,
@@ -23,6 +22,7 @@ from marginlens_papers.lemmas.selection_slopes import (
     slope_deficit,
     softmax_weight_bounds,
 )
+from marginlens_papers.claims.random_data import balanced_sequences
 from random_problems import MAX_DRAWS, ragged_labelled
 from tolerances import CONDITIONED, ROUNDING
 

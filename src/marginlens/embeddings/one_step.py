@@ -81,7 +81,7 @@ def first_step(start: Parameters, rate: float, sequences: Any, y: ArrayLike | No
         start: E⁰ (n_vocabulary, d_model), p⁰ and v (d_model,), as `initial_parameters` draws them. rate: η₀ > 0.
         sequences, y: labelled sequences, or token-id lists and their labels.
     Returns:
-        A `FirstStep` in float64; `marginlens_papers.lemmas.first_step` holds it against the lemmas.
+        A `FirstStep` in float64; `marginlens_papers.claims.b.first_step_bounds` holds it against the lemmas.
     """
     as_parameters(start, "start")
     eta, data = positive_number(rate, "rate"), as_labelled(sequences, y)

@@ -236,7 +236,7 @@ def mixing_cost(mixing: Any) -> float:
 
 
 def fixed_head_radius(data: TokenDataset, head: LabelMargin, nu: float) -> FixedHead:
-    """The r at which the head is known to score every α_i above the other tokens; `lemmas.joint` of marginlens_papers derives it."""
+    """The r at which the head is known to score every α_i above the other tokens; `marginlens_papers.claims.a.joint` derives it."""
     away = np.take_along_axis(data.X, head.selected[:, None, None], axis=1) - data.X
     other = data.mask & (np.arange(data.n_tokens) != head.selected[:, None])
     if not other.any():

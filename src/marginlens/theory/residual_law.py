@@ -139,7 +139,7 @@ def residual_law(data: TokenDataset, head: Any, selected: ArrayLike, *, loss: Lo
         selected: (n_inputs,) or (batch, n_inputs): the tokens at which the model saturates, such as `run.selected`.
         loss: the loss of the training, one that decreases on the scores.
     Returns:
-        A `ResidualLaw`. Check it on a long run with `deviation(law, p)` of `marginlens_papers.lemmas.residual_attention`.
+        A `ResidualLaw`. Check it on a long run with `deviation(law, p)` of `marginlens_papers.claims.ours.residual_attention`.
     """
     found = token_optimality(data, head, selected)
     loss, batch, solution = decreasing_loss(data, head, loss), data.as_batch(), found.solution

@@ -1,1 +1,1 @@
-"""Claims: what each computes, how it is drawn, and the numbers that it must reach."""
+"""What proofs and claims compute beyond a prediction: bounds, constants and special limits, beside the claims that use them."""

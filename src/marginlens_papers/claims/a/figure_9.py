@@ -16,8 +16,7 @@ from marginlens.theory.implicit_bias import ON_P
 from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress, Run, Unit, Words
 from marginlens_papers.claims import drawing
-from marginlens_papers.claims.a.textbook import textbook_iterates
-from marginlens_papers.scale_runs import (
+from marginlens_papers.claims.a.scale_runs import (
     GLOBAL,
     LOCAL,
     N_INPUTS,
@@ -31,6 +30,7 @@ from marginlens_papers.scale_runs import (
     outcomes,
     scale_plan,
 )
+from marginlens_papers.claims.a.textbook import textbook_iterates
 
 EPSILONS = (0.0, 1e-9, 1e-12)  # added to the norm of the textbook gradient
 LONG = 100_000

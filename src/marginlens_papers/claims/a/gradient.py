@@ -12,14 +12,14 @@ from marginlens.data import scored_tokens, sphere_tokens
 from marginlens.theory import directional_margin
 from marginlens.typing import Figure
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
-from marginlens_papers.claims.drawing import histogram
-from marginlens_papers.lemmas.direction_cases import dominance
-from marginlens_papers.lemmas.gradient_conditions import (
+from marginlens_papers.claims.a.direction_cases import dominance
+from marginlens_papers.claims.a.gradient_conditions import (
     descent_correlation,
     gradient_ratio,
     gradient_ratio_radius,
     local_gradient_bounds,
 )
+from marginlens_papers.claims.drawing import histogram
 
 CORRELATION_SEED = 4
 

@@ -16,9 +16,9 @@ from marginlens.risk import matrix_from_vector
 from marginlens.theory import smoothness
 from marginlens.typing import Figure
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
+from marginlens_papers.claims.a.general_position import constructive_separator
+from marginlens_papers.claims.a.gradient_conditions import key_inequality
 from marginlens_papers.claims.drawing import cumulative, histogram, level
-from marginlens_papers.lemmas.general_position import constructive_separator
-from marginlens_papers.lemmas.gradient_conditions import key_inequality
 
 MATRIX_SEED = 1
 CHECKPOINTS = (1, 3, 10, 30, 100, 300, 1000)

@@ -14,7 +14,7 @@ from marginlens.theory import LocalOptima, directional_margin, globally_optimal_
 from marginlens.typing import Axes, Figure
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
-from marginlens_papers.lemmas.general_position import check_distinct_scores, check_general_position
+from marginlens_papers.claims.a.general_position import check_distinct_scores, check_general_position
 
 GLOBAL_SEED = 5
 GLOBAL_SCALES = 10.0 ** np.arange(6)  # R · margin

@@ -14,8 +14,8 @@ from marginlens.svm import SetSolution
 from marginlens.typing import Axes, Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
-from marginlens_papers.lemmas.mixing import check_mixing, distance_to_set
-from marginlens_papers.lemmas.random_data import label_mixing, monotone_mixing
+from marginlens_papers.claims.a.mixing import check_mixing, distance_to_set
+from marginlens_papers.claims.random_data import label_mixing, monotone_mixing
 
 DISAGREE = 1e-8  # relative difference of norms, or of points, that counts as another solution
 EXACT = 1e-10  # distances below are rounding, which grows with the radius and reaches 1e-11 at the largest

@@ -16,8 +16,7 @@ from marginlens.embeddings.one_step import first_step, log_of_pairs
 from marginlens.typing import Axes, Figure
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
-from marginlens_papers.claims.drawing import level
-from marginlens_papers.lemmas.first_step import (
+from marginlens_papers.claims.b.first_step_bounds import (
     ProvedBound,
     first_step_errors,
     first_step_loss,
@@ -25,7 +24,8 @@ from marginlens_papers.lemmas.first_step import (
     initial_concentration,
     initial_orthogonality,
 )
-from marginlens_papers.lemmas.random_data import balanced_sequences
+from marginlens_papers.claims.drawing import level
+from marginlens_papers.claims.random_data import balanced_sequences
 
 STEP_SEED, DELTA, RATE = 21, 0.01, 1.0
 MOST_TOKENS = 24

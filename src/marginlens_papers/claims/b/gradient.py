@@ -13,8 +13,8 @@ from marginlens.data.labelled import LabelledSequences
 from marginlens.embeddings.models import Parameters, initial_parameters, loss_and_gradients
 from marginlens.typing import Figure
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
+from marginlens_papers.claims.b.selection_slopes import directional_slope
 from marginlens_papers.claims.drawing import level
-from marginlens_papers.lemmas.selection_slopes import directional_slope
 
 SEED, D, STEP, DIGITS = 23, 5, 1e-30, 160
 SCALES = (1.0, 2.0, 3.0, 5.0, 7.0, 10.0)  # of E, p and v each

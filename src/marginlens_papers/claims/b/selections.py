@@ -16,10 +16,14 @@ from marginlens.theory.embedding_limits import decisive_tokens, predict_embeddin
 from marginlens.typing import Axes, BoolArray, Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress, Verdict
 from marginlens_papers.claims import drawing
-from marginlens_papers.flow_ends import embedding_flow_end
-from marginlens_papers.lemmas.embedding_limits import all_selecting_directions, check_lemma_19, decisive_margin
-from marginlens_papers.lemmas.feasible_selections import FeasibleSelections, feasible_selections, untied_vocabulary_svm
-from marginlens_papers.lemmas.random_data import balanced_sequences
+from marginlens_papers.claims.b.embedding_limits import all_selecting_directions, check_lemma_19, decisive_margin
+from marginlens_papers.claims.b.feasible_selections import (
+    FeasibleSelections,
+    feasible_selections,
+    untied_vocabulary_svm,
+)
+from marginlens_papers.claims.b.flow_ends import embedding_flow_end
+from marginlens_papers.claims.random_data import balanced_sequences
 
 SOLUTION_SEED, RATE, SAME = 24, 10.0, 1e-7
 KINDS = ("one token each", "with ties", "decisive tokens")

@@ -14,7 +14,7 @@ from marginlens.typing import Axes, Figure
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import level
-from marginlens_papers.lemmas.random_data import balanced_sequences
+from marginlens_papers.claims.random_data import balanced_sequences
 
 SEED, D_MODEL, FAR, FARTHEST, NEAR = 51, 2048, 1000.0, 5e4, 100.0
 RATES = (10.0, 100.0)

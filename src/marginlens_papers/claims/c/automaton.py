@@ -13,7 +13,7 @@ from marginlens.data import acyclic_sequences, cyclic_sequences
 from marginlens.nexttoken.automaton import TIE, TieBreak
 from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
-from marginlens_papers.lemmas.random_data import random_sequences
+from marginlens_papers.claims.random_data import random_sequences
 
 SEED = 3
 RADII = np.array([4.0, 15.0, 60.0, 240.0, 1e4, 1e6])

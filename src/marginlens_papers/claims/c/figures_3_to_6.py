@@ -40,7 +40,7 @@ from marginlens_papers.claims.c.training_curves import (
     train,
 )
 from marginlens_papers.claims.drawing import mean_band, mean_curve
-from marginlens_papers.lemmas.random_data import acyclic_sequences_as_coded, cyclic_sequences_as_coded
+from marginlens_papers.claims.random_data import acyclic_sequences_as_coded, cyclic_sequences_as_coded
 
 SEED = 11
 ACYCLIC_SIZES = (8, 8, 4, 6)  # K, d, n, T

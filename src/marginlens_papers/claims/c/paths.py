@@ -15,7 +15,7 @@ from marginlens.risk.sequence_batch import reduce_sequences
 from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress, Verdict
 from marginlens_papers.claims.c.lemmas import SETTINGS, Setting, feasible_data
-from marginlens_papers.lemmas.next_token_paths import path_law
+from marginlens_papers.claims.c.next_token_paths import path_law
 
 ACYCLIC_SEED = 17
 ACYCLIC_SHAPES = ((8, 8, 4, 6), (6, 12, 5, 5), (10, 5, 6, 6))  # K, d, n, T

@@ -18,7 +18,7 @@ from marginlens.result.palette import ACCENTS
 from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
 from marginlens_papers.claim import Progress
 from marginlens_papers.claims.drawing import mean_band, mean_curve
-from marginlens_papers.lemmas.random_data import cyclic_sequences_as_coded, random_sequences, random_start
+from marginlens_papers.claims.random_data import cyclic_sequences_as_coded, random_sequences, random_start
 
 Graphs = Mapping[int, PriorityGraph]
 GLOBAL, LOCAL = ACCENTS[1], ACCENTS[0]  # blue and orange, as in paper C's own figures

@@ -10,7 +10,7 @@ import marginlens as ml
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
-from marginlens_papers.lemmas.multi_token import multi_token_limit
+from marginlens_papers.claims.d.multi_token_limit import multi_token_limit
 
 SEED = 13
 N_INPUTS, N_TOKENS = 3, 4

@@ -15,7 +15,7 @@ from marginlens.theory.implicit_bias import ON_CLASSES
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress, Run
 from marginlens_papers.claims.drawing import heat_map
-from marginlens_papers.lemmas.random_data import class_clusters
+from marginlens_papers.claims.random_data import class_clusters
 
 SEED = 3
 SPREAD = 0.1

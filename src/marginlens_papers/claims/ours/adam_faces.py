@@ -13,7 +13,7 @@ from marginlens.optimizers.schedules import StepSize
 from marginlens.theory.implicit_bias import ON_P
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run, Unit, Words
-from marginlens_papers.norm_runs import norms_of, smallest_lead
+from marginlens_papers.claims.ours.norm_runs import norms_of, smallest_lead
 
 SEED = 65
 SIZES = (4, 6, 30)

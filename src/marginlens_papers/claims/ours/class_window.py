@@ -20,8 +20,8 @@ from marginlens.theory.embedding_limits import (
 from marginlens.typing import Axes, Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
-from marginlens_papers.flow_ends import embedding_flow_end, flow_end
-from marginlens_papers.lemmas.random_data import balanced_sequences
+from marginlens_papers.claims.b.flow_ends import embedding_flow_end, flow_end
+from marginlens_papers.claims.random_data import balanced_sequences
 
 SAMPLES, IRRELEVANT, SIGNAL = 20, 40, 6.0
 NEAR, FAR, COARSE = 100.0, 1000.0, 1e-4

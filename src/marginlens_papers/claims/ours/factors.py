@@ -15,7 +15,7 @@ from marginlens.theory.implicit_bias import ON_FACTORS
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run
 from marginlens_papers.claims.drawing import heat_map, level
-from marginlens_papers.lemmas.sign_factors import sign_factor_margin
+from marginlens_papers.claims.ours.sign_factors import sign_factor_margin
 
 SEED = 31
 SIZES = (6, 8, 10)  # n, T, d

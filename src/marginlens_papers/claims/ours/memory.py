@@ -13,7 +13,7 @@ from marginlens.optimizers import PowerDecay
 from marginlens.theory.implicit_bias import ON_P, ON_W, implicit_bias
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run, Words
-from marginlens_papers.norm_runs import norms_of, smallest_lead
+from marginlens_papers.claims.ours.norm_runs import norms_of, smallest_lead
 
 SEED = 67
 RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)

@@ -11,7 +11,7 @@ from marginlens.theory.implicit_bias import ON_W
 from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run, Words
 from marginlens_papers.claims.drawing import heat_map
-from marginlens_papers.norm_runs import SETTINGS, Geometry, Problems, smallest_lead
+from marginlens_papers.claims.ours.norm_runs import SETTINGS, Geometry, Problems, smallest_lead
 
 SEED = 68  # of the order of inputs
 BATCHES, MOMENTA = (1, 4, 6), (0.0, 0.9, 0.99)  # six is all inputs

@@ -10,7 +10,7 @@ import marginlens as ml
 from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
-from marginlens_papers.norm_runs import SETTINGS, Setting
+from marginlens_papers.claims.ours.norm_runs import SETTINGS, Setting
 
 SLOWER = 0.1  # sizes of steps relative to those of X-N1 and X-N2, so that paths hardly depend on them
 STEPS = 4000

@@ -15,7 +15,15 @@ from marginlens.theory.outcome import Outcome, outcomes
 from marginlens.typing import Figure
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
-from marginlens_papers.proof_runs import CHUNK, COUNTS, MARKS, SHAPES, ProofRuns, archived_proof_runs, proof_runs
+from marginlens_papers.claims.ours.proof_runs import (
+    CHUNK,
+    COUNTS,
+    MARKS,
+    SHAPES,
+    ProofRuns,
+    archived_proof_runs,
+    proof_runs,
+)
 
 SEED = 31
 SIZES = ((1, 3, 2), (2, 4, 3), (3, 5, 10), (4, 6, 90))  # n, T, d

@@ -17,7 +17,7 @@ from marginlens.typing import Axes, Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 from marginlens_papers.claims.drawing import level
-from marginlens_papers.lemmas.residual_attention import deviation, multipliers_from, position, within
+from marginlens_papers.claims.ours.residual_attention import deviation, multipliers_from, position, within
 
 SEED = 20
 LOOKED_AT = (100, 300, 1000, 2000)

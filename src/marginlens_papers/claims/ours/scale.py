@@ -12,7 +12,7 @@ import marginlens as ml
 from marginlens.typing import Figure
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
-from marginlens_papers.scale_runs import (
+from marginlens_papers.claims.a.scale_runs import (
     FIRST,
     GAP_EDGES,
     MISS_EDGES,

@@ -1,6 +1,7 @@
 """What normalised descent selects on millions of random problems: a sweep of A's Figure 9, counted by width.
 
-`python -m marginlens_papers.scale_runs --problems 10000000 --device cuda` runs the sweep of X-S and puts its counts among the package's
+`python -m marginlens_papers.claims.a.scale_runs --problems 10000000 --device cuda`
+runs the sweep of X-S and puts its counts among the package's
 results, from which the claim reads them. With `--folder` the sweep itself stays, and the same command goes on after an interruption.
 """
 
@@ -159,7 +160,7 @@ def archived_scale_runs() -> tuple[ScaleRuns, dict[str, Any]]:
 
 def read_scale_runs(path: str | Path) -> tuple[ScaleRuns, dict[str, Any]]:
     """The counts in a file that `archive_scale_runs` wrote, and what it says of their sweep."""
-    with reading(path, SCALE_RUNS_FORM, "marginlens_papers.scale_runs") as values:
+    with reading(path, SCALE_RUNS_FORM, "marginlens_papers.claims.a.scale_runs") as values:
         values["first"] = [list(map(int, row)) for row in values["first"]]
         arrays = {field.name: np.array(values.pop(field.name)) for field in fields(ScaleRuns)}
         return ScaleRuns(n_problems=int(arrays.pop("n_problems")), **arrays), values
@@ -167,7 +168,7 @@ def read_scale_runs(path: str | Path) -> tuple[ScaleRuns, dict[str, Any]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the sweep of A's Figure 9 on many random problems of each width, and archive what is counted."""
-    parser = argparse.ArgumentParser(prog="python -m marginlens_papers.scale_runs", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m marginlens_papers.claims.a.scale_runs", description=main.__doc__)
     parser.add_argument("--problems", type=int, default=10_000_000, help="of each width")
     parser.add_argument("--widths", type=int, nargs="+", default=list(WIDTHS), metavar="D", help="dimensions")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")

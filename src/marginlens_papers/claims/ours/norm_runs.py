@@ -1,6 +1,7 @@
 """Descent in several norms on the same random problems, and the share of every norm's best margin that each run attains.
 
-`python -m marginlens_papers.norm_runs W --steps 100000 --problems 200` takes the long runs of X-N1 and puts their shares among the
+`python -m marginlens_papers.claims.ours.norm_runs W --steps 100000 --problems 200`
+takes the long runs of X-N1 and puts their shares among the
 package's results, from which the claim reads them; `p` those of X-N2. Problems are spread over threads (`MARGINLENS_THREADS`).
 """
 
@@ -247,7 +248,7 @@ def archived_norm_runs(variable: str, n_steps: int) -> NormRuns:
 
 def read_norm_runs(path: str | Path) -> NormRuns:
     """The runs in a file that `archive_norm_runs` wrote."""
-    with reading(path, NORM_RUNS_FORM, "marginlens_papers.norm_runs") as values:
+    with reading(path, NORM_RUNS_FORM, "marginlens_papers.claims.ours.norm_runs") as values:
         return NormRuns(
             names=tuple(values["names"]),
             solver_gap=float(values["solver_gap"]),
@@ -265,7 +266,7 @@ def file_name(variable: str, n_steps: int) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Take descents in several norms on random problems, and archive the shares of each norm's margin."""
-    parser = argparse.ArgumentParser(prog="python -m marginlens_papers.norm_runs", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m marginlens_papers.claims.ours.norm_runs", description=main.__doc__)
     parser.add_argument("variable", choices=tuple(SETTINGS), help="what is trained: the matrix W or the vector p")
     parser.add_argument("--steps", type=int, default=100_000, help="of each run")
     parser.add_argument("--problems", type=int, default=200, help="for each descent")

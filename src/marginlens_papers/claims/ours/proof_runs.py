@@ -1,6 +1,6 @@
 """Whether proved limits are ever contradicted: normalised steps on random problems, followed long after their limit is proved (X Thm 1).
 
-`python -m marginlens_papers.proof_runs --problems 1000000 --seed 0` counts them in as many processes as there are processors,
+`python -m marginlens_papers.claims.ours.proof_runs --problems 1000000 --seed 0` counts them in as many processes as there are processors,
 and puts the counts among the package's results, from which X-P2 reads them.
 """
 
@@ -137,7 +137,7 @@ def _followed(data: Any, v: FloatArray, points: FloatArray, tubes: Any, n_steps:
 
 def read_proof_runs(path: str | Path) -> tuple[ProofRuns, dict[str, Any]]:
     """The counts in a file that `main` wrote, and what it says of how they were made."""
-    with reading(path, PROOF_RUNS_FORM, "marginlens_papers.proof_runs") as values:
+    with reading(path, PROOF_RUNS_FORM, "marginlens_papers.claims.ours.proof_runs") as values:
         arrays = (np.array(values.pop(name), dtype=np.int64) for name in ("counts", "open", "open_wrong"))
         return ProofRuns(*(array.reshape(shape) for array, shape in zip(arrays, _FORMS, strict=True))), values
 
@@ -150,7 +150,9 @@ def archived_proof_runs() -> tuple[ProofRuns, dict[str, Any]] | None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Follow normalised steps on random problems long after their limit is proved, and archive how many contradict it."""
-    parser = argparse.ArgumentParser(prog="python -m marginlens_papers.proof_runs", description=main.__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m marginlens_papers.claims.ours.proof_runs", description=main.__doc__
+    )
     parser.add_argument("--problems", type=int, default=1_000_000, help="of all shapes together")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, help="processes; by default as many as there are processors")

@@ -29,7 +29,7 @@ from marginlens.theory.optimality import (
     token_optimality,
 )
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
-from marginlens_papers.lemmas.general_position import check_distinct_scores, check_general_position
+from marginlens_papers.claims.a.general_position import check_distinct_scores, check_general_position
 
 _INDEPENDENT_RTOL = 1e-9  # smallest singular value of unit rows up to which they may be dependent
 _EQUATION_RTOL = 1e-9  # residual of the pseudo-inverse's equations up to which they are solved

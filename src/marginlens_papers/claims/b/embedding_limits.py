@@ -23,7 +23,7 @@ from marginlens.svm.vocabulary import vocabulary_svm
 from marginlens.theory.assumptions import Check, TheoremVerdict
 from marginlens.theory.embedding_limits import check_width, decisive_tokens, theorem_5_conditions
 from marginlens.typing import ArrayLike, FloatArray
-from marginlens_papers.lemmas.feasible_selections import FeasibleSelections, feasible_selections
+from marginlens_papers.claims.b.feasible_selections import FeasibleSelections, feasible_selections
 
 
 @implements("B", "Lemma 14")

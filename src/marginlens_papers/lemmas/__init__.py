@@ -1,1 +1,0 @@
-"""What proofs and claims compute beyond a prediction: bounds, constants, constructions and special limits."""
