@@ -14,7 +14,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from marginlens.cli import app as cli
-from marginlens.cli._options import NORMS
+from marginlens.cli._options import LISTED_NORMS
 from marginlens.data import figure_8, write_problem
 from one_command import refusal
 
@@ -111,8 +111,8 @@ def test_what_cannot_be_understood_is_one_plain_sentence_and_2(words, sentence):
 COMPLETED = [
     ("marginlens so", 1, {"solve"}),
     ("marginlens solve --no", 2, {"--norm"}),
-    ("marginlens solve x --norm l", 4, {name for name in NORMS if name.startswith("l")}),
-    ("marginlens train x --optimizer s", 4, {"sign", "steepest"}),
+    ("marginlens solve x --norm l", 4, {name for name in LISTED_NORMS if name.startswith("l")}),
+    ("marginlens train x --optimizer s", 4, {"sign-descent", "steepest-descent"}),
     ("marginlens reproduce --only A-F1", 3, {"A-F1a", "A-F1b", "A-F1c"}),
     ("marginlens reproduce --only A-F9,X-N", 3, {"A-F9,X-N1"}),
     ("marginlens embeddings --set la", 3, {"layers="}),
@@ -166,9 +166,9 @@ def test_bash_completes_with_its_script(tmp_path):
     lines = [
         f"source <({program} --show-completion)",
         "complete -p marginlens",
-        "COMP_WORDS=(marginlens solve x --norm li) COMP_CWORD=4",
+        "COMP_WORDS=(marginlens solve x --norm l-) COMP_CWORD=4",
         f"_marginlens_completion {program}",
         'echo "${COMPREPLY[@]}"',
     ]
     done = subprocess.run(["bash", "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[1:] == ["linf"]
+    assert done.stdout.splitlines()[1:] == ["l-inf"]

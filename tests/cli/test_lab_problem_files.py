@@ -42,15 +42,15 @@ def test_the_run_of_a_file_is_trained(here, rule):
 def test_options_go_before_the_file(here):
     write_problem("p.json", *figure_1c(), optimizer=ml.Adam(0.1, (0.5, 0.9), 1e-8), start=[1, 1], n_steps=50)
     changed = trained(
-        "p.json", "--steps", "9", "--step-size", "0.02", "--eps", "0.5", "--start", "0,2", "--loss", "correlation"
+        "p.json", "--steps", "9", "--step-size", "0.02", "--eps", "0.5", "--start", "0,2", "--loss", "correlation-loss"
     )
     assert changed["training"] == {
         "steps": 9,
         "optimizer": "Adam(size=0.02, betas=(0.5, 0.9), eps=0.5)",
-        "loss": "correlation",
+        "loss": "correlation-loss",
         "start": [0.0, 2.0],
     }
-    other = trained("p.json", "--optimizer", "sign")
+    other = trained("p.json", "--optimizer", "sign-descent")
     assert other["training"]["optimizer"].startswith("SignDescent(0.05")
     assert trained("p.json", "--constant", "--step-size", "2")["training"]["step_size"] == 2.0
 
@@ -80,7 +80,9 @@ def test_head_and_attention_are_predicted_and_trained_together(here):
     assert [*run["trained"]["head"], *run["trained"]["p"]] == pytest.approx(exact.final.tolist(), rel=1e-12)
     assert run["trained"]["correlation_of_p"] > 0.9999
     assert "cosine of p with p^relax" in train("p.json", "--steps", "50").stdout
-    plain = trained("p.json", "--optimizer", "gd", "--step-size", "0.5", "--steps", "3", "--start", "1,1")["training"]
+    plain = trained(
+        "p.json", "--optimizer", "gradient-descent", "--step-size", "0.5", "--steps", "3", "--start", "1,1"
+    )["training"]
     assert (plain["optimizer"], plain["start"]) == ("GradientDescent(size=0.5)", [1.0, 1.0])
 
 

@@ -54,7 +54,7 @@ CHOICES = {
     "by default": ((), {"n_steps": 4000}),
     "steps": (("--steps", "50", "--step-size", "0.1"), {"n_steps": 50, "optimizer": ml.NormalizedGD(0.1)}),
     "constant": (("--constant",), {"optimizer": ml.GradientDescent(1.0 / ml.NextTokenRisk(figure_2()).smoothness()), "n_steps": 4000}),
-    "squared": (("--loss", "squared", "--steps", "20"), {"loss": ml.SquaredLoss(), "n_steps": 20}),
+    "squared": (("--loss", "squared-loss", "--steps", "20"), {"loss": ml.SquaredLoss(), "n_steps": 20}),
     "start": (("--start", ",".join(map(str, range(16))), "--steps", "9"), {"start": np.arange(16.0).reshape(4, 4), "n_steps": 9}),
 }  # fmt: skip
 
@@ -110,7 +110,7 @@ def test_samples_without_their_label_are_kept_with_a_head(files):
     problem = read_sequence_problem("headed.json", unrealizable="keep")
     np.testing.assert_array_equal(problem.head, HEAD)
     run = ml.descend(problem.named.data, head=HEAD, loss=ml.SquaredLoss(), n_steps=40)
-    found = trained("headed.json", "--loss", "squared", "--steps", "40")["trained"]
+    found = trained("headed.json", "--loss", "squared-loss", "--steps", "40")["trained"]
     np.testing.assert_allclose(found["W"], run.final, rtol=0.0, atol=LOOP_AGREEMENT)
     assert "2 sequences lack their label and are kept" in solve("headed.json").stdout
     assert solved("lacking.json", "--drop")["dropped"] == 2

@@ -41,8 +41,8 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     """,
     "--norm": """
         solve f.npz --norm l0.5; solve f.npz --norm longest; solve f.npz --norm spectral; solve f.npz --norm x;
-        solve s.json --norm l1; train f.npz --optimizer mirror; train f.npz --optimizer mirror --norm linf;
-        train f.npz --optimizer sign --norm l1; train f.npz --optimizer steepest
+        solve s.json --norm l1; train f.npz --optimizer mirror-descent; train f.npz --optimizer mirror-descent --norm l-inf;
+        train f.npz --optimizer sign-descent --norm l1; train f.npz --optimizer steepest-descent
     """,
     "--plot": """
         graph t.txt --plot p.gif; solve deep.npz --plot x.png; solve f.npz --plot /proc/x.png;
@@ -52,16 +52,16 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     "--step-size": "train f.npz --constant --step-size 0; train f.npz --step-size -1; train f.npz --step-size nan",
     "--optimizer": """
         train f.npz --optimizer lion; train f.npz --optimizer muon --momentum 0.5;
-        train f.npz --optimizer sign --constant; train joint.json --optimizer adam
+        train f.npz --optimizer sign-descent --constant; train joint.json --optimizer adam
     """,
     "--limit": "probe m --limit 0",
     "--queries": "probe m --queries 0",
     "--offset": "probe m --offset -1",
-    "--momentum": "train f.npz --momentum 2 --optimizer sign; train f.npz --optimizer sign --momentum 1",
+    "--momentum": "train f.npz --momentum 2 --optimizer sign-descent; train f.npz --optimizer sign-descent --momentum 1",
     "--eps": "train f.npz --eps 1; train f.npz --optimizer adam --eps -1; train joint.json --eps 0.1",
     "--decay": """
-        train f.npz --decay -1 --optimizer sign; train f.npz --decay 0.5; train f.npz --decay 2 --optimizer sign;
-        train f.npz --decay nan --optimizer sign
+        train f.npz --decay -1 --optimizer sign-descent; train f.npz --decay 0.5; train f.npz --decay 2 --optimizer sign-descent;
+        train f.npz --decay nan --optimizer sign-descent
     """,
     "--seed": "graph t.txt --seed -1; train f.npz --seed 1; train f.npz --start random --seed -1",
     "--loss": """

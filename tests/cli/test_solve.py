@@ -167,7 +167,7 @@ def test_a_problem_with_too_many_selections_says_so(here):
     assert "(P^mm) to list them; the GMM alone is shown." in solve("l.npz").stdout
 
 
-@pytest.mark.parametrize("name", ["l1", "l2", "linf", "l1.75", "l3"])
+@pytest.mark.parametrize("name", ["l1", "l2", "l-inf", "l1.75", "l3"])
 def test_a_norm_solves_the_problem_in_it_with_bounds_that_prove_it(here, name):
     data, v = gaussian_tokens(3, 3, 3, 6, 1)
     write_problem("b.npz", data, v)
@@ -184,10 +184,10 @@ def test_a_norm_solves_the_problem_in_it_with_bounds_that_prove_it(here, name):
 
 def test_a_norm_is_shown_with_its_bounds_and_with_other_solutions(here):
     write_problem("f.npz", *figure_8())
-    shown = solve("f.npz", "--norm", "linf").stdout
+    shown = solve("f.npz", "--norm", "l-inf").stdout
     assert "in LInf()" in shown
     assert "This p has norm 2, and no p with margin one a norm below 2" in shown
-    assert "same margin" in solve("f.npz", "--norm", "linf", "--selected", "0,1").stdout
+    assert "same margin" in solve("f.npz", "--norm", "l-inf", "--selected", "0,1").stdout
     write_problem("i.json", ml.TokenDataset(ON_A_LINE, [1.0]), [1.0, 0.0])
     assert "add up to zero" in solve("i.json", "--norm", "l1", "--selected", "1").stdout
 

@@ -155,10 +155,10 @@ def test_plot_draws_the_path(here, name, steps):
 
 
 OPTIMIZERS = {
-    "sign": (("--optimizer", "sign"), ml.SignDescent(0.05), ml.LInf()),
-    "coordinate": (("--optimizer", "coordinate", "--step-size", "0.1"), ml.CoordinateDescent(0.1), ml.L1()),
+    "sign": (("--optimizer", "sign-descent"), ml.SignDescent(0.05), ml.LInf()),
+    "coordinate": (("--optimizer", "coordinate-descent", "--step-size", "0.1"), ml.CoordinateDescent(0.1), ml.L1()),
     "steepest": (
-        ("--optimizer", "steepest", "--norm", "l3", "--decay", "0.5", "--momentum", "0.5"),
+        ("--optimizer", "steepest-descent", "--norm", "l3", "--decay", "0.5", "--momentum", "0.5"),
         ml.SteepestDescent(ml.Lp(3.0), ml.optimizers.PowerDecay(0.05, 0.5), 0.5),
         ml.Lp(3.0),
     ),

@@ -104,6 +104,7 @@ def test_norms_by_name():
     for name, norm in {
         "l1": ml.L1(),
         "L2": ml.L2(),
+        "l-inf": ml.LInf(),
         "linf": ml.LInf(),
         "l1.75": ml.Lp(1.75),
         "l3": ml.Lp(3),

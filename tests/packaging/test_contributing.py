@@ -241,9 +241,7 @@ def test_an_optimizer_a_norm_a_risk_and_a_claim_are_added_as_contributing_says(c
         (library / folder / f"{name}.py").write_text(text, encoding="utf-8")
         export = f"from marginlens.{folder}.{name} import {kind}\n"
         insert(library / folder / "__init__.py", f"from marginlens.{folder}.{after}", export)
-    choice = library / "norms" / "choice.py"
-    insert(choice, "from marginlens.norms.entrywise", "from marginlens.norms.columns import Columns\n")
-    insert(choice, '    "max-row": MaxRow(),\n', '    "columns": Columns(),\n')
+    insert(library / "names.py", '"MaxRow")', '"Columns", ')
     done = python(copy, "-c", CHECK)
     assert done.returncode == 0, done.stderr
 

@@ -27,7 +27,7 @@ def axis(values):
 @given(
     n_tokens=axis(st.integers(2, 6)),
     d=axis(st.integers(1, 600)),
-    loss=axis(st.sampled_from(["logistic", "exponential", "correlation"])),
+    loss=axis(st.sampled_from(["logistic", "exponential", "correlation-loss"])),
     step=axis(st.floats(0.001, 3.0)),
     n_problems=st.integers(1, 10**8),
     chunk=st.none() | st.integers(1, 10**6),
@@ -99,7 +99,7 @@ NEARLY = {
         ("n_steps", {"n_steps": 0}),
         ("loss", {"loss": "logistik"}),
         ("optimizer", {"optimizer": "normalised-gd"}),
-        ("optimizer", {"optimizer": "mirror:linf"}),
+        ("optimizer", {"optimizer": "mirror-descent:l-inf"}),
         ("step", {"optimizer": ml.SignDescent(0.1), "step": 1.0}),
         ("step", {"step": [1.0, -1.0]}),
         ("start", {"start": "normal:-1"}),

@@ -12,7 +12,7 @@ KEYS = {
     "n_inputs": 3,
     "n_tokens": 4,
     "d": [2, 6],
-    "loss": ["logistic", "correlation"],
+    "loss": ["logistic", "correlation-loss"],
     "n_steps": 60,
     "n_problems": 30,
     "chunk": 8,

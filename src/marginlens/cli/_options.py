@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from marginlens.cli._deferred import errors
+from marginlens.names import NORMS
 
 DEVICES = ("cpu", "cuda", "cuda:1", "mps")
 ENCODINGS = ("utf-8", "latin-1", "cp1252", "utf-16")
-NORMS = ("l1", "l2", "linf", "l1.75", "l3", "frobenius", "spectral", "nuclear", "max-row")
+LISTED_NORMS = (*NORMS.names, "l1.75", "l3")  # that a shell offers
 
 if TYPE_CHECKING:
     from marginlens.data.tokens import FloatArray, TokenDataset

@@ -10,7 +10,7 @@ from marginlens.cli._deferred import rows as _rows
 from marginlens.cli._deferred import terminal
 from marginlens.cli._exit import Answer, command
 from marginlens.cli._options import (
-    NORMS,
+    LISTED_NORMS,
     OF_PROBLEM_FILE,
     DropUnrealizable,
     PlotPlace,
@@ -45,9 +45,9 @@ def solve(
     norm: Annotated[
         str | None,
         option(
-            "linf",
-            "Solve the ATT-SVM of the selected, or else the highest-scoring, tokens in this norm: l1, l2, linf, l3 and so on.",
-            words=NORMS,
+            "l-inf",
+            "Solve the ATT-SVM of the selected, or else the highest-scoring, tokens in this norm: l1, l2, l-inf, l3 and so on.",
+            words=LISTED_NORMS,
         ),
     ] = None,
     drop: DropUnrealizable = False,
@@ -58,7 +58,7 @@ def solve(
     GMM is the max-margin direction of the highest-scoring tokens, an LMM that of tokens which outscore their neighbours. Where several
     tokens of an input share its highest score, G^mm are the global minima of ATT-SVM', which asks that one of them be selected.
 
-    Descent in another norm, such as sign descent in linf, heads for that norm's margin: --norm solves it, with bounds that prove it.
+    Descent in another norm, such as sign descent in l-inf, heads for that norm's margin: --norm solves it, with bounds that prove it.
 
     A problem that the lab saved is predicted for its own start, loss and optimizer; where its head is trained too, by A Thms 5 and 6.
 
@@ -67,7 +67,7 @@ def solve(
     Examples:
         marginlens solve problem.npz
         marginlens solve problem.npz --start 0.5,-1 --plot directions.svg
-        marginlens solve problem.npz --selected 0,1,2 --norm linf
+        marginlens solve problem.npz --selected 0,1,2 --norm l-inf
         marginlens solve sequences.json --drop --json
     """
     from marginlens.data.files import holds_sequences

@@ -12,7 +12,7 @@ from marginlens.cli._deferred import errors, np, terminal
 from marginlens.cli._deferred import rows as _rows
 from marginlens.cli._exit import Answer, command
 from marginlens.cli._options import (
-    NORMS,
+    LISTED_NORMS,
     OF_PROBLEM_FILE,
     DropUnrealizable,
     PlotPlace,
@@ -24,6 +24,7 @@ from marginlens.cli._options import (
     read_token_problem,
     refuse_options,
 )
+from marginlens.names import LOSSES, NEXT_TOKEN_LOSSES, OPTIMIZERS, kebab
 
 if TYPE_CHECKING:
     from marginlens.data.files import SequenceProblem
@@ -34,26 +35,23 @@ if TYPE_CHECKING:
 N_STEPS, STEP_SIZE = 1000, 1.0  # of a normalised descent on p unless said otherwise
 STEEPEST_STEP_SIZE = 0.05  # of the optimizers in other norms on p
 SEQUENCE_STEPS, SEQUENCE_STEP_SIZE = 4000, 0.01  # and on W, as in paper C's experiments
-LOSSES = {"logistic": "Logistic", "exponential": "Exponential", "correlation": "CorrelationLoss"}
-SEQUENCE_LOSSES = {
-    "log": "LogLoss",
-    "squared": "SquaredLoss",
-    "cross-entropy": "CrossEntropy",
-    "squared-probability": "SquaredProbability",
+TAKES: dict[str, set[str]] = {  # options of each optimizer
+    "normalized-gd": set(),
+    "gradient-descent": set(),
+    "sign-descent": {"momentum", "decay"},
+    "coordinate-descent": {"momentum", "decay"},
+    "steepest-descent": {"norm", "momentum", "decay"},
+    "muon": {"momentum", "decay"},
+    "adam": {"eps", "decay"},
+    "mirror-descent": {"norm", "decay"},
 }
-OPTIMIZERS: dict[str, tuple[str, set[str]]] = {  # word -> class, and the options that it takes
-    "ngd": ("NormalizedGD", set()),
-    "gd": ("GradientDescent", set()),
-    "sign": ("SignDescent", {"momentum", "decay"}),
-    "coordinate": ("CoordinateDescent", {"momentum", "decay"}),
-    "steepest": ("SteepestDescent", {"norm", "momentum", "decay"}),
-    "muon": ("Muon", {"momentum", "decay"}),
-    "adam": ("Adam", {"eps", "decay"}),
-    "mirror": ("MirrorDescent", {"norm", "decay"}),
+NEEDS_NORM = {  # and examples of norms
+    "steepest-descent": "l-inf, l3 or, for sequences, spectral",
+    "mirror-descent": "l1.75 or l3",
 }
-NEEDS_NORM = {"steepest": "linf, l3 or, for sequences, spectral", "mirror": "l1.75 or l3"}  # and examples of norms
 RANDOM = "random"  # a start whose numbers are drawn from the standard normal distribution
 ADAM_BETAS = (0.9, 0.999)
+EUCLIDEAN = ("normalized-gd", "gradient-descent")  # the first unless another is given
 _CALLED: dict[str, Any] = {
     "n_steps": "{steps}",
     "size": "{step_size}",
@@ -76,20 +74,23 @@ class Request:
         option("S", "Length of a step; with --constant the factor of the gradient.", "1; 0.01 for sequences"),
     ] = None
     constant: Annotated[bool, flag("--constant", "Plain gradient descent; its step size is 1/L unless given.")] = False
-    optimizer: Annotated[str | None, option("NAME", f"One of {', '.join(OPTIMIZERS)}.", "ngd", words=OPTIMIZERS)] = None
-    norm: Annotated[
-        str | None, option("NORM", "Norm of steepest steps; lP of mirror descent for its power P.", words=NORMS)
+    optimizer: Annotated[
+        str | None,
+        option("NAME", f"One of {', '.join(OPTIMIZERS.names)}.", "normalized-gd", words=OPTIMIZERS.names),
     ] = None
-    momentum: Annotated[float | None, option("M", "Momentum of sign, coordinate, steepest and muon, below 1.")] = None
+    norm: Annotated[
+        str | None, option("NORM", "Norm of steepest steps; lP of mirror descent for its power P.", words=LISTED_NORMS)
+    ] = None
+    momentum: Annotated[float | None, option("M", "Momentum of steepest descent in any norm, below 1.")] = None
     eps: Annotated[float | None, option("E", "ε of Adam.", "0")] = None
     decay: Annotated[float | None, option("A", "Let step t have the size S·t^-A.", "0")] = None
     loss: Annotated[
         str | None,
         option(
             "LOSS",
-            f"One of {', '.join(LOSSES)}; for sequences one of {', '.join(SEQUENCE_LOSSES)}.",
-            "logistic; log",
-            words=(*LOSSES, *SEQUENCE_LOSSES),
+            f"One of {', '.join(LOSSES.names)}; for sequences one of {', '.join(NEXT_TOKEN_LOSSES.names)}.",
+            "logistic; log-loss",
+            words=(*LOSSES.names, *NEXT_TOKEN_LOSSES.names),
         ),
     ] = None
     start: Annotated[
@@ -110,7 +111,11 @@ class Request:
         given: dict[str, Any] = {"step_size": entries["size"]} if run.trains_head else {}
         if self.optimizer is None and not self.constant:
             given = {name: entries.get(name) or None for name in ("momentum", "decay")}
-            given |= {"optimizer": _word(entries["name"]), "eps": entries.get("eps"), "step_size": entries["size"]}
+            given |= {
+                "optimizer": OPTIMIZERS.name(entries["name"]),
+                "eps": entries.get("eps"),
+                "step_size": entries["size"],
+            }
             given["norm"] = f"l{entries['p']!r}".removesuffix(".0") if "p" in entries else None
             given["betas"] = tuple(entries["betas"]) if "betas" in entries else None
         return replace(self, **{name: value for name, value in given.items() if getattr(self, name) is None})
@@ -128,7 +133,7 @@ class Request:
         n_steps = errors.whole_number(n_steps if self.steps is None else self.steps, "steps", at_least=1)
         loss = _loss(self.loss, of_matrix) if run is None or self.loss is not None else run.loss
         size = None if asked.step_size is None else errors.positive_number(asked.step_size, "step_size")
-        is_plain = size is None and (asked.constant or asked.optimizer == "gd")
+        is_plain = size is None and (asked.constant or asked.optimizer_name == "gradient-descent")
         if isinstance(data, ml.SequenceDataset):
             typed = self.point(data.d_model**2, rng)
             start: FloatArray = data.weights(np.reshape(typed, (data.d_model, data.d_model)), "start")
@@ -138,7 +143,7 @@ class Request:
         else:
             typed = self.point(data.d_key, rng) if run is None or self.start is not None else run.start
             start = np.array(data.as_batch().point(typed, "start")[0])
-            usual = STEP_SIZE if asked.optimizer in (None, "ngd", "gd") else STEEPEST_STEP_SIZE
+            usual = STEP_SIZE if asked.optimizer_name in EUCLIDEAN else STEEPEST_STEP_SIZE
             if is_plain:  # what the theorems allow for every problem
                 size = float(np.min(ml.theory.smoothness(data, v, loss).largest_step))
             if size == 0.0:
@@ -155,21 +160,18 @@ class Request:
 
     def of_size(self, size: float, *, of_matrix: bool) -> ml.Optimizer:
         """The optimizer with steps of this size, of a matrix W or of a vector p."""
-        name = "ngd" if self.optimizer is None else self.optimizer.lower()
-        if name not in OPTIMIZERS:
-            raise errors.reject("optimizer", f"one of {', '.join(OPTIMIZERS)}", repr(self.optimizer))
+        name = self.optimizer_name
         if self.constant:
             refuse_options("beside --constant, which is plain gradient descent", optimizer=self.optimizer)
-            name = "gd"
+            name = "gradient-descent"
         if name == "muon" and not of_matrix:
             expected = "one for a vector p where the file holds no sequences"
             remedy = "Muon steps along the singular vectors of a matrix, which W of sequences is."
             raise errors.reject("optimizer", expected, repr(self.optimizer), remedy)
         if name in NEEDS_NORM and self.norm is None:
             raise errors.reject("norm", f"given for the optimizer {name}, such as {NEEDS_NORM[name]}", "none")
-        kind, takes = OPTIMIZERS[name]
         others = {"norm": self.norm, "momentum": self.momentum, "eps": self.eps, "decay": self.decay}
-        refuse_options(f"for the optimizer {name}", **{each: others[each] for each in others.keys() - takes})
+        refuse_options(f"for the optimizer {name}", **{each: others[each] for each in others.keys() - TAKES[name]})
         if self.decay is not None and not 0.0 <= self.decay <= 1.0:
             remedy = "Steps that fall faster than 1/t add up to a finite length, so that no direction is reached."
             raise errors.reject("decay", "a number from 0 to 1", f"{self.decay:g}", remedy if self.decay > 1.0 else "")
@@ -177,11 +179,12 @@ class Request:
         options: dict[str, Any] = {} if self.momentum is None else {"momentum": self.momentum}
         if name == "adam":
             options = {"betas": self.betas or ADAM_BETAS, "eps": self.eps or 0.0}
-        if name == "steepest":
-            return ml.SteepestDescent(ml.norms.norm_named(str(self.norm)), steps, **options)
-        if name == "mirror":
-            return ml.MirrorDescent(_power(str(self.norm)), steps, normalized=True)
-        return getattr(ml, kind)(steps, **options)
+        return ml.optimizers.optimizer_named(name, steps, self.norm, **options)
+
+    @property
+    def optimizer_name(self) -> str:
+        """The name of the optimizer, the first of all unless given."""
+        return EUCLIDEAN[0] if self.optimizer is None else OPTIMIZERS.name(self.optimizer)
 
 
 # ---- the command
@@ -207,7 +210,7 @@ def train(
         marginlens train problem.npz --steps 10000 --step-size 0.1 --start 0.5,-1 --plot path.pdf
         marginlens train problem.npz --start random --seed 3
         marginlens train problem.npz --constant --loss exponential
-        marginlens train problem.npz --optimizer sign --step-size 0.01 --decay 0.5 --json
+        marginlens train problem.npz --optimizer sign-descent --step-size 0.01 --decay 0.5 --json
         marginlens train sequences.json --drop
     """
     from marginlens.data.files import holds_sequences
@@ -244,36 +247,19 @@ def train(
     return Answer(found, _text(found, choices, data.is_batch), [plot])
 
 
-def _word(class_name: str) -> str:
-    """What the command line calls an optimizer of a file."""
-    return next(word for word, (name, _) in OPTIMIZERS.items() if name == class_name)
-
-
-def _power(name: str) -> float:
-    """P of a norm lP; mirror descent has no other."""
-    found = ml.norms.norm_named(name)
-    power = 2.0 if type(found) is ml.L2 else getattr(found, "power", None)
-    if power is None or not 1.0 < power < np.inf:
-        raise errors.reject("norm", "lP with a number P above 1 for mirror descent", repr(name))
-    return float(power)
-
-
 def _loss(word: str | None, of_sequences: bool) -> Any:
     """The loss of a word, the first unless given."""
-    names, module = (SEQUENCE_LOSSES, ml.nexttoken) if of_sequences else (LOSSES, ml)
-    name = next(iter(names)) if word is None else word.lower()
-    if name not in names:
-        kind = " for sequences" if of_sequences else ""
-        raise errors.reject("loss", f"one of {', '.join(names)}{kind}", repr(word))
-    return getattr(module, names[name])()
+    losses = NEXT_TOKEN_LOSSES if of_sequences else LOSSES
+    return losses.class_named(losses.names[0] if word is None else word)()
 
 
 def _joint_run(run: LabProblem, asked: Request, rng: np.random.Generator) -> LabProblem:
     """The run of a file in which the head is trained too, with what the command line changes."""
     others = {name: getattr(asked, name) for name in ("norm", "momentum", "eps", "decay")}
     refuse_options("where the head is trained too", **others)
-    if asked.optimizer is not None and asked.optimizer.lower() not in ("ngd", "gd"):
-        raise errors.reject("optimizer", "ngd or gd where the head is trained too", repr(asked.optimizer))
+    if asked.optimizer_name not in EUCLIDEAN:
+        expected = f"{' or '.join(EUCLIDEAN)} where the head is trained too"
+        raise errors.reject("optimizer", expected, repr(asked.optimizer))
     choices = asked.choices(run.data, rng, run=run)
     optimizer = ml.optimizers.Blockwise(choices.optimizer) if choices.normalized else choices.optimizer
     return replace(run, **{**choices.run, "optimizer": optimizer})
@@ -295,9 +281,8 @@ class Choices:
 
     @property
     def loss_name(self) -> str:
-        """The word of the loss."""
-        names = {**LOSSES, **SEQUENCE_LOSSES}
-        return next(word for word, name in names.items() if name == type(self.loss).__name__)
+        """The name of the loss."""
+        return kebab(type(self.loss).__name__)
 
     @property
     def normalized(self) -> bool:

@@ -9,34 +9,24 @@ import numpy as np
 from marginlens.arithmetic.log_scaled import LogScaled
 from marginlens.errors import reject
 from marginlens.kinds import declared
+from marginlens.names import NORMS, nearest
 from marginlens.norms.entrywise import L1, L2, LInf, Lp
-from marginlens.norms.matrix import Frobenius, MaxRow, Nuclear, Spectral
 from marginlens.norms.protocol import Norm
 from marginlens.typing import FloatArray
 
-NAMED: dict[str, Norm] = {
-    "l1": L1(),
-    "l2": L2(),
-    "linf": LInf(),
-    "frobenius": Frobenius(),
-    "spectral": Spectral(),
-    "nuclear": Nuclear(),
-    "max-row": MaxRow(),
-}
-NAMES = ", ".join([*list(NAMED)[:3], "lP for a number P such as l1.75", *list(NAMED)[3:]])
+_NAMES = ", ".join([*NORMS.names[:3], "lP for a number P such as l1.75", *NORMS.names[3:]])
 
 
-def norm_named(name: str, argument: str = "norm") -> Norm:
-    """The norm of a name: l1, l2, linf, l1.75 (any number from 1 on), frobenius, spectral, nuclear or max-row."""
-    word = str(name).strip().lower()
-    if word in NAMED:
-        return NAMED[word]
+def norm_named(name: Any, argument: str = "norm") -> Norm:
+    """The norm of a name: l1, l2, l-inf, l1.75 (any number from 1 on), frobenius, spectral, nuclear or max-row."""
+    word = name.strip().lower() if isinstance(name, str) else ""
     try:
-        power = float(word.removeprefix("l")) if word.startswith("l") else np.nan
+        power = float(word[1:]) if word[:1] == "l" and word[1:2].isdigit() else None
+        if power is None:
+            norm: Norm = NORMS.class_named(name)()
+            return norm
     except ValueError:
-        power = np.nan
-    if np.isnan(power):
-        raise reject(argument, f"one of {NAMES}", repr(name))
+        raise reject(argument, f"one of {_NAMES}", repr(name), nearest(word, NORMS.names)) from None
     if power < 1.0:
         raise reject(argument, "lP with a number P of at least 1", repr(name), "Below 1 there is no norm.")
     ends: dict[float, Norm] = {1.0: L1(), 2.0: L2(), np.inf: LInf()}
@@ -45,12 +35,7 @@ def norm_named(name: str, argument: str = "norm") -> Norm:
 
 def norm_name(norm: Norm) -> str:
     """The name by which `norm_named` finds a norm of this library."""
-    if isinstance(norm, Lp) and type(norm) is Lp:
-        return f"l{norm.p!r}"
-    for name, named in NAMED.items():
-        if type(named) is type(norm):
-            return name
-    raise reject("norm", "a norm of this library, which has a name", repr(norm))
+    return f"l{norm.p!r}" if type(norm) is Lp else NORMS.name_of(norm)
 
 
 def as_norm(norm: Any, shape: tuple[int, ...], argument: str = "norm") -> Norm:

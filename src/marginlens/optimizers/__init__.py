@@ -2,6 +2,7 @@
 
 from marginlens.optimizers.adam import Adam
 from marginlens.optimizers.blockwise import Blockwise
+from marginlens.optimizers.choice import optimizer_named
 from marginlens.optimizers.decay import Decaying
 from marginlens.optimizers.gradient_descent import GradientDescent, NormalizedGD
 from marginlens.optimizers.mirror_descent import MirrorDescent
@@ -23,4 +24,5 @@ __all__ = [
     "SignDescent",
     "SteepestDescent",
     "as_optimizer",
+    "optimizer_named",
 ]

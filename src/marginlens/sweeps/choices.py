@@ -1,4 +1,4 @@
-"""What a plan chooses: losses, optimizers, starts and random data by name, and functions of the user."""
+"""What a plan chooses: losses, starts and random data by name, and functions of the user."""
 
 from __future__ import annotations
 
@@ -6,92 +6,34 @@ import hashlib
 import inspect
 import re
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
 from marginlens.errors import positive_number, reject
-from marginlens.losses import CorrelationLoss, CrossEntropy, Exponential, Logistic, LogLoss, Loss, SquaredLoss
-from marginlens.losses.next_token import NextTokenLoss, SquaredProbability
-from marginlens.norms import norm_named
-from marginlens.optimizers import (
-    Adam,
-    CoordinateDescent,
-    GradientDescent,
-    MirrorDescent,
-    NormalizedGD,
-    Optimizer,
-    SignDescent,
-    SteepestDescent,
-)
+from marginlens.losses import Loss, NextTokenLoss
+from marginlens.names import LOSSES, NEXT_TOKEN_LOSSES
+from marginlens.optimizers import NormalizedGD, optimizer_named
 from marginlens.typing import FloatArray
 
-LOSSES: dict[str, Callable[[], Any]] = {
-    "logistic": Logistic,
-    "exponential": Exponential,
-    "correlation": CorrelationLoss,
-}
-SEQUENCE_LOSSES: dict[str, Callable[[], Any]] = {
-    "log": LogLoss,
-    "squared": SquaredLoss,
-    "cross-entropy": CrossEntropy,
-    "squared-probability": SquaredProbability,
-}
-OPTIMIZERS: dict[str, Callable[[float], Optimizer]] = {
-    "normalized-gd": NormalizedGD,
-    "gd": GradientDescent,
-    "sign": SignDescent,
-    "coordinate": CoordinateDescent,
-    "adam": Adam,
-}
 PROTOCOLS = ("sphere", "gaussian")  # of `marginlens.data.counter_based`
-DEFAULT_STEPS = {"normalized-gd": 1.0}  # step sizes of p unless given
+NORMALIZED_STEP = 1.0  # step size of p for normalized-gd, unless given
 DEFAULT_STEP = 0.05  # of every other optimizer
 SEQUENCE_STEP = 0.01  # of next-token weights, as in paper C
 _ADDRESS = re.compile(r"\bat 0x[0-9a-f]+")
 
 
-def nearest(word: str, known: Any) -> str:
-    """ "Did you mean …?" with the known word that is most like this one, or nothing."""
-    close = get_close_matches(word, list(known), 1, 0.5)
-    return f"Did you mean {close[0]}?" if close else ""
-
-
 def loss_named(name: Any, problem: str) -> Any:
     """The loss of a name; a loss itself stays as it is."""
-    names, family = (LOSSES, Loss) if problem == "selection" else (SEQUENCE_LOSSES, NextTokenLoss)
-    if isinstance(name, family):
-        return name
-    if not isinstance(name, str) or name not in names:
-        raise reject("loss", f"one of {', '.join(names)}", repr(name), nearest(str(name), names))
-    return names[name]()
+    names, kind = (LOSSES, Loss) if problem == "selection" else (NEXT_TOKEN_LOSSES, NextTokenLoss)
+    return name if isinstance(name, kind) else names.class_named(name)()
 
 
-def optimizer_named(name: Any, step: float) -> Optimizer:
-    """The optimizer of a name with steps of this size: those of `OPTIMIZERS`, lP or linf for steepest descent in a norm, mirror:lP.
-
-    An optimizer itself stays as it is.
-    """
-    if not isinstance(name, str):
-        return name
-    if name in OPTIMIZERS:
-        return OPTIMIZERS[name](step)
-    kind, _, norm = name.rpartition(":")
-    if kind == "mirror":
-        power = getattr(norm_named(norm, "optimizer"), "power", 2.0 if norm == "l2" else 0.0)
-        if not 1.0 < power < np.inf:
-            raise reject("optimizer", "mirror:lP with a number P above 1", repr(name))
-        return MirrorDescent(power, step, normalized=True)
-    if kind == "" and re.fullmatch(r"l(inf|\d+(\.\d+)?)", name):
-        return SteepestDescent(norm_named(name, "optimizer"), step)
-    expected = f"one of {', '.join(OPTIMIZERS)}, lP for steepest descent in the norm lP, or mirror:lP"
-    raise reject("optimizer", expected, repr(name), nearest(name, OPTIMIZERS))
-
-
-def default_step(optimizer: Any, problem: str) -> float:
-    """The step size where a plan gives none."""
-    return SEQUENCE_STEP if problem != "selection" else DEFAULT_STEPS.get(optimizer, DEFAULT_STEP)
+def default_step(optimizer: str, problem: str) -> float:
+    """The step size of an optimizer's name if a plan gives none."""
+    if problem != "selection":
+        return SEQUENCE_STEP
+    return NORMALIZED_STEP if isinstance(optimizer_named(optimizer, 1.0), NormalizedGD) else DEFAULT_STEP
 
 
 def checked_start(start: Any) -> Any:

@@ -18,8 +18,9 @@ from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import TokenDataset
 from marginlens.dynamics import Record, descend
 from marginlens.errors import EngineError, InputError, calling, reject, require
+from marginlens.optimizers import optimizer_named
 from marginlens.runtime.threads import single_blas_thread
-from marginlens.sweeps.choices import called, loss_named, optimizer_named, starting_point
+from marginlens.sweeps.choices import called, loss_named, starting_point
 from marginlens.sweeps.grid import Cell, Chunk
 from marginlens.sweeps.plan import FORMAT, Plan
 from marginlens.sweeps.records import (

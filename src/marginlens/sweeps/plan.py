@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from marginlens.errors import InputError, positive_number, reject, whole_number
-from marginlens.optimizers import Optimizer, as_optimizer
+from marginlens.names import nearest
+from marginlens.optimizers import Optimizer, as_optimizer, optimizer_named
 from marginlens.runtime.files import unusable
 from marginlens.sweeps.choices import (
     PROTOCOLS,
@@ -24,8 +25,6 @@ from marginlens.sweeps.choices import (
     described,
     function_record,
     loss_named,
-    nearest,
-    optimizer_named,
 )
 from marginlens.sweeps.grid import AXES, Cell, Grid, is_axis
 from marginlens.sweeps.records import RECORDS, SEQUENCE_RECORDS
@@ -58,9 +57,11 @@ class Plan:
 
         n_inputs, n_tokens, d: shape of a problem.
 
-        loss: "logistic", "exponential", "correlation"; for next tokens "log", "squared", "cross-entropy", "squared-probability"; or a loss.
+        loss: "logistic", "exponential", "correlation-loss"; for next tokens "log-loss", "squared-loss", "cross-entropy",
+            "squared-probability"; or a loss.
 
-        optimizer: "normalized-gd", "gd", "sign", "coordinate", "adam", "l3" (steepest descent in ℓ3), "mirror:l3", or an optimizer.
+        optimizer: "normalized-gd", "gradient-descent", "sign-descent", "coordinate-descent", "adam", "muon",
+            "steepest-descent:l3" in a norm, "mirror-descent:l3", or an optimizer.
 
         step: its step size; 1 for normalized-gd, .05 for others, .01 for next tokens unless given.
 
@@ -114,7 +115,7 @@ class Plan:
             store(self, name, _values(getattr(self, name), name, _size))
         store(self, "n_steps", _values(self.n_steps, "n_steps", lambda v, n: whole_number(v, n, at_least=1)))
         store(self, "data", _values(self.data, "data", self._checked_data))
-        default = "logistic" if self.problem == "selection" else "log"
+        default = "logistic" if self.problem == "selection" else "log-loss"
         store(self, "loss", _values(default if self.loss is None else self.loss, "loss", self._checked_loss))
         store(self, "optimizer", _values(self.optimizer, "optimizer", _checked_optimizer))
         store(self, "step", None if self.step is None else _values(self.step, "step", positive_number))

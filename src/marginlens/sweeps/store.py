@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from marginlens.errors import InputError, reject
+from marginlens.names import nearest
 from marginlens.result import Displayed, Result, Tabular, counted, drawn
 from marginlens.result.drawing import draw_bars
 from marginlens.result.frames import frame_of_arrow
@@ -30,7 +31,7 @@ from marginlens.runtime.files import (
     written_aside,
 )
 from marginlens.runtime.versions import versions
-from marginlens.sweeps.choices import function_record, nearest
+from marginlens.sweeps.choices import function_record
 from marginlens.sweeps.chunk import DamagedChunk, add_to_digest, arrow, decoded, made_problems
 from marginlens.sweeps.grid import Grid
 from marginlens.sweeps.plan import Plan, differences, plan_hash, read_written_plan

@@ -14,7 +14,8 @@ import numpy as np
 from marginlens.arithmetic.directions import length
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import NOT_NUMBERS, InputError, reject, whole_number
-from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
+from marginlens.losses.margin import Logistic, Loss
+from marginlens.names import LOSSES
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.optimizers.gradient_descent import has_plain_steps
 from marginlens.papers import implements
@@ -29,7 +30,6 @@ from marginlens.theory.tube_conditions import tube_conditions
 from marginlens.typing import Axes, FloatArray, IntArray
 
 _LARGEST = sys.float_info.max
-_LOSSES: dict[str, type[Loss]] = {kind.__name__: kind for kind in (Logistic, Exponential, CorrelationLoss)}
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -60,7 +60,7 @@ class Proof(Result, Tabular):
         data = self.data
         yield "data", type(data) is TokenDataset and _is_one_problem(data), "one problem"
         yield "head", _is_vector(self.head, data.d_model), f"{data.d_model} finite numbers"
-        yield "loss", type(self.loss) in _LOSSES.values(), f"one of {', '.join(_LOSSES)}"
+        yield "loss", type(self.loss) in STEEPNESS, f"one of {', '.join(LOSSES.classes)}"
         yield "point", _is_vector(self.point, data.d_key), f"{data.d_key} finite numbers"
         for name in self.not_negative:
             yield name, _is_number(getattr(self, name)) and getattr(self, name) >= 0.0, "a finite number, at least 0"
@@ -74,7 +74,7 @@ class Proof(Result, Tabular):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the certificate and its problem to a .npz file, which `load` of its class reads."""
-        problem = {**self.data.arrays(), "head": self.head, "loss": np.array(type(self.loss).__name__)}
+        problem = {**self.data.arrays(), "head": self.head, "loss": np.array(LOSSES.name_of(self.loss))}
         named = {name: getattr(self, name) for name in (*self.steps, *self._numbers())}
         write_result(path, self.format, problem | named)
 
@@ -256,9 +256,10 @@ def _are_indices(value: Any, shape: tuple[int, ...], below: IntArray) -> bool:
 
 def _problem_of(arrays: Mapping[str, Any]) -> tuple[TokenDataset, FloatArray, Loss]:
     """The problem in a file of a certificate."""
-    kind = _LOSSES.get(str(arrays["loss"]))
-    if kind is None:
-        raise reject("path", f"a certificate with one of the losses {', '.join(_LOSSES)}", str(arrays["loss"]))
+    try:
+        kind = LOSSES.class_named(str(arrays["loss"]))
+    except InputError as problem:
+        raise reject("path", f"a certificate whose loss is {problem.expected}", problem.got) from problem
     tokens = {name: arrays.get(name) for name in ("X", "K")}
     if "lengths" in arrays:
         tokens = {
@@ -303,7 +304,9 @@ def certify(
         raise reject("data", "a TokenDataset itself, not a subclass", type(data).__name__)
     v, p, risk_loss = data.head(head), data.point(point, "point"), Logistic() if loss is None else loss
     if type(risk_loss) not in STEEPNESS:
-        raise reject("loss", f"one of {', '.join(_LOSSES)}, whose slopes the proof bounds", type(risk_loss).__name__)
+        raise reject(
+            "loss", f"one of {', '.join(LOSSES.classes)}, whose slopes the proof bounds", type(risk_loss).__name__
+        )
     tubes = find_tubes(data.as_batch(), v[None], p[None], optimizer, risk_loss)
     if tubes.missing[0]:
         expected = "a point from which the limit is proved"

@@ -10,8 +10,8 @@ import numpy as np
 
 import marginlens as ml
 from marginlens.data.counter_based import sphere_problems
+from marginlens.names import LOSSES
 from marginlens.sweeps import Plan
-from marginlens.sweeps.choices import loss_named
 from marginlens.theory.residual_law import ResidualLaw, residual_law
 from marginlens.typing import Axes, Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
@@ -35,14 +35,16 @@ class X_O(Claim):
         """Train every problem with every loss and step rule, and hold each run against the law of the tokens it selects."""
         paper = effort is Effort.PAPER
         n_problems, n_long, few = (1000, 300, 60) if paper else (60, 60, 20)
-        losses = ("logistic", "exponential", "correlation") if paper else ("logistic",)
+        losses = ("logistic", "exponential", "correlation-loss") if paper else ("logistic",)
         progress.expect(4)
         runs = _swept(progress, n_problems=n_problems, loss=list(losses), saved_steps=tuple(STEPS))
         (long,) = _swept(progress, n_problems=n_long, step=0.3, saved_steps=(20_000,))
         (short,) = _swept(progress, n_problems=few, step=0.1, saved_steps=(20_000,))
         gd_steps = tuple(round(float(k)) for k in np.geomspace(10, 100_000, 13))
         narrow = {"n_inputs": 1, "n_tokens": 3, "d": 5}
-        (plain,) = _swept(progress, n_problems=few, optimizer="gd", step=10.0, saved_steps=gd_steps, **narrow)
+        (plain,) = _swept(
+            progress, n_problems=few, optimizer="gradient-descent", step=10.0, saved_steps=gd_steps, **narrow
+        )
         numbers = {**_numbers(runs), "share_settled": float(np.mean([np.mean(run["settled"][:, -1]) for run in runs]))}
         numbers["p95_deviation_of_all_after_20000"] = _quantile(long["deviation"][:, -1], 0.95)
         numbers["median_deviation_short_steps"] = float(np.median(short["deviation"][:, -1]))
@@ -87,7 +89,7 @@ def _swept(progress: Progress, *, saved_steps: tuple[int, ...], **keys: Any) -> 
 def held_against_the_law(run: Any) -> dict[str, Any]:
     """Deviations, clocks and misalignments of trained problems at the saved steps, (n_problems, n_saved), and what holds of each."""
     points, rule = run.trajectory.saved["x"], run.cell
-    law = residual_law(run.data, run.head, run.selected, loss=loss_named(rule["loss"], "selection"))
+    law = residual_law(run.data, run.head, run.selected, loss=LOSSES.class_named(rule["loss"])())
     along = np.maximum(np.einsum("bkd,bd->bk", points, law.solution.direction), 1e-3)
     stable = law.largest_step >= rule["step"] if rule["optimizer"] == "normalized-gd" else law.holds
     placed = position(law, along)

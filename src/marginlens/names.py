@@ -1,0 +1,105 @@
+"""Names of optimizers, losses and norms at the command line, in files, in the lab and in sweeps.
+
+A name is the name of a class in kebab case: `NormalizedGD` is "normalized-gd" and `LInf` is "l-inf". This module has no other spelling
+and imports nothing, so that the help of a command can list the names; a class is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+# spellings of earlier versions, which are still read
+EARLIER = {
+    "ngd": "normalized-gd",
+    "gd": "gradient-descent",
+    "sign": "sign-descent",
+    "coordinate": "coordinate-descent",
+    "steepest": "steepest-descent",
+    "mirror": "mirror-descent",
+    "correlation": "correlation-loss",
+    "log": "log-loss",
+    "squared": "squared-loss",
+    "linf": "l-inf",
+}
+_WORD_ENDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+def kebab(class_name: str) -> str:
+    """The name of a class in kebab case, such as "normalized-gd" for "NormalizedGD"."""
+    return _WORD_ENDS.sub("-", class_name).lower()
+
+
+def nearest(word: str, known: Any) -> str:
+    """The sentence "Did you mean …?" with the known word that is most like this one, or nothing."""
+    close = get_close_matches(word, list(known), 1, 0.5)
+    return f"Did you mean {close[0]}?" if close else ""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Classes that are chosen by name.
+
+    Args:
+        argument: what the choice is called in refusals.
+        module: the module that has the classes.
+        classes: the names of the classes, in the order in which they are listed.
+    """
+
+    argument: str
+    module: str
+    classes: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all classes."""
+        return tuple(map(kebab, self.classes))
+
+    def name(self, word: Any) -> str:
+        """The name that a word stands for: a name, the class's own name, or a spelling of an earlier version."""
+        spelled = kebab(word.strip()) if isinstance(word, str) else ""
+        name = EARLIER.get(spelled, spelled)
+        if name not in self.names:
+            from marginlens.errors import reject
+
+            expected = f"one of {', '.join(self.names)}"
+            raise reject(self.argument, expected, repr(word), nearest(spelled, self.names))
+        return name
+
+    def class_named(self, word: Any) -> Any:
+        """The class that a word stands for."""
+        class_name = self.classes[self.names.index(self.name(word))]
+        return getattr(import_module(self.module), class_name)
+
+    def name_of(self, given: Any) -> str:
+        """The name of an object's class; a subclass has none."""
+        kind = type(given)
+        if kind.__name__ not in self.classes or kind is not self.class_named(kind.__name__):
+            from marginlens.errors import reject
+
+            raise reject(self.argument, f"one that has a name, of the classes {', '.join(self.classes)}", repr(given))
+        return kebab(kind.__name__)
+
+
+OPTIMIZERS = Family(
+    "optimizer",
+    "marginlens.optimizers",
+    (
+        "NormalizedGD",
+        "GradientDescent",
+        "SignDescent",
+        "CoordinateDescent",
+        "SteepestDescent",
+        "Muon",
+        "Adam",
+        "MirrorDescent",
+    ),
+)
+LOSSES = Family("loss", "marginlens.losses", ("Logistic", "Exponential", "CorrelationLoss"))
+NEXT_TOKEN_LOSSES = Family(
+    "loss", "marginlens.losses", ("LogLoss", "SquaredLoss", "CrossEntropy", "SquaredProbability")
+)
+NORMS = Family("norm", "marginlens.norms", ("L1", "L2", "LInf", "Frobenius", "Spectral", "Nuclear", "MaxRow"))

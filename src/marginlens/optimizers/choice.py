@@ -1,0 +1,59 @@
+"""Optimizers by name."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from marginlens.errors import reject
+from marginlens.names import OPTIMIZERS
+from marginlens.norms import norm_named
+from marginlens.optimizers.mirror_descent import MirrorDescent
+from marginlens.optimizers.protocol import Optimizer
+from marginlens.optimizers.schedules import StepSize
+from marginlens.optimizers.steepest_descent import SteepestDescent
+
+IN_A_NORM = ("steepest-descent", "mirror-descent")  # names that are not complete without a norm
+_NORM_ALONE = re.compile(r"l(inf|\d+(\.\d+)?)")  # how earlier versions named steepest descent in this norm
+
+
+def optimizer_named(name: Any, size: StepSize, norm: str | None = None, **settings: Any) -> Optimizer:
+    """The optimizer of a name, with steps of this size.
+
+    Args:
+        name: a name of `marginlens.names.OPTIMIZERS`. Two of them have a norm behind a colon: "steepest-descent:l3" is steepest descent in
+            the norm ℓ3, and "mirror-descent:l3" normalised mirror descent with p = 3.
+
+        size: the step size, or a schedule if the optimizer takes one.
+
+        norm: the norm, unless the name has it.
+
+        settings: further arguments of the class, such as `momentum`.
+    """
+    argument = "norm" if norm else "optimizer"
+    if norm is None and _NORM_ALONE.fullmatch(str(name)):
+        name = f"steepest-descent:{name}"
+    word, _, given = str(name).partition(":")
+    geometry = norm or given
+    word = OPTIMIZERS.name(word)
+    if (word in IN_A_NORM) != bool(geometry):
+        expected = (
+            f"left out for {word}"
+            if norm
+            else f"{word}:NORM with a norm such as l3"
+            if word in IN_A_NORM
+            else f"{word} alone"
+        )
+        raise reject(argument, expected, repr(norm or name))
+    if word not in IN_A_NORM:
+        made: Optimizer = OPTIMIZERS.class_named(word)(size, **settings)
+        return made
+    known = norm_named(geometry, argument)
+    if word == "steepest-descent":
+        return SteepestDescent(known, size, **settings)
+    power = getattr(known, "power", np.inf)
+    if not 1.0 < power < np.inf:
+        raise reject(argument, "lP with a number P above 1 for mirror descent", repr(norm or name))
+    return MirrorDescent(power, size, normalized=True, **settings)
