@@ -12,25 +12,26 @@ from benchmarks.baselines import batched_descent
 from marginlens.data import sphere_problems
 from marginlens.dynamics import descend
 from marginlens.gpu.device import Device, as_device, to_host
+from marginlens.gpu.random_problems import Numbers, RandomArrays, token_scores
+from marginlens.losses import Logistic
 from marginlens.optimizers import NormalizedGD
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.runtime.threads import n_threads
 from marginlens.svm import att_svm
+from marginlens.svm.on_device import margins_of
+from marginlens.sweeps.on_device import Training, made_on_device, trained_on_device
 
 INPUTS, TOKENS, STEPS = 4, 6, 1000
 DATA = {10: 1_000_000, 100: 400_000}  # width of keys -> problems that the GPU makes
 DESCENTS = {10: 400_000, 100: 400_000, 500: 100_000}  # that it descends on
 MARGINS = {10: 1_000_000, 100: 400_000}
-TORCH_PROBLEMS, TORCH_STEPS, CPU_PROBLEMS = (
-    200_000,
-    50,
-    2_000,
-)  # enough for torch to be bound by memory, not by launches
+TORCH_PROBLEMS, TORCH_STEPS = 200_000, 50  # enough for torch to be bound by memory, not by launches
+CPU_PROBLEMS = 2_000
 REPEATS = 3  # the fastest counts
 
 
 def bench_gpu(progress: ProgressCallback | None = None, *, seed: int = 0, device: str = "cuda") -> list[dict[str, Any]]:
-    """Time the making of problems, descents of 1,000 normalised steps on them, and margin problems, all on data that the GPU makes.
+    """Time what a sweep does on a GPU: making problems, descents of 1,000 normalised steps on them, and margin problems.
 
     A descent's time includes centring the keys and forming the Gram matrix, and that of a margin problem its residuals, which prove it.
     The steps of batched torch have the same formulas and the same Gram matrix, without the logarithmic scale; fewer are timed. The CPU
@@ -54,16 +55,17 @@ def bench_gpu(progress: ProgressCallback | None = None, *, seed: int = 0, device
     return [*rows, _summary(rows)]
 
 
+def _made(device: Device, d: int, count: int, seed: int) -> RandomArrays:
+    settings = {"data": "sphere", "n_inputs": INPUTS, "n_tokens": TOKENS, "d": d}
+    return made_on_device(device, settings, Numbers(0, seed, 0), count)
+
+
 def _data(device: Device, d: int, count: int, seed: int, watch: Progress) -> list[dict[str, Any]]:
     """Problems made by counter; the agreement is the share of those that have the same bits on both."""
-
-    def make(n_problems: int, name: str) -> Any:
-        return sphere_problems(0, n_problems, INPUTS, TOKENS, d, seed, 0, device=name)
-
-    (tokens, _), seconds = _fastest(device, lambda: make(count, device.name))
-    X = to_host(tokens.X[:CPU_PROBLEMS])
+    made, seconds = _fastest(device, lambda: _made(device, d, count, seed))
+    X = to_host(made.X[:CPU_PROBLEMS])
     watch.advance()
-    (host, _), cpu_seconds = _fastest(device, lambda: make(CPU_PROBLEMS, "cpu"))
+    (host, _), cpu_seconds = _fastest(device, lambda: sphere_problems(0, CPU_PROBLEMS, INPUTS, TOKENS, d, seed))
     watch.advance()
     agreement = float((host.X == X).all(axis=(1, 2, 3)).mean())
     return [
@@ -73,17 +75,17 @@ def _data(device: Device, d: int, count: int, seed: int, watch: Progress) -> lis
 
 
 def _descents(device: Device, d: int, count: int, seed: int, watch: Progress) -> list[dict[str, Any]]:
-    tokens, heads = sphere_problems(0, count, INPUTS, TOKENS, d, seed, 0, device=device.name)
-    optimizer = NormalizedGD(1.0)
-    run, seconds = _fastest(device, lambda: descend(tokens, heads, optimizer=optimizer, n_steps=STEPS))
+    made, optimizer = _made(device, d, count, seed), NormalizedGD(1.0)
+    training = Training(Logistic(), optimizer, STEPS)
+    run, seconds = _fastest(device, lambda: trained_on_device(device, made, training))
     selected = to_host(run.selected)[:CPU_PROBLEMS]
     watch.advance()
     few = min(TORCH_PROBLEMS, count)
-    scores = tokens[:few].scores(heads[:few])
-    _, torch_seconds = _fastest(device, lambda: batched_descent(tokens.K[:few], scores, TORCH_STEPS, 1.0))
+    scores = token_scores(device, made)[:few]
+    _, torch_seconds = _fastest(device, lambda: batched_descent(made.K[:few], scores, TORCH_STEPS, 1.0))
     watch.advance()
-    host, host_heads = tokens[:CPU_PROBLEMS].to_host(), to_host(heads[:CPU_PROBLEMS])
-    of_cpu, cpu_seconds = _fastest(device, lambda: descend(host, host_heads, optimizer=optimizer, n_steps=STEPS))
+    host, heads = sphere_problems(0, CPU_PROBLEMS, INPUTS, TOKENS, d, seed)
+    of_cpu, cpu_seconds = _fastest(device, lambda: descend(host, heads, optimizer=optimizer, n_steps=STEPS))
     watch.advance()
     agreement = float((of_cpu.selected == selected).all(axis=-1).mean())
     return [
@@ -94,12 +96,13 @@ def _descents(device: Device, d: int, count: int, seed: int, watch: Progress) ->
 
 
 def _margins(device: Device, d: int, count: int, seed: int, watch: Progress) -> list[dict[str, Any]]:
-    tokens, heads = sphere_problems(0, count, INPUTS, TOKENS, d, seed, 0, device=device.name)
-    selected = tokens.scores(heads).argmax(axis=-1)
-    solved, seconds = _fastest(device, lambda: att_svm(tokens, selected))
+    made = _made(device, d, count, seed)
+    selected = token_scores(device, made).argmax(axis=-1)
+    solved, seconds = _fastest(device, lambda: margins_of(device, made.K, selected))
     x = to_host(solved.x[:CPU_PROBLEMS])
     watch.advance()
-    host, host_selected = tokens[:CPU_PROBLEMS].to_host(), to_host(selected[:CPU_PROBLEMS])
+    host, _ = sphere_problems(0, CPU_PROBLEMS, INPUTS, TOKENS, d, seed)
+    host_selected = to_host(selected[:CPU_PROBLEMS])
     of_cpu, cpu_seconds = _fastest(device, lambda: att_svm(host, host_selected))
     watch.advance()
     error = np.linalg.norm(of_cpu.x - x, axis=-1)

@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from types import SimpleNamespace
 
 import numpy as np
 
@@ -18,7 +17,6 @@ from marginlens.data.labelled import LabelledSequences
 from marginlens.embeddings import check_assumption_4
 from marginlens.embeddings.models import initial_parameters
 from marginlens.embeddings.one_step import first_step
-from marginlens.gpu.margins import DeviceMargins
 from marginlens.graphs import ranking_evidence
 from marginlens.nexttoken.path_expansion import ExpansionKind, PathExpansion
 from marginlens.probe.difference import ProbeDifference
@@ -28,7 +26,6 @@ from marginlens.svm.graph import GraphConflict
 from marginlens.svm.vocabulary import closed_form_candidate
 from marginlens.sweeps import SweepStatus
 from marginlens.sweeps.summary import CellSummary, Numbers, Shares, Summary
-from marginlens.theory.device_optimality import DeviceOptimality
 from marginlens_papers.embeddings import TrainingSettings, train_embeddings
 
 SEQUENCES = [[0, 1, 2], [1, 2, 3], [0, 3, 2]]
@@ -42,8 +39,6 @@ def attention():
     plane, v = figure_1b()
     yield "runs with a record", runs
     yield "runs", ml.descend(data, head, n_steps=5)
-    ends = (runs.final, runs.selected, np.linalg.norm(runs.final, axis=1), np.full(12, 0.9), np.zeros(12, int))
-    yield "runs on a device", ml.dynamics.DeviceRun(*ends, np.full(12, 40), SimpleNamespace(name="cuda:0"))
     yield "one run", ml.descend(data[0], head[0], n_steps=5)
     yield "one run with a record", ml.descend(data[0], head[0], n_steps=40, record=kept)
     yield "a run in the plane", ml.descend(plane, v, n_steps=40, record=ml.Record(keep="x"))
@@ -100,11 +95,6 @@ def theorems():
     )
     yield "smoothness", smoothness(data, v)
     yield "smoothness of a batch", smoothness(batch, heads)
-    kinds = np.array([0, 1, 1, 3, 2, 1])
-    margins = np.array([0.5, 0.4, 0.7, 0.0, 0.3, 0.6])
-    solved = DeviceMargins(np.ones((6, 3)), np.ones((6, 2)), kinds < 2, (kinds == 3) * 1, margins / 1e16, margins, 1)
-    yield "margins on a device", solved
-    yield "optimality on a device", DeviceOptimality(solved, margins - 0.4, kinds, margins, None, 1)
 
 
 def vocabulary():

@@ -10,6 +10,9 @@ _NAMED = "call the dataset's own function, such as marginlens.data.figure_1b()"
 _EXECUTOR = (
     "give ml.sweep a concurrent.futures.Executor, such as ThreadPoolExecutor(4) or the get_executor() of a Dask client"
 )
+_DEVICE = (
+    'give descend, att_svm or sweep device="cuda"; their results are the same ones as on the CPU, in arrays of NumPy'
+)
 _FINGERPRINT = "a layer's weights do not show reliably which optimizer made them, and nothing replaces it"
 _BUDGETS = "attention_statistics(q, k, rule, tolerances=(0.01,)) counts the keys that each query can do without"
 
@@ -22,6 +25,10 @@ REMOVED = {
     **{f"marginlens.data.{name}": _NAMED for name in ("dataset", "dataset_names")},
     "marginlens.plotting.animate": "use matplotlib.animation.FuncAnimation; the lab, marginlens lab, films a run",
     "marginlens.engines": _EXECUTOR,
+    "marginlens.data.DeviceTokens": _DEVICE,
+    "marginlens.dynamics.DeviceRun": _DEVICE,
+    "marginlens.svm.DeviceMargins": _DEVICE,
+    **{f"marginlens.theory.{name}": _DEVICE for name in ("DeviceOptimality", "device_optimality")},
     "marginlens.PolyakStep": "use NormalizedGD(size): L - L⋆ over the squared gradient has no bound once a run leaves the best tokens",
     **{f"marginlens.probe.{name}": _FINGERPRINT for name in ("margin_shares", "optimizer_like")},
     **{

@@ -14,7 +14,7 @@ from marginlens.svm import solution
 from marginlens.svm.solvers import batch, linear_programs
 from marginlens.svm.solvers.batch import INFEASIBLE, OPTIMAL, OUT_OF_RANGE, TRIVIAL, UNVERIFIED, Solved
 from marginlens.svm.solvers.least_distance import BY_BLOCK_PIVOTS, BY_DUAL_ACTIVE_SET, BY_GRAM_MATRIX
-from marginlens.theory.device_optimality import CONSTANTS
+from marginlens.sweeps.on_device import TOLERANCES
 
 QUICK = (BY_GRAM_MATRIX, BY_BLOCK_PIVOTS)
 
@@ -101,7 +101,7 @@ def test_slacks_of_neighbours_are_those_of_the_gpu():
     text = (FOLDER / "token_optimality.h").read_text(encoding="utf-8")
     declared = {name: float(number) for name, number in re.findall(r"([A-Z_]+_SLACK_RTOL) = ([\d.e-]+);", text)}
     assert len(declared) == 2
-    assert declared.items() <= CONSTANTS.items()
+    assert declared.items() <= TOLERANCES.items()
 
 
 @pytest.mark.parametrize("d", [1, 3, 4, 8, 13, 16, 37])

@@ -5,10 +5,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import marginlens as ml
-from gpu.twin import device_tokens, needs_compiler
+from gpu.twin import needs_compiler
 from marginlens.data import sphere_problems
 from marginlens.gpu.device import to_host
-from marginlens.gpu.margins import MAX_ROWS
+from marginlens.gpu.margins import MAX_ROWS, MarginArrays
+from marginlens.svm import on_device
+from marginlens.svm.on_device import margins_of
 from marginlens.svm.solution import CERTIFICATE_RTOL, KKT_RTOL
 from refusals import refused
 from tolerances import ROUNDING
@@ -79,30 +81,29 @@ def test_large_and_small_scales_give_the_same_directions(device):
         assert np.array_equal(solution.status, expected.status)
 
 
-def test_results_stay_on_the_device_and_say_what_the_cpu_served(device):
+def test_solutions_on_the_device_are_the_cpus_and_few_go_to_it(device, monkeypatch):
     data, _ = sphere_problems(0, 300, 4, 6, 10, 1)
     selected = np.random.default_rng(0).integers(0, 6, size=(300, 4))
-    found = ml.att_svm(device_tokens(device, data), selected)
+    on_cpu, sent = on_device._solved_on_cpu, []
+    monkeypatch.setattr(on_device, "_solved_on_cpu", lambda rest, alpha: sent.append(len(rest)) or on_cpu(rest, alpha))
+    found = margins_of(device, device.xp.asarray(data.K), device.xp.asarray(selected))
     assert type(found.x) is type(device.xp.empty(0))
-    expected = ml.att_svm(data, selected)
-    status = to_host(found.status)
+    found, expected = MarginArrays(*map(to_host, found)), ml.att_svm(data, selected)
     codes = {ml.Status.OPTIMAL: 0, ml.Status.INFEASIBLE: 1, ml.Status.TRIVIAL: 2, ml.Status.INACCURATE: 3}
-    assert np.array_equal(status, [codes[status] for status in expected.status])
-    np.testing.assert_allclose(to_host(found.x), expected.x, rtol=1e-7, atol=1e-9)
-    np.testing.assert_allclose(to_host(found.margin), expected.margin, rtol=X_RTOL, atol=0.0)
-    certificate = np.where((status == 1)[:, None], expected.certificate, expected.multipliers)
+    assert np.array_equal(found.outcome, [codes[status] for status in expected.status])
+    np.testing.assert_allclose(found.x, expected.x, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(found.margin, expected.margin, rtol=X_RTOL, atol=0.0)
+    certificate = np.where((found.outcome == 1)[:, None], expected.certificate, expected.multipliers)
     largest = np.abs(certificate).max()
-    np.testing.assert_allclose(to_host(found.multipliers), certificate, rtol=1e-6, atol=1e-8 * largest)
-    assert found.n_on_cpu <= 6
+    np.testing.assert_allclose(found.multipliers, certificate, rtol=1e-6, atol=1e-8 * largest)
+    assert sum(sent) <= 6
     assert found.residual.max() <= KKT_RTOL
-    assert "300 problems" in repr(found)
 
 
 def test_problems_with_more_rows_are_the_cpus(device):
     n_tokens = MAX_ROWS + 2
     data, v = sphere_problems(0, 2, 1, n_tokens, 80, 1)
-    found = ml.att_svm(device_tokens(device, data), data.optimal(v))
-    assert found.n_on_cpu == 2
+    found = margins_of(device, device.xp.asarray(data.K), device.xp.asarray(data.optimal(v)))
     np.testing.assert_allclose(to_host(found.x), ml.att_svm(data, data.optimal(v)).x, rtol=X_RTOL, atol=0.0)
     assert_same(ml.att_svm(data, data.optimal(v), device="cuda"), ml.att_svm(data, data.optimal(v)))
 
@@ -116,13 +117,12 @@ def test_a_batch_beyond_the_memory_is_solved_in_parts(small_device):
 
 def test_what_the_cpu_refuses_and_other_norms_are_refused(device):
     data, v = sphere_problems(0, 3, 2, 3, 4, 3)
-    tokens, selected = device_tokens(device, data), data.optimal(v)
+    selected = data.optimal(v)
     for argument, call in (
         ("data", lambda: ml.att_svm(ml.TokenDataset(data.X * 1e120, data.y), selected, device="cuda")),
         ("device", lambda: ml.att_svm(data, selected, norm=ml.L1(), device="cuda")),
-        ("selected", lambda: ml.att_svm(tokens, np.zeros((3, 2)))),
-        ("selected", lambda: ml.att_svm(tokens, np.zeros((3, 3), dtype=int))),
-        ("selected", lambda: ml.att_svm(tokens, np.full((3, 2), 3))),
+        ("device", lambda: ml.att_svm(data, selected, query=v[0], device="cuda")),
+        ("selected", lambda: ml.att_svm(data, np.full((3, 2), 3), device="cuda")),
     ):
         with refused(argument):
             call()

@@ -6,11 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import marginlens as ml
-from gpu.twin import TwinDevice, device_tokens
+from gpu.twin import TwinDevice, device_arrays
 from marginlens.data import scored_tokens, sphere_tokens
 from marginlens.gpu.descent import GRAM_FORM, IN_GLOBAL, IN_REGISTERS, IN_SHARED, KEYS_FORM, DescentKernel, Shape
 from marginlens.gpu.device import MEMORY_SHARE, to_host
 from marginlens.optimizers.schedules import PowerDecay
+from marginlens.sweeps.on_device import Training, trained_on_device
 from random_problems import ragged_problem
 from refusals import refused
 
@@ -180,28 +181,21 @@ def test_a_batch_is_split_where_memory_is_short(device, small_device):
         ml.descend(data, head, n_steps=50, device="cuda")
 
 
-def test_problems_on_the_device_stay_there(device):
+def test_runs_on_the_device_are_the_cpus_and_stay_there(device):
     data, head = sphere_tokens(6, 4, 6, 20, 8)
     start = np.random.default_rng(0).standard_normal((6, 20))
-    run = ml.descend(device_tokens(device, data), device.xp.asarray(head), n_steps=100, start=start)
-    expected = ml.descend(data, head, n_steps=100, start=start)
+    training = Training(ml.Logistic(), ml.NormalizedGD(1.0), 100, start)
+    run = trained_on_device(device, device_arrays(device, data, head), training)
     assert type(run.final) is type(device.xp.empty(0))
-    check_device_run(run, expected)
-    np.testing.assert_allclose(to_host(run.norm), expected.norm, rtol=1e-9, atol=0.0)
-    np.testing.assert_allclose(
-        to_host(run.saturation), expected.attention.max(axis=-1).mean(axis=-1), rtol=1e-9, atol=0.0
-    )
-    assert "6 runs, 20 weights" in repr(run)
+    final, selected, saturation, ends = map(to_host, run)
+    expected = ml.descend(data, head, n_steps=100, start=start)
+    assert np.all(np.linalg.norm(final - expected.final, axis=-1) <= P_RTOL * expected.norm)
+    np.testing.assert_array_equal(selected, expected.selected)
+    np.testing.assert_allclose(saturation, expected.attention.max(axis=-1).mean(axis=-1), rtol=1e-9, atol=0.0)
+    np.testing.assert_array_equal(ends, np.stack([np.zeros(6), expected.steps_taken], axis=1))
 
 
-def check_device_run(run, expected):
-    """The same points and selections."""
-    error = np.linalg.norm(run.to_host("final") - expected.final, axis=-1)
-    assert np.all(error <= P_RTOL * expected.norm)
-    np.testing.assert_array_equal(run.to_host("selected"), expected.selected)
-
-
-def test_extreme_keys_are_left_to_the_cpu(device):
+def test_extreme_keys_are_left_to_the_cpu():
     data, head = sphere_tokens(4, 4, 6, 20, 9)
     X = data.X.copy()
     X[1] *= 1e-75
@@ -210,21 +204,24 @@ def test_extreme_keys_are_left_to_the_cpu(device):
     expected = ml.descend(extreme, head, n_steps=50)
     assert_same_runs(ml.descend(extreme, head, n_steps=50, device="cuda"), expected)
     assert_same_runs(ml.descend(extreme, head, n_steps=20, device="cuda").resume(30), expected)
-    check_device_run(ml.descend(device_tokens(device, extreme), head, n_steps=50), expected)
 
 
-def test_what_the_gpu_does_not_serve_is_refused(device):
+@pytest.mark.parametrize("optimizer", [ml.Adam(0.1), ml.SignDescent(0.1, 0.9), ml.MirrorDescent(3.0, 0.1)], ids=repr)
+def test_optimizers_that_the_gpu_does_not_serve_are_refused(device, optimizer):
     data, head = sphere_tokens(2, 4, 6, 20, 0)
-    tokens = device_tokens(device, data)
+    with refused("device"):
+        ml.descend(data, head, optimizer=optimizer, device="cuda")
+    with refused("device"):
+        trained_on_device(device, device_arrays(device, data, head), Training(ml.Logistic(), optimizer, 10))
+
+
+def test_what_the_gpu_does_not_serve_is_refused():
+    data, head = sphere_tokens(2, 4, 6, 20, 0)
     for argument, call in (
-        *(
-            ("device", lambda problem=problem, rule=rule: ml.descend(problem, head, optimizer=rule, device="cuda"))
-            for problem in (data, tokens)
-            for rule in (ml.Adam(0.1), ml.SignDescent(0.1, 0.9), ml.MirrorDescent(3.0, 0.1))
-        ),
         ("device", lambda: ml.descend(ml.JointRisk(data), device="cuda")),
-        ("record", lambda: ml.descend(tokens, head, record=ml.Record())),
-        ("head", lambda: ml.descend(tokens, head[0, :3])),
+        ("device", lambda: ml.descend(data[0], head[0], batch_size=2, device="cuda")),
+        ("record", lambda: ml.descend(data, head, record=3, device="cuda")),
+        ("head", lambda: ml.descend(data, head[0, :3], device="cuda")),
     ):
         with refused(argument):
             call()

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from gpu.twin import TwinDevice, device_tokens, needs_compiler
-from marginlens.data import DeviceTokens, sphere_tokens
-from marginlens.gpu.device import as_device, parts, source_text, to_host
+from gpu.twin import TwinDevice, needs_compiler
+from marginlens.gpu.device import as_device, parts, source_text
 
 HAS_CUPY = True
 try:
@@ -37,29 +36,6 @@ def test_batches_are_split_by_free_memory():
     assert list(parts(device, 3, 1)) == [(0, 3)]
     with pytest.raises(ml.InputError, match="none fits"):
         list(parts(device, 10, 900))
-
-
-def test_device_tokens_have_the_scores_of_their_dataset(device):
-    data, head = sphere_tokens(5, 3, 4, 6, 0)
-    tokens = device_tokens(device, data)
-    assert tokens.to_host() == data
-    scores = to_host(tokens.scores(head))
-    np.testing.assert_allclose(scores, data.scores(head), rtol=1e-13, atol=1e-15)
-    np.testing.assert_array_equal(to_host(tokens[3:].scores(head[3:])), scores[3:])  # whatever is beside them
-    assert len(tokens[1:3]) == 2
-    assert tokens[[4, 0]].to_host() == data[[4, 0]]
-
-
-def test_ragged_device_tokens_come_back_ragged(device):
-    data, head = sphere_tokens(3, 2, 4, 5, 1)
-    lengths = np.array([[4, 2], [1, 3], [4, 4]])
-    X, y = device.xp.asarray(data.X), device.xp.asarray(data.y)
-    tokens = DeviceTokens(X, y, lengths=device.xp.asarray(lengths), device=device)
-    back = tokens.to_host()
-    np.testing.assert_array_equal(back.lengths, lengths)
-    scores = to_host(tokens.scores(head))
-    np.testing.assert_allclose(scores[back.mask], back.scores(head)[back.mask], rtol=1e-13, atol=1e-15)
-    assert not scores[~back.mask].any()
 
 
 @pytest.mark.gpu

@@ -6,7 +6,8 @@ import pytest
 from gpu.twin import needs_compiler
 from marginlens.sweeps.chunk import measured
 from marginlens.sweeps.plan import Plan
-from marginlens.sweeps.records import DEVICE_RECORDS, RECORDS, Categories
+from marginlens.sweeps.records import RECORDS, Categories
+from refusals import refused
 
 # few steps: where descent is chaotic, rounding decides where many would lead
 SETTINGS = {"n_problems": 40, "n_inputs": 3, "n_tokens": 4, "d": 6, "n_steps": 30, "seed": 3, "chunk": 40}
@@ -23,10 +24,6 @@ def assert_same_columns(found, expected):
             np.testing.assert_allclose(found[name], column, rtol=1e-6, atol=ATOL.get(name, 1e-9), err_msg=name)
 
 
-def test_every_record_of_the_cpu_has_one_on_a_device():
-    assert list(DEVICE_RECORDS) == list(RECORDS)
-
-
 def plans(**changes):
     """The same sweep on a device and on the CPU."""
     settings = {**SETTINGS, **changes, "record": tuple(RECORDS)}
@@ -40,6 +37,26 @@ CHANGES = [{}, {"data": "gaussian"}, {"start": "normal:0.5"}, {"d": 2}, {"d": 10
 def test_columns_are_the_cpus(device, changes):
     found, expected = (measured(plan, plan.grid.chunk_at(0)) for plan in plans(**changes))
     assert_same_columns(found, expected)
+
+
+def mean_key(run):
+    return run.data.K.mean(axis=(1, 2, 3))
+
+
+def length(run):
+    return np.linalg.norm(run.trajectory.saved["x"], axis=-1)
+
+
+def test_measures_of_ones_own_read_ordinary_results(device):
+    measures = {"mean_key": mean_key, "length": length}
+    columns = [measured(plan, plan.grid.chunk_at(0)) for plan in plans(measures=measures, saved_steps=[5, 30])]
+    assert_same_columns(*columns)
+
+
+def test_an_optimizer_that_a_gpu_does_not_serve_is_refused(device):
+    plan, _ = plans(optimizer="adam")
+    with refused("device"):
+        measured(plan, plan.grid.chunk_at(0))
 
 
 @needs_compiler

@@ -5,27 +5,28 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import marginlens as ml
-from gpu.twin import device_tokens
+from gpu.twin import device_arrays
 from marginlens.data import gaussian_problems, sphere_problems
 from marginlens.gpu.device import to_host
-from marginlens.gpu.measures import OPTIMALITY_KINDS
 from marginlens.risk import softmax
-from marginlens.theory.device_optimality import device_optimality
+from marginlens.sweeps.on_device import measured_on_device
+from marginlens.sweeps.records import optimality_codes
 
 
 def check(device, data, head, selected, p):
     """What the device measures is what the CPU says."""
-    found = device_optimality(device_tokens(device, data), head, selected, device.xp.asarray(p))
+    made = device_arrays(device, data, head)
+    found = measured_on_device(device, made, device.xp.asarray(selected), device.xp.asarray(p))
+    found = {name: to_host(array) for name, array in found.items()}
     expected = ml.token_optimality(data, head, selected)
-    kinds = np.select([expected.is_globally_optimal, expected.is_locally_optimal, expected.is_feasible], [0, 1, 2], 3)
-    assert np.array_equal(to_host(found.kind), kinds)
+    assert np.array_equal(found["optimality"], optimality_codes(expected))
     gap = np.abs(expected.score_gap[np.isfinite(expected.score_gap)]).max(initial=1.0)
-    np.testing.assert_allclose(to_host(found.score_gap), expected.score_gap, rtol=1e-12, atol=1e-12 * gap)
+    np.testing.assert_allclose(found["score_gap"], expected.score_gap, rtol=1e-12, atol=1e-12 * gap)
     feasible = expected.solution.status == ml.Status.OPTIMAL
     correlation = ml.correlation(p, np.where(feasible[:, None], expected.solution.x, p))
-    np.testing.assert_allclose(to_host(found.correlation)[feasible], correlation[feasible], rtol=0.0, atol=1e-9)
+    np.testing.assert_allclose(found["correlation"][feasible], correlation[feasible], rtol=0.0, atol=1e-9)
     chosen = np.take_along_axis(softmax(data, p), selected[..., None], axis=-1)[..., 0]
-    np.testing.assert_allclose(to_host(found.smallest_probability), chosen.min(axis=-1), rtol=1e-11, atol=0.0)
+    np.testing.assert_allclose(found["smallest_probability"], chosen.min(axis=-1), rtol=1e-11, atol=0.0)
 
 
 @settings(max_examples=20, deadline=None)
@@ -53,19 +54,3 @@ def test_ties_of_scores_and_of_constraints_are_the_cpus(device, seed):
     X = rng.integers(-1, 2, size=(8, 2, 4, 3)).astype(float)
     data, v, selected = ml.TokenDataset(X, np.ones((8, 2))), np.array([1.0, -1.0, 0.0]), rng.integers(0, 4, size=(8, 2))
     check(device, data, v, selected, rng.normal(size=(8, 3)))
-
-
-def test_ragged_problems_are_the_cpus(device):
-    rng = np.random.default_rng(3)
-    lengths = rng.integers(1, 6, size=(30, 3))
-    data = ml.TokenDataset([[rng.normal(size=(t, 7)) for t in row] for row in lengths], np.ones((30, 3)))
-    v, p, selected = rng.normal(size=7), rng.normal(size=(30, 7)), rng.integers(0, lengths)
-    check(device, data, v, selected, p)
-
-
-def test_without_p_only_the_selection_is_measured(device):
-    data, v = sphere_problems(0, 5, 2, 3, 6, 0)
-    found = device_optimality(device_tokens(device, data), v, data.optimal(v))
-    assert found.correlation is None
-    assert (found.kind == OPTIMALITY_KINDS.index("global")).all()
-    assert "5 global" in repr(found)

@@ -12,18 +12,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from marginlens.data import DeviceTokens
 from marginlens.gpu.device import Layout, definitions, source_text
+from marginlens.gpu.random_problems import RandomArrays
 
 LANES = Path(__file__).with_name("warp_on_cpu.h")
 COMPILER = shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler for the CPU twin of the GPU kernels")
 
 
-def device_tokens(device, data):
-    """A batch of NumPy on a device."""
-    arrays = (data.X, data.y, None if data.K is data.X else data.K, None if data.mask.all() else data.lengths)
-    return DeviceTokens(*(None if array is None else device.xp.asarray(array) for array in arrays), device)
+def device_arrays(device, data, head):
+    """A batch of NumPy, without shorter inputs, with its heads on a device."""
+    heads = np.broadcast_to(head, (len(data), data.d_model))
+    return RandomArrays(*(device.xp.asarray(np.ascontiguousarray(x)) for x in (data.X, data.K, heads, data.y)))
 
 
 class TwinDevice:

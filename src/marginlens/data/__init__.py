@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 from marginlens.data.contexts import ContextDataset
 from marginlens.data.counter_based import gaussian_problems, sphere_problems
-from marginlens.data.device_tokens import DeviceTokens
 from marginlens.data.files import (
     load,
     read_labelled,
@@ -57,7 +56,6 @@ from marginlens.removed import no_attribute
 __all__ = [
     "Characters",
     "ContextDataset",
-    "DeviceTokens",
     "LabelledSequences",
     "Levels",
     "NamedSequences",

@@ -10,16 +10,11 @@ same on every processor.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from marginlens import core
-from marginlens.data.device_tokens import DeviceTokens
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import reject, whole_number
-from marginlens.gpu.device import as_device
-from marginlens.gpu.random_problems import Numbers, random_arrays, random_keys
 from marginlens.runtime.threads import over_problems
 from marginlens.typing import FloatArray
 
@@ -35,9 +30,7 @@ def sphere_problems(
     d_model: int,
     seed: int,
     cell: int = 0,
-    *,
-    device: str = "cpu",
-) -> tuple[Any, Any]:
+) -> tuple[TokenDataset, FloatArray]:
     """Problems first … last - 1 of a cell as `sphere_tokens` makes them: tokens and head uniform on the unit sphere, labels ±1, W = I.
 
     Problem j is the same, bit by bit, whatever `first` and `last` are, and on every processor and device.
@@ -45,11 +38,10 @@ def sphere_problems(
     Args:
         first: number of the first problem, from 0. last: one beyond the last, at most 2⁶³ - 1.
         seed: from 0 to 2⁶⁴ - 1. cell: from 0 to 2³² - 1, an independent family of problems, such as a point of a grid.
-        device: "cpu", or "cuda" or "cuda:1", where the problems then stay.
     Returns:
-        A batch of last - first problems and their heads v, (last - first, d_model); with a device, `DeviceTokens` and an array there.
+        A batch of last - first problems and their heads v, (last - first, d_model).
     """
-    return _problems(Numbers(first, seed, cell), last, (n_inputs, n_tokens, d_model), device, on_sphere=True)
+    return _problems((first, seed, cell), last, (n_inputs, n_tokens, d_model), on_sphere=True)
 
 
 def gaussian_problems(
@@ -60,15 +52,13 @@ def gaussian_problems(
     d_model: int,
     seed: int,
     cell: int = 0,
-    *,
-    device: str = "cpu",
-) -> tuple[Any, Any]:
+) -> tuple[TokenDataset, FloatArray]:
     """Problems first … last - 1 of a cell as `gaussian_tokens` makes them: standard normal tokens and heads, labels ±1, keys X Wᵀ.
 
     W (d_model, d_model) has entries of variance 1/d_model and is the same for all problems of a cell. Arguments and returned values are
     those of `sphere_problems`.
     """
-    return _problems(Numbers(first, seed, cell), last, (n_inputs, n_tokens, d_model), device, on_sphere=False)
+    return _problems((first, seed, cell), last, (n_inputs, n_tokens, d_model), on_sphere=False)
 
 
 def shared_matrix(d_model: int, seed: int, cell: int = 0) -> FloatArray:
@@ -78,37 +68,43 @@ def shared_matrix(d_model: int, seed: int, cell: int = 0) -> FloatArray:
     return np.asarray(matrix[0] / np.sqrt(float(d_model)))
 
 
-def _problems(
-    numbers: Numbers, last: int, shape: tuple[int, int, int], device: str, *, on_sphere: bool
-) -> tuple[Any, Any]:
-    """Checked arguments, then the tokens, heads (n, d) and labels (n, n_inputs) of problems first … last - 1 where they are wanted."""
-    first, seed, cell = numbers
+def check_problems(first: int, last: int, shape: tuple[int, int, int], seed: int, cell: int) -> None:
+    """Refuse problems that have no numbers by counter; shape = (n_inputs, n_tokens, d_model)."""
     whole_number(first, "first", at_least=0)
-    n_problems = whole_number(last, "last", at_least=first + 1) - first
+    whole_number(last, "last", at_least=first + 1)
     for name, size in zip(("n_inputs", "n_tokens", "d_model"), shape, strict=True):
         whole_number(size, name, at_least=1)
     for name, number, largest in (("seed", seed, MAX_SEED), ("cell", cell, MAX_CELL)):
         if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number <= largest:
             raise reject(name, f"a whole number from 0 to {largest}", repr(number))
     n_inputs, n_tokens, d = map(int, shape)
-    n_rows, n_blocks = n_inputs * n_tokens, -(-d // 2)  # of the tokens, of each of their rows
-    if (n_rows + 1) * n_blocks + -(-n_inputs // 128) > MAX_BLOCKS:
+    if (n_inputs * n_tokens + 1) * _n_blocks(d) + -(-n_inputs // 128) > MAX_BLOCKS:
         raise reject("d_model", f"small enough for {2 * MAX_BLOCKS} numbers a problem", d)
-    numbers = Numbers(int(first), int(seed), int(cell))
-    W = None if on_sphere else shared_matrix(d, seed, cell)
-    if device != "cpu":
-        where: Any = as_device(device)
-        X, v, y = random_arrays(where, numbers, (n_problems, n_inputs, n_tokens, d), on_sphere=on_sphere)
-        return DeviceTokens(X, y, None if W is None else random_keys(where, W, X), device=where), v
+
+
+def _n_blocks(d: int) -> int:
+    """Blocks of two normals for one token."""
+    return -(-d // 2)
+
+
+def _problems(
+    numbers: tuple[int, int, int], last: int, shape: tuple[int, int, int], *, on_sphere: bool
+) -> tuple[TokenDataset, FloatArray]:
+    """The problems of numbers = (first, seed, cell), with shape = (n_inputs, n_tokens, d_model)."""
+    first, seed, cell = numbers
+    check_problems(first, last, shape, seed, cell)
+    n_inputs, n_tokens, d = map(int, shape)
+    n_problems, n_rows, n_blocks = int(last - first), n_inputs * n_tokens, _n_blocks(d)
+    numbers = int(first), int(seed), int(cell)
     X, v, y = np.empty((n_problems, n_rows, d)), np.empty((n_problems, 1, d)), np.empty((n_problems, n_inputs))
     for rows, block in ((X, 0), (v, n_rows * n_blocks)):
         cost = 20.0 * rows.shape[1] * d
         over_problems(core.fill_normals, n_problems, *numbers, block, on_sphere, rows, step_cost=cost)
     core.fill_labels(*numbers, (n_rows + 1) * n_blocks, y)
-    X = X.reshape(n_problems, n_inputs, n_tokens, d)
-    if W is None:
-        return TokenDataset(X, y), v[:, 0]
-    K = np.empty_like(X)
+    tokens = X.reshape(n_problems, n_inputs, n_tokens, d)
+    if on_sphere:
+        return TokenDataset(tokens, y), v[:, 0]
+    K, transposed = np.empty_like(tokens), np.ascontiguousarray(shared_matrix(d, seed, cell).T)
     pairs = (X.reshape(-1, d), K.reshape(-1, d))
-    over_problems(core.fill_keys, len(pairs[0]), np.ascontiguousarray(W.T), *pairs, step_cost=2.0 * d * d)
-    return TokenDataset(X, y, K=K), v[:, 0]
+    over_problems(core.fill_keys, len(pairs[0]), transposed, *pairs, step_cost=2.0 * d * d)
+    return TokenDataset(tokens, y, K=K), v[:, 0]

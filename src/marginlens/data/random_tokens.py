@@ -2,45 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, overload
+from typing import Any
 
 import numpy as np
 
-from marginlens.data.counter_based import gaussian_problems, sphere_problems
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import float_array, positive_number, real_number, reject, whole_number
 from marginlens.papers import implements
 from marginlens.typing import ArrayLike, FloatArray
 
 
-@overload
-def sphere_tokens(
-    n_problems: int, n_inputs: int, n_tokens: int, d_model: int, rng: Any, *, device: Literal["cpu"] = "cpu"
-) -> tuple[TokenDataset, FloatArray]: ...
-
-
-@overload
-def sphere_tokens(
-    n_problems: int, n_inputs: int, n_tokens: int, d_model: int, rng: Any, *, device: str
-) -> tuple[Any, Any]: ...
-
-
 @implements("A", "App. E")
 def sphere_tokens(
-    n_problems: int, n_inputs: int, n_tokens: int, d_model: int, rng: Any, *, device: str = "cpu"
-) -> tuple[Any, Any]:
+    n_problems: int, n_inputs: int, n_tokens: int, d_model: int, rng: Any
+) -> tuple[TokenDataset, FloatArray]:
     """Tokens and head uniform on the unit sphere, labels ±1 with equal chance, W = I: the data of A's Figure 9.
 
     Args:
         rng: a `numpy.random.Generator`, or a whole number to seed one.
-        device: "cpu", or "cuda" or "cuda:1", where they are made by counter under a seed from `rng`, and stay.
     Returns:
-        A batch of `n_problems` problems and their heads v, shape (n_problems, d_model); on a device, `DeviceTokens` and an array there.
+        A batch of `n_problems` problems and their heads v, shape (n_problems, d_model).
     """
     sizes = _sizes(n_problems=n_problems, n_inputs=n_inputs, n_tokens=n_tokens, d_model=d_model)
     generator = as_generator(rng)
-    if device != "cpu":
-        return sphere_problems(0, n_problems, n_inputs, n_tokens, d_model, _seed(generator), device=device)
     X = _on_sphere(generator.standard_normal(sizes))
     v = _on_sphere(generator.standard_normal((n_problems, d_model)))
     y = generator.choice([-1.0, 1.0], size=(n_problems, n_inputs))
@@ -60,29 +44,15 @@ def sphere_queries(
     return data, v, _on_sphere(generator.standard_normal((n_problems, n_inputs, d_model)))
 
 
-@overload
 def gaussian_tokens(
-    n_problems: int, n_inputs: int, n_tokens: int, d_model: int, rng: Any, *, device: Literal["cpu"] = "cpu"
-) -> tuple[TokenDataset, FloatArray]: ...
-
-
-@overload
-def gaussian_tokens(
-    n_problems: int, n_inputs: int, n_tokens: int, d_model: int, rng: Any, *, device: str
-) -> tuple[Any, Any]: ...
-
-
-def gaussian_tokens(
-    n_problems: int, n_inputs: int, n_tokens: int, d_model: int, rng: Any, *, device: str = "cpu"
-) -> tuple[Any, Any]:
+    n_problems: int, n_inputs: int, n_tokens: int, d_model: int, rng: Any
+) -> tuple[TokenDataset, FloatArray]:
     """Standard normal tokens and head, labels ±1 with equal chance, and a key-query matrix that is normal too.
 
     Arguments and returned values are those of `sphere_tokens`.
     """
     sizes = _sizes(n_problems=n_problems, n_inputs=n_inputs, n_tokens=n_tokens, d_model=d_model)
     generator = as_generator(rng)
-    if device != "cpu":
-        return gaussian_problems(0, n_problems, n_inputs, n_tokens, d_model, _seed(generator), device=device)
     X = generator.standard_normal(sizes)
     W = generator.standard_normal((d_model, d_model)) / np.sqrt(d_model)
     y = generator.choice([-1.0, 1.0], size=(n_problems, n_inputs))
@@ -143,11 +113,6 @@ def as_generator(rng: Any) -> np.random.Generator:
     if isinstance(rng, int | np.integer) and not isinstance(rng, bool) and rng >= 0:
         return np.random.default_rng(int(rng))
     raise reject("rng", "a numpy.random.Generator or a whole number that seeds one", repr(rng))
-
-
-def _seed(generator: np.random.Generator) -> int:
-    """A seed for problems by counter."""
-    return int(generator.integers(0, 2**64, dtype=np.uint64))
 
 
 def _sizes(**given: Any) -> tuple[int, ...]:

@@ -29,35 +29,8 @@ _SMALL = 2.0**-_POWER
 _ARRAYS = ("X", "K", "y", "lengths", "mask")
 
 
-class TokenArrays:
-    """The shape of tokens X (…, n_inputs, n_tokens, d_model) with keys K (…, n_inputs, n_tokens, d_key), wherever the arrays are."""
-
-    X: Any
-    K: Any
-
-    @property
-    def n_inputs(self) -> int:
-        """Inputs per problem."""
-        return int(self.X.shape[-3])
-
-    @property
-    def n_tokens(self) -> int:
-        """Tokens of the longest input."""
-        return int(self.X.shape[-2])
-
-    @property
-    def d_model(self) -> int:
-        """Width of a token."""
-        return int(self.X.shape[-1])
-
-    @property
-    def d_key(self) -> int:
-        """Width of a key, which is the width of p."""
-        return int(self.K.shape[-1])
-
-
 @implements("A", "Eq. (5)")
-class TokenDataset(TokenArrays, Displayed, Tabular):
+class TokenDataset(Displayed, Tabular):
     r"""Labels, tokens and keys of one problem, or of a batch of independent problems.
 
     .. math:: (Y_i, X_i, K_i)_{i=1}^n, \quad Y_i \in \{-1, 1\},\ X_i \in \mathbb R^{T_i \times d},\ K_i = X_i W^\top
@@ -104,6 +77,26 @@ class TokenDataset(TokenArrays, Displayed, Tabular):
             raise reject("X", "at least one input", "an empty dataset")
 
     # ---- shape
+
+    @property
+    def n_inputs(self) -> int:
+        """Inputs per problem."""
+        return int(self.X.shape[-3])
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of the longest input."""
+        return int(self.X.shape[-2])
+
+    @property
+    def d_model(self) -> int:
+        """Width of a token."""
+        return int(self.X.shape[-1])
+
+    @property
+    def d_key(self) -> int:
+        """Width of a key, which is the width of p."""
+        return int(self.K.shape[-1])
 
     @property
     def batch_shape(self) -> tuple[int, ...]:

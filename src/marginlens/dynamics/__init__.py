@@ -1,18 +1,19 @@
 """How weights move: descent, flow and regularisation paths."""
 
+from typing import TYPE_CHECKING
+
 from marginlens.dynamics.descend import descend, matching_optimizer
-from marginlens.dynamics.device_descent import DeviceRun
 from marginlens.dynamics.flow import UntilLength, UntilNorm, flow
 from marginlens.dynamics.mini_batches import Sampling
 from marginlens.dynamics.paths import Binding, Cone, CyclicPart, Path, path
 from marginlens.dynamics.record import Record, Saved
 from marginlens.dynamics.trajectory import Trajectory
+from marginlens.removed import no_attribute
 
 __all__ = [
     "Binding",
     "Cone",
     "CyclicPart",
-    "DeviceRun",
     "Path",
     "Record",
     "Sampling",
@@ -25,3 +26,8 @@ __all__ = [
     "matching_optimizer",
     "path",
 ]
+
+if not TYPE_CHECKING:  # a checker of types is to refuse names that are not there
+
+    def __getattr__(name: str) -> object:
+        raise no_attribute(__name__, name)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
 from marginlens.arithmetic.directions import length
-from marginlens.data.device_tokens import DeviceTokens
 from marginlens.dynamics.brackets import DualAccumulator
 from marginlens.dynamics.compiled_loops import MatrixLoop, MatrixState
-from marginlens.dynamics.device_descent import DeviceRun, descend_device_tokens
-from marginlens.dynamics.loops import Loop, PlacedRisk, loop_of
+from marginlens.dynamics.loops import Loop, loop_of
 from marginlens.dynamics.mini_batches import Sampling, as_mini_batches
 from marginlens.dynamics.record import Record, Saved, check_record, measure, steps_to_save
 from marginlens.dynamics.trajectory import ENDINGS, Trajectory
 from marginlens.errors import reject, whole_number
-from marginlens.gpu.device import as_device
 from marginlens.optimizers import Blockwise, GradientDescent, NormalizedGD, Optimizer, as_optimizer
 from marginlens.papers import implements
 from marginlens.risk.attention import AttentionRisk
@@ -28,38 +25,6 @@ from marginlens.risk.next_token import NextTokenRisk
 from marginlens.risk.protocol import Risk, starting_points
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.typing import ArrayLike, FloatArray
-
-
-@overload
-def descend(
-    problem: DeviceTokens,
-    head: Any,
-    *,
-    loss: Any = None,
-    optimizer: Optimizer | None = None,
-    n_steps: int = 1000,
-    start: Any = None,
-    record: None = None,
-    progress: ProgressCallback | None = None,
-    device: str = "cpu",
-) -> DeviceRun: ...
-
-
-@overload
-def descend(
-    problem: Any,
-    head: Any = None,
-    *,
-    loss: Any = None,
-    optimizer: Optimizer | None = None,
-    n_steps: int = 1000,
-    start: Any = None,
-    record: Record | None = None,
-    progress: ProgressCallback | None = None,
-    device: str = "cpu",
-    batch_size: int | None = None,
-    sampling: Sampling | None = None,
-) -> Trajectory: ...
 
 
 @implements("A", "Eq. (3)", "Fig 3(a)", "Fig 3(b)", "Fig 3(c)")
@@ -77,7 +42,7 @@ def descend(
     device: str = "cpu",
     batch_size: int | None = None,
     sampling: Sampling | None = None,
-) -> Trajectory | DeviceRun:
+) -> Trajectory:
     r"""Train by gradient descent, plain, normalised or by an optimizer of your own, with gradients that are exact at any norm.
 
     .. math:: x(t+1) = x(t) + \text{step}\big(\nabla L(x(t))\big)
@@ -92,28 +57,17 @@ def descend(
         record: what to keep along the way; nothing by default.
         progress: called as `progress(done, total)` several times a second, in steps of all problems together. What it raises ends
             the descent, as Ctrl-C does.
-        device: "cpu", which is the default, "cuda", or "cuda:1" for the GPU of that number (needs the extra `gpu`). A `DeviceTokens`, as
-            the generators make it with device="cuda", is descended on where it is.
+        device: "cpu", which is the default, "cuda", or "cuda:1" for the GPU of that number (needs the extra `gpu`).
         batch_size: inputs of each step, whose mean loss gives its gradient; all of them by default. A risk of your own needs `n_inputs` and
             `of_inputs(inputs)`, the same risk over some of the inputs. sampling: how they are drawn, `ml.Sampling(rng=0)` by default.
     Returns:
-        A `Trajectory`, or for a `DeviceTokens` a `DeviceRun` whose arrays stay on the device; `run.resume(n_steps)` of the former takes
-        further steps. Check it against theory with `correlation(run.final, att_svm(data, run.selected).x)`. A run with the log-loss ends
-        where a head makes c_yᵀ f nonpositive.
+        A `Trajectory`; `run.resume(n_steps)` takes further steps. Check it against theory with
+        `correlation(run.final, att_svm(data, run.selected).x)`. A run with the log-loss ends where a head makes c_yᵀ f nonpositive.
     """
-    if isinstance(problem, DeviceTokens):
-        if batch_size is not None or sampling is not None:
-            raise reject("batch_size", "None for tokens on a device", f"{batch_size!r}")
-        return descend_device_tokens(problem, head, loss, optimizer, n_steps, start, record, progress, on_cpu=descend)
-    where = as_device(device)
     risk = as_risk(problem, head, loss)
     rule = as_optimizer(_default_optimizer(risk) if optimizer is None else optimizer)
     n_steps = whole_number(n_steps, "n_steps", at_least=0)
-    steps_to_save(record, n_steps)  # refuses what cannot be kept
-    check_record(record, risk)
-    as_progress(progress)
-    batches = as_mini_batches(batch_size, sampling, risk)
-    loop = loop_of(risk if where is None else PlacedRisk(risk, where), rule, batches)
+    loop = loop_of(risk, rule, as_mini_batches(batch_size, sampling, risk), device)
     return Descent(risk, loop, loop.begin(starting_points(risk, start)), 0).resume(n_steps, record, progress)
 
 
@@ -136,6 +90,7 @@ class Descent:
         """The trajectory after `n_steps` more; steps are counted from the first start on, and those before are not kept again."""
         risk, begin, end = self.risk, self.n_steps, self.n_steps + n_steps
         check_record(record, risk)
+        as_progress(progress)
         save = steps_to_save(record, end)
         save = save[save > begin] if begin else save
         state = self.state.copy()

@@ -1,10 +1,10 @@
-"""The loops that take the steps of a descent on the CPU: compiled ones for the built-in risks and optimizers, NumPy for every other."""
+"""The loops that take the steps of a descent: compiled ones for the built-in risks and optimizers, NumPy for every other, a GPU's."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import singledispatch
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,9 +18,10 @@ from marginlens.dynamics.compiled_loops import (
     MatrixLoop,
     NextTokenLoop,
 )
+from marginlens.dynamics.device_descent import device_loop
 from marginlens.dynamics.mini_batches import MiniBatches
 from marginlens.errors import InputError
-from marginlens.gpu.device import Device
+from marginlens.gpu.device import as_device
 from marginlens.kinds import kind_of
 from marginlens.losses.margin import compiled_code
 from marginlens.norms.matrix import MAX_ROW, NUCLEAR, SPECTRAL
@@ -53,15 +54,11 @@ class Loop(Protocol):
         """Take the steps `span[0]` … `span[1] - 1`, which change `state`; the iterates after the steps `save`, (batch, n_saved, *shape)."""
 
 
-class PlacedRisk(NamedTuple):
-    """A risk on whose problems a device takes the steps, by the loop that `dynamics/device_descent.py` registers."""
-
-    risk: Any
-    device: Device
-
-
-def loop_of(risk: Any, optimizer: Optimizer, batches: MiniBatches | None = None) -> Loop:
-    """The compiled loop where there is one, else NumPy step by step."""
+def loop_of(risk: Any, optimizer: Optimizer, batches: MiniBatches | None = None, device: str = "cpu") -> Loop:
+    """The loop of a device; on the CPU the compiled loop if there is one, else NumPy step by step."""
+    place = as_device(device)
+    if place is not None:
+        return device_loop(place, risk, optimizer, batches, lambda indices: loop_of(risk[indices], optimizer))
     return compiled_loop(risk, optimizer, batches) or StepwiseLoop(risk, optimizer, batches)
 
 

@@ -17,7 +17,7 @@ from marginlens.result.drawing import draw_fan
 from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk.attention import ExcessRisk
 from marginlens.runtime.files import read_result, write_result
-from marginlens.runtime.progress import ProgressCallback, as_progress
+from marginlens.runtime.progress import ProgressCallback
 from marginlens.status import Status, names_of, statuses
 from marginlens.svm.solution import Bracket
 from marginlens.typing import Axes, FloatArray, IntArray
@@ -82,7 +82,6 @@ class Trajectory(Result, Tabular):
                 "This run cannot go on: only what descend returns can, as a whole. Start anew at run.final."
             )
         more = whole_number(n_steps, "n_steps", at_least=0)
-        as_progress(progress)
         resumed: Trajectory = self.continuation.resume(more, record, progress)
         return resumed
 

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from marginlens.errors import reject
-from marginlens.gpu.device import Device, Kernel, Layout, parts
+from marginlens.gpu.device import Device, Kernel, Layout, parts, to_host
+from marginlens.runtime.progress import Progress
 
 # Kinds of steps, as descent.cu numbers them.
 GRADIENT_STEP, NORMALIZED_STEP, SIGN_STEP, COORDINATE_STEP, POWER_STEP = range(5)
@@ -49,17 +52,32 @@ class Shape(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """How steps are taken: their kind, their size, or sizes of steps `first`, first + 1, … on the device, and p of ℓp steps."""
+    """How long steps are: their size, or sizes of steps `first`, first + 1, …, and p of ℓp steps."""
 
-    kind: int
     size: float
     sizes: Any = None
     first: int = 0
     power: float = 2.0
 
 
+class Problems(NamedTuple):
+    """What is descended on, one problem for each start or one for all of them.
+
+    Attributes:
+        keys: (n_problems, n_inputs, n_tokens, width).
+
+        scores: (n_problems, n_inputs, n_tokens).
+
+        lengths: (n_problems, n_inputs), or None if no input is shorter.
+    """
+
+    keys: Any
+    scores: Any
+    lengths: Any = None
+
+
 class Carried(NamedTuple):
-    """Arrays on the device that one call leaves to the next: states (batch, n_state), logits (batch, n_rows), ends (batch, 2)."""
+    """Arrays that one call leaves to the next: states (batch, n_state), logits (batch, n_rows), ends (batch, 2)."""
 
     states: Any
     logits: Any
@@ -67,8 +85,19 @@ class Carried(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """Arrays on the device that a run fills: points (batch, n_saved, width); selected (batch, n_inputs) and attention (batch,) or None."""
+    """What a run fills.
 
+    Attributes:
+        save: (n_saved,) the steps after which points are kept.
+
+        points: (batch, n_saved, width).
+
+        selected: (batch, n_inputs) the token with the largest attention in each input at the end, or None.
+
+        attention: (batch,) the mean attention on these tokens, or None.
+    """
+
+    save: Any
     points: Any
     selected: Any = None
     attention: Any = None
@@ -161,48 +190,122 @@ class DescentKernel:
         """Of the memory that warps have for themselves."""
         return 8 * self.kernel.n_warps * self.scratch_doubles
 
-    def scratch(self) -> Any:
-        """That memory."""
-        return self.device.xp.empty(self.kernel.n_warps * self.scratch_doubles)
-
-    def __call__(
-        self, problems: Any, start: Any, steps: Steps, span: tuple[int, int], save: Any, carried: Carried, out: Outputs
+    def run(
+        self,
+        problems: Problems,
+        start: Any,
+        steps: Steps,
+        span: tuple[int, int],
+        carried: Carried,
+        out: Outputs,
+        progress: Progress,
     ) -> None:
-        """Take the steps up to `span[0]` of a run that ends at step `span[1]`, from where `carried` says the problems are.
+        """Take the steps `span[0]` … `span[1] - 1` of all problems, as many of them at a time as fit in memory.
 
         Args:
-            problems: keys (n_data, n_inputs, n_tokens, width), scores (n_data, n_inputs, n_tokens), and lengths (n_data, n_inputs) or
-                None, with one problem for all starts or one for each; and memory made by `scratch`.
-            start: (batch, width), or None for zero. save: (n_saved,) steps after which p is kept, int64.
+            problems: what is descended on.
+
+            start: (batch, width), or None for zero.
+
+            steps: how steps are taken; sizes of NumPy.
+
+            span: the first step, and the one after the last.
+
+            carried: where the problems are; changed in place.
+
+            out: what is filled.
+
+            progress: advanced by steps of problems.
+
+        All other arrays are of NumPy or on the device, which copies what is not there.
         """
-        if span[1] > MAX_STEPS:
-            raise reject("n_steps", f"at most {MAX_STEPS} on a GPU", span[1])
-        keys, scores, lengths, scratch = problems
+        begin, end = span
+        if end > MAX_STEPS:
+            raise reject("n_steps", f"at most {MAX_STEPS} on a GPU", end)
+        xp, pace, count = self.device.xp, Pace(self), len(carried.ends)
+        with self.device.active():
+            steps = steps._replace(sizes=None if steps.sizes is None else xp.asarray(steps.sizes))
+            save = xp.asarray(out.save, dtype=np.int64)
+            scratch = xp.empty(self.kernel.n_warps * self.scratch_doubles)
+            for first, last in pace.slices(count, end - begin, self.bytes_per_problem(len(save))):
+                part = slice(first, last)
+                data = part if len(problems.keys) == count else slice(0, 1)
+                copies = _Copies(xp)
+                given = Problems(*(copies.read(array, data) for array in problems))
+                at = copies.read(start, part)
+                states = Carried(*(copies.changed(array, part) for array in carried))
+                filled = Outputs(save, *(copies.filled(array, part) for array in out[1:]))
+
+                def advance(
+                    stop: int, given: Problems = given, at: Any = at, states: Carried = states, out: Outputs = filled
+                ) -> None:
+                    self._call((stop, end), given, at, steps, states, out, scratch)
+
+                for units in pace.take(advance, last - first, begin, end):
+                    progress.advance(units)
+                copies.bring_back()
+
+    def _call(
+        self,
+        span: tuple[int, int],
+        problems: Problems,
+        start: Any,
+        steps: Steps,
+        carried: Carried,
+        out: Outputs,
+        scratch: Any,
+    ) -> None:
+        """Call the kernel for the steps up to `span[0]` of a run that ends at step `span[1]`; all arrays are on the device."""
         self.kernel(
             len(carried.ends),
-            len(keys),
-            keys,
-            scores,
-            lengths,
+            len(problems.keys),
+            *problems,
             start,
             self.shape.width,
             steps.sizes,
             float(steps.size),
             float(steps.power),
             steps.first,
-            span[0],
-            span[1],
-            save,
-            len(save),
-            carried.states,
-            carried.logits,
-            carried.ends,
-            out.points,
-            out.selected,
-            out.attention,
+            *span,
+            out.save,
+            len(out.save),
+            *carried,
+            *out[1:],
             scratch,
             self.scratch_doubles,
         )
+
+
+class _Copies:
+    """Parts of arrays on a device: views of those that are there, copies of NumPy's, which are brought back where they were written."""
+
+    def __init__(self, xp: Any) -> None:
+        self.xp = xp
+        self.written: list[tuple[Any, Any]] = []
+
+    def read(self, array: Any, part: slice) -> Any:
+        """A part that is only read."""
+        return None if array is None else self.xp.asarray(array[part])
+
+    def changed(self, array: Any, part: slice) -> Any:
+        """A part that is read and written."""
+        return self._noted(array[part], self.xp.asarray(array[part]))
+
+    def filled(self, array: Any, part: slice) -> Any:
+        """A part that is only written."""
+        if array is None or isinstance(array, self.xp.ndarray):
+            return self.read(array, part)
+        return self._noted(array[part], self.xp.empty(array[part].shape, dtype=array.dtype))
+
+    def _noted(self, target: Any, copy: Any) -> Any:
+        if not isinstance(target, self.xp.ndarray):
+            self.written.append((target, copy))
+        return copy
+
+    def bring_back(self) -> None:
+        """Copy what was written into the arrays of NumPy."""
+        for target, copy in self.written:
+            target[...] = to_host(copy)
 
 
 @dataclass

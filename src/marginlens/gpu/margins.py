@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.gpu.device import STATIC_SHARED_BYTES, Device, Layout, to_host
-from marginlens.result import Displayed, Tabular, counted
-from marginlens.result.drawing import NothingToDraw, draw_histogram, drawn
-from marginlens.typing import Axes
+from marginlens.gpu.device import STATIC_SHARED_BYTES, Device, Layout
 
 MAX_ROWS = 64  # of a problem, n_inputs (n_tokens - 1), that one warp solves
 MAX_COORDINATES = 2**20  # of a row
 _LANES, _SOURCE = 32, "att_svm.cu"
-_WARPS_PER_BLOCK, _MIN_WARPS_PER_SM = (
-    4,
-    16,
-)  # the second bounds the registers of a thread, which measured best on an H200
+_WARPS_PER_BLOCK = 4
+_MIN_WARPS_PER_SM = 16  # bounds the registers of a thread, which measured best on an H200
 
 
 class MarginArrays(NamedTuple):
     """Arrays on the device of n problems with m rows: what the kernel writes."""
 
-    x: Any  # (n, d)
-    multipliers: Any  # (n, m), or a Farkas vector
-    active: Any  # (n, m)
-    outcome: Any  # (n,)
-    residual: Any  # (n,)
-    margin: Any  # (n,)
+    x: Any  # (n, d) the shortest p
+    multipliers: (
+        Any  # (n, m) with x = sum_r multipliers[r] * rows[r]; where the problem is infeasible, the Farkas vector
+    )
+    active: Any  # (n, m) whether a row holds with equality
+    outcome: Any  # (n,) a code of `svm.solvers.batch`
+    residual: Any  # (n,) of optimality, or that of the Farkas vector
+    margin: Any  # (n,) 1/‖x‖, zero where the problem is infeasible
 
     @classmethod
     def empty(cls, device: Device, n_problems: int, n_rows: int, d: int) -> MarginArrays:
@@ -67,45 +63,3 @@ def solve_margins(device: Device, K: Any, selected: Any, lengths: Any, out: Marg
     with device.active():
         kernel = device.kernel(_SOURCE, "att_svm", defined, Layout(warps, doubles))
         kernel(n_problems, K, selected, lengths, n_inputs, n_tokens, d, doubles, *out)
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class DeviceMargins(Displayed, Tabular):
-    """Solutions of a batch of `att_svm` in arrays on a device, each proved by its residual; for a batch of n problems with m rows.
-
-    Attributes:
-        x: (n, d_key) the shortest p; nan where the problem is infeasible.
-        multipliers: (n, m) lambda >= 0 with x = sum_r multipliers[r] * rows[r]; where the problem is infeasible, the Farkas vector.
-        active: (n, m) whether a row holds with equality.
-        status: (n,) 0 where x is proved optimal, 1 infeasible, 2 where there is nothing to separate, 3 where nothing is proved.
-        residual: (n,) the optimality residual, or that of the Farkas vector.
-        margin: (n,) 1/‖x‖, zero where the problem is infeasible.
-        n_on_cpu: problems that the device left unproved and the CPU solved.
-
-    `to_frame()` has one row per problem: problem, status, margin, residual.
-    """
-
-    x: Any
-    multipliers: Any
-    active: Any
-    status: Any
-    residual: Any
-    margin: Any
-    n_on_cpu: int
-    quantities = "{self:#} problems, {multipliers.shape[1]} rows, d={x.shape[1]}, {n_on_cpu} solved on the CPU"
-
-    def __len__(self) -> int:
-        return int(self.x.shape[0])
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw how often margins are how large; infeasible problems have none."""
-        margin = self._columns()["margin"]
-        found = margin[np.isfinite(margin) & (margin > 0.0)]
-        if not len(found):
-            raise NothingToDraw("No problem has a margin.")
-        draw_histogram(ax, found, f"margin of {len(found):,} of {counted(len(margin), 'problem')}")
-
-    def _columns(self) -> dict[str, Any]:
-        values = {name: to_host(getattr(self, name)) for name in ("status", "margin", "residual")}
-        return {"problem": np.arange(len(self)), **values}

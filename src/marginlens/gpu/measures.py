@@ -20,11 +20,10 @@ class SelectedTokens(NamedTuple):
     K: Any  # (n, n_inputs, n_tokens, d_key)
     X: Any  # (n, n_inputs, n_tokens, d_model)
     y: Any  # (n, n_inputs)
-    head: Any  # (d_model,) or (n, d_model)
-    lengths: Any  # (n, n_inputs) or None
+    v: Any  # (n, d_model)
     selected: Any  # (n, n_inputs)
     x: Any  # (n, d_key) the solutions of ATT-SVM
-    p: Any  # (n, d_key) or None
+    p: Any  # (n, d_key)
     outcome: Any  # (n,) of ATT-SVM
 
 
@@ -38,9 +37,13 @@ class SelectionMeasures(NamedTuple):
 
 
 def measure_selections(device: Device, tokens: SelectedTokens, constants: Mapping[str, Any]) -> SelectionMeasures:
-    """Measure every problem; without p the last two arrays are not filled.
+    """Measure every problem.
 
     Args:
+        device: where the arrays are.
+
+        tokens: what is measured.
+
         constants: tolerances by the names that they have in selection.cu.
     """
     (n_problems, n_inputs, n_tokens, d_key), d_model = tokens.K.shape, tokens.X.shape[-1]
@@ -51,6 +54,5 @@ def measure_selections(device: Device, tokens: SelectedTokens, constants: Mappin
         out = SelectionMeasures(gap, xp.empty(n_problems, dtype=np.int64), correlation, probability)
         layout = Layout(max(1, min(_WARPS_PER_BLOCK, STATIC_SHARED_BYTES // (8 * doubles))), doubles)
         kernel = device.kernel(_SOURCE, "selection_measures", constants, layout)
-        data = (tokens.K, tokens.X, tokens.y, tokens.head, tokens.head.ndim == 1, tokens.lengths, tokens.selected)
-        kernel(n_problems, *data, tokens.x, tokens.p, tokens.outcome, n_inputs, n_tokens, d_key, d_model, doubles, *out)
+        kernel(n_problems, *tokens, n_inputs, n_tokens, d_key, d_model, doubles, *out)
     return out

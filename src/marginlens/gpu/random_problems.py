@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.errors import InputError
-from marginlens.gpu.device import Device, Layout, parts
+from marginlens.gpu.device import Device, Layout
 
 _SOURCE, _LAYOUT = "random.cu", Layout(warps_per_block=8)
 
@@ -26,41 +25,44 @@ class Numbers(NamedTuple):
 
 
 class RandomArrays(NamedTuple):
-    """Arrays on the device: tokens (n, n_inputs, n_tokens, d), heads (n, d) and labels (n, n_inputs)."""
+    """Arrays on the device: tokens X and keys K (n, n_inputs, n_tokens, d), heads v (n, d) and labels y (n, n_inputs)."""
 
     X: Any
+    K: Any
     v: Any
     y: Any
 
 
-def random_arrays(
-    device: Device, numbers: Numbers, shape: tuple[int, int, int, int], *, on_sphere: bool
-) -> RandomArrays:
-    """Tokens, heads and labels of as many problems as `shape` = (n_problems, n_inputs, n_tokens, d) says; refused where they do not fit."""
+def random_arrays(device: Device, numbers: Numbers, shape: tuple[int, int, int, int], W: Any = None) -> RandomArrays:
+    """Make problems on the device: on the sphere with K = X, or with W (d, d) of NumPy normal ones with keys K = X Wᵀ.
+
+    Args:
+        device: where they are made.
+
+        numbers: which problems.
+
+        shape: (n_problems, n_inputs, n_tokens, d).
+
+        W: the key-query matrix of the cell, from `marginlens.data.counter_based.shared_matrix`.
+    """
     n_problems, n_inputs, n_tokens, d = shape
-    require_memory(device, n_problems, 8 * (n_inputs * n_tokens * d + d + n_inputs))
+    n_rows = n_inputs * n_tokens
     with device.active():
-        X, v, y = (device.xp.empty(size) for size in (shape, (n_problems, d), (n_problems, n_inputs)))
+        xp = device.xp
+        X, v, y = (xp.empty(size) for size in (shape, (n_problems, d), (n_problems, n_inputs)))
         kernel = device.kernel(_SOURCE, "random_problems", {}, _LAYOUT)
-        kernel(n_problems, *numbers.words(), n_inputs * n_tokens, n_inputs, d, on_sphere, X, v, y)
-    return RandomArrays(X, v, y)
+        kernel(n_problems, *numbers.words(), n_rows, n_inputs, d, W is None, X, v, y)
+        if W is None:
+            return RandomArrays(X, X, v, y)
+        K, transposed = xp.empty(shape), xp.asarray(np.ascontiguousarray(W.T))
+        device.kernel(_SOURCE, "random_keys", {}, _LAYOUT)(n_problems, n_rows, d, transposed, X, K)
+    return RandomArrays(X, K, v, y)
 
 
-def random_keys(device: Device, W: Any, X: Any) -> Any:
-    """K = X Wᵀ on the device, summed over coordinates in their order, from W (d, d) of NumPy."""
-    n_problems, n_inputs, n_tokens, d = X.shape
-    require_memory(device, n_problems, 8 * n_inputs * n_tokens * d)
+def token_scores(device: Device, made: RandomArrays) -> Any:
+    r"""Token scores :math:`\gamma_{it} = Y_i v^\top x_{it}`, (n, n_inputs, n_tokens) on the device."""
     with device.active():
-        K, transposed = device.xp.empty(X.shape), device.xp.asarray(np.ascontiguousarray(W.T))
-        device.kernel(_SOURCE, "random_keys", {}, _LAYOUT)(n_problems, n_inputs * n_tokens, d, transposed, X, K)
-    return K
-
-
-def require_memory(device: Device, n_problems: int, bytes_per_problem: int) -> None:
-    """Refuse a batch that the device has no memory for, with the number of problems that fit."""
-    fits = next(parts(device, n_problems, bytes_per_problem))[1]
-    if fits < n_problems:
-        raise InputError(
-            f"{n_problems} problems need {n_problems * bytes_per_problem / 1e9:.3g} GB on {device.name}, where {fits} fit: "
-            f"make them in parts of {fits}."
-        )
+        scores = device.xp.empty(made.X.shape[:3])
+        kernel = device.kernel("scores.cu", "token_scores", {}, _LAYOUT)
+        kernel(len(scores), made.X, made.y, made.v, *made.X.shape[1:], scores)
+    return scores

@@ -1,7 +1,8 @@
 """The hard-margin problems of the papers, one file each, over one core solver with certificates."""
 
-from marginlens.gpu.margins import DeviceMargins
-from marginlens.svm import on_device  # noqa: F401  registers how tokens on a device are solved
+from typing import TYPE_CHECKING
+
+from marginlens.removed import no_attribute
 from marginlens.svm.attention import att_svm, label_svm, relaxed_svm
 from marginlens.svm.bilinear import BilinearSolution, bilinear_svm
 from marginlens.svm.contexts import ContextSolution, ntp_svm
@@ -17,7 +18,6 @@ __all__ = [
     "Bracket",
     "ClosedForm",
     "ContextSolution",
-    "DeviceMargins",
     "GraphConflict",
     "GraphSolution",
     "MarginSolution",
@@ -36,3 +36,8 @@ __all__ = [
     "token_pairs",
     "vocabulary_svm",
 ]
+
+if not TYPE_CHECKING:  # a checker of types is to refuse names that are not there
+
+    def __getattr__(name: str) -> object:
+        raise no_attribute(__name__, name)

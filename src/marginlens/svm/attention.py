@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from functools import singledispatch
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
-from marginlens.data.device_tokens import DeviceTokens, placed
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import array_of_any, index_array, n_axes, real_array, reject, share_number
-from marginlens.gpu.margins import DeviceMargins
+from marginlens.kinds import kind_of
 from marginlens.norms import L2, Norm
 from marginlens.papers import implements
+from marginlens.svm.on_device import solve_on_device
 from marginlens.svm.pairs import token_pairs
 from marginlens.svm.solution import MarginSolution
 from marginlens.svm.solvers.least_distance import least_distance, shortest_above
 from marginlens.typing import ArrayLike, BoolArray, FloatArray
 
 
-@overload
-def att_svm(data: DeviceTokens, selected: Any) -> DeviceMargins: ...
-@overload
-def att_svm(
-    data: TokenDataset, selected: ArrayLike, *, norm: Norm = ..., query: ArrayLike | None = ..., device: str = ...
-) -> MarginSolution: ...
 @implements("A", "ATT-SVM")
 @implements("D", "W-SVM")
-def att_svm(data: Any, selected: Any, *, norm: Norm = L2(), query: ArrayLike | None = None, device: str = "cpu") -> Any:
+def att_svm(
+    data: TokenDataset, selected: ArrayLike, *, norm: Norm = L2(), query: ArrayLike | None = None, device: str = "cpu"
+) -> MarginSolution:
     r"""Shortest p under which the selected token of every input beats its other tokens by at least one.
 
     .. math:: \min_p \|p\| \ \text{s.t.}\ p^\top (k_{i\alpha_i} - k_{it}) \ge 1, \quad t \ne \alpha_i,\ i \in [n]
@@ -43,26 +38,23 @@ def att_svm(data: Any, selected: Any, *, norm: Norm = L2(), query: ArrayLike | N
             Other than in L2, `bracket()` proves x and `is_unique` says whether it is the only one.
         query: (d_query,) for all inputs, or z_i of each, (n_inputs, d_query) or (batch, n_inputs, d_query); x is then W (d_query, d_key).
         device: "cpu", or "cuda" or "cuda:1" for batches with up to 64 rows in L2, n_inputs (n_tokens - 1) ≤ 64: the GPU solves and
-            checks them, and the CPU what is left unproved there; larger problems are the CPU's. `DeviceTokens` are solved where they are.
+            checks them, and the CPU what is left unproved there; larger problems are the CPU's.
     Returns:
         A solution whose `multipliers[r] >= 0` belongs to `pairs[r]` = (input, selected, other) and
         p = sum_r multipliers[r] * rows[r]. Inputs with one token constrain nothing. `kkt_residual()` and
-        `certificate_residual()` check it, `bracket()` in any norm; `rank()` is that of W. For `DeviceTokens` the solutions stay on the
-        device, as `DeviceMargins`.
+        `certificate_residual()` check it, `bracket()` in any norm; `rank()` is that of W.
     """
-    return solve_selection(placed(data, device), selected, norm, query)
-
-
-@singledispatch
-def solve_selection(data: Any, selected: Any, norm: Norm, query: ArrayLike | None) -> Any:
-    """ATT-SVM of tokens where they are: of a `TokenDataset` here, of tokens on a device by what `svm/on_device.py` registers."""
     rows, pairs = token_pairs(data, selected)
     lower = (pairs[..., 0] >= 0).astype(np.float64)
-    if query is None:
+    if query is not None:
+        z = _queries(data, query)
+        of_row = np.take_along_axis(z, np.maximum(pairs[..., :1], 0), axis=-2)  # (…, n_pairs, d_query)
+        rows = of_row[..., :, None] * rows[..., None, :]
+    if device == "cpu":
         return shortest_above(rows, lower, norm=norm, pairs=pairs)
-    z = _queries(data, query)
-    of_row = np.take_along_axis(z, np.maximum(pairs[..., :1], 0), axis=-2)  # (…, n_pairs, d_query)
-    return shortest_above(of_row[..., :, None] * rows[..., None, :], lower, norm=norm, pairs=pairs)
+    if query is not None or kind_of(norm) is not L2:
+        raise reject("device", "'cpu' with queries or a norm other than L2", repr(device))
+    return solve_on_device(device, data, data.selection(selected), rows, pairs)
 
 
 def _queries(data: TokenDataset, query: ArrayLike) -> FloatArray:

@@ -13,25 +13,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from marginlens import __version__
-from marginlens.data.device_tokens import DeviceTokens
+from marginlens.data.counter_based import gaussian_problems, sphere_problems
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import TokenDataset
 from marginlens.dynamics import Record, descend
 from marginlens.errors import EngineError, InputError, calling, reject, require
+from marginlens.gpu.device import Device, as_device
+from marginlens.gpu.random_problems import Numbers
 from marginlens.optimizers import optimizer_named
 from marginlens.runtime.threads import single_blas_thread
 from marginlens.sweeps.choices import called, loss_named, starting_point
 from marginlens.sweeps.grid import Cell, Chunk
+from marginlens.sweeps.on_device import Training, device_columns, device_parts, made_on_device
 from marginlens.sweeps.plan import FORMAT, Plan
-from marginlens.sweeps.records import (
-    Categories,
-    ChunkRun,
-    DeviceChunkRun,
-    SequenceChunkRun,
-    device_parts,
-    joined,
-    recorded,
-)
+from marginlens.sweeps.records import Categories, ChunkRun, SequenceChunkRun, joined, recorded
+from marginlens.typing import FloatArray
 
 if TYPE_CHECKING:
     import pyarrow
@@ -74,18 +70,32 @@ class ChunkWork:
 
 def measured(plan: Plan, chunk: Chunk) -> dict[str, Any]:
     """Name → what was recorded of the problems of a chunk: an array whose first axis counts them, or `Categories`."""
+    settings, device = plan.cells[chunk.cell].settings, as_device(plan.device)
     with single_blas_thread():  # sums then have the same order whatever runs beside them
-        if not isinstance(plan.cells[chunk.cell].settings["data"], str):
-            return _columns(plan, trained(plan, chunk), chunk.n_problems)
+        if device is None or not isinstance(settings["data"], str):
+            return _columns(plan, chunk)
         pieces = [
-            _columns(plan, trained(plan, chunk, (first, last)), last - first)
-            for first, last in device_parts(plan.device, plan.cells[chunk.cell].settings, chunk.n_problems)
+            _columns(plan, chunk, span) if plan.measures else _columns_on_device(plan, chunk, span, device)
+            for span in device_parts(device, settings, chunk.n_problems)
         ]
-    return pieces[0] if len(pieces) == 1 else {name: joined([piece[name] for piece in pieces]) for name in pieces[0]}
+    return {name: joined([piece[name] for piece in pieces]) for name in pieces[0]}
 
 
-def _columns(plan: Plan, run: Any, n_problems: int) -> dict[str, Any]:
-    """What is recorded of runs, by name, and what functions of one's own measure of them."""
+def _columns_on_device(plan: Plan, chunk: Chunk, span: tuple[int, int], device: Device) -> dict[str, Any]:
+    """What is recorded of the random problems first … last - 1 of a chunk, made and measured on a GPU."""
+    settings, (first, last) = plan.cells[chunk.cell].settings, span
+    numbers = Numbers(chunk.first + first, plan.seed, plan.cells[chunk.cell].stream)
+    with calling(d_model="d"):
+        made = made_on_device(device, settings, numbers, last - first)
+    start = _start(plan, chunk, (settings["d"],))
+    training = Training(**_training(plan, chunk), start=None if start is None else start[first:last])
+    return device_columns(made, training, plan.record or (), device)
+
+
+def _columns(plan: Plan, chunk: Chunk, span: tuple[int, int] | None = None) -> dict[str, Any]:
+    """What is recorded of a chunk, or of its problems first … last - 1, by name, and what functions of one's own measure of them."""
+    run = trained(plan, chunk, span)
+    n_problems = chunk.n_problems if span is None else span[1] - span[0]
     columns = recorded(run, plan.record or ())
     for name, measure in plan.measures.items():
         value = called(measure, "measures", run)
@@ -96,40 +106,47 @@ def _columns(plan: Plan, run: Any, n_problems: int) -> dict[str, Any]:
     return columns
 
 
-def trained(plan: Plan, chunk: Chunk, span: tuple[int, int] | None = None) -> Any:
+def trained(plan: Plan, chunk: Chunk, span: tuple[int, int] | None = None) -> ChunkRun | SequenceChunkRun:
     """The runs of a chunk, or of its problems first … last - 1 with `span` = (first, last): the problems, and the descent on them."""
     cell = plan.cells[chunk.cell]
     settings = {**cell.settings, "step": plan.step_of(cell)}
     first, last = (0, chunk.n_problems) if span is None else span
     part = replace(chunk, first=chunk.first + first, last=chunk.first + last)
-    data, head = made_problems(cell, part, plan.seed, plan.device)
-    options: dict[str, Any] = {
-        "loss": loss_named(settings["loss"], plan.problem),
-        "optimizer": optimizer_named(settings["optimizer"], settings["step"]),
-        "n_steps": settings["n_steps"],
-        "record": Record(list(plan.saved_steps), ("x",)) if plan.saved_steps else None,
+    data, head = made_problems(cell, part, plan.seed)
+    record = Record(list(plan.saved_steps), ("x",)) if plan.saved_steps else None
+    shape = (data.d_key,) if plan.problem == "selection" else (data[0].d_model, data[0].d_model)
+    start = _start(plan, chunk, shape)
+    start = None if start is None else start[first:last]
+    run = descend(data, head, start=start, record=record, device=plan.device, **_training(plan, chunk))
+    kind = ChunkRun if plan.problem == "selection" else SequenceChunkRun
+    return kind(data, head, run, settings)
+
+
+def _training(plan: Plan, chunk: Chunk) -> dict[str, Any]:
+    """Loss, optimizer and number of steps of a chunk, as `descend` takes them."""
+    cell = plan.cells[chunk.cell]
+    return {
+        "loss": loss_named(cell.settings["loss"], plan.problem),
+        "optimizer": optimizer_named(cell.settings["optimizer"], plan.step_of(cell)),
+        "n_steps": cell.settings["n_steps"],
     }
+
+
+def _start(plan: Plan, chunk: Chunk, shape: tuple[int, ...]) -> FloatArray | None:
+    """x(0) of all problems of a chunk, (n_problems, *shape); None for zero."""
+    cell = plan.cells[chunk.cell]
     rng = random_numbers(plan.seed, cell, chunk, START_NUMBERS)
-    if plan.problem == "selection":
-        start = starting_point(settings["start"], chunk.n_problems, (data.d_key,), rng)
-        start = None if start is None else start[first:last]
-        if isinstance(data, DeviceTokens):
-            return DeviceChunkRun(data, head, descend(data, head, start=start, **options), settings)
-        return ChunkRun(data, head, descend(data, head, start=start, device=plan.device, **options), settings)
-    start = starting_point(settings["start"], chunk.n_problems, (data[0].d_model, data[0].d_model), rng)
-    return SequenceChunkRun(data, head, descend(data, head, start=start, **options), settings)
+    return starting_point(cell.settings["start"], chunk.n_problems, shape, rng)
 
 
-def made_problems(cell: Cell, chunk: Chunk, seed: int, device: str = "cpu") -> tuple[Any, Any]:
+def made_problems(cell: Cell, chunk: Chunk, seed: int) -> tuple[Any, Any]:
     """The problems of a chunk and their heads, which depend on seed, stream and number alone, not on who makes them when."""
-    from marginlens.data import counter_based
-
     settings = cell.settings
     if isinstance(settings["data"], str):
-        make = {"sphere": counter_based.sphere_problems, "gaussian": counter_based.gaussian_problems}[settings["data"]]
+        make = {"sphere": sphere_problems, "gaussian": gaussian_problems}[settings["data"]]
         shape = settings["n_inputs"], settings["n_tokens"], settings["d"]
         with calling(d_model="d"):
-            return make(chunk.first, chunk.last, *shape, seed, cell.stream, device=device)
+            return make(chunk.first, chunk.last, *shape, seed, cell.stream)
     rng = random_numbers(seed, cell, chunk, DATA_NUMBERS)
     made = called(settings["data"], "data", rng, chunk.n_problems, dict(settings))
     expected = f"a function that returns (data, head) with {chunk.n_problems} problems"

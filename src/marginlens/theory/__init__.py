@@ -1,5 +1,8 @@
 """What the papers promise: optimal tokens, neighbours, cones, constants, assumptions, and where descent will go."""
 
+from typing import TYPE_CHECKING
+
+from marginlens.removed import no_attribute
 from marginlens.risk.smoothness import Smoothness, smoothness
 from marginlens.theory.assumptions import (
     Check,
@@ -15,7 +18,6 @@ from marginlens.theory.assumptions import (
 from marginlens.theory.attention_bounds import Sensitivity, attention_sensitivity, entropy_floor, head_entropy_floor
 from marginlens.theory.basin import BasinCone, basin_cone, in_cone, sample_cone
 from marginlens.theory.certificate import Certificate, certify
-from marginlens.theory.device_optimality import DeviceOptimality, device_optimality
 from marginlens.theory.embedding_limits import (
     EmbeddingDetails,
     check_class_window,
@@ -53,7 +55,6 @@ __all__ = [
     "Certificate",
     "Check",
     "ContextDetails",
-    "DeviceOptimality",
     "EmbeddingDetails",
     "FactorBalance",
     "Forecast",
@@ -85,7 +86,6 @@ __all__ = [
     "check_strict_optimum",
     "check_theorem_5",
     "decisive_tokens",
-    "device_optimality",
     "directional_margin",
     "entropy_floor",
     "factor_balance",
@@ -109,3 +109,8 @@ __all__ = [
     "token_optimality",
     "token_ranks",
 ]
+
+if not TYPE_CHECKING:  # a checker of types is to refuse names that are not there
+
+    def __getattr__(name: str) -> object:
+        raise no_attribute(__name__, name)

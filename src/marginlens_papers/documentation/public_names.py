@@ -21,11 +21,6 @@ TAKES_A_DEVICE = 'with `device="cuda"`'
 # What a signature does not say. A name without an entry, and without a `device` parameter, runs on the CPU with NumPy and compiled loops.
 BACKENDS: Mapping[str, Mapping[str, str]] = {
     "marginlens.sweep": {CPU: "processes, or any executor", GPU: 'with `device="cuda"`'},
-    "marginlens.data.DeviceTokens": {GPU: "arrays of CuPy"},
-    "marginlens.dynamics.DeviceRun": {GPU: "arrays of CuPy"},
-    "marginlens.svm.DeviceMargins": {GPU: "arrays of CuPy"},
-    "marginlens.theory.DeviceOptimality": {GPU: "arrays of CuPy"},
-    "marginlens.theory.device_optimality": {GPU: "of data that are on it"},
     "marginlens.AttentionRisk": {CPU: "", TORCH: "for a nonlinear head that is a torch module"},
 }
 TORCH_ROOMS = {"marginlens.probe": "the model's own device; what is measured is then computed on the CPU"}
