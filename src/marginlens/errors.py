@@ -1,20 +1,25 @@
-"""Error types and argument validation: one sentence with the argument, what was expected, what was got and what to do."""
+"""Error types and argument validation: one sentence with the argument, what was expected, what was got and what to do.
+
+Functions that make arrays import NumPy themselves, so that a folder that is not there is refused before NumPy is loaded.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from math import inf
+from numbers import Integral
 from shutil import which
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 _LARGEST = 2**63 - 1
 _MAX_GOT = 1000  # letters of what was got that a sentence repeats
 _WITH_TORCH = {"torch", "probe", "monitor", "minilm", "report", "all"}  # extras that bring it
-_DOUBLE = np.dtype(np.float64)
 NOT_NUMBERS = (TypeError, ValueError, OverflowError, RuntimeError)  # the last by a tensor that requires a gradient
 
 
@@ -118,7 +123,9 @@ def float_array(
     value: Any, argument: str, expected: str = "real numbers", *, remedy: str = ""
 ) -> npt.NDArray[np.float64]:
     """`value` as a float64 array of any shape, nan and inf allowed; complex numbers, times and what is no number are refused."""
-    if type(value) is np.ndarray and value.dtype is _DOUBLE:
+    import numpy as np
+
+    if type(value) is np.ndarray and value.dtype is np.dtype(np.float64):
         return value
     try:
         array = np.asarray(value)
@@ -131,6 +138,8 @@ def float_array(
 
 def array_of_any(value: Any, argument: str, expected: str) -> npt.NDArray[Any]:
     """`value` as the array NumPy makes of it; lists of different lengths and tensors that require a gradient are refused."""
+    import numpy as np
+
     try:
         return np.asarray(value)
     except (ValueError, RuntimeError) as problem:
@@ -146,6 +155,8 @@ def index_array(
     Args:
         below: what all of them must be below, and not negative: a number, or an array that broadcasts against them.
     """
+    import numpy as np
+
     array = array_of_any(value, argument, expected)
     if array.size == 0 and shape is not None and array.ndim == 1 and -1 in shape:
         array = np.empty([max(length, 0) for length in shape], dtype=np.int64)
@@ -164,6 +175,8 @@ def index_array(
 
 def real_array(value: Any, argument: str, shape: Sequence[str | int], *, remedy: str = "") -> npt.NDArray[np.float64]:
     """`value` as a finite float64 array whose axes are `shape`: a number is an exact length, a word any length."""
+    import numpy as np
+
     expected = f"an array of finite numbers of shape ({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
     array = float_array(value, argument, expected, remedy=remedy)
     if array.ndim != len(shape) or any(
@@ -178,6 +191,8 @@ def real_array(value: Any, argument: str, shape: Sequence[str | int], *, remedy:
 
 def n_axes(value: Any) -> int:
     """How many axes `value` has as an array; 0 for what is not one, which `real_array` then says."""
+    import numpy as np
+
     try:
         return int(np.ndim(value))
     except NOT_NUMBERS:
@@ -186,7 +201,7 @@ def n_axes(value: Any) -> int:
 
 def positive_number(value: Any, argument: str) -> float:
     """`value` as a finite float above zero."""
-    return real_number(value, argument, "a positive number", lambda number: 0.0 < number < np.inf)
+    return real_number(value, argument, "a positive number", lambda number: 0.0 < number < inf)
 
 
 def real_number(
@@ -206,7 +221,7 @@ def real_number(
 
 def nonnegative_number(value: Any, argument: str) -> float:
     """`value` as a finite float that is zero or above."""
-    return real_number(value, argument, "a number of at least 0", lambda number: 0.0 <= number < np.inf)
+    return real_number(value, argument, "a number of at least 0", lambda number: 0.0 <= number < inf)
 
 
 def share_number(value: Any, argument: str) -> float:
@@ -216,9 +231,9 @@ def share_number(value: Any, argument: str) -> float:
 
 def whole_number(value: Any, argument: str, *, at_least: int) -> int:
     """`value` as an int no smaller than `at_least`, and no larger than 64 bits hold."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < at_least:
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < at_least:
         raise reject(argument, f"a whole number of at least {at_least}", _summary(value))
-    if value > _LARGEST:
+    if int(value) > _LARGEST:
         raise reject(argument, f"a whole number of at most {_LARGEST}", _summary(value))
     return int(value)
 
@@ -229,7 +244,9 @@ def batch_index(index: Any, count: int, elements: str) -> int | npt.NDArray[np.i
     Args:
         elements: what they are, in the plural, as the message calls them.
     """
-    if isinstance(index, int | np.integer) and not isinstance(index, bool):
+    import numpy as np
+
+    if isinstance(index, Integral) and not isinstance(index, bool):
         places = np.array([index])
     elif isinstance(index, slice):
         places = np.arange(count)[index]
@@ -247,7 +264,7 @@ def batch_index(index: Any, count: int, elements: str) -> int | npt.NDArray[np.i
         wrong = int(places[(places < -count) | (places >= count)][0])
         raise IndexError(f"index {wrong} of a batch of {count} {elements}")
     places = places.astype(np.int64) % count
-    return int(places[0]) if isinstance(index, int | np.integer) else places
+    return int(places[0]) if isinstance(index, Integral) else places
 
 
 def _summary(value: Any) -> str:

@@ -213,6 +213,26 @@ except InputError:
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.parametrize("model", ["missing", "empty"])
+def test_a_place_without_a_model_is_refused_before_numpy_is_imported(tmp_path: Path, model: str) -> None:
+    (tmp_path / "empty").mkdir()
+    script = f"""
+import sys
+from pathlib import Path
+from marginlens.errors import InputError, whole_number
+from marginlens.runtime.files import check_writable
+from marginlens.runtime.model_folders import model_place
+whole_number(3, "limit", at_least=1)
+check_writable(Path({str(tmp_path)!r}) / "page", "out")
+try:
+    model_place({str(tmp_path / model)!r})
+except InputError as problem:
+    print(problem.argument, "numpy" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "path False\n"
+
+
 FITTING: dict[str, tuple[Callable[[Path], object], dict[str, Any]]] = {
     "a pickle that is trusted": (pickled, {"trust_pickle": True}),
     "a pickle beside tensors of something else": (beside_other_tensors, {"trust_pickle": True}),

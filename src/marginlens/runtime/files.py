@@ -12,11 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Any
-
-import numpy as np
+from typing import IO, TYPE_CHECKING, Any
 
 from marginlens.errors import InputError, reject
+
+if TYPE_CHECKING:
+    import numpy as np
 
 PARTIAL = ".partial"  # ends the name of a file that is being written, which begins with a dot
 DATA_FORMAT = "marginlens-data-1"  # of every dataset
@@ -146,6 +147,8 @@ def json_by_line(values: Mapping[str, Any]) -> bytes:
 
 def write_result(path: str | os.PathLike[str], format: str, arrays: Mapping[str, Any]) -> None:
     """Write the arrays and the format's name to a .npz file."""
+    import numpy as np
+
     place = as_path(path, "path", "the path of a file")
     check_place(place, "path", (".npz",))
     stream = BytesIO()
@@ -157,6 +160,8 @@ def read_result(
     path: str | os.PathLike[str], format: str, expected: str, required: Iterable[str]
 ) -> dict[str, np.ndarray[Any, Any]]:
     """The arrays of a file that `write_result` wrote in this format; the refusal of any other says what is `expected`."""
+    import numpy as np
+
     place = as_path(path, "path", "the path of a file")
     try:
         with np.load(place, allow_pickle=False) as archive:
