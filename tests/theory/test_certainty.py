@@ -46,6 +46,18 @@ def test_runs_that_rounding_takes_off_a_symmetry_are_not_called_certain(rule):
     assert tubes > 0  # proofs of the points that were computed
 
 
+@pytest.mark.parametrize("size", [0.8, 2.5])
+def test_what_rounding_did_to_plain_steps_counts_when_the_flow_goes_on_from_them(size):
+    angles = 0.6 + 0.5 * np.pi * np.arange(4)
+    keys = np.concatenate([1.1 * np.column_stack([np.cos(angles), np.sin(angles)]), np.zeros((1, 2))])[None]
+    tokens = np.concatenate([keys, [[[1.5], [1.5], [1.5], [1.5], [0.5]]]], axis=-1)
+    end = ml.predict_limit(ml.TokenDataset(tokens, [1], K=keys), [0, 0, 1], optimizer=ml.GradientDescent(size)).outcome
+    assert end.by_flow  # no step in exact arithmetic leaves zero
+    assert end.error > 0.1
+    assert not end.is_repeatable
+    assert end.ends_at.startswith("not known")
+
+
 @pytest.mark.statement("X Thm 1")
 @pytest.mark.parametrize("rule", [None, ml.NormalizedGD(0.6)], ids=repr)
 def test_what_is_certain_begins_at_a_point_and_the_way_to_it_is_called_computed(rule):

@@ -98,7 +98,7 @@ class Outcome(Result, Tabular):
         verdict: what `certificate.verify()` said; where it did not confirm what was found there is no certificate. None where there was
             nothing to verify, and where that would take more than about a second.
         error: how far the point moves when the start is moved a little, as rounding and the integrator of the flow may do: by 1e-13 of
-            its norm or of a step, for the flow by 1e-7 of its first length. Zero where nothing is found to prove.
+            its norm or of a step, for the flow by 1e-7 of its first length. Of the flow, zero where nothing is found to prove.
         rivals: the runner-up of each input.
 
     What is proved begins at `point`. That the run comes there is computed: `certificate.verify(start, n_steps)` takes steps again in
@@ -288,15 +288,21 @@ def _by_steps(data: TokenDataset, heads: FloatArray, loss: Loss, starts: FloatAr
             error = float(length(points[j] - twins[j]))
             found[j] = _outcome(data[j], heads[j], loss, optimizer, points[j], taken, tubes, int(k), error=error)
             if found[j].certificate is None:  # a finite minimum, perhaps, or steps that are too many to take
-                flowed = _by_flow(data[j], heads[j], loss, points[j], optimizer)
+                flowed = _by_flow(data[j], heads[j], loss, points[j], optimizer, error)
                 found[j] = flowed if flowed.finite or isinstance(optimizer, GradientDescent) else found[j]
         open_ = np.array([j for j in open_ if int(j) not in found], dtype=np.int64)
         marks = min(most, int(np.ceil(marks * np.sqrt(2.0))))
     return [found[j] for j in range(len(data))]
 
 
-def _by_flow(data: TokenDataset, v: FloatArray, loss: Loss, start: FloatArray, optimizer: Any) -> Outcome:
-    """Follow the flow, twice as far each time, until its limit is proved; for plain steps from where they came to."""
+def _by_flow(
+    data: TokenDataset, v: FloatArray, loss: Loss, start: FloatArray, optimizer: Any, start_error: float = 0.0
+) -> Outcome:
+    """Follow the flow, twice as far each time, until its limit is proved; for plain steps from where they came to.
+
+    Args:
+        start_error: how far rounding may have moved the start. It counts unless the flow ends at a minimum, around which long steps circle.
+    """
     size = largest_distance(data.K, data.mask) or 1.0
     way, part, point = 0.0, FIRST_WAY / size, start
     for _ in range(MAX_DOUBLINGS):
@@ -309,6 +315,7 @@ def _by_flow(data: TokenDataset, v: FloatArray, loss: Loss, start: FloatArray, o
     if ended or tubes.missing[0] == Missing.NOTHING:
         twin = _nudged(start[None], FLOW_NUDGE * np.maximum(length(start[None]), 1.0 / size))[0]
         error = float(length(flow(data, v, loss=loss, until=UntilLength(way), start=twin).final - point))
+    error = error if ended else max(error, start_error)
     by_flow = optimizer is not None
     return _outcome(data, v, loss, optimizer, point, way, tubes, 0, error=error, by_flow=by_flow, finite=ended)
 
