@@ -57,6 +57,9 @@ def provoking_problems() -> list[dict[str, Any]]:
         {**scored([TRIANGLE], [[1, 1, 0]]), "maxProblems": 1},
         {**scored([[(0.0, 0.0), (1.0, 0.0), (-1.0, 0.0)]], [[1, 0, 0]])},  # the best token stands between the others
         {**scored([[(0.0, 0.0), (0.0, 0.0), (1.0, 0.0), (-1.0, 0.0)]], [[1, 1, 0, 0]])},
+        {**scored([TRIANGLE], [[2, 1, 1 + 3e-13]])},  # lesser tokens tie but for rounding
+        {**scored([TRIANGLE], [[1, 1 + 3e-13, 0]])},  # and best ones
+        {**scored([TRIANGLE, TRIANGLE], [[1, 0, 0], [1, 1, 1 + 3e-13]])},  # and all of an input
     ]
     return [
         {"call": "conditions", "problem": {k: v for k, v in problem.items() if k != "maxProblems"}}
@@ -69,7 +72,6 @@ BY_ROUNDING = {  # ways that only rounding brings about
     ("separable optimum", "INACCURATE", False),
     ("separable sets", "INACCURATE", False),
     ("separable sets", "TRIVIAL", False),
-    ("A Assumption D", "rounding", False),
 }
 
 

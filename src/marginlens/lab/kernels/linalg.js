@@ -1,10 +1,31 @@
 // Linear algebra for small dense problems: products, norms and definite systems; matrices are flat, row by row.
 
+const MAX_SHIFT = 1000; // binary digits behind the point of an exact sum: the rest of them is too small for a double
+
 /** x · y over their first `length` entries. */
 export function dot(x, y, length = x.length) {
   let total = 0;
   for (let k = 0; k < length; k++) total += x[k] * y[k];
   return total;
+}
+
+/** x and by which power of two it is too large: the whole number x · 2^shift. */
+function wholeNumber(x) {
+  let shift = 0;
+  for (; !Number.isInteger(x); x *= 2) shift++;
+  return { whole: BigInt(x), shift };
+}
+
+/** x · y of finite numbers without rounding before the end, so that it is zero only if the sum is. */
+export function exactDot(x, y) {
+  const terms = Array.from(x, (entry, k) => {
+    const [a, b] = [wholeNumber(entry), wholeNumber(y[k])];
+    return { whole: a.whole * b.whole, shift: a.shift + b.shift };
+  });
+  const shift = Math.max(0, ...terms.map((term) => term.shift));
+  const total = terms.reduce((sum, term) => sum + (term.whole << BigInt(shift - term.shift)), 0n);
+  const kept = Math.min(shift, MAX_SHIFT);
+  return Number(total >> BigInt(shift - kept)) * 2 ** -kept;
 }
 
 /** The largest modulus among the entries of x. */

@@ -1,12 +1,13 @@
 // Token optimality in the plane: score ties, neighbours and score gaps of a selection, and every locally optimal selection of a problem.
 
 import { callCore } from "./core.js";
-import { maxAbs } from "./linalg.js";
+import { exactDot, maxAbs } from "./linalg.js";
 import { attSvms, directionOf, marginOf, OPTIMAL, TRIVIAL } from "./margin.js";
 import { placesOf } from "./problem.js";
 import { largestOf } from "./softmax.js";
 
 const LEAD_RTOL = 1e-12; // lead of a logit, relative to the terms that were summed for it, that rounding alone can leave
+const CANCELS = 1e6; // by how many blurs two scores may differ at most to have lost too many digits for a proof
 const SAME_MARGIN_RTOL = 1e-12; // relative difference of margins that does not decide an order
 const CORNER_RTOL = 1e-9; // how far a token may stay behind two that tie, relative to the terms of its logit, and still tie with them
 
@@ -22,20 +23,56 @@ export function scoreDifferences({ n, T, lengths, scores, blur }, selected) {
   return differences;
 }
 
+/**
+ * { differences, near }: γ_α - γ_t to nearly all digits, and which of them are near ties (n T).
+ *
+ * Differences that lose digits to cancellation are computed exactly from the given doubles. A near tie is not zero, but within the blur of
+ * both scores: in double precision rounding decides which of the two tokens scores higher.
+ */
+export function sharpDifferences(problem, selected) {
+  const { T, lengths, scores, blur, X, y, head, given } = problem;
+  const blurred = scoreDifferences(problem, selected);
+  const differences = new Float64Array(scores.length);
+  const near = new Uint8Array(scores.length);
+  lengths.forEach((_, i) => {
+    const alpha = i * T + selected[i];
+    for (const at of placesOf(problem, i)) {
+      const rounded = scores[alpha] - scores[at];
+      const cancels = given === null && Math.abs(rounded) <= CANCELS * (blur[alpha] + blur[at]);
+      const terms = [X[2 * alpha], -X[2 * at], X[2 * alpha + 1], -X[2 * at + 1]];
+      differences[at] = cancels ? y[i] * exactDot([head[0], head[0], head[1], head[1]], terms) : rounded;
+      near[at] = Number(blurred[at] === 0 && differences[at] !== 0);
+    }
+  });
+  return { differences, near };
+}
+
 /** Whether every two of some tokens tie, by their places in (n T): intervals meet in pairs only if they share a point. */
 export function allTied({ scores, blur }, places) {
   return Math.max(...places.map((at) => scores[at] - blur[at])) <= Math.min(...places.map((at) => scores[at] + blur[at]));
 }
 
+function hasOneKey(problem, i) {
+  const { K } = problem;
+  const [first, ...others] = placesOf(problem, i);
+  return others.every((at) => K[2 * at] === K[2 * first] && K[2 * at + 1] === K[2 * first + 1]);
+}
+
 /** The inputs whose output depends on p: those with two different keys and two different scores. */
 export function dependentInputs(problem) {
-  const { K } = problem;
-  return Array.from(problem.lengths.keys()).filter((i) => {
-    const places = placesOf(problem, i);
-    const first = 2 * places[0];
-    const hasOneKey = places.every((at) => K[2 * at] === K[first] && K[2 * at + 1] === K[first + 1]);
-    return !hasOneKey && !allTied(problem, places);
-  });
+  return Array.from(problem.lengths.keys()).filter((i) => !hasOneKey(problem, i) && !allTied(problem, placesOf(problem, i)));
+}
+
+/**
+ * The inputs with different keys and scores that all tie within their blur, but not exactly.
+ *
+ * `dependentInputs` takes the output of such an input for a constant. Exact steps depend on it, and after enough of them it may decide where
+ * training ends.
+ */
+export function undecidedInputs(problem) {
+  const { near } = sharpDifferences(problem, optimalTokens(problem));
+  const isNear = (i) => placesOf(problem, i).some((at) => near[at]);
+  return Array.from(problem.lengths.keys()).filter((i) => isNear(i) && !hasOneKey(problem, i) && allTied(problem, placesOf(problem, i)));
 }
 
 /** Which tokens (n T) hold the margin of a selection, as rows that hold with equality at its solution; see A Def 2. */

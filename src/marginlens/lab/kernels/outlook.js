@@ -5,7 +5,7 @@ import { loopOf, measurePoint, RAN_ALL } from "./descent.js";
 import { angleBetween, norm } from "./linalg.js";
 import { attSvm, directionOf, marginOf, OPTIMAL } from "./margin.js";
 import { normOfOptimizer, planeNormSvm } from "./norms.js";
-import { dependentInputs, selectionAt } from "./optimality.js";
+import { dependentInputs, selectionAt, sharpDifferences, undecidedInputs } from "./optimality.js";
 import { placesOf } from "./problem.js";
 import { CORRELATION, logSlope } from "./softmax.js";
 
@@ -22,19 +22,24 @@ const STAYING = 0.02; // share of the way of their second half up to which they 
 const CHUNK_STEPS = 1024; // between two looks at the clock
 const SAME_LEAD_RTOL = 1e-9; // leads that differ by less are equal, and the first token has them: those on the margin differ by rounding alone
 const BLUR = 1e-6; // radius of the ball around a point that a tube has to hold, relative to the point's norm
+const NUDGE = 1e-13; // of the start, relative to a step or to the start, to see how much a run amplifies rounding errors
+const FLOW_NUDGE = 1e-7; // the same for short steps that stand for the flow, relative to the start or to the inverse of the largest distance
+const NUDGED_TOWARDS = [0.6894137976242852, -0.7243677350940343]; // in which direction: Python's
+const NO_MULTIPLIER = 1e-9; // share of the largest multiplier below which a token carries nothing of the margin
 
 /** By the core's outcomes, then those that are found here. */
 const MISSING = [
   "NOTHING", "SUPPORT_SCORES_HIGHER", "DEPENDENT_SUPPORT", "TIGHT_WITHOUT_WEIGHT", "WEIGHTS_TOO_LARGE", "OUTWEIGHED", "TUBE_TOO_STEEP",
-  "TUBE_TOO_NARROW", "INFEASIBLE", "TIED",
+  "TUBE_TOO_NARROW", "INFEASIBLE", "TIED", "ROUNDING_DECIDES",
 ];
-const UNDECIDED = ["INFEASIBLE", "TIED", "SUPPORT_SCORES_HIGHER"]; // with these, the tokens that lead may not be those of the end
+const UNDECIDED = ["INFEASIBLE", "TIED", "SUPPORT_SCORES_HIGHER", "ROUNDING_DECIDES"]; // with these, the tokens that lead may not be those of the end
 
 /**
  * Whether a point lies in a tube around the ray of the max-margin direction of the tokens that lead there, which plain or normalised steps
- * never leave: { missing, selected, direction, radius }, missing being "NOTHING" where it does.
+ * never leave: { missing, selected, direction, radius }, missing being "NOTHING" where it does. isUndecided: whether rounding decides of an
+ * input that was left out whether its output depends on p.
  */
-function findTube(problem, point) {
+function findTube(problem, point, isUndecided) {
   const { n, T, K, scores, lengths, code, optimizer } = problem;
   const { selected, unique } = selectionAt(problem, point);
   const solution = attSvm(problem, selected);
@@ -43,15 +48,24 @@ function findTube(problem, point) {
   const direction = directionOf(solution);
   const multipliers = new Float64Array(n * T);
   solution.others.forEach((at, r) => (multipliers[at] = solution.multipliers[r] / size));
+  const { differences, near } = sharpDifferences(problem, selected);
+  const carries = NO_MULTIPLIER * Math.max(...multipliers);
+  const isNear = multipliers.some((weight, at) => weight > 0 && weight > carries && near[at]);
   const slopes = selected.map((t, i) => logSlope(code, scores[i * T + t]) - Math.log(n));
   const isNormalized = optimizer.name === "NormalizedGD";
   const found = { anchor: new Float64Array(2), constants: new Float64Array(7), outcome: new Int32Array(1) };
   callCore("find_tubes", {
-    first: 0, last: 1, keys: K, scores, lengths, selected, log_slope: slopes, steepness: code === CORRELATION ? 0 : 1, multipliers,
+    first: 0, last: 1, keys: K, scores: differences.map((gap) => -gap), lengths, selected, log_slope: slopes, steepness: code === CORRELATION ? 0 : 1, multipliers,
     direction, margin: [marginOf(solution)], points: point, blur: [BLUR * norm(point)], normalized: Number(isNormalized), size: optimizer.size,
     ...found, batch: 1, n_inputs: n, n_tokens: T, d: 2,
   });
-  return { missing: unique ? MISSING[found.outcome[0]] : "TIED", selected, direction, radius: found.constants[2] };
+  const outcome = isUndecided || isNear ? "ROUNDING_DECIDES" : MISSING[found.outcome[0]];
+  return { missing: unique ? outcome : "TIED", selected, direction, radius: found.constants[2] };
+}
+
+/** A start moved by a length. */
+function nudged(start, size) {
+  return Float64Array.from(start, (entry, k) => entry + size * NUDGED_TOWARDS[k]);
 }
 
 /** The direction of widest margin that an optimizer heads for among those that select some tokens, null where it is not one. */
@@ -88,18 +102,20 @@ export function rivalsOf(problem, selected, direction) {
  *
  * `answer` is { kind, missing, selected, direction, point, norm, angle, steps, way, radius, rivals }, kind one of "nothing" (no gradient),
  * "found" (a tube, in double precision, which nothing here verifies), "found in part" (by short steps in place of plain ones), "finite"
- * (steps that grow shorter stay), "open", "optimizer" (which no theorem covers), "range" (scores too large) and "joint". direction is null
- * where it is not known.
+ * (steps that grow shorter stay), "amplified" (rounding errors may lead the run elsewhere), "open", "optimizer" (which no theorem covers), "range" (scores too large) and "joint". direction is null
+ * where it is not known. error is how far the point moves when the start is moved a little, as rounding may do.
  */
 export class Outlook {
   #problem;
   #part; // the problem with one token left of every input whose output does not depend on p, so that it constrains nothing
+  #isUndecided; // whether rounding decides of an input that was left out whether its output depends on p
   #loop;
   #state;
   #status;
+  #twin = null; // { loop, state } of a run from a start that is moved a little, where a theorem covers the run
   #mark = FIRST_STEPS;
   #most;
-  #flow = null; // { begun, size } where short steps have taken over
+  #flow = null; // { begun, size, error } where short steps have taken over
   #staying = null; // the radius within which shorter and shorter steps have stayed, null where they have not
   #answered = null; // the last answer, { steps, isDone, answer }
   #looked = null; // what was found at the last point that was looked at, { steps, … }
@@ -113,18 +129,30 @@ export class Outlook {
     this.#most = this.isCovered ? MAX_STEPS[problem.optimizer.name] : Math.max(MAX_OTHER_STEPS, problem.steps);
     this.steps = 0;
     this.isNothing = dependent.length === 0;
+    this.#isUndecided = !problem.joint && undecidedInputs(problem).length > 0;
     this.isDone = this.isNothing;
-    this.#begin(loopOf(problem));
+    this.#begin(problem, NUDGE * Math.max(norm(problem.start), problem.optimizer.size));
   }
 
-  #begin(loop) {
-    this.#loop = loop;
-    this.#state = new Float64Array(loop.size);
-    this.#status = loop.begin(this.#state);
+  #begin(problem, nudge) {
+    const begun = (start) => {
+      const loop = loopOf({ ...problem, start });
+      const state = new Float64Array(loop.size);
+      return { loop, state, status: loop.begin(state) };
+    };
+    ({ loop: this.#loop, state: this.#state, status: this.#status } = begun(problem.start));
+    if (this.isCovered) this.#twin = begun(nudged(problem.start, nudge));
   }
 
   get #point() {
     return this.#state.slice(this.#loop.width - 2, this.#loop.width);
+  }
+
+  /** How far the point lies from that of the run whose start is moved a little. */
+  get #error() {
+    const [x, y] = this.#point;
+    const [u, v] = this.#twin?.state ?? [x, y];
+    return Math.max(Math.hypot(x - u, y - v), this.#flow?.error ?? 0);
   }
 
   /** How many steps of the run itself were followed, before short ones took over. */
@@ -140,6 +168,7 @@ export class Outlook {
       const begun = this.#flow?.begun ?? 0;
       const end = Math.min(this.#mark, this.#most, this.steps - begun + CHUNK_STEPS);
       const { status, steps } = this.#loop.advance(this.#state, this.steps - begun, end);
+      this.#twin?.loop.advance(this.#twin.state, this.steps - begun, steps);
       [this.#status, this.steps] = [status, begun + steps];
       const isOver = status !== RAN_ALL || steps >= this.#most;
       if (!isOver && steps < this.#mark) continue;
@@ -162,13 +191,14 @@ export class Outlook {
       return;
     }
     const short = { name: "NormalizedGD", size: FLOW_STEP / widest };
-    this.#flow = { begun: this.steps, size: short.size };
+    const start = this.#point;
+    this.#flow = { begun: this.steps, size: short.size, error: this.#error };
     [this.#mark, this.#most] = [FIRST_STEPS, MAX_FLOW_STEPS];
-    this.#begin(loopOf({ ...this.#problem, start: this.#point, optimizer: short }));
+    this.#begin({ ...this.#problem, start, optimizer: short }, FLOW_NUDGE * Math.max(norm(start), 1 / widest));
   }
 
   #look() {
-    if (this.#looked?.steps !== this.steps) this.#looked = { steps: this.steps, ...findTube(this.#part, this.#point) };
+    if (this.#looked?.steps !== this.steps) this.#looked = { steps: this.steps, ...findTube(this.#part, this.#point, this.#isUndecided) };
     return this.#looked;
   }
 
@@ -194,11 +224,15 @@ export class Outlook {
     const problem = this.#problem;
     const point = this.#point;
     const shared = { steps: this.steps, way: this.#flow && (this.steps - this.#flow.begun) * this.#flow.size, point, norm: norm(point) };
+    const isAmplified = this.#error > BLUR * shared.norm;
+    if (this.isNothing && this.#isUndecided)
+      return { kind: "open", missing: "ROUNDING_DECIDES", selected: selectionAt(problem, point).selected, direction: null, ...shared };
     if (this.isNothing) return { kind: "nothing", missing: null, selected: [], direction: null, ...shared };
     const looked = this.isCovered ? this.#look() : { missing: null, ...this.#leading() };
     const isFound = looked.missing === "NOTHING";
     if (this.#staying !== null) return { kind: "finite", ...looked, ...shared, direction: null, radius: this.#staying };
     const direction = UNDECIDED.includes(looked.missing) ? null : looked.direction;
+    if (direction && isAmplified) return { kind: "amplified", ...looked, ...shared, direction: null, error: this.#error };
     const known = direction && !problem.joint ? { angle: angleBetween(point, direction), rivals: rivalsOf(problem, looked.selected, direction) } : {};
     const open = problem.joint ? "joint" : this.isCovered ? "open" : problem.optimizer.name in MAX_STEPS ? "range" : "optimizer";
     return { kind: isFound ? (this.#flow ? "found in part" : "found") : open, ...looked, ...shared, direction, ...known };

@@ -9,8 +9,10 @@ import {
   optimalTokens,
   scoreDifferences,
   selectionAt,
+  sharpDifferences,
   strictOptimum,
   tokenOptimality,
+  undecidedInputs,
 } from "./optimality.js";
 import { placesOf, takeInputs } from "./problem.js";
 import { logAddExp, lossConstants } from "./softmax.js";
@@ -133,8 +135,12 @@ function checkAssumptionB(problem) {
   const gaps = others.map((places) => places.map((at) => difference[at]));
   const spread = Math.max(0, ...gaps.map((some) => Math.max(...some, 0) - Math.min(...some)));
   const smallest = Math.min(Infinity, ...gaps.flat());
-  const isTied = others.every((places) => allTied(problem, places));
-  return check("A Assumption B", isTied && smallest > 0, { spread, smallest_gap: smallest }, wayOf(smallest));
+  const numbers = { spread, smallest_gap: smallest };
+  const holds = smallest > 0 && others.every((places) => allTied(problem, places));
+  const first = optimal.map((t, i) => (t === 0 && problem.lengths[i] > 1 ? 1 : 0)); // of the other tokens
+  const { near } = sharpDifferences(problem, first);
+  if (holds && others.flat().some((at) => near[at])) return check("A Assumption B", false, numbers, "rounding");
+  return check("A Assumption B", holds, numbers, wayOf(smallest));
 }
 
 function checkStep(problem) {
@@ -205,6 +211,7 @@ function setSvm(problem, sets, maxProblems) {
 function checkLinearMixing(problem, sets) {
   const { n, scores, blur } = problem;
   const { logM1, logSmallest } = slopesOf(problem);
+  if (sharpDifferences(problem, optimalTokens(problem)).near.some(Boolean)) return check("A Assumption D", false, {}, "rounding");
   let [C, epsilon, bestLow, bestHigh] = [0, Infinity, Infinity, -Infinity];
   for (const [i, inside] of sets.entries()) {
     const outside = placesOf(problem, i).filter((at) => !inside.includes(at));
@@ -253,15 +260,17 @@ export function predict(problem, maxProblems = MAX_PROBLEMS) {
   const { isStrict, smallestGap } = strictOptimum(part);
   const strict = check("strict optimum", isStrict, { smallest_gap: smallestGap }, wayOf(smallestGap));
   const separable = check("separable optimum", status === OPTIMAL, { margin: marginOf(global.solution) }, status);
-  const globally = verdict("A Thm 2", [slopes, checkAssumptionB(part), separable]);
+  const undecided = undecidedInputs(problem).slice(0, 1);
+  const leftOut = undecided.map((i) => check("inputs left out", false, { input: i + 1 }));
+  const globally = verdict("A Thm 2", [...leftOut, slopes, checkAssumptionB(part), separable]);
   const around = aroundStart(problem, part, whole);
-  const locally = verdict("A Thm 3", [slopes, ...around.conditions]);
+  const locally = verdict("A Thm 3", [...leftOut, slopes, ...around.conditions]);
   const step = checkStep(problem);
   let promise = null;
   if (globally.applies && part.n === 1) promise = { citation: "A Thm 2", direction: directionOf(global.solution) };
   else if (locally.applies) promise = { citation: "A Thm 3", direction: directionOf(around.found.solution) };
   const withStep = [globally, locally].map(({ citation, conditions }) => verdict(citation, [...conditions, step]));
-  const verdicts = [verdict("A Thm 1", [slopes, strict, separable]), ...withStep];
+  const verdicts = [verdict("A Thm 1", [...leftOut, slopes, strict, separable]), ...withStep];
   let sets = null;
   if (dependent.length > 0 && !strict.holds) {
     const difference = scoreDifferences(part, optimalTokens(part));
@@ -269,7 +278,7 @@ export function predict(problem, maxProblems = MAX_PROBLEMS) {
     sets = setSvm(part, members, maxProblems);
     const [isFound, minima] = [sets.status === OPTIMAL, sets.points.length];
     const separated = check("separable sets", isFound, { margin: sets.margin, minima }, isFound && minima > 1 ? "SEVERAL" : sets.status);
-    verdicts.push(verdict("A Thm 8", [slopes, checkLinearMixing(part, members), separated]));
+    verdicts.push(verdict("A Thm 8", [...leftOut, slopes, checkLinearMixing(part, members), separated]));
   }
   const candidates = candidatesOf(part, sets);
   return {

@@ -46,7 +46,7 @@ export function angleWords(direction) {
 
 // ---- conditions and theorems, in the words of words.json, which whoever starts the page's code puts into globalThis.labWords
 
-const FORMATS = { one_minus_cosine: degreesOf, mu: degreesOf, minima: (count) => capital(NUMBER_WORDS[count] ?? String(count)), inputs: String };
+const FORMATS = { one_minus_cosine: degreesOf, mu: degreesOf, minima: (count) => capital(NUMBER_WORDS[count] ?? String(count)), inputs: String, input: String };
 
 /** A text with numbers in the place of their {names}, less those of {-names}; names of logarithms begin with log_. */
 function filled(text, numbers) {
@@ -91,21 +91,22 @@ function rivalWords(problem, { input, selected, token, lead, score, higher, high
 function becauseWords({ kind, direction, rivals = [] }, problem, { joint }) {
   if (kind === "joint") return jointSentence(problem, joint);
   if (kind === "nothing" || kind === "finite") return outcomeText("because", kind);
-  if (direction === null) return outcomeText("because", kind === "open" ? "unknown" : "level");
+  if (direction === null) return outcomeText("because", kind === "open" || kind === "amplified" ? "unknown" : "level");
   if (rivals.length === 0) return outcomeText("because", "alone");
   const left = rivals.length - SHOWN_RIVALS;
   return rivals.slice(0, SHOWN_RIVALS).map((rival) => rivalWords(problem, rival)).join("; ") + (left > 0 ? outcomeText("because", "more", { left: String(left) }) : "");
 }
 
-function proofWords({ kind, missing, norm, radius }, { optimizer }, { promise, step }, isDone) {
+function proofWords({ kind, missing, norm, radius, error }, { optimizer }, { promise, step }, isDone) {
+  const isFound = missing === "NOTHING";
   if (kind !== "found" && promise && step.holds) return outcomeText("proved", "promised", promise);
-  if (["found", "found in part"].includes(kind)) {
+  if (["found", "found in part"].includes(kind) || (kind === "amplified" && isFound)) {
     const claim = outcomeText("proved", "tube", { norm, radius, moving: outcomeText("moving", optimizer.name, { size: optimizer.size }) });
-    const found = outcomeText("proved", kind, { citation: "X Thm 1", claim, checker: CHECKER });
-    return `${found}. ${outcomeText("way", kind === "found" ? "computed" : "follows")}`;
+    const found = outcomeText("proved", kind === "amplified" ? "found in part" : kind, { citation: "X Thm 1", claim, checker: CHECKER });
+    return `${found}. ${outcomeText("way", { found: "computed", "found in part": "follows", amplified: "amplified" }[kind], { error })}`;
   }
   if (kind === "finite") return outcomeText("proved", "staying", { radius });
-  if (kind !== "open") return outcomeText("proved", kind, { optimizer: optimizerWord(optimizer.name) });
+  if (kind !== "open" && kind !== "amplified") return outcomeText("proved", kind, { optimizer: optimizerWord(optimizer.name) });
   const lacking = outcomeText("proved", "missing", { norm, missing: globalThis.labWords.outcome.missing[missing] });
   return outcomeText("proved", isDone ? "no" : "not yet", { missing: lacking });
 }
@@ -118,13 +119,13 @@ export function verdictWords({ problem, prediction, outlook, refusal }, played =
   if (refusal) return { endsAt: refusal, because: "", proved: "", kind: "refusal" };
   const { answer, isDone } = outlook;
   const { kind, selected, direction, angle, steps, way, norm } = answer;
-  const inputs = prediction.dependent ?? Array.from(problem.lengths.keys());
+  const inputs = prediction.dependent?.length ? prediction.dependent : Array.from(problem.lengths.keys());
   const tokens = selectionWords(problem, selected, inputs);
   const isOne = inputs.length === 1;
   const reached = outcomeText("reached", way === null ? "steps" : "flow", { steps: steps.toLocaleString("en"), way, norm });
   const power = normOfOptimizer(problem.optimizer);
   const known = ["optimizer", "range", "joint"].includes(kind) ? (direction === null ? "selection" : power === 2 ? "tokens" : "norm") : direction === null ? "unknown" : "tokens";
-  const name = kind === "nothing" || kind === "finite" ? kind : known;
+  const name = ["nothing", "finite", "amplified"].includes(kind) ? kind : known;
   const values = { tokens, their: isOne ? "its" : "their", lead: isOne ? "leads" : "lead", reached, angle, length: normWords(power) };
   const endsAt = outcomeText("ends at", name, values);
   const elsewhere = played !== null && kind !== "found" && inputs.some((i) => played.selected[i] !== selected[i]);
