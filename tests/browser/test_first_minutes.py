@@ -110,7 +110,7 @@ def test_three_inputs_of_seven_tokens_are_answered_in_time(browser, greeting):
     problems = []
     for _ in range(3):
         problem = {"keys": rng.normal(size=(3, 7, 2)).round(3).tolist(), "scores": rng.random((3, 7)).round(3).tolist()}
-        problems.append({"problem": {**problem, "optimizer": {"name": "NormalizedGD", "size": 0.1}}, "preset": None})
+        problems.append({"problem": {**problem, "optimizer": {"name": "normalized-gd", "size": 0.1}}, "preset": None})
     times = browser.execute_async_script(MEASURED, problems)
     assert max(times) <= CHANGED_VERDICT_MS
     said = browser.find_element("id", "headline").text

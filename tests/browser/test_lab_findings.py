@@ -150,7 +150,7 @@ def test_choosing_a_limit_shows_its_support_and_its_proof(lab: WebDriver) -> Non
 
 
 def test_a_start_far_out_in_a_cone_is_decided_by_a_theorem(lab: WebDriver) -> None:
-    show_problem(lab, {**problem_of(lab), "optimizer": {"name": "GradientDescent", "size": 0.1}})
+    show_problem(lab, {**problem_of(lab), "optimizer": {"name": "gradient-descent", "size": 0.1}})
     apply(lab, "(state) => ({ ...state, starts: [[1e9, 0]], chosen: { ...state.chosen, start: 0 } })")
     assert text_of(lab, "#headline").startswith("Token 2, in its max-margin direction")
     assert text_of(lab, "#proved").startswith(("By A Thm 3", "Found in double precision"))

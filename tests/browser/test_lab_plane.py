@@ -212,7 +212,7 @@ def test_basins_follow_the_problem_and_say_where_there_are_none(lab):
     drag(lab, grip(lab, "token:0:1"), (0, -60))
     after = basins_painted(lab)
     assert after != before
-    adam = "{ name: 'Adam', size: 0.1, betas: [0.9, 0.99], eps: 0 }"
+    adam = "{ name: 'adam', size: 0.1, betas: [0.9, 0.99], eps: 0 }"
     apply(lab, f"(state) => ({{ ...state, problem: {{ ...state.problem, optimizer: {adam}, steps: 500 }} }})")
     assert basins_painted(lab)
     apply(lab, "(state) => ({ ...state, problem: { ...state.problem, scores: [[1, 1, 1]] } })")

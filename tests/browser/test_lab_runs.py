@@ -23,7 +23,7 @@ from browser_page import (
 )
 from marginlens.dynamics import descend
 
-OPTIMIZERS = ("GradientDescent", "NormalizedGD", "SignDescent", "CoordinateDescent", "SteepestDescent", "Adam")
+OPTIMIZERS = ("gradient-descent", "normalized-gd", "sign-descent", "coordinate-descent", "steepest-descent", "adam")
 N_STEPS = 300
 
 
@@ -54,10 +54,10 @@ def train_both(browser):
 def test_every_optimizer_takes_the_steps_that_python_takes(lab, name):
     choose(lab, "setting-optimizer", name)
     type_in(lab, "setting-size", 0.25)
-    if name in ("SignDescent", "CoordinateDescent", "SteepestDescent"):
+    if name in ("sign-descent", "coordinate-descent", "steepest-descent"):
         type_in(lab, "setting-momentum", 0.5)
         type_in(lab, "setting-decay", 0.3)
-    choose(lab, "setting-loss", "Exponential")
+    choose(lab, "setting-loss", "exponential")
     apply(lab, "(state) => ({ ...state, starts: [[0.4, -0.3], [-0.5, 1.2]] })")
     go_to(lab, N_STEPS)
     state = lab_state(lab)
@@ -153,6 +153,6 @@ def test_joint_training_with_open_tables_is_accessible(browser, lab_file, axe, s
 def test_settings_and_curves_fit_the_narrowest_phone(browser, lab_file):
     resize(browser, (340, 700))
     open_lab(browser, lab_file)
-    choose(browser, "setting-optimizer", "Adam")
+    choose(browser, "setting-optimizer", "adam")
     go_to(browser, 100)
     assert overflowing(browser) == []

@@ -48,7 +48,7 @@ def test_a_file_is_what_the_page_begins_with(here, opened):
         begin = beginning(here / "own.html")
         assert begin["problem"]["keys"] == data.K.tolist()
     assert begin["starts"] == [[1.0, -1.0]]
-    assert begin["problem"]["optimizer"] == {"name": "SignDescent", "size": 0.2, "decay": 0.0, "momentum": 0.0}
+    assert begin["problem"]["optimizer"] == {"name": "sign-descent", "size": 0.2, "decay": 0.0, "momentum": 0.0}
     assert opened == []
 
 

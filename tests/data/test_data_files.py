@@ -42,6 +42,10 @@ MAKERS = {
 @pytest.mark.parametrize("maker", MAKERS)
 def test_a_problem_is_read_back_exactly(tmp_path, form, maker):
     data, v = MAKERS[maker](np.random.default_rng(7))
+    if data.is_batch and form == "json":
+        with pytest.raises(InputError, match=r"or write a \.npz file"):
+            ml.data.write_problem(tmp_path / "problem.json", data, v)
+        return
     ml.data.write_problem(tmp_path / f"problem.{form}", data, v)
     again, head = ml.data.read_problem(tmp_path / f"problem.{form}")
     assert again == data
@@ -90,6 +94,32 @@ def test_plain_savez_and_hand_written_json_are_read(tmp_path):
     text = '\ufeff{"X": [[[1, 2], [3, 4]], [[5, 6]]], "y": [1, -1], "v": [1, 0], "K": null, "source": "by hand"}'
     (tmp_path / "b.json").write_text(text, encoding="utf-8")
     np.testing.assert_array_equal(ml.data.read_problem(str(tmp_path / "b.json"))[0].lengths, [2, 1])
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_json_files_of_earlier_versions_are_read(tmp_path, maker):
+    """They had X, y, v and K or W, as nested lists without padding, for one problem or a batch."""
+    data, v = MAKERS[maker](np.random.default_rng(7))
+    content = {name: array.tolist() for name, array in data.arrays().items() if name in ("y", "W")} | {"v": v.tolist()}
+    batch = data.as_batch()
+    for name in data.arrays().keys() & {"X", "K"}:
+        padded = getattr(batch, name)
+        listed = [[x[:n].tolist() for x, n in zip(*of, strict=True)] for of in zip(padded, batch.lengths, strict=True)]
+        content[name] = listed if data.is_batch else listed[0]
+    again, head = ml.data.read_problem(written(tmp_path / "old.json", **content))
+    assert again == data
+    np.testing.assert_array_equal(head, v)
+
+
+def test_a_head_that_is_not_there_and_other_formats_are_refused(tmp_path):
+    joint = written(tmp_path / "joint.json", format="marginlens-problem", tokens=X.tolist(), train="both")
+    with refused("path"):
+        ml.data.read_problem(joint)
+    for name, changed in {"format": {"format": "png"}, "version": {"version": 3}}.items():
+        for content in ({"tokens": X.tolist(), "head": [1, 2]}, {"sequences": [[0]], "labels": [0]}):
+            with refused(name):
+                read = ml.data.read_sequences if "sequences" in content else ml.data.read_problem
+                read(written(tmp_path / "other.json", **content, **changed))
 
 
 def test_a_failed_write_leaves_the_old_file_alone(tmp_path, monkeypatch):
@@ -195,7 +225,7 @@ def arrays(**changes):
         ("X", ml.data.read_problem, arrays(X=np.array([[1.0], "a"], dtype=object))),
         ("lengths", ml.data.read_problem, arrays(lengths=[2, 3])),
         ("lengths", ml.data.read_problem, arrays(X=X[0, 0], lengths=[1, 2])),
-        ("K", ml.data.read_problem, arrays(K=X[:, :1], lengths=[1, 2])),
+        ("lengths", ml.data.read_problem, arrays(K=X[:, :1], lengths=[1, 2])),
         ("path", ml.data.read_problem, None),
         ("path", ml.data.read_problem, b""),
         ("path", ml.data.read_problem, b"\xff\xfe\x00\x01"),
@@ -204,7 +234,7 @@ def arrays(**changes):
         ("path", ml.data.read_problem, pickle.dumps(GOOD)),
         ("path", ml.data.read_problem, archive()[:-30]),
         ("path", ml.data.read_problem, damaged()),
-        ("X", ml.data.read_problem, b'{"X": [[[1' + b"0" * 400 + b', 2]]], "y": [1], "v": [1, 1]}'),
+        ("X[0][0][0]", ml.data.read_problem, b'{"X": [[[1' + b"0" * 400 + b', 2]]], "y": [1], "v": [1, 1]}'),
         ("path", ml.data.read_sequences, b'{"sequences": [[0]]}'),
         ("sequences", ml.data.read_sequences, b'{"sequences": ["ab"], "labels": [0]}'),
         ("labels", ml.data.read_sequences, b'{"sequences": [[0]], "labels": 0}'),

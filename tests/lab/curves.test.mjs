@@ -17,7 +17,7 @@ const STATE = completeState({
   problem: {
     tokens: [[[1, 0.2], [-0.4, 1], [0.3, -1]], [[0.9, -0.5], [-1, 0.1]]],
     head: [1, 0.3],
-    optimizer: { name: "NormalizedGD", size: 0.1 },
+    optimizer: { name: "normalized-gd", size: 0.1 },
     steps: 500,
   },
   starts: [[0, 0.3]],

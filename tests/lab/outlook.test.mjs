@@ -11,7 +11,7 @@ const { readProblem } = await load("../kernels/problem.js");
 const { predict } = await load("../kernels/theorems.js");
 const { verdictWords } = await load("findings/sentences.js");
 
-const RULES = [{ name: "NormalizedGD", size: 0.2 }, { name: "GradientDescent", size: 1.5 }];
+const RULES = [{ name: "normalized-gd", size: 0.2 }, { name: "gradient-descent", size: 1.5 }];
 const UNIT_ROUNDING = 2 ** -52;
 
 /** The answer for a problem whose run was followed to its end, and what the page says of it. */

@@ -177,7 +177,7 @@ test("workers answer for the present picture alone", () => {
 });
 
 test("basins of other norms have the tokens that their descent selects", () => {
-  for (const [name, basins] of [["SignDescent", 1], ["CoordinateDescent", 2], ["SteepestDescent", 2]]) {
+  for (const [name, basins] of [["sign-descent", 1], ["coordinate-descent", 2], ["steepest-descent", 2]]) {
     const problem = { ...FIGURE_1B, optimizer: { name, size: 0.1 } };
     const { limits } = analyse(stateOfProblem(problem));
     const field = requestedField({ problem, optima: limits, settings: { side: 5, half: 4, steps: 3000 } });
@@ -200,8 +200,8 @@ test("basins of other norms have the tokens that their descent selects", () => {
 test("sectors that catch runs change no label", () => {
   const draws = drawsOf(11);
   const drawn = () => 4 * draws() - 2;
-  const losses = ["Logistic", "Exponential", "CorrelationLoss", "Logistic", "Logistic", "Exponential"];
-  for (const name of ["NormalizedGD", "SignDescent", "CoordinateDescent", "SteepestDescent"]) {
+  const losses = ["logistic", "exponential", "correlation-loss", "logistic", "logistic", "exponential"];
+  for (const name of ["normalized-gd", "sign-descent", "coordinate-descent", "steepest-descent"]) {
     let proved = 0;
     [1, 2, 3, 2, 1, 3].forEach((count, k) => {
       const keys = range(count).map(() => range(4).map(() => [drawn(), drawn()]));

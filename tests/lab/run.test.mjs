@@ -9,7 +9,7 @@ const { endOf, nextSample, Runs } = await load("run/run.js");
 const PROBLEM = {
   tokens: [[[1, 0.2], [-0.4, 1], [0.3, -1]], [[0.9, -0.5], [-1, 0.1], [0.2, 1.1]]],
   head: [1, 0.3],
-  optimizer: { name: "NormalizedGD", size: 0.1 },
+  optimizer: { name: "normalized-gd", size: 0.1 },
   steps: 1000,
 };
 
@@ -159,7 +159,7 @@ test("runs that stand still or leave the range of numbers end there and say so",
   assert.match(endOf(still.runs.paths[0]), /stands still at its start/);
   assert.equal(still.runs.isComputing, false);
   const wide = { ...PROBLEM, tokens: PROBLEM.tokens.map((rows) => rows.map((row) => row.map((x) => 5e5 * x))) };
-  const far = scene({ problem: { ...wide, head: [-1e6, 0], optimizer: { name: "GradientDescent", size: 1e6 }, loss: "Exponential" } });
+  const far = scene({ problem: { ...wide, head: [-1e6, 0], optimizer: { name: "gradient-descent", size: 1e6 }, loss: "exponential" } });
   far.runs.scrubTo(Infinity);
   assert.match(endOf(far.runs.paths[0]), /left the range of numbers/);
   const fine = scene();
@@ -192,7 +192,7 @@ test("a problem that is refused has no paths", () => {
 
 test("joint training has paths of p with heads beside them", () => {
   const { head, ...rest } = PROBLEM;
-  const { runs } = scene({ problem: { ...rest, train: "both", start_head: [0.5, 0.1], optimizer: { name: "NormalizedGD", size: 0.1 } } });
+  const { runs } = scene({ problem: { ...rest, train: "both", start_head: [0.5, 0.1], optimizer: { name: "normalized-gd", size: 0.1 } } });
   runs.scrubTo(30);
   const [path] = runs.paths;
   assert.equal(path.points.length, path.heads.length);

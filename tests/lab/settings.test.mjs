@@ -22,14 +22,14 @@ test("every optimizer and loss of the kernels has a name and a sentence", () => 
 });
 
 test("another optimizer takes over the settings that it shares, and is read by the kernels", () => {
-  const sign = withSetting(withSetting(withOptimizerNamed(STATE, "SignDescent"), "size", 0.3), "momentum", 0.9);
-  assert.deepEqual(sign.problem.optimizer, { name: "SignDescent", size: 0.3, decay: 0, momentum: 0.9 });
-  const adam = withOptimizerNamed(sign, "Adam");
-  assert.deepEqual(adam.problem.optimizer, { name: "Adam", size: 0.3, decay: 0, betas: [0.9, 0.999], eps: 0 });
+  const sign = withSetting(withSetting(withOptimizerNamed(STATE, "sign-descent"), "size", 0.3), "momentum", 0.9);
+  assert.deepEqual(sign.problem.optimizer, { name: "sign-descent", size: 0.3, decay: 0, momentum: 0.9 });
+  const adam = withOptimizerNamed(sign, "adam");
+  assert.deepEqual(adam.problem.optimizer, { name: "adam", size: 0.3, decay: 0, betas: [0.9, 0.999], eps: 0 });
   const slower = withSetting(withSetting(adam, "beta1", 0.5), "beta2", 0.9);
   assert.deepEqual(slower.problem.optimizer.betas, [0.5, 0.9]);
   assert.deepEqual(settingsOf(slower.problem.optimizer), { size: 0.3, decay: 0, beta1: 0.5, beta2: 0.9, eps: 0 });
-  assert.deepEqual(OPTIMIZERS.Adam.betas, [0.9, 0.999], "the defaults stay");
+  assert.deepEqual(OPTIMIZERS.adam.betas, [0.9, 0.999], "the defaults stay");
   for (const name of Object.keys(OPTIMIZERS)) checkState(withOptimizerNamed(STATE, name));
 });
 
@@ -45,7 +45,7 @@ test("a value out of range is refused", () => {
   for (const [name, value] of [["size", 0], ["size", NaN], ["size", 1e9]]) {
     assert.throws(() => checkState(withSetting(STATE, name, value)), /step size/);
   }
-  assert.throws(() => checkState(withSetting(withOptimizerNamed(STATE, "SignDescent"), "momentum", 1)), /momentum/);
+  assert.throws(() => checkState(withSetting(withOptimizerNamed(STATE, "sign-descent"), "momentum", 1)), /momentum/);
 });
 
 test("typed numbers mean what they say, and what means none is none", async () => {
@@ -78,14 +78,14 @@ test("the head comes back after joint training", () => {
   checkState(withTrain(outright, "attention"));
   const started = { ...outright, problem: { ...outright.problem, start_head: [0.5, -1] } };
   assert.deepEqual(withTrain(started, "attention").problem.head, [0.5, -1]);
-  const adam = withTrain(withOptimizerNamed(TOKENS, "Adam"), "both");
+  const adam = withTrain(withOptimizerNamed(TOKENS, "adam"), "both");
   checkState(adam);
-  assert.equal(optimizerOf(adam.problem).name, "NormalizedGD", "Adam does not train both");
+  assert.equal(optimizerOf(adam.problem).name, "normalized-gd", "Adam does not train both");
 });
 
 test("limits in the optimizer's norm stand beside the Euclidean ones", () => {
   assert.equal(analyse(STATE).limits[0].euclidean, undefined);
-  for (const { power, direction, margin, euclidean } of analyse(withOptimizerNamed(STATE, "SignDescent")).limits) {
+  for (const { power, direction, margin, euclidean } of analyse(withOptimizerNamed(STATE, "sign-descent")).limits) {
     assert.equal(power, Infinity);
     assert.ok(margin >= euclidean.margin * (1 - 1e-12), "the largest entry is no longer than the vector");
     assert.notDeepEqual(direction, euclidean.direction);

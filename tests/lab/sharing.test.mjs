@@ -16,9 +16,9 @@ const KEYS = [[[-0.1, 1], [1, 0], [0, 0]], [[0.3, 0.1 + 0.2], [7, -2.5]]];
 const SCORED = { keys: KEYS, scores: [[1, 0.9, 0], [0.25, -1]] };
 const PROBLEMS = [
   { ...SCORED, labels: [1, -1], steps: 70 },
-  { tokens: KEYS, head: [0.5, -1e-7], optimizer: { name: "Adam", size: 0.2 }, loss: "Exponential" },
+  { tokens: KEYS, head: [0.5, -1e-7], optimizer: { name: "adam", size: 0.2 }, loss: "exponential" },
   { tokens: KEYS, keys: [[[1, 2], [3, 4], [5, 6]], [[0, 1], [1, 0]]], head: [1, 1] },
-  { tokens: KEYS, labels: [1, -1], train: "both", start_head: [0.1, 0.2], optimizer: { name: "GradientDescent", size: 0.01 }, steps: 10 },
+  { tokens: KEYS, labels: [1, -1], train: "both", start_head: [0.1, 0.2], optimizer: { name: "gradient-descent", size: 0.01 }, steps: 10 },
   { tokens: [[[1, 2]], [[3, 4], [5, 6.5]]], keys: [[[1, 0]], [[0, 1], [2, 2]]], head: [0, 1] },
 ];
 const PARTS = [
@@ -82,8 +82,10 @@ test("wrong files are one sentence, and the state stays", async () => {
     "x, y\n1, 2\n": "not JSON",
     "[1, 2]": "holds no problem",
     '{"name": "package"}': "holds no problem",
-    '{"format": "png"}': "The format must be marginlens-problem; got png.",
+    '{"format": "png"}': 'The format must be marginlens-problem; got "png".',
     '{"tokens": [[[1, 2]]], "head": [1, 1], "version": 7}': "got version 7",
+    '{"format": "marginlens-problem", "sequences": [[0]], "labels": [0]}': "holds sequences",
+    '{"tokens": [[[1, 2]]], "W": [[1, 0]], "head": [1, 1]}': "W must be a list of 2 rows; got 1 rows",
     '{"tokens": [[[1, 2], [3]]], "head": [1, 1]}': "token 1 of input 0 has 1",
     '{"tokens": [[[1, 2, 3]]], "head": [1, 1, 1]}': "draws the plane",
     '{"tokens": [[[1, 2]]], "head": [1, 1], "page": {"starts": []}}': "at least one start",

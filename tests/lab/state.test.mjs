@@ -34,7 +34,7 @@ test("the first state is the preset, with the chosen start in its problem", () =
   assert.deepEqual([view.half, view.map], [3, "window"]);
   assert.deepEqual(chosen, { input: null, token: null, start: 0, limit: null });
   const { start, format, version } = problemOf(withChosen(first, { start: 1 }));
-  assert.deepEqual([start, format, version], [[-0.5, 1], "marginlens-problem", 1]);
+  assert.deepEqual([start, format, version], [[-0.5, 1], "marginlens-problem", 2]);
 });
 
 test("states are frozen throughout", () => {

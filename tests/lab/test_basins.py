@@ -15,7 +15,7 @@ from marginlens_papers.claims.ours import basins as claim
 pytestmark = needs_node
 
 MIN_AGREEMENT = 0.995
-STEPS = {"optimizer": {"name": "NormalizedGD", "size": claim.STEP}}
+STEPS = {"optimizer": {"name": "normalized-gd", "size": claim.STEP}}
 
 
 def on_a_border(labels: Any) -> Any:
@@ -78,14 +78,14 @@ def test_the_first_piece_of_work_covers_the_picture() -> None:
 
 
 OPTIMIZERS: list[dict[str, Any]] = [
-    {"name": "NormalizedGD", "size": 1.0},
-    {"name": "NormalizedGD", "size": 0.1},
-    {"name": "GradientDescent", "size": 0.3},
-    {"name": "Adam", "size": 0.1},
-    {"name": "SignDescent", "size": 0.1, "momentum": 0.9},
-    {"name": "SteepestDescent", "p": 3.0, "size": 0.2},
-    {"name": "CoordinateDescent", "size": 0.1, "decay": 0.3},
-    {"name": "NormalizedGD", "size": 0.05},  # of head and attention together
+    {"name": "normalized-gd", "size": 1.0},
+    {"name": "normalized-gd", "size": 0.1},
+    {"name": "gradient-descent", "size": 0.3},
+    {"name": "adam", "size": 0.1},
+    {"name": "sign-descent", "size": 0.1, "momentum": 0.9},
+    {"name": "steepest-descent", "p": 3.0, "size": 0.2},
+    {"name": "coordinate-descent", "size": 0.1, "decay": 0.3},
+    {"name": "normalized-gd", "size": 0.05},  # of head and attention together
 ]
 
 

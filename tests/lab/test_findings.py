@@ -15,7 +15,7 @@ from marginlens.lab.assemble import page_words
 
 pytestmark = needs_node
 
-OPTIMIZERS = ("GradientDescent", "NormalizedGD", "SignDescent", "CoordinateDescent", "SteepestDescent", "Adam")
+OPTIMIZERS = ("gradient-descent", "normalized-gd", "sign-descent", "coordinate-descent", "steepest-descent", "adam")
 TRIANGLE = [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.5]]
 
 
@@ -87,7 +87,7 @@ def entries() -> set[tuple[str, str, bool]]:
 def test_every_condition_has_a_sentence_each_way_and_no_sentence_is_dead() -> None:
     huge = {
         "call": "conditionsOfHugeHead",
-        "problem": {"tokens": [[[10, 10], [-10, -10]]], "head": [1, 1], "loss": "Exponential", "start": [1, 0]},
+        "problem": {"tokens": [[[10, 10], [-10, -10]]], "head": [1, 1], "loss": "exponential", "start": [1, 0]},
         "entry": 1e308,
     }
     answers = ask([*provoking_problems(), huge])
@@ -130,7 +130,7 @@ def test_no_sentence_of_random_and_degenerate_problems_has_a_hole() -> None:
             "scores": [values(on_grid, length) for length in lengths],
             "start": [10.0 ** rng.integers(-1, 8) * entry for entry in values(on_grid, 2)],
             "optimizer": {"name": OPTIMIZERS[case % len(OPTIMIZERS)]},
-            "loss": ["Logistic", "Exponential", "CorrelationLoss"][case % 3],
+            "loss": ["logistic", "exponential", "correlation-loss"][case % 3],
         }
         problems.append(problem)
     said = json.dumps([ask_of(call, *problems) for call in ("verdict", "conditions")], ensure_ascii=False)

@@ -21,6 +21,8 @@ from marginlens.dynamics import Record
 from marginlens.errors import InputError
 from marginlens.lab import presets
 from marginlens.lab.problem_files import optimizer_json
+from marginlens.names import OPTIMIZERS as OPTIMIZERS_BY_NAME
+from marginlens.names import kebab
 from marginlens.optimizers.schedules import PowerDecay
 from marginlens.theory import basin_cone, locally_optimal_directions, token_optimality
 from marginlens.theory.implicit_bias import implicit_bias
@@ -31,7 +33,7 @@ N_RANDOM = int(os.environ.get("MARGINLENS_LAB_PROBLEMS", "14"))
 RTOL = 1e-9
 SAVED = (0, 1, 2, 3, 10, 63, 64, 65, 200, 400)  # steps at which paths are compared
 MAX_PROBLEMS = 10_000
-LOSSES = {"Logistic": ml.Logistic(), "Exponential": ml.Exponential(), "CorrelationLoss": ml.CorrelationLoss()}
+LOSSES = {"logistic": ml.Logistic(), "exponential": ml.Exponential(), "correlation-loss": ml.CorrelationLoss()}
 
 
 class Case(NamedTuple):
@@ -57,25 +59,25 @@ class Case(NamedTuple):
         name, decay = settings.pop("name"), settings.pop("decay", 0.0)
         if decay:
             settings["size"] = PowerDecay(settings["size"], decay)
-        if name == "SteepestDescent":
+        if name == "steepest-descent":
             return ml.SteepestDescent(ml.Lp(settings.pop("p")), **settings)
-        return getattr(ml, name)(**settings)
+        return OPTIMIZERS_BY_NAME.class_named(name)(**settings)
 
 
 OPTIMIZERS = (
-    {"name": "NormalizedGD", "size": 0.1},
-    {"name": "GradientDescent", "size": 0.5},
-    {"name": "SignDescent", "size": 0.05},
-    {"name": "Adam", "size": 0.05, "betas": [0.9, 0.999], "eps": 0.0},
-    {"name": "CoordinateDescent", "size": 0.1},
-    {"name": "SteepestDescent", "size": 0.1, "p": 3.0},
-    {"name": "NormalizedGD", "size": 1.0},
-    {"name": "SteepestDescent", "size": 0.3, "p": 1.5, "decay": 0.3},
-    {"name": "Adam", "size": 0.1, "betas": [0.8, 0.95], "eps": 1e-8, "decay": 0.5},
-    {"name": "SignDescent", "size": 0.05, "momentum": 0.9},
-    {"name": "CoordinateDescent", "size": 0.1, "momentum": 0.5, "decay": 0.2},
-    {"name": "SteepestDescent", "size": 0.1, "p": 3.0, "momentum": 0.95},
-    {"name": "SteepestDescent", "size": 0.2, "p": 1.5, "momentum": 0.8, "decay": 0.4},
+    {"name": "normalized-gd", "size": 0.1},
+    {"name": "gradient-descent", "size": 0.5},
+    {"name": "sign-descent", "size": 0.05},
+    {"name": "adam", "size": 0.05, "betas": [0.9, 0.999], "eps": 0.0},
+    {"name": "coordinate-descent", "size": 0.1},
+    {"name": "steepest-descent", "size": 0.1, "p": 3.0},
+    {"name": "normalized-gd", "size": 1.0},
+    {"name": "steepest-descent", "size": 0.3, "p": 1.5, "decay": 0.3},
+    {"name": "adam", "size": 0.1, "betas": [0.8, 0.95], "eps": 1e-8, "decay": 0.5},
+    {"name": "sign-descent", "size": 0.05, "momentum": 0.9},
+    {"name": "coordinate-descent", "size": 0.1, "momentum": 0.5, "decay": 0.2},
+    {"name": "steepest-descent", "size": 0.1, "p": 3.0, "momentum": 0.95},
+    {"name": "steepest-descent", "size": 0.2, "p": 1.5, "momentum": 0.8, "decay": 0.4},
 )
 
 
@@ -87,7 +89,7 @@ def preset_cases() -> Iterator[Case]:
             optimizer, n_steps = optimizer_json(problem.optimizer), problem.n_steps
             saved = (*(step for step in (*SAVED, 1000) if step < n_steps), n_steps)
             for start in entry.starts:
-                loss = type(problem.loss).__name__
+                loss = kebab(type(problem.loss).__name__)
                 yield Case(f"{entry.name} from {start}", problem.data, problem.head, start, optimizer, loss, saved)
 
 

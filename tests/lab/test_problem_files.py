@@ -10,13 +10,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import marginlens as ml
-from lab_kernels import ask_of, needs_node
+from lab_kernels import ask_of, needs_node, run_in_page
+from marginlens.cli.app import app
 from marginlens.data.random_tokens import scored_tokens
 from marginlens.errors import InputError
+from marginlens.lab.assemble import page_words
 from marginlens.lab.presets import state_of
-from marginlens.lab.problem_files import LabProblem, read_problem, write_problem
+from marginlens.lab.problem_files import OPTIMIZER_SETTINGS, LabProblem, read_problem, write_problem
+from marginlens.names import LOSSES, kebab
 from marginlens.optimizers import Blockwise
 from marginlens.optimizers.schedules import PowerDecay
 from random_problems import ragged_problem
@@ -59,6 +63,105 @@ def test_files_give_back_what_was_written(tmp_path: Path) -> None:
     assert ml.data.load(tmp_path / "p.json") == problem.data
 
 
+def test_the_same_reader_and_writer_serve_datasets_and_runs(tmp_path: Path) -> None:
+    data, head = ml.data.figure_8()
+    ml.data.write_problem(tmp_path / "data.json", data, head)
+    write_problem(tmp_path / "run.json", data, head)
+    entries, with_run = (json.loads((tmp_path / name).read_text()) for name in ("data.json", "run.json"))
+    assert entries.items() <= with_run.items()
+    assert with_run.keys() - entries.keys() == {"start", "optimizer", "loss", "steps"}
+    assert read_problem(tmp_path / "data.json") == read_problem(tmp_path / "run.json")
+
+
+NAMES_OF_VERSION_1 = {
+    "GradientDescent": {"size": 0.5},
+    "NormalizedGD": {"size": 0.5},
+    "SignDescent": {"size": 0.5, "decay": 0.5, "momentum": 0.3},
+    "CoordinateDescent": {"size": 0.5},
+    "SteepestDescent": {"size": 0.5, "p": 1.75},
+    "Adam": {"size": 0.5, "betas": [0.5, 0.9], "eps": 0.0},
+}
+
+
+def files_of_version_1() -> list[dict[str, Any]]:
+    """Problems as the first version of the format wrote them, with the names of classes."""
+    losses = ("Logistic", "Exponential", "CorrelationLoss")
+    return [
+        {**GOOD, "format": "marginlens-problem", "version": 1, "optimizer": {"name": name, **settings}, "loss": loss}
+        for name, settings in NAMES_OF_VERSION_1.items()
+        for loss in losses
+    ]
+
+
+def test_files_of_version_1_are_read_and_written_as_version_2() -> None:
+    for before in files_of_version_1():
+        problem = LabProblem.from_dict(before)
+        assert problem.optimizer is not None
+        assert [type(problem.optimizer).__name__, type(problem.loss).__name__] == [
+            before["optimizer"]["name"],
+            before["loss"],
+        ]
+        after = problem.to_dict()
+        assert after["version"] == 2
+        assert after["optimizer"]["name"] == kebab(before["optimizer"]["name"])
+        assert after["optimizer"].items() >= {k: v for k, v in before["optimizer"].items() if k != "name"}.items()
+        assert LabProblem.from_dict(after) == problem
+
+
+SAVED_BY_THE_PAGE = """
+import { completeState } from "./state.js";
+import { problemFile, stateOfFile } from "./sharing/problem_transfer.js";
+const current = completeState({ problem: { keys: [[[0, 1]]], scores: [[1]] } });
+answer(given.map((text) => problemFile(stateOfFile(text, current))));
+"""
+
+
+@needs_node
+def test_the_page_opens_files_of_version_1_as_those_of_version_2() -> None:
+    files = files_of_version_1()
+    for before, saved in zip(files, run_in_page(SAVED_BY_THE_PAGE, [json.dumps(file) for file in files]), strict=True):
+        after = json.loads(saved)
+        assert after["version"] == 2
+        assert LabProblem.from_dict(after) == LabProblem.from_dict(before)
+
+
+@needs_node
+def test_problems_pass_through_the_page_and_the_command_line_bit_for_bit(tmp_path: Path) -> None:
+    """Written by Python, opened and saved by the page, read by Python, and trained by the command line from either file."""
+    rng = np.random.default_rng(5)
+    data, head = ragged_problem(rng, 2, 4, 2, d_key=2)
+    by_W = ml.TokenDataset([[[0.5, -1.0], [0.25, 2.0]]], [-1], W=[[1.5, 0.25], [-0.5, 3.0]])
+    runs = [
+        LabProblem(data, head, start=rng.standard_normal(2), optimizer=rule, n_steps=7, loss=ml.CorrelationLoss())
+        for rule in OPTIMIZERS
+    ]
+    runs += [LabProblem(by_W, rng.standard_normal(2), n_steps=5)]
+    runs += [
+        LabProblem(*scored_tokens(rng.standard_normal((2, 3, 2)), rng.standard_normal((2, 3)), [1, -1]), n_steps=5)
+    ]
+    for k, problem in enumerate(runs):
+        write_problem(tmp_path / f"{k}.json", problem)
+    texts = [(tmp_path / f"{k}.json").read_text() for k in range(len(runs))]
+    for k, (problem, saved) in enumerate(zip(runs, run_in_page(SAVED_BY_THE_PAGE, texts), strict=True)):
+        (tmp_path / f"{k}-saved.json").write_text(saved)
+        again = read_problem(tmp_path / f"{k}-saved.json")
+        assert again.data == problem.data
+        assert np.array_equal(again.head, problem.head)
+        assert np.array_equal(again.start, problem.start)
+        settings = (again.optimizer, again.loss, again.n_steps)
+        assert settings == (problem.optimizer, problem.loss, problem.n_steps)
+        ends = []
+        for place in (f"{k}.json", f"{k}-saved.json"):
+            done = CliRunner().invoke(app, ["train", str(tmp_path / place), "--json"])
+            assert done.exit_code == 0, done.output
+            ends.append({**json.loads(done.stdout), "file": ""})
+            if problem.data.W is not None:  # the page has written keys, and bounds from keys alone are other bounds
+                del ends[-1]["problems"][0]["prediction"]
+        assert ends[0] == ends[1]
+        run = ml.descend(problem.risk, optimizer=problem.optimizer, n_steps=problem.n_steps, start=problem.start)
+        assert ends[0]["problems"][0]["norm"] == run.norm
+
+
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=6, max_size=6))
 @settings(max_examples=50, deadline=None)
 def test_every_number_keeps_all_its_digits(values: list[float]) -> None:
@@ -91,7 +194,7 @@ FAULTS: dict[str, tuple[Any, str, str]] = {  # what the page says, and the entry
     "a number": (3, "A problem must be a JSON object", "problem"),
     "a list": ([], "A problem must be a JSON object", "problem"),
     "another format": ({**GOOD, "format": "png"}, "format must be", "format"),
-    "another version": ({**GOOD, "version": 2}, "reads version 1", "version"),
+    "a later version": ({**GOOD, "version": 3}, "up to version 2", "version"),
     "no tokens": ({"labels": [1]}, "must be a list of inputs", "tokens"),
     "scores alone": ({"scores": [[1]]}, "must be a list of inputs", "keys"),
     "too many inputs": ({**GOOD, "tokens": [[[1, 0]]] * 9}, "at most 8 inputs; got 9", ""),
@@ -112,15 +215,15 @@ FAULTS: dict[str, tuple[Any, str, str]] = {  # what the page says, and the entry
     "scores of another length": ({"keys": GOOD["tokens"], "scores": [[1], [3]]}, "must have 2 scores", "scores[0]"),
     "keys that do not match": ({**GOOD, "keys": [[[1, 0]], [[2, 0]]]}, "one key for each token", "keys"),
     "keys without scores": ({"keys": GOOD["tokens"], "head": [1, 1]}, "need scores", ""),
-    "an unknown optimizer": ({**GOOD, "optimizer": {"name": "SGD"}}, "named one of GradientDescent", "optimizer"),
-    "an unknown setting": ({**GOOD, "optimizer": {"name": "Adam", "rho": 1}}, "Adam has no setting", "optimizer.rho"),
-    "a step of zero": ({**GOOD, "optimizer": {"name": "NormalizedGD", "size": 0}}, "step size", "optimizer.size"),
-    "a momentum of one": ({**GOOD, "optimizer": {"name": "SignDescent", "momentum": 1}}, "", "optimizer.momentum"),
-    "betas of one": ({**GOOD, "optimizer": {"name": "Adam", "betas": [0.9, 1]}}, "below 1", "optimizer.betas"),
-    "p of one": ({**GOOD, "optimizer": {"name": "SteepestDescent", "p": 1}}, "must be above 1", "optimizer.p"),
-    "an unknown loss": ({**GOOD, "loss": "hinge"}, "one of Logistic", "loss"),
+    "an unknown optimizer": ({**GOOD, "optimizer": {"name": "SGD"}}, "named one of gradient-descent", "optimizer"),
+    "an unknown setting": ({**GOOD, "optimizer": {"name": "adam", "rho": 1}}, "adam has no setting", "optimizer.rho"),
+    "a step of zero": ({**GOOD, "optimizer": {"name": "normalized-gd", "size": 0}}, "step size", "optimizer.size"),
+    "a momentum of one": ({**GOOD, "optimizer": {"name": "sign-descent", "momentum": 1}}, "", "optimizer.momentum"),
+    "betas of one": ({**GOOD, "optimizer": {"name": "adam", "betas": [0.9, 1]}}, "below 1", "optimizer.betas"),
+    "p of one": ({**GOOD, "optimizer": {"name": "steepest-descent", "p": 1}}, "must be above 1", "optimizer.p"),
+    "an unknown loss": ({**GOOD, "loss": "hinge"}, "one of logistic", "loss"),
     "half a step": ({**GOOD, "steps": 0.5}, "whole number", "steps"),
-    "joint training by Adam": ({**GOOD, "train": "both", "optimizer": {"name": "Adam"}}, "together by", "optimizer"),
+    "joint training by Adam": ({**GOOD, "train": "both", "optimizer": {"name": "adam"}}, "together by", "optimizer"),
     "joint training of scores": (
         {"keys": GOOD["tokens"], "scores": [[1, 2], [3]], "train": "both"},
         "cannot",
@@ -192,3 +295,11 @@ def test_words_must_be_one_text_for_each_token(words: object) -> None:
     data = ml.TokenDataset([np.eye(2), np.ones((1, 2))], [1.0, -1.0])
     with refused("words"):
         LabProblem(data, [1.0, 0.0], words=words)
+
+
+def test_the_page_says_what_python_calls_optimizers_and_losses() -> None:
+    words = page_words()
+    for table in (words["optimizers"], words["losses"]):
+        assert list(table) == [kebab(entry["python"]) for entry in table.values()]
+    assert set(words["optimizers"]) == set(OPTIMIZER_SETTINGS)
+    assert set(words["losses"]) == set(LOSSES.names)

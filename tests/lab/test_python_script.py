@@ -170,7 +170,7 @@ def test_paths_end_where_the_page_has_them() -> None:
         assert f"selects {run.selected.tolist()}" in outcomes()[name].printed
 
 
-@pytest.mark.parametrize("optimizer", ["GradientDescent", "SteepestDescent", "Adam"])
+@pytest.mark.parametrize("optimizer", ["gradient-descent", "steepest-descent", "adam"])
 @pytest.mark.parametrize("map_name", ["window", "disc"])
 def test_basins_are_those_of_the_page(map_name: str, optimizer: str) -> None:
     data, head = ml.data.figure_1b()

@@ -18,7 +18,7 @@ pytestmark = needs_node
 KEYS = [[[-0.1, 1.0], [1.0, 0.0], [0.0, 0.0]], [[0.3, 0.1 + 0.2], [7.0, -2.5]]]
 PROBLEMS: dict[str, dict[str, Any]] = {
     "scores": {"keys": KEYS, "scores": [[1, 0.9, 0], [0.25, -1]], "labels": [1, -1], "steps": 70},
-    "head": {"tokens": KEYS, "head": [0.5, -1e-7], "optimizer": {"name": "Adam", "size": 0.2}, "loss": "Exponential"},
+    "head": {"tokens": KEYS, "head": [0.5, -1e-7], "optimizer": {"name": "adam", "size": 0.2}, "loss": "exponential"},
     "keys apart": {"tokens": KEYS, "keys": [[[1, 2], [3, 4], [5, 6]], [[0, 1], [1, 0]]], "head": [1, 1]},
     "joint": {"tokens": KEYS, "train": "both", "start_head": [0.1, 0.2]},
 }

@@ -21,7 +21,7 @@ from marginlens.theory.outcome import Outcome, outcomes
 pytestmark = needs_node
 
 FOUND = "Found in double precision, not verified: by X Thm 1"
-LOSSES = ("Logistic", "Exponential", "CorrelationLoss")
+LOSSES = ("logistic", "exponential", "correlation-loss")
 KEYS = [[[2.0, 0.0], [0.0, 1.0], [0.0, -1.0]], [[0.0, 3.0], [1.0, 1.0]]]
 
 
@@ -30,7 +30,7 @@ def random_problems(count: int) -> list[dict[str, Any]]:
     problems = []
     for k in range(count):
         shape = (int(rng.integers(1, 4)), int(rng.integers(2, 6)))
-        name, size = ("NormalizedGD", "NormalizedGD", "GradientDescent")[k % 3], (0.1, 1.0)[k % 2]
+        name, size = ("normalized-gd", "normalized-gd", "gradient-descent")[k % 3], (0.1, 1.0)[k % 2]
         problem = scored(rng.normal(size=(*shape, 2)).round(3).tolist(), rng.random(shape).round(3).tolist())
         run = {"optimizer": {"name": name, "size": size}, "loss": LOSSES[k % 5 % 3]}
         problems.append({**problem, **run, "start": rng.normal(size=2).round(3).tolist()})
@@ -80,7 +80,7 @@ def test_the_page_finds_what_python_finds_and_names_the_same_tokens() -> None:
 
 
 def test_the_three_lines_are_those_of_python_but_for_names_and_digits() -> None:
-    problem = scored(KEYS, [[1, 0, 0.5], [0, 1]], optimizer={"name": "NormalizedGD", "size": 0.1}, start=[0.5, -1.0])
+    problem = scored(KEYS, [[1, 0, 0.5], [0, 1]], optimizer={"name": "normalized-gd", "size": 0.1}, start=[0.5, -1.0])
     (answer,) = ask_of("verdict", problem)
     expected = outcome_of(problem)
     assert expected.proved
@@ -99,7 +99,7 @@ def undecided_problems(count: int) -> list[dict[str, Any]]:
     rng = np.random.default_rng(29)
     problems = []
     for k in range(count):
-        run = {"optimizer": {"name": ("NormalizedGD", "GradientDescent")[k % 2], "size": (0.4, 1.5)[k // 2 % 2]}}
+        run = {"optimizer": {"name": ("normalized-gd", "gradient-descent")[k % 2], "size": (0.4, 1.5)[k // 2 % 2]}}
         keys, scores = rng.normal(size=(2, 3, 2)).round(2), rng.uniform(0.5, 1.5, size=(2, 3)).round(2)
         apart = 1.0 + 10.0 ** -rng.uniform(12.4, 14.5)
         tied, level = scores.copy(), scores.copy()
@@ -142,14 +142,14 @@ def test_a_start_far_out_in_a_cone_is_decided(figure: str) -> None:
     data, head = getattr(ml.data, figure)()
     limits = ml.theory.locally_optimal_directions(data, head)
     start = (1e9 * np.asarray(limits.directions[-1])).tolist()
-    problem = as_json(data, head, start=start, optimizer={"name": "GradientDescent", "size": 1e-3})
+    problem = as_json(data, head, start=start, optimizer={"name": "gradient-descent", "size": 1e-3})
     (answer,) = ask_of("verdict", problem)
     assert answer["kind"] == "found"
     assert answer["proved"].startswith(("By A Thm 3: all of its conditions hold at the start", FOUND))
     assert answer["selected"] == limits.selections[-1].tolist()
 
 
-@pytest.mark.parametrize("name", ["SignDescent", "CoordinateDescent", "SteepestDescent", "Adam"])
+@pytest.mark.parametrize("name", ["sign-descent", "coordinate-descent", "steepest-descent", "adam"])
 def test_optimizers_that_no_theorem_covers_are_computed_and_not_called_proved(name: str) -> None:
     shown = [entry for entry in presets() if type(entry.problem.optimizer).__name__ == name]
     problems = [entry.problem.to_dict() for entry in shown]
@@ -167,8 +167,8 @@ def test_optimizers_that_no_theorem_covers_are_computed_and_not_called_proved(na
 
 
 def test_a_run_that_was_played_further_and_ends_elsewhere_changes_the_verdict() -> None:
-    computed = scored(KEYS[:1], [[1, 0, 0.5]], optimizer={"name": "SignDescent", "size": 0.1})
-    found = {**computed, "optimizer": {"name": "NormalizedGD", "size": 0.1}}
+    computed = scored(KEYS[:1], [[1, 0, 0.5]], optimizer={"name": "sign-descent", "size": 0.1})
+    found = {**computed, "optimizer": {"name": "normalized-gd", "size": 0.1}}
     played = {"steps": 20_000, "selected": [2], "norm": 99.0}
     (before,), (after, same) = ask_of("verdict", computed), ask_of("verdict", computed, found, played=played)
     assert before["endsAt"].startswith("Token 1")
@@ -220,7 +220,7 @@ def test_what_the_scenes_say_to_do_makes_another_token_win() -> None:
     changes = [
         (start, {"start": [1.5, -0.5]}),
         (score, {"head": [-1.0, 0.5]}),
-        (optimizer, {"optimizer": {"name": "NormalizedGD", "size": 0.05}}),
+        (optimizer, {"optimizer": {"name": "normalized-gd", "size": 0.05}}),
     ]
     for problem, change in changes:
         before, after = ask_of("verdict", problem, problem | change)

@@ -1,4 +1,23 @@
-"""Datasets as files: .npz without pickles, or JSON, read with a sentence for whatever is wrong with them."""
+"""Problems and datasets as files: one JSON format, and .npz without pickles for arrays.
+
+A JSON file holds one problem, of token selection or of next tokens::
+
+    {"format": "marginlens-problem", "version": 2,
+     "tokens": [[[…], …], …],        inputs of vectors; left out if keys and scores are given
+     "keys": [[[…], …], …],          one for each token, or "W" with keys W x; left out if keys are tokens
+     "labels": [1, -1, …],           1 for each input unless given
+     "head": […],                    or "scores" [[…], …] of all tokens
+     "train": "attention",           or "both", if the head is trained too
+     "start": […], "start_head": […], "optimizer": {…}, "loss": "logistic", "steps": 1000, "words": [[…], …]}
+
+    {"format": "marginlens-problem", "version": 2,
+     "sequences": [[…], …], "labels": […],   ids, or names of tokens
+     "vocabulary": […],                      names in the order of their ids
+     "E": [[…], …], "C": [[…], …]}           embeddings and head, if they are not one-hot
+
+`marginlens.lab.problem_files` reads the run in the first of them: start, optimizer, loss, steps, words. The lab's page reads and writes
+the same. Version 1 had the names of classes for optimizers and losses, JSON files without a format had X, y and v: both are still read.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +36,7 @@ from pathlib import Path
 from typing import IO, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.plain_text import STDIN
@@ -24,18 +44,28 @@ from marginlens.data.sequences import FlatSequences, SequenceDataset, as_sequenc
 from marginlens.data.text_windows import MAX_ONE_HOT, embeddings
 from marginlens.data.tokens import TokenDataset, as_dataset, sign_labels
 from marginlens.data.vocabulary import Listed, NamedSequences, Vocabulary
-from marginlens.errors import InputError, array_of_any, calling, real_array, reject
-from marginlens.runtime.files import DATA_FORMAT, as_path, check_place, unusable, write_result, write_whole
-from marginlens.typing import FloatArray, IntArray
+from marginlens.errors import InputError, array_of_any, calling, index_array, real_array, reject
+from marginlens.runtime.files import (
+    DATA_FORMAT,
+    as_path,
+    check_place,
+    json_by_line,
+    unusable,
+    write_result,
+    write_whole,
+)
+from marginlens.typing import FloatArray
 
-_PROBLEM = "a .npz or JSON file that holds X, y, v and optionally K or W"
+PROBLEM_FORMAT = "marginlens-problem"  # the entry "format" of every JSON file
+PROBLEM_VERSION = 2
+ATTENTION, BOTH = "attention", "both"  # what is trained, the entry "train"
+_FORMAT = {"format": PROBLEM_FORMAT, "version": PROBLEM_VERSION}
+_DEPTHS = {"tokens": 3, "keys": 3, "labels": 1, "W": 2}  # how many indices a number of these entries has
+_PROBLEM = "a JSON file of a problem, or a .npz file with X, y, v and optionally K or W"
 _SEQUENCES = "a JSON or .npz file that holds sequences, labels and optionally vocabulary, E and C"
 _LABELLED = "a .npz file with tokens, offsets and y, and optionally names"
 _KNOWN = {"X", "y", "v", "K", "W", "lengths", "sequences", "labels", "vocabulary", "E", "C"}
 _KNOWN |= {"tokens", "offsets", "names", "split", "format"}
-PROBLEM_FORMAT = "marginlens-problem"  # the entry "format" of every such file
-PROBLEM_VERSION = 1
-ATTENTION, BOTH = "attention", "both"  # what is trained, the entry "train"
 _MAX_NAMES, _MAX_LETTERS = 12, 40  # of a file's entries, that a sentence names
 _STREAMS = ("/dev/stdin", "/dev/fd/")  # devices that end
 _ZIP, _NPY = b"PK", b"\x93NUMPY"
@@ -70,19 +100,27 @@ def save(path: PathLike, data: TokenDataset | FlatSequences) -> None:
 def load(path: PathLike) -> TokenDataset | SequenceDataset | LabelledSequences:
     """The dataset in a file that `save`, `write_problem`, `write_sequences` or `write_labelled` wrote, or in one of their form."""
     expected = "a file that data.save or one of marginlens.data's writers wrote"
-    entries = _entries(path, expected, float)
-    if is_problem(entries):
-        return problem_tokens(entries).data
+    entries = read_entries(path, expected)
     if "sequences" in entries:
         return read_sequences(path, unrealizable="keep").data
-    if "tokens" in entries:
+    if "offsets" in entries:
         return read_labelled(path)[0]
+    if is_problem(entries):
+        return problem_tokens(entries).data
     if "X" in entries and "y" in entries:
         return _token_dataset(path, entries)
     raise reject("path", expected, f"{str(path)!r}, which holds {_listed_names(entries)}")
 
 
-# ---- tokens and a head
+# ---- token selection
+
+
+class ProblemTokens(NamedTuple):
+    """One problem, its head v (d_model,) where it has one, and whether the head is trained too."""
+
+    data: TokenDataset
+    head: FloatArray | None
+    trains_head: bool
 
 
 @_refusing_entries
@@ -92,14 +130,14 @@ def read_problem(path: PathLike) -> tuple[TokenDataset, FloatArray]:
     .. math:: (Y_i, X_i, K_i)_{i=1}^n, \quad v \in \mathbb R^d
 
     Args:
-        path: a NumPy `.npz` or a JSON object with X, y and v, and optionally K or W, in the shapes that `TokenDataset` takes.
-            JSON holds nested lists, inputs of different lengths as they are. A `.npz` pads them and counts the real tokens
-            in `lengths` (n_inputs,) or (batch, n_inputs). Pickled objects are never loaded. A problem that the lab saved is read too;
-            `marginlens.lab.read_problem` gives its start, optimizer and loss as well.
+        path: a JSON file, which `write_problem`, the lab or a person wrote, or a NumPy `.npz` with X, y and v, and optionally K or W, in
+            the shapes that `TokenDataset` takes. A `.npz` pads inputs of different lengths and counts the real tokens in `lengths`
+            (n_inputs,) or (batch, n_inputs). Pickled objects are never loaded. `marginlens.lab.read_problem` gives start, optimizer and
+            loss as well.
     Returns:
-        The dataset and v, of shape (d_model,) or (batch, d_model). `write_problem` writes such a file.
+        The dataset and v, of shape (d_model,) or (batch, d_model).
     """
-    entries = _entries(path, _PROBLEM, float)
+    entries = read_entries(path)
     if is_problem(entries):
         problem = problem_tokens(entries)
         if problem.head is None:
@@ -111,77 +149,176 @@ def read_problem(path: PathLike) -> tuple[TokenDataset, FloatArray]:
     return data, np.asarray(entries["v"], dtype=np.float64)
 
 
-@_refusing_entries
-def read_entries(path: PathLike) -> dict[str, Any]:
-    """What a .npz or JSON file of a problem holds, by name."""
-    return _entries(path, _PROBLEM, float)
-
-
 def write_problem(path: PathLike, data: TokenDataset, head: Any) -> None:
     """Write a dataset and a head so that `read_problem` gives them back; an existing file stays whole until the new one is.
 
     Args:
-        path: a name that ends in `.npz` or `.json`.
-        data: one problem or a batch. head: v (d_model,) or (batch, d_model).
+        path: a name that ends in `.json`, or in `.npz`, which holds batches too.
+        data: one problem, or a batch. head: v (d_model,), or (batch, d_model).
     """
     as_dataset(data).head(head)
     place = as_path(path, "path", "the path of a file")
     check_place(place, "path", (".npz", ".json"))
-    arrays = {**data.arrays(), "v": np.asarray(head, dtype=np.float64)}
     if place.suffix.lower() == ".npz":
-        write_result(path, DATA_FORMAT, arrays)
-        return
-    arrays.pop("lengths", None)
-    listed = {name: _nested(data, array) if name in "XK" else array.tolist() for name, array in arrays.items()}
-    write_whole(place, json.dumps(listed, allow_nan=False).encode(), "path")
+        write_result(path, DATA_FORMAT, {**data.arrays(), "v": np.asarray(head, dtype=np.float64)})
+    else:
+        write_whole(place, json_by_line(tokens_json(data, head)), "path")
+
+
+def is_problem(entries: Any) -> bool:
+    """Whether the entries of a file are those of a problem of token selection in the JSON format."""
+    names = set(entries) if isinstance(entries, Mapping) else set()
+    return bool(names & {"format", "tokens", "keys"}) and not names & {"sequences", "offsets"}
+
+
+def problem_tokens(entries: Mapping[str, Any]) -> ProblemTokens:
+    """The dataset and the head of a problem of token selection, from its entries; those that are null count as left out."""
+    entry = {name: value for name, value in entries.items() if value is not None}
+    _check_format(entry)
+    train, by_scores = entry.get("train", ATTENTION), "scores" in entry
+    if train not in (ATTENTION, BOTH):
+        raise refuse("train", f"{ATTENTION!r} or {BOTH!r}", train)
+    if by_scores and ("head" in entry or train == BOTH):
+        given = "a head is given" if "head" in entry else "the head is trained too"
+        raise refuse("scores", f"left out if {given}", entry["scores"])
+    first = "keys" if by_scores else "tokens"
+    if first not in entry:
+        raise reject(first, "a list of inputs, each a list of vectors", "none")
+    if "head" not in entry and not by_scores and train == ATTENTION:
+        raise reject("head", "given, or scores, if attention alone is trained", "neither")
+    tokens, keys, labels, W = (_lists(entry, name, depth) for name, depth in _DEPTHS.items())
+    with calling(X=first, K="keys", y="labels"):
+        if by_scores:
+            return ProblemTokens(*_of_scores(keys, labels, entry["scores"]), False)
+        data = TokenDataset(tokens, [1.0] * len(tokens) if labels is None else labels, keys, W)
+        head = None if "head" not in entry else np.array(data.head(vector(entry["head"], "head", data.d_model)))
+    return ProblemTokens(data, head, train == BOTH)
+
+
+def _of_scores(keys: Any, labels: Any, scores: Any) -> tuple[TokenDataset, FloatArray]:
+    """The dataset whose tokens are keys with Y_i γ_it as a last coordinate, and the head that reads it off."""
+    if not isinstance(scores, list) or len(scores) != len(keys):
+        raise refuse("scores", f"a list of scores for each of {len(keys)} inputs", scores)
+    data = TokenDataset(keys, [1.0] * len(keys) if labels is None else labels)
+    last = [
+        y * vector(row, f"scores[{i}]", len(keys[i])) for i, (y, row) in enumerate(zip(data.y, scores, strict=True))
+    ]
+    X = [np.column_stack([given, row]) for given, row in zip(keys, last, strict=True)]
+    return TokenDataset(X, data.y, K=keys), np.eye(data.d_model + 1)[-1]
+
+
+def tokens_json(data: TokenDataset, head: Any, trains_head: bool = False) -> dict[str, Any]:
+    """The entries of a problem, which `problem_tokens` reads back exactly: numbers are written with all their digits.
+
+    A head that reads scores off a last coordinate which the keys leave out, as `scored_tokens` makes it, is written as scores.
+    """
+    v = checked_head(data, head, trains_head)
+    lengths = data.lengths.tolist()
+    keys = _nested(data.K, lengths)
+    entries: dict[str, Any] = {**_FORMAT, "labels": data.y.astype(int).tolist()}
+    if v is not None and not trains_head and _holds_scores(data, v):
+        scores = data.y[:, None] * data.X[..., -1]
+        entries |= {"keys": keys, "scores": [scores[i, :n].tolist() for i, n in enumerate(lengths)]}
+    else:
+        entries["tokens"] = _nested(data.X, lengths)
+        if data.W is None:
+            entries["keys"] = keys
+        elif not np.array_equal(data.W, np.eye(data.d_model)):
+            entries["W"] = data.W.tolist()
+        entries |= {} if v is None else {"head": v.tolist()}
+    return {**entries, "train": BOTH if trains_head else ATTENTION}
+
+
+def checked_head(data: TokenDataset, head: Any, trains_head: bool) -> FloatArray | None:
+    """The head (d_model,) of one problem, not a batch; None is refused unless the head is trained too."""
+    if as_dataset(data).is_batch:
+        raise reject("data", "one problem", f"a batch of {len(data)}", "Take one with data[j], or write a .npz file.")
+    if head is None and not trains_head:
+        raise reject("head", "given if attention alone is trained", "none")
+    return None if head is None else np.array(data.head(head))
+
+
+def refuse(key: str, expected: str, got: Any) -> InputError:
+    """The error for an entry of a problem: which one, what it must be, and the beginning of what it is."""
+    shown = repr(got)
+    return reject(key, expected, shown if len(shown) <= 40 else f"{shown[:37]}…")
+
+
+def number(value: Any, key: str, expected: str = "a finite number") -> float:
+    """A finite number of a problem; true, false and texts are none."""
+    try:
+        if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
+            raise refuse(key, expected, value)
+        return float(value)
+    except OverflowError:
+        raise refuse(key, expected, value) from None
+
+
+def vector(value: Any, key: str, width: int | None) -> FloatArray:
+    """A vector of a problem, of any width where it is None."""
+    if not isinstance(value, list) or not value or (width is not None and len(value) != width):
+        raise refuse(key, f"a list of {'' if width is None else f'{width} '}numbers", value)
+    return np.array([number(entry, f"{key}[{k}]") for k, entry in enumerate(value)])
+
+
+def _lists(entry: Mapping[str, Any], name: str, depth: int) -> Any:
+    """Vectors of one width in lists nested so deep that numbers have `depth` indices; None if the problem has no such entry."""
+    width: int | None = None
+
+    def checked(value: Any, key: str, depth: int) -> Any:
+        nonlocal width
+        if depth == 1:
+            width = len(row := vector(value, key, width))
+            return row
+        if not isinstance(value, list) or not value:
+            raise refuse(key, "a list that is not empty", value)
+        inner = [checked(entry, f"{key}[{k}]", depth - 1) for k, entry in enumerate(value)]
+        return np.array(inner) if depth == 2 else inner
+
+    return None if name not in entry else checked(entry[name], name, depth)
+
+
+def _check_format(entries: Mapping[str, Any]) -> None:
+    """Refuse entries of another format, or of a later version."""
+    if entries.get("format", PROBLEM_FORMAT) != PROBLEM_FORMAT:
+        raise refuse("format", repr(PROBLEM_FORMAT), entries["format"])
+    if entries.get("version", PROBLEM_VERSION) not in range(1, PROBLEM_VERSION + 1):
+        raise refuse(
+            "version", f"at most {PROBLEM_VERSION}, which this version of marginlens reads", entries["version"]
+        )
+
+
+def _holds_scores(data: TokenDataset, v: FloatArray) -> bool:
+    """Whether tokens are their keys with a last coordinate, which is all that the head reads."""
+    same_width = data.d_model == data.d_key + 1 and np.array_equal(v, np.eye(data.d_model)[-1])
+    return same_width and np.array_equal(data.X[..., :-1], data.K)
+
+
+def _nested(padded: FloatArray, lengths: list[int]) -> list[Any]:
+    """Vectors of inputs (n_inputs, n_tokens, width) as lists, without what lies beyond the lengths."""
+    return [padded[i, :n].tolist() for i, n in enumerate(lengths)]
 
 
 def _token_dataset(path: PathLike, entries: Mapping[str, Any]) -> TokenDataset:
-    misspelt = [name for name in entries if name not in ("K", "W", "lengths") and name.lower() in ("k", "w", "lengths")]
-    if misspelt:
-        raise reject("path", f"{_PROBLEM}, in this spelling", f"{str(path)!r} with {misspelt[0]!r}")
-    for name in ("X", "y", "v", "K", "W", "lengths"):
-        dtype = getattr(entries.get(name), "dtype", None)
-        if dtype is not None and dtype.kind not in "biuf":
-            raise reject(name, "an array of real numbers", f"dtype {dtype}")
-    X, K, lengths = entries["X"], entries.get("K"), entries.get("lengths")
-    if lengths is not None:
-        counts = _lengths(lengths, X)
-        X, K = _without_padding(X, counts, "X"), None if K is None else _without_padding(K, counts, "K")
-    return TokenDataset(X, entries["y"], K=K, W=entries.get("W"))
+    """The dataset of the arrays X, y, K, W and lengths."""
+    if "w" in entries or "k" in entries:
+        raise reject("path", f"{_PROBLEM}, in this spelling", f"{str(path)!r} with {'w' if 'w' in entries else 'k'!r}")
+    tokens = {name: entries[name] for name in ("X", "K") if name in entries}
+    if "lengths" in entries:
+        tokens = {name: _unpadded(array, entries["lengths"], name) for name, array in tokens.items()}
+    return TokenDataset(**tokens, y=entries["y"], W=entries.get("W"))
 
 
-def _lengths(value: Any, padded: Any) -> IntArray:
-    """How many tokens each input has, checked against padded tokens (…, n_tokens, d_model) or ids (n_samples, n_tokens)."""
-    shape = np.shape(padded) if isinstance(padded, np.ndarray) else ()
-    if len(shape) < 2:
-        raise reject("lengths", "left out unless the inputs are an array that pads them to the same length", "both")
-    axes = shape[:-2] if len(shape) > 2 else shape[:1]
-    longest, counts = shape[len(axes)], np.asarray(value)
+def _unpadded(padded: Any, lengths: Any, argument: str) -> Any:
+    """Padded tokens (…, n_inputs, n_tokens, width), or ids (n_samples, n_tokens), as lists of inputs of their own lengths."""
+    array = array_of_any(padded, argument, "an array that pads inputs to the same length, since there are lengths")
+    axes = array.shape[:-2] if array.ndim > 2 else array.shape[:1]
+    longest = array.shape[len(axes)] if array.ndim > 1 else 0
     expected = f"whole numbers from 1 to {longest} of shape {axes}: how many tokens each input has"
-    if counts.shape != axes or counts.dtype.kind not in "biuf":
-        raise reject("lengths", expected, f"shape {counts.shape} with dtype {counts.dtype}")
-    wrong = (counts < 1) | (counts > longest) | (counts != np.floor(counts))
-    if wrong.any():
-        raise reject("lengths", expected, f"{float(counts[wrong].flat[0]):g}")
-    return counts.astype(np.int64)
-
-
-def _without_padding(padded: Any, lengths: IntArray, argument: str) -> Any:
-    """Padded tokens as lists of inputs, or of problems, of their own lengths."""
-    array = np.asarray(padded)
-    if array.ndim != lengths.ndim + 2 or array.shape[:-2] != lengths.shape or array.shape[-2] < lengths.max():
-        raise reject(argument, f"tokens for lengths of shape {lengths.shape}", f"shape {array.shape}")
-    if lengths.ndim == 2:
-        return [_without_padding(array[j], lengths[j], f"{argument}[{j}]") for j in range(len(array))]
-    return [array[i, : lengths[i]] for i in range(len(array))]
-
-
-def _nested(data: TokenDataset, padded: FloatArray) -> list[Any]:
-    """Tokens or keys as nested lists without their padding."""
-    if data.is_batch:
-        return [_nested(data[j], padded[j]) for j in range(len(data))]
-    return nested(padded, data.lengths.tolist())
+    counts = index_array(lengths, "lengths", expected, axes, below=longest + 1)
+    inputs = [array[place][:n] for place, n in np.ndenumerate(counts)]
+    n_inputs = axes[-1]
+    return inputs if len(axes) == 1 else [inputs[j : j + n_inputs] for j in range(0, len(inputs), n_inputs)]
 
 
 # ---- sequences and their next tokens
@@ -195,9 +332,9 @@ class SequenceProblem(NamedTuple):
 
 
 def holds_sequences(path: PathLike) -> bool:
-    """Whether a file is one of sequences, by its entry "sequences"; False where it cannot be read as JSON or .npz."""
+    """Whether a file is one of sequences, by its entry "sequences"; False if it cannot be read as JSON or .npz."""
     try:
-        return "sequences" in _entries(path, _SEQUENCES, int)
+        return "sequences" in read_entries(path)
     except InputError:
         return False
 
@@ -206,13 +343,14 @@ def read_sequences(path: PathLike, *, unrealizable: str = "refuse") -> NamedSequ
     """The sequences in a JSON or .npz file.
 
     Args:
-        path: a JSON object with "sequences", a list of lists, and "labels", a list as long. Both hold ids, or both names. Names
-            follow "vocabulary", the list of all of them, or the order of their letters where it is not given. "E" lists the
-            embeddings (n_vocabulary, d_model); they are one-hot where it is not given. A .npz holds the same as arrays: sequences
-            (n_samples, n_tokens) padded at their end, with "lengths" (n_samples,) where they differ.
+        path: a JSON file with "sequences", a list of lists, and "labels", a list as long. Both hold ids, or both names. Names follow
+            "vocabulary", the list of all of them, or the alphabet without it. "E" lists the embeddings (n_vocabulary, d_model), which are
+            one-hot without it. A .npz holds the same as arrays: sequences (n_samples, n_tokens) padded at their end, with "lengths"
+            (n_samples,) if they differ.
+
         unrealizable: what to do with sequences that lack their label, as `SequenceDataset` takes it.
     Returns:
-        The dataset and the names of its tokens, which are their ids where the file has none.
+        The dataset and the names of its tokens, which are their ids if the file has none.
     """
     return read_sequence_problem(path, unrealizable=unrealizable).named
 
@@ -220,15 +358,13 @@ def read_sequences(path: PathLike, *, unrealizable: str = "refuse") -> NamedSequ
 @_refusing_entries
 def read_sequence_problem(path: PathLike, *, unrealizable: str = "refuse") -> SequenceProblem:
     """The sequences of a file as `read_sequences` reads them, with the head that it may give as "C", (n_vocabulary, d_model)."""
-    entries = _entries(path, _SEQUENCES, int)
+    entries = read_entries(path, _SEQUENCES)
     _require(path, entries, ("sequences", "labels"), _SEQUENCES)
-    sequences, labels = entries["sequences"], entries["labels"]
+    _check_format(entries)
+    sequences, labels, E = entries["sequences"], entries["labels"], entries.get("E")
     if isinstance(sequences, np.ndarray):
-        if sequences.ndim != 2:
-            raise reject("sequences", "an array (n_samples, n_tokens)", f"shape {sequences.shape}")
-        counts = np.full(len(sequences), sequences.shape[1])
-        counts = counts if "lengths" not in entries else _lengths(entries["lengths"], sequences)
-        sequences = [ids[:n] for ids, n in zip(sequences.tolist(), counts.tolist(), strict=True)]
+        lengths = entries.get("lengths", np.full(len(sequences), np.shape(sequences)[-1]))
+        sequences = [ids.tolist() for ids in _unpadded(sequences, lengths, "sequences")]
     labels = labels.tolist() if isinstance(labels, np.ndarray) else labels
     if not isinstance(sequences, list) or not all(isinstance(ids, list) for ids in sequences):
         raise reject("sequences", "a list of lists of tokens", f"{sequences!r}"[:60])
@@ -237,23 +373,20 @@ def read_sequence_problem(path: PathLike, *, unrealizable: str = "refuse") -> Se
     kinds = {type(token) for ids in [*sequences, labels] for token in ids}
     names = None if "vocabulary" not in entries else _names(entries["vocabulary"], "vocabulary")
     if kinds == {str}:
-        names = tuple(sorted({token for ids in [*sequences, labels] for token in ids})) if names is None else names
+        names = names or tuple(sorted({token for ids in [*sequences, labels] for token in ids}))
         vocabulary = Vocabulary(names, Listed())
         sequences = [vocabulary.ids(ids, f"sequences[{i}]") for i, ids in enumerate(sequences)]
         labels = vocabulary.ids(labels, "labels")
     elif not kinds <= {int}:
         got = " and ".join(sorted(kind.__name__ for kind in kinds))
         raise reject("sequences", "token ids in all of sequences and labels, or names in all", f"values of type {got}")
-    E = entries.get("E")
     if names is None:
         names = tuple(map(str, range(_n_vocabulary(sequences, labels, E))))
-    data = SequenceDataset(
-        sequences, labels, embeddings(len(names), None, 0) if E is None else E, unrealizable=unrealizable
-    )
+    E = embeddings(len(names), None, 0) if E is None else E
+    data = SequenceDataset(sequences, labels, E, unrealizable=unrealizable)
     if data.n_vocabulary != len(names):
         raise reject("E", f"one row for each of the {len(names)} names of the vocabulary", f"{data.n_vocabulary} rows")
-    head = entries.get("C")
-    head = None if head is None else real_array(head, "C", (data.n_vocabulary, data.d_model))
+    head = None if "C" not in entries else real_array(entries["C"], "C", (data.n_vocabulary, data.d_model))
     return SequenceProblem(NamedSequences(data, Vocabulary(names, Listed())), head)
 
 
@@ -262,40 +395,32 @@ def write_sequences(path: PathLike, data: SequenceDataset, names: Any = None, *,
 
     Args:
         path: a .npz is written where it ends so, JSON otherwise.
+
         names: (n_vocabulary,) what the tokens are called, written as "vocabulary".
+
         head: C (n_vocabulary, d_model), which `read_sequence_problem` gives back.
     """
     n_vocabulary = as_sequences(data).n_vocabulary
     arrays: dict[str, Any] = {"labels": data.labels, "E": data.E}
     if names is not None:
-        listed = _names(names, "names")
-        if len(listed) != n_vocabulary:
-            raise reject("names", f"one name for each of {n_vocabulary} tokens", f"{len(listed)} names")
-        arrays["vocabulary"] = np.array(listed)
+        arrays["vocabulary"] = np.array(_names(names, "names"))
+        if len(arrays["vocabulary"]) != n_vocabulary:
+            raise reject("names", f"one name for each of {n_vocabulary} tokens", f"{len(arrays['vocabulary'])} names")
     if head is not None:
         arrays["C"] = real_array(head, "head", (n_vocabulary, data.d_model))
     if as_path(path, "path", "the path of a file").suffix.lower() == ".npz":
         write_result(path, DATA_FORMAT, data.arrays() | arrays)
         return
-    listed_arrays = {name: array.tolist() for name, array in arrays.items()}
-    content = {"sequences": [data[i][0].tolist() for i in range(len(data))], **listed_arrays}
-    try:
-        written = json.dumps(content, allow_nan=False, ensure_ascii=False).encode()
-    except UnicodeEncodeError:  # half a surrogate pair, which JSON holds as an escape
-        written = json.dumps(content, allow_nan=False).encode()
-    write_whole(Path(path), written, "path")
+    sequences = [data[i][0].tolist() for i in range(len(data))]
+    listed = {name: array.tolist() for name, array in arrays.items()}
+    write_whole(Path(path), json_by_line({**_FORMAT, "sequences": sequences, **listed}), "path")
 
 
 def _names(names: Any, argument: str) -> tuple[str, ...]:
-    expected = "a list of at least one name, no two alike"
-    if isinstance(names, str) or not isinstance(names, Iterable) or getattr(names, "ndim", 1) != 1:
-        raise reject(argument, expected, f"{names!r}"[:60])
-    listed = tuple(names.tolist() if isinstance(names, np.ndarray) else names)
-    if not listed or not all(isinstance(name, str) for name in listed):
-        raise reject(argument, expected, f"{listed!r}"[:60])
-    if len(set(listed)) < len(listed):
-        twice = next(name for place, name in enumerate(listed) if name in listed[:place])
-        raise reject(argument, expected, f"{twice!r} twice")
+    is_list = isinstance(names, Iterable) and not isinstance(names, str) and getattr(names, "ndim", 1) == 1
+    listed = tuple(names.tolist() if isinstance(names, np.ndarray) else names) if is_list else ()
+    if not listed or not all(isinstance(name, str) for name in listed) or len(set(listed)) < len(listed):
+        raise reject(argument, "a list of at least one name, no two alike", f"{names!r}"[:60])
     return listed
 
 
@@ -321,39 +446,24 @@ def read_labelled(path: PathLike, split: str | None = None) -> tuple[LabelledSeq
             (n_vocabulary,) and `split` (n_samples,). Pickled objects are never loaded.
         split: take only the sequences whose `split` is this.
     """
-    entries = _entries(path, _LABELLED, int)
+    entries = read_entries(path, _LABELLED)
     _require(path, entries, ("tokens", "offsets", "y"), _LABELLED)
-    arrays = {
-        name: np.asarray(entries[name]) for name in ("tokens", "offsets", "y", "names", "split") if name in entries
-    }
-    for name, array in arrays.items():
-        kinds = {"tokens": "iu", "offsets": "iu", "y": "iuf"}.get(name, "US")
-        if array.ndim != 1 or array.dtype.kind not in kinds:
-            expected = "a list of names" if kinds == "US" else "a list of whole numbers"
-            raise reject(name, expected, f"shape {array.shape} with dtype {array.dtype}", file=str(path))
-    tokens, offsets = arrays["tokens"].astype(np.int64), arrays["offsets"].astype(np.int64)
+    tokens, offsets = (
+        index_array(entries[name], name, "a list of whole numbers", (-1,)) for name in ("tokens", "offsets")
+    )
     if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != len(tokens) or (np.diff(offsets) < 1).any():
-        raise reject(
-            "offsets",
-            f"numbers from 0 to {len(tokens)}, the number of positions, that increase, as no sequence is empty",
-            f"{offsets[:1]} to {offsets[-1:]}",
-        )
-    names = [str(name) for name in arrays["names"]] if "names" in arrays else None
+        expected = f"numbers from 0 to {len(tokens)}, the number of positions, that increase, as no sequence is empty"
+        raise reject("offsets", expected, f"{offsets[:1]} to {offsets[-1:]}")
+    names, parts = (_texts(entries[name], name).tolist() if name in entries else None for name in ("names", "split"))
     n_vocabulary = int(tokens.max()) + 1 if names is None else len(names)
     check_ids(tokens, offsets, n_vocabulary)
-    data = LabelledSequences.of_positions(tokens, offsets, sign_labels(arrays["y"], (len(offsets) - 1,)), n_vocabulary)
+    data = LabelledSequences.of_positions(tokens, offsets, sign_labels(entries["y"], (len(offsets) - 1,)), n_vocabulary)
     if split is None:
         return data, names
-    parts = arrays.get("split", np.empty(0, dtype=str))
-    if len(parts) not in (0, len(data)):
-        raise reject("split", f"one for each of {len(data)} sequences", len(parts), file=str(path))
-    if split not in parts:
-        known = ", ".join(map(str, np.unique(parts)))
-        expected = (
-            f"one of {known}, those of {str(path)!r}" if known else f"left out for {str(path)!r}, which has no parts"
-        )
-        raise reject("split", expected, repr(split))
-    return data.take(np.flatnonzero(parts == split)), names
+    if parts is None or len(parts) != len(data) or split not in parts:
+        known = ", ".join(sorted(set(parts or ()))) or "no parts"
+        raise reject("split", f"a part of {len(data)} sequences of {str(path)!r}, which has {known}", repr(split))
+    return data.take(np.flatnonzero(np.array(parts) == split)), names
 
 
 def write_labelled(path: PathLike, data: LabelledSequences, names: Any = None, split: Any = None) -> None:
@@ -361,20 +471,34 @@ def write_labelled(path: PathLike, data: LabelledSequences, names: Any = None, s
     if not isinstance(data, LabelledSequences):
         raise reject("data", "LabelledSequences", type(data).__name__)
     arrays = data.arrays()
-    texts = {"names": names, "split": split}
-    for (name, values), size in zip(texts.items(), (data.n_vocabulary, len(data)), strict=True):
+    for name, values, size in (("names", names, data.n_vocabulary), ("split", split, len(data))):
         if values is not None:
-            arrays[name] = array_of_any(values, name, "a list of names").astype(str)
-            if arrays[name].shape != (size,):
-                raise reject(name, f"{size} names", f"shape {arrays[name].shape}")
+            arrays[name] = _texts(values, name)
+            if len(arrays[name]) != size:
+                raise reject(name, f"{size} names", f"{len(arrays[name])} names")
     write_result(path, DATA_FORMAT, arrays)
 
 
-# ---- reading and writing
+def _texts(values: Any, argument: str) -> npt.NDArray[np.str_]:
+    """A list of names as an array (n_names,)."""
+    array = array_of_any(values, argument, "a list of names")
+    if array.ndim != 1 or array.dtype.kind not in "US":
+        raise reject(argument, "a list of names", f"shape {array.shape} with dtype {array.dtype}")
+    return array.astype(str)
 
 
-def _entries(path: PathLike, expected: str, parse_int: Callable[[str], Any]) -> dict[str, Any]:
-    """What a file holds, by name: arrays from a .npz, numbers and nested lists from JSON; pickled objects are never loaded."""
+# ---- the entries of a file
+
+
+@_refusing_entries
+def read_entries(path: PathLike, expected: str = _PROBLEM) -> dict[str, Any]:
+    """What a file holds, by name: arrays from a .npz, numbers and nested lists from JSON; pickled objects are never loaded.
+
+    Args:
+        path: of the file, or - for stdin.
+
+        expected: what the file has to be, for refusals.
+    """
     place = as_path(path, "path", "the path of a file")
     if place.is_char_device() and not str(place).startswith(_STREAMS):
         raise reject("path", expected, f"{str(place)!r}, a device, which may have no end")
@@ -395,13 +519,13 @@ def _entries(path: PathLike, expected: str, parse_int: Callable[[str], Any]) -> 
         return named
 
     try:
-        entries = json.loads(content.decode("utf-8-sig"), parse_int=parse_int, object_pairs_hook=with_names_that_differ)
+        entries = json.loads(content.decode("utf-8-sig"), object_pairs_hook=with_names_that_differ)
     except InputError:
         raise
     except (ValueError, RecursionError) as problem:
         raise reject("path", expected, f"{str(place)!r}, which is neither") from problem
     if not isinstance(entries, Mapping):
-        raise reject("path", expected, f"{str(place)!r}, whose JSON is no object with names")
+        raise reject("path", expected, f"{str(place)!r}, whose JSON is not an object with names")
     return {name: values for name, values in entries.items() if values is not None}
 
 
@@ -451,147 +575,3 @@ def _listed_names(entries: Mapping[str, Any]) -> str:
 def _shown(name: str) -> str:
     """A name as a sentence has it, without its end if it is long."""
     return repr(name if len(name) <= _MAX_LETTERS else f"{name[:_MAX_LETTERS]}…")
-
-
-# ---- problems as the lab writes them: JSON of the format "marginlens-problem"
-
-
-class ProblemTokens(NamedTuple):
-    """One problem, its head v (d_model,) where it has one, and whether the head is trained too."""
-
-    data: TokenDataset
-    head: FloatArray | None
-    trains_head: bool
-
-
-def is_problem(entries: Any) -> bool:
-    """Whether a JSON value is a problem of this format, by its entry "format"."""
-    return isinstance(entries, Mapping) and entries.get("format") == PROBLEM_FORMAT
-
-
-def problem_tokens(entries: Mapping[str, Any]) -> ProblemTokens:
-    """The dataset and the head of a problem of any size; entries that are null count as left out.
-
-    Args:
-        entries: "tokens", inputs of vectors, and "keys" of the same shape where they differ; "labels", 1 or -1, all 1 by default;
-            "head" v, or "scores" of all tokens, which then need keys alone. With "train": "both" the head may be left out.
-    """
-    entry = {name: value for name, value in entries.items() if value is not None}
-    if entry.get("format", PROBLEM_FORMAT) != PROBLEM_FORMAT:
-        raise refuse("format", repr(PROBLEM_FORMAT), entry["format"])
-    if entry.get("version", PROBLEM_VERSION) != PROBLEM_VERSION:
-        raise refuse("version", f"{PROBLEM_VERSION}, the version that is read", entry["version"])
-    train, scores = entry.get("train", ATTENTION), entry.get("scores")
-    if train not in (ATTENTION, BOTH):
-        raise refuse("train", f"{ATTENTION!r} or {BOTH!r}", train)
-    if scores is not None and ("head" in entry or train == BOTH):
-        given = "a head is given" if "head" in entry else "the head is trained too"
-        raise refuse("scores", f"left out where {given}", scores)
-    if scores is None and "tokens" not in entry:
-        raise reject("tokens", "a list of inputs, each a list of vectors", "none")
-    keys_name = "keys" if scores is not None or "keys" in entry else "tokens"
-    if keys_name not in entry:
-        raise reject("keys", "a list of inputs, each a list of vectors", "none")
-    keys = _inputs(entry[keys_name], keys_name)
-    lengths = [len(vectors) for vectors in keys]
-    y = _labels(entry.get("labels", [1.0] * len(keys)), len(keys))
-    if scores is not None:
-        if not isinstance(scores, list) or len(scores) != len(lengths):
-            raise refuse("scores", f"a list of scores for each of {len(lengths)} inputs", scores)
-        rows = [vector(row, f"scores[{i}]", lengths[i]) for i, row in enumerate(scores)]
-        X = [np.column_stack([K, label * row]) for K, label, row in zip(keys, y, rows, strict=True)]
-        return ProblemTokens(TokenDataset(X, y, K=keys), np.eye(keys[0].shape[1] + 1)[-1], False)
-    tokens = _inputs(entry["tokens"], "tokens")
-    if [len(vectors) for vectors in tokens] != lengths:
-        raise reject("keys", "one for each token", f"inputs of {', '.join(map(str, lengths))} keys")
-    data = TokenDataset(tokens, y, K=None if keys_name == "tokens" else keys)
-    if "head" not in entry and train == ATTENTION:
-        raise reject("head", "given, or scores, where attention alone is trained", "neither")
-    head = vector(entry["head"], "head", data.d_model) if "head" in entry else None
-    return ProblemTokens(data, head, train == BOTH)
-
-
-def tokens_json(data: TokenDataset, head: Any, trains_head: bool = False) -> dict[str, Any]:
-    """The entries of a problem, which `problem_tokens` reads back exactly: numbers are written with all their digits.
-
-    A head that reads scores off a last coordinate which the keys leave out, as `scored_tokens` makes it, is written as scores.
-    """
-    v = checked_head(data, head, trains_head)
-    lengths = data.lengths.tolist()
-    keys = nested(data.K, lengths)
-    entries: dict[str, Any] = {
-        "format": PROBLEM_FORMAT,
-        "version": PROBLEM_VERSION,
-        "labels": data.y.astype(int).tolist(),
-    }
-    if v is not None and not trains_head and _holds_scores(data, v):
-        scores = data.y[:, None] * data.X[..., -1]
-        entries |= {"keys": keys, "scores": [scores[i, :n].tolist() for i, n in enumerate(lengths)]}
-    else:
-        entries["tokens"] = nested(data.X, lengths)
-        entries |= {} if np.array_equal(data.K, data.X) else {"keys": keys}
-        entries |= {} if v is None else {"head": v.tolist()}
-    return {**entries, "train": BOTH if trains_head else ATTENTION}
-
-
-def checked_head(data: TokenDataset, head: Any, trains_head: bool) -> FloatArray | None:
-    """The head (d_model,) of one problem, not a batch; None is refused unless the head is trained too."""
-    if as_dataset(data).is_batch:
-        raise reject("data", "one problem", f"a batch of {len(data)}", "Take one with data[j].")
-    if head is None and not trains_head:
-        raise reject("head", "given where attention alone is trained", "none")
-    return None if head is None else np.array(data.head(head))
-
-
-def refuse(key: str, expected: str, got: Any) -> InputError:
-    """The error for an entry of a problem: which one, what it must be, and the beginning of what it is."""
-    shown = repr(got)
-    return reject(key, expected, shown if len(shown) <= 40 else f"{shown[:37]}…")
-
-
-def number(value: Any, key: str, expected: str = "a finite number") -> float:
-    """A finite number of a problem; true, false and texts are none."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
-        raise refuse(key, expected, value)
-    return float(value)
-
-
-def vector(value: Any, key: str, width: int | None) -> FloatArray:
-    """A vector of a problem, of any width where it is None."""
-    if not isinstance(value, list) or not value or (width is not None and len(value) != width):
-        raise refuse(key, f"a list of {'' if width is None else f'{width} '}numbers", value)
-    return np.array([number(entry, f"{key}[{k}]") for k, entry in enumerate(value)])
-
-
-def _inputs(value: Any, key: str) -> list[FloatArray]:
-    """Inputs of vectors of one width, each (n_tokens_i, width)."""
-    if not isinstance(value, list) or not value:
-        raise refuse(key, "a list of inputs, each a list of vectors", value)
-    inputs, width = [], None
-    for i, listed in enumerate(value):
-        if not isinstance(listed, list) or not listed:
-            raise refuse(f"{key}[{i}]", "a list of at least one vector", listed)
-        rows = []
-        for t, entry in enumerate(listed):
-            rows.append(vector(entry, f"{key}[{i}][{t}]", width))
-            width = len(rows[-1])
-        inputs.append(np.array(rows))
-    return inputs
-
-
-def _labels(value: Any, n_inputs: int) -> list[float]:
-    listed = value if isinstance(value, list) else []
-    if len(listed) != n_inputs or any(isinstance(y, bool) or y not in (1, -1) for y in listed):
-        raise refuse("labels", f"a list with 1 or -1 for each of {n_inputs} inputs", value)
-    return [float(label) for label in listed]
-
-
-def _holds_scores(data: TokenDataset, v: FloatArray) -> bool:
-    """Whether tokens are their keys with a last coordinate, which is all that the head reads."""
-    same_width = data.d_model == data.d_key + 1 and np.array_equal(v, np.eye(data.d_model)[-1])
-    return same_width and np.array_equal(data.X[..., :-1], data.K)
-
-
-def nested(padded: FloatArray, lengths: list[int]) -> list[Any]:
-    """Vectors of inputs (n_inputs, n_tokens, width) as lists, without what lies beyond the lengths."""
-    return [padded[i, :n].tolist() for i, n in enumerate(lengths)]

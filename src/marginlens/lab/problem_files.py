@@ -23,37 +23,25 @@ from marginlens.data.files import (
 from marginlens.data.files import read_problem as read_arrays
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import InputError, calling, reject, whole_number
-from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
+from marginlens.losses.margin import Logistic, Loss
+from marginlens.names import LOSSES, OPTIMIZERS, kebab
 from marginlens.norms import L2, Lp
-from marginlens.optimizers import (
-    Adam,
-    Blockwise,
-    CoordinateDescent,
-    GradientDescent,
-    NormalizedGD,
-    Optimizer,
-    SignDescent,
-    SteepestDescent,
-)
+from marginlens.optimizers import Blockwise, GradientDescent, NormalizedGD, Optimizer, SteepestDescent
 from marginlens.optimizers.schedules import PowerDecay
 from marginlens.risk import AttentionRisk, JointRisk
 from marginlens.runtime.files import as_path, check_place, json_by_line, write_whole
 
 N_STEPS = 1000
 STEP_SIZE, JOINT_STEP_SIZE = 1.0, 0.1  # of normalised descent, the default
-LOSSES: dict[str, type[Any]] = {"Logistic": Logistic, "Exponential": Exponential, "CorrelationLoss": CorrelationLoss}
-OPTIMIZER_SETTINGS: dict[str, dict[str, Any]] = {  # of each optimizer, with their defaults
-    "GradientDescent": {"size": 1.0},
-    "NormalizedGD": {"size": 1.0},
-    "SignDescent": {"size": 0.1, "decay": 0.0, "momentum": 0.0},
-    "CoordinateDescent": {"size": 0.1, "decay": 0.0, "momentum": 0.0},
-    "SteepestDescent": {"size": 0.1, "decay": 0.0, "momentum": 0.0, "p": 3.0},
-    "Adam": {"size": 0.1, "decay": 0.0, "betas": [0.9, 0.999], "eps": 0.0},
+OPTIMIZER_SETTINGS: dict[str, dict[str, Any]] = {  # of each optimizer that the lab has, with their defaults
+    "gradient-descent": {"size": 1.0},
+    "normalized-gd": {"size": 1.0},
+    "sign-descent": {"size": 0.1, "decay": 0.0, "momentum": 0.0},
+    "coordinate-descent": {"size": 0.1, "decay": 0.0, "momentum": 0.0},
+    "steepest-descent": {"size": 0.1, "decay": 0.0, "momentum": 0.0, "p": 3.0},
+    "adam": {"size": 0.1, "decay": 0.0, "betas": [0.9, 0.999], "eps": 0.0},
 }
-_OPTIMIZERS: dict[str, Any] = {
-    kind.__name__: kind for kind in (GradientDescent, NormalizedGD, SignDescent, CoordinateDescent, Adam)
-}
-_JOINT = ("GradientDescent", "NormalizedGD")
+_JOINT = ("gradient-descent", "normalized-gd")
 
 
 @dataclass(frozen=True)
@@ -92,7 +80,7 @@ class LabProblem:
             Blockwise(NormalizedGD(JOINT_STEP_SIZE)) if self.trains_head else NormalizedGD(STEP_SIZE)
         )
         optimizer_json(optimizer, trains_head=self.trains_head)
-        loss_name(self.loss)
+        LOSSES.name_of(self.loss)
         settled: dict[str, Any] = {"head": head, "start": start, "start_head": start_head, "optimizer": optimizer}
         settled["words"] = None if self.words is None else _checked_words(self.words, self.data.lengths.tolist())
         settled["n_steps"] = whole_number(self.n_steps, "n_steps", at_least=0)
@@ -106,9 +94,7 @@ class LabProblem:
 
     def __repr__(self) -> str:
         trained = "head and attention" if self.trains_head else "attention"
-        return (
-            f"LabProblem({self.data!r}, {trained} by {self.optimizer!r}, {loss_name(self.loss)}, {self.n_steps} steps)"
-        )
+        return f"LabProblem({self.data!r}, {trained} by {self.optimizer!r}, {LOSSES.name_of(self.loss)} loss, {self.n_steps} steps)"
 
     @property
     def risk(self) -> AttentionRisk | JointRisk:
@@ -128,7 +114,7 @@ class LabProblem:
         assert self.optimizer is not None
         optimizer = optimizer_json(self.optimizer, trains_head=self.trains_head)
         entries |= {} if self.words is None else {"words": [list(names) for names in self.words]}
-        return {**entries, "optimizer": optimizer, "loss": loss_name(self.loss), "steps": self.n_steps}
+        return {**entries, "optimizer": optimizer, "loss": LOSSES.name_of(self.loss), "steps": self.n_steps}
 
     @classmethod
     def from_dict(cls, entries: Mapping[str, Any], source: str = "the problem") -> LabProblem:
@@ -138,9 +124,6 @@ class LabProblem:
                 raise refuse("problem", "a JSON object", entries)
             entry = {name: value for name, value in entries.items() if value is not None}
             data, head, trains_head = problem_tokens(entry)
-            name = entry.get("loss", "Logistic")
-            if not isinstance(name, str) or name not in LOSSES:
-                raise refuse("loss", f"one of {', '.join(LOSSES)}", name)
             steps = number(entry.get("steps", N_STEPS), "steps", "a whole number")
             if steps < 0 or steps != int(steps):
                 raise refuse("steps", "a whole number of at least 0", entry["steps"])
@@ -149,7 +132,7 @@ class LabProblem:
                 head,
                 vector(entry["start"], "start", data.d_key) if "start" in entry else None,
                 optimizer_of(entry.get("optimizer"), trains_head=trains_head),
-                LOSSES[name](),
+                LOSSES.class_named(entry.get("loss", "logistic"))(),
                 int(steps),
                 trains_head,
                 vector(entry["start_head"], "start_head", data.d_model) if "start_head" in entry else None,
@@ -219,6 +202,9 @@ def page_problem(problem: LabProblem) -> LabProblem:
     Keys must lie in the plane. Tokens of another width are told apart by their scores alone, so they are given by these.
     """
     data, takes = problem.data, "a problem that the page takes"
+    if not np.array_equal(data.K, data.X):
+        data = data.with_keys(data.K)
+        problem = replace(problem, data=data)
     longest = int(data.lengths.max())
     if data.d_key != 2:
         raise reject("problem", f"{takes}, with keys in the plane", f"keys with {data.d_key} coordinates")
@@ -248,14 +234,6 @@ def page_problem(problem: LabProblem) -> LabProblem:
 # ---- optimizers and losses by name
 
 
-def loss_name(loss: Any) -> str:
-    """What the lab calls a loss."""
-    for name, kind in LOSSES.items():
-        if type(loss) is kind:
-            return name
-    raise reject("loss", f"one that the lab knows, {', '.join(LOSSES)}", repr(loss))
-
-
 def optimizer_json(optimizer: Any, *, trains_head: bool = False) -> dict[str, Any]:
     """An optimizer as JSON values: its name and its settings, which `optimizer_of` reads back."""
     part: Any = optimizer.optimizer if isinstance(optimizer, Blockwise) else optimizer
@@ -264,14 +242,14 @@ def optimizer_json(optimizer: Any, *, trains_head: bool = False) -> dict[str, An
     if trains_head:
         is_normalized, is_plain = isinstance(part, NormalizedGD), isinstance(part, GradientDescent)
         if (is_normalized or is_plain) and is_normalized == isinstance(optimizer, Blockwise):
-            return {"name": type(part).__name__, "size": part.size}
+            return {"name": OPTIMIZERS.name_of(part), "size": part.size}
         expected = (
             "GradientDescent(size) or Blockwise(NormalizedGD(size)) where head and attention are trained together"
         )
         raise reject("optimizer", expected, repr(optimizer))
-    name = type(optimizer).__name__
+    name = OPTIMIZERS.name_of(optimizer)
     if name not in OPTIMIZER_SETTINGS:
-        raise reject("optimizer", f"one that the lab knows, {', '.join(OPTIMIZER_SETTINGS)}", repr(optimizer))
+        raise reject("optimizer", f"one that the lab has, {', '.join(OPTIMIZER_SETTINGS)}", repr(optimizer))
     if getattr(optimizer, "nesterov", False) and optimizer.momentum:
         raise reject("optimizer", "without Nesterov's momentum, which the lab does not have", repr(optimizer))
     schedule = optimizer.size
@@ -281,7 +259,7 @@ def optimizer_json(optimizer: Any, *, trains_head: bool = False) -> dict[str, An
     values |= {"betas": list(getattr(optimizer, "betas", ())), "size": schedule, "decay": 0.0}
     if isinstance(schedule, PowerDecay):
         values |= {"size": schedule.size, "decay": schedule.power}
-    if name == "SteepestDescent":
+    if name == "steepest-descent":
         if not isinstance(optimizer.norm, Lp | L2):
             raise reject("optimizer", "in a norm lp with p above 1", repr(optimizer))
         values["p"] = getattr(optimizer.norm, "p", 2.0)
@@ -291,13 +269,13 @@ def optimizer_json(optimizer: Any, *, trains_head: bool = False) -> dict[str, An
 def optimizer_of(given: Any, *, trains_head: bool = False) -> Optimizer:
     """The optimizer of JSON values; normalised descent where there are none."""
     if given is None:
-        given = {"name": "NormalizedGD", "size": JOINT_STEP_SIZE if trains_head else STEP_SIZE}
+        given = {"name": "normalized-gd", "size": JOINT_STEP_SIZE if trains_head else STEP_SIZE}
     names = _JOINT if trains_head else tuple(OPTIMIZER_SETTINGS)
-    if not isinstance(given, Mapping) or given.get("name") not in names:
-        together = " where head and attention are trained together" if trains_head else ""
-        got = given.get("name") if isinstance(given, Mapping) else given
-        raise refuse("optimizer", f"named one of {', '.join(names)}{together}", got)
-    name = given["name"]
+    word = given.get("name") if isinstance(given, Mapping) else given
+    name = kebab(word) if isinstance(word, str) else ""  # version 1 has the names of classes
+    if name not in names or not isinstance(given, Mapping):
+        together = " if head and attention are trained together" if trains_head else ""
+        raise refuse("optimizer", f"named one of {', '.join(names)}{together}", word)
     unknown = next((key for key in given if key != "name" and key not in OPTIMIZER_SETTINGS[name]), None)
     if unknown is not None:
         raise refuse(f"optimizer.{unknown}", f"left out, for {name} has no such setting", given[unknown])
@@ -310,7 +288,7 @@ def optimizer_of(given: Any, *, trains_head: bool = False) -> Optimizer:
         size: Any = PowerDecay(settings.pop("size"), decay) if decay else settings.pop("size")
         if p is not None:
             return SteepestDescent(Lp(p), size, **settings)
-        made: Optimizer = _OPTIMIZERS[name](size, **settings)
+        made: Optimizer = OPTIMIZERS.class_named(name)(size, **settings)
         return Blockwise(made) if trains_head and isinstance(made, NormalizedGD) else made
     except InputError as problem:
         key = "decay" if problem.argument == "power" else problem.argument

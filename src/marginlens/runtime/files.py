@@ -142,7 +142,8 @@ def json_by_line(values: Mapping[str, Any]) -> bytes:
         f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}"
         for name, value in values.items()
     )
-    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+    # half a surrogate pair, which UTF-8 does not have, becomes the escape that JSON has for it
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode("utf-8", "backslashreplace")
 
 
 def write_result(path: str | os.PathLike[str], format: str, arrays: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from marginlens.arithmetic.directions import length
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import NOT_NUMBERS, InputError, reject, whole_number
 from marginlens.losses.margin import Logistic, Loss
-from marginlens.names import LOSSES
+from marginlens.names import LOSSES, kebab
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.optimizers.gradient_descent import has_plain_steps
 from marginlens.papers import implements
@@ -166,7 +166,7 @@ class Certificate(Proof):
     @property
     def steps_words(self) -> str:
         """What moves: the flow or the steps, in words."""
-        kind = "flow" if self.optimizer is None else type(self.optimizer).__name__
+        kind = "flow" if self.optimizer is None else kebab(type(self.optimizer).__name__)
         return WORDS["moving"][kind].format(size=f"{self.size:g}")
 
     def requirements(self) -> Iterator[tuple[str, bool, str]]:

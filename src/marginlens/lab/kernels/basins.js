@@ -35,7 +35,7 @@ export function fromLogRadius(point) {
 
 /** Whether a rule takes steps of one length from the gradient of the moment alone, so that four runs share every instruction. */
 export function isSteady({ joint, optimizer: { name, momentum, decay } }) {
-  return !joint && name in NORM_CODES && name !== "GradientDescent" && !momentum && !decay;
+  return !joint && name in NORM_CODES && name !== "gradient-descent" && !momentum && !decay;
 }
 
 /**

@@ -10,7 +10,7 @@ export const STATIONARY = 1;
 export const NON_FINITE = 2;
 
 /** The core's codes of the norms in which an optimizer's steps are steepest. */
-export const NORM_CODES = { CoordinateDescent: 0, NormalizedGD: 1, GradientDescent: 1, SignDescent: 2, SteepestDescent: 3 };
+export const NORM_CODES = { "coordinate-descent": 0, "normalized-gd": 1, "gradient-descent": 1, "sign-descent": 2, "steepest-descent": 3 };
 
 const [STEEPEST, ADAM] = [0, 2]; // kinds of update
 const d = 2; // numbers of a key, of a token and of a head
@@ -28,7 +28,7 @@ const MAX_CHECKPOINT_NUMBERS = 4_000_000; // in all of them together: 32 MB
 export function loopOf(problem) {
   if (problem.joint) return jointLoop(problem);
   const { name } = problem.optimizer;
-  if (name === "GradientDescent" || name === "NormalizedGD") return euclideanLoop(problem, name === "NormalizedGD");
+  if (name === "gradient-descent" || name === "normalized-gd") return euclideanLoop(problem, name === "normalized-gd");
   return steepestLoop(problem);
 }
 
@@ -60,7 +60,7 @@ function steepestLoop(problem) {
   const sizes = { n_problems: 1, n_inputs: n, n_tokens: T, d, n_terms: 1, q: 1, height: 1, breadth: d, batch: 1, n_memory: 1, n_batches: 0, batch_size: 0 };
   const given = { first: 0, last: 1, keys: problem.K, scores, lengths, queries: [1], loss: problem.code, heads: 1, apart: 0, terms: [] };
   const settings = [power, momentum, 0, ...betas, eps, 2, 0, 0];
-  const rule = { kind: name === "Adam" ? ADAM : STEEPEST, norm: NORM_CODES[name] ?? 0, settings };
+  const rule = { kind: name === "adam" ? ADAM : STEEPEST, norm: NORM_CODES[name] ?? 0, settings };
   const lengthsOf = { points: d, logits: m, memory: 2 * d, scales: 1, residuals: 2 * m, anchors: 2 * d };
   const partsOf = (state) => {
     let end = 0;
@@ -89,7 +89,7 @@ function jointLoop(problem) {
   const { n, T, lengths, optimizer } = problem;
   const sizes = { n_problems: 1, n_inputs: n, n_tokens: T, d_model: d, d_key: d, batch: 1 };
   const given = { first: 0, last: 1, tokens: problem.X, keys: problem.K, labels: problem.y, lengths };
-  const rule = { normalized: Number(optimizer.name === "NormalizedGD"), step: optimizer.size, power: 2, loss: problem.code };
+  const rule = { normalized: Number(optimizer.name === "normalized-gd"), step: optimizer.size, power: 2, loss: problem.code };
   const advance = (state, from, to, wanted = []) => {
     const ends = Int32Array.of(RAN_ALL, from);
     const [heads, ps] = [new Float64Array(wanted.length * d), new Float64Array(wanted.length * d)];

@@ -12,10 +12,10 @@ const SAME_POINT_RTOL = 1e-7; // distance, relative to the norm, from which on t
 
 /** The p of the norm in which an optimizer has the largest margin, if its memory is short; with eps > 0 that of Adam is Euclidean in the end. */
 export function normOfOptimizer(optimizer) {
-  if (optimizer.name === "SignDescent") return Infinity;
-  if (optimizer.name === "Adam") return optimizer.eps > 0 ? 2 : Infinity;
-  if (optimizer.name === "CoordinateDescent") return 1;
-  return optimizer.name === "SteepestDescent" ? optimizer.p : 2;
+  if (optimizer.name === "sign-descent") return Infinity;
+  if (optimizer.name === "adam") return optimizer.eps > 0 ? 2 : Infinity;
+  if (optimizer.name === "coordinate-descent") return 1;
+  return optimizer.name === "steepest-descent" ? optimizer.p : 2;
 }
 
 /** ‖x‖_p of a point of the plane. */

@@ -10,7 +10,7 @@ import { placesOf } from "./problem.js";
 import { CORRELATION, logSlope } from "./softmax.js";
 
 const FIRST_STEPS = 16; // after which a point is looked at for the first time, and then after √2 times as many steps each
-const MAX_STEPS = { NormalizedGD: 1_000_000, GradientDescent: 100_000 }; // of runs that a theorem covers; a test compares them with Python's
+const MAX_STEPS = { "normalized-gd": 1_000_000, "gradient-descent": 100_000 }; // of runs that a theorem covers; a test compares them with Python's
 const MAX_OTHER_STEPS = 10_000; // of other runs, or as many as the page plays
 const MAX_SCORE = 300; // beyond which slopes of the loss are near the smallest numbers there are
 const FLOW_STEP = 0.05; // of the short steps that stand for the flow, over the largest distance of two keys
@@ -52,7 +52,7 @@ function findTube(problem, point, isUndecided) {
   const carries = NO_MULTIPLIER * Math.max(...multipliers);
   const isNear = multipliers.some((weight, at) => weight > 0 && weight > carries && near[at]);
   const slopes = selected.map((t, i) => logSlope(code, scores[i * T + t]) - Math.log(n));
-  const isNormalized = optimizer.name === "NormalizedGD";
+  const isNormalized = optimizer.name === "normalized-gd";
   const found = { anchor: new Float64Array(2), constants: new Float64Array(7), outcome: new Int32Array(1) };
   callCore("find_tubes", {
     first: 0, last: 1, keys: K, scores: differences.map((gap) => -gap), lengths, selected, log_slope: slopes, steepness: code === CORRELATION ? 0 : 1, multipliers,
@@ -185,12 +185,12 @@ export class Outlook {
     const { optimizer, K, joint } = this.#problem;
     const keys = Array.from({ length: K.length / 2 }, (_, at) => [K[2 * at], K[2 * at + 1]]);
     const widest = Math.max(...keys.flatMap(([x, y]) => keys.map(([u, v]) => Math.hypot(x - u, y - v))));
-    this.isDone = joint || optimizer.name !== "GradientDescent" || this.#flow !== null;
+    this.isDone = joint || optimizer.name !== "gradient-descent" || this.#flow !== null;
     if (this.isDone) {
       this.#staying = joint ? null : this.#ending();
       return;
     }
-    const short = { name: "NormalizedGD", size: FLOW_STEP / widest };
+    const short = { name: "normalized-gd", size: FLOW_STEP / widest };
     const start = this.#point;
     this.#flow = { begun: this.steps, size: short.size, error: this.#error };
     [this.#mark, this.#most] = [FIRST_STEPS, MAX_FLOW_STEPS];
@@ -204,8 +204,8 @@ export class Outlook {
 
   /** How far steps that grow shorter and shorter are apart in the end, null where they go on. */
   #ending() {
-    const size = this.#problem.optimizer.name === "NormalizedGD" ? this.#problem.optimizer.size : FLOW_STEP;
-    const loop = loopOf({ ...this.#problem, start: this.#point, optimizer: { name: "SteepestDescent", p: 2, size, decay: ENDING_DECAY } });
+    const size = this.#problem.optimizer.name === "normalized-gd" ? this.#problem.optimizer.size : FLOW_STEP;
+    const loop = loopOf({ ...this.#problem, start: this.#point, optimizer: { name: "steepest-descent", p: 2, size, decay: ENDING_DECAY } });
     const state = new Float64Array(loop.size);
     loop.begin(state);
     const { points } = loop.advance(state, 0, ENDING_STEPS, [ENDING_STEPS / 2, ENDING_STEPS]);

@@ -3,7 +3,7 @@
 import { LOSS_CODES } from "./softmax.js";
 
 export const FORMAT = "marginlens-problem";
-export const FORMAT_VERSION = 1;
+export const FORMAT_VERSION = 2;
 export const MAX_INPUTS = 8;
 export const MAX_TOKENS = 12;
 export const MAX_STEPS = 10_000_000;
@@ -12,14 +12,14 @@ export const MAX_ENTRY = 1e6; // of tokens, keys, scores and heads, in modulus
 export const MAX_START = 1e12; // of starts
 const SCORE_RTOL = 1e-12; // error of a score, relative to the sum of |v_j x_j|, that rounding alone can make
 
-/** How each optimizer is called in Python, and which of its settings the page knows, with their defaults. */
+/** The optimizers of the page by name, and which of their settings it knows, with their defaults. */
 export const OPTIMIZERS = {
-  GradientDescent: { size: 1 },
-  NormalizedGD: { size: 1 },
-  SignDescent: { size: 0.1, decay: 0, momentum: 0 },
-  CoordinateDescent: { size: 0.1, decay: 0, momentum: 0 },
-  SteepestDescent: { size: 0.1, decay: 0, momentum: 0, p: 3 },
-  Adam: { size: 0.1, decay: 0, betas: [0.9, 0.999], eps: 0 },
+  "gradient-descent": { size: 1 },
+  "normalized-gd": { size: 1 },
+  "sign-descent": { size: 0.1, decay: 0, momentum: 0 },
+  "coordinate-descent": { size: 0.1, decay: 0, momentum: 0 },
+  "steepest-descent": { size: 0.1, decay: 0, momentum: 0, p: 3 },
+  adam: { size: 0.1, decay: 0, betas: [0.9, 0.999], eps: 0 },
 };
 
 /** What is wrong with a problem, in one sentence. */
@@ -76,12 +76,39 @@ function tokenArrays(value, what) {
   return { n: value.length, T, lengths, values };
 }
 
+/** The name of a class as files have it since version 2: normalized-gd for NormalizedGD. */
+function kebab(name) {
+  return name.replace(/(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])/g, "-").toLowerCase();
+}
+
+/** Keys W x of tokens of the plane. */
+function keysBy(W, tokens) {
+  if (!Array.isArray(W) || W.length !== 2) refuse(`W must be a list of 2 rows; got ${countOf(W, "rows")}.`);
+  const rows = W.map((row, k) => vectorOf(row, `W[${k}]`, 2));
+  tokenArrays(tokens, "tokens");
+  return tokens.map((input) => input.map(([x, y]) => rows.map(([a, b]) => a * x + b * y)));
+}
+
+/** A problem's JSON form as this version writes it, whichever wrote it: names of optimizer and loss in kebab case, keys instead of W. */
+export function currentProblem(json) {
+  if (typeof json !== "object" || json === null || Array.isArray(json))
+    refuse(`A problem must be a JSON object; got ${shown(json)}.`);
+  if (json.format !== undefined && json.format !== FORMAT) refuse(`The format must be ${FORMAT}; got ${shown(json.format)}.`);
+  if (json.version !== undefined && !(Number.isInteger(json.version) && json.version >= 1 && json.version <= FORMAT_VERSION))
+    refuse(`This page reads the problem format up to version ${FORMAT_VERSION}; got version ${shown(json.version)}.`);
+  const { W, ...problem } = json;
+  if (typeof json.optimizer?.name === "string") problem.optimizer = { ...json.optimizer, name: kebab(json.optimizer.name) };
+  if (typeof json.loss === "string") problem.loss = kebab(json.loss);
+  if (W && json.keys) refuse("Keys must be given outright or by W; got both.");
+  return W ? { ...problem, keys: keysBy(W, json.tokens) } : problem;
+}
+
 function checkedOptimizer(given, joint) {
-  if (given === undefined || given === null) return { name: "NormalizedGD", size: joint ? 0.1 : 1 };
+  if (given === undefined || given === null) return { name: "normalized-gd", size: joint ? 0.1 : 1 };
   if (typeof given !== "object" || !(given.name in OPTIMIZERS))
     refuse(`The optimizer must be named one of ${Object.keys(OPTIMIZERS).join(", ")}; got ${shown(given.name ?? given)}.`);
-  if (joint && given.name !== "GradientDescent" && given.name !== "NormalizedGD")
-    refuse(`Head and attention are trained together by GradientDescent or NormalizedGD; got ${given.name}.`);
+  if (joint && given.name !== "gradient-descent" && given.name !== "normalized-gd")
+    refuse(`Head and attention are trained together by gradient-descent or normalized-gd; got ${given.name}.`);
   const optimizer = { name: given.name, ...structuredClone(OPTIMIZERS[given.name]) };
   for (const [key, value] of Object.entries(given)) {
     if (key !== "name" && !(key in optimizer)) refuse(`${given.name} has no setting ${shown(key)}.`);
@@ -91,7 +118,7 @@ function checkedOptimizer(given, joint) {
   if ("decay" in optimizer) numberIn(optimizer.decay, "The decay of the step size", 0, 2);
   if ("momentum" in optimizer && !(numberIn(optimizer.momentum, "The momentum", 0, 1) < 1)) refuse("The momentum must be below 1; got 1.");
   if ("p" in optimizer && !(numberIn(optimizer.p, "The p of ℓp", 1, 1e3) > 1))
-    refuse("The p of ℓp must be above 1; CoordinateDescent is the case 1.");
+    refuse("The p of ℓp must be above 1; coordinate-descent is the case 1.");
   if ("betas" in optimizer) {
     const { betas } = optimizer;
     if (!Array.isArray(betas) || betas.length !== 2) refuse(`Adam's betas must be two numbers; got ${shown(betas)}.`);
@@ -107,22 +134,18 @@ function checkedOptimizer(given, joint) {
  * The problem of a JSON object, or a `ProblemError` whose message is one sentence.
  *
  * {
- *   "format": "marginlens-problem", "version": 1,
+ *   "format": "marginlens-problem", "version": 2,
  *   "tokens": [[[…], …], …]   inputs of vectors, or left out where keys and scores are given,
- *   "keys":   the same shape, left out where the keys are the tokens,
+ *   "keys":   the same shape, or "W": [[…], […]] with keys W x; left out where the keys are the tokens,
  *   "labels": [1, -1, …]      +1 of every input by default,
  *   "head":   […]             or "scores": [[…], …] outright, or neither where both are trained,
  *   "train":  "attention" or "both",  "start": […],  "start_head": […],
- *   "optimizer": {"name": "NormalizedGD", "size": 1},  "loss": "Logistic",  "steps": 1000,
+ *   "optimizer": {"name": "normalized-gd", "size": 1},  "loss": "logistic",  "steps": 1000,
  *   "words": [["…", …], …]    what tokens are called, where they have names
  * }
  */
-export function readProblem(json) {
-  if (typeof json !== "object" || json === null || Array.isArray(json))
-    refuse(`A problem must be a JSON object; got ${shown(json)}.`);
-  if (json.format !== undefined && json.format !== FORMAT) refuse(`The format must be ${FORMAT}; got ${shown(json.format)}.`);
-  if (json.version !== undefined && json.version !== FORMAT_VERSION)
-    refuse(`This page reads version ${FORMAT_VERSION} of the problem format; got version ${shown(json.version)}.`);
+export function readProblem(given) {
+  const json = currentProblem(given);
   const train = json.train ?? "attention";
   if (train !== "attention" && train !== "both") refuse(`"train" must be "attention" or "both"; got ${shown(train)}.`);
   const joint = train === "both";
@@ -146,7 +169,7 @@ export function readProblem(json) {
   const head = json.head ? vectorOf(json.head, "head", 2) : null;
   if (head === null && !byScores && !joint) refuse("A problem of attention alone must have a head or scores; got neither.");
   const startHead = json.start_head ? vectorOf(json.start_head, "start_head", 2, MAX_START) : new Float64Array(2);
-  const loss = json.loss ?? "Logistic";
+  const loss = json.loss ?? "logistic";
   if (!(loss in LOSS_CODES)) refuse(`The loss must be one of ${Object.keys(LOSS_CODES).join(", ")}; got ${shown(loss)}.`);
   const steps = json.steps ?? DEFAULT_STEPS;
   if (!Number.isInteger(steps) || steps < 0 || steps > MAX_STEPS)

@@ -3,7 +3,7 @@
 export const LOGISTIC = 0;
 export const EXPONENTIAL = 1;
 export const CORRELATION = 2;
-export const LOSS_CODES = { Logistic: LOGISTIC, Exponential: EXPONENTIAL, CorrelationLoss: CORRELATION };
+export const LOSS_CODES = { logistic: LOGISTIC, exponential: EXPONENTIAL, "correlation-loss": CORRELATION };
 
 /** log(e^a + e^b). */
 export function logAddExp(a, b) {

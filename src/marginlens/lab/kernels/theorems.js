@@ -147,7 +147,7 @@ function checkStep(problem) {
   const logLp = logSmoothness(problem);
   const { name, size } = problem.optimizer;
   const numbers = { log_L_p: logLp, largest_step: Math.exp(-logLp) };
-  if (name !== "GradientDescent") return check("step size", false, numbers, name);
+  if (name !== "gradient-descent") return check("step size", false, numbers, name);
   return check("step size", size <= Math.exp(-logLp), { ...numbers, size }, name);
 }
 

@@ -1,6 +1,6 @@
 // The state of the page: plain frozen JSON, its check with one sentence for each fault, its changes, and the history behind undo.
 
-import { FORMAT, FORMAT_VERSION, MAX_INPUTS, MAX_START, MAX_TOKENS, ProblemError, readProblem } from "../kernels/problem.js";
+import { currentProblem, FORMAT, FORMAT_VERSION, MAX_INPUTS, MAX_START, MAX_TOKENS, ProblemError, readProblem } from "../kernels/problem.js";
 import { checkSequences, MAX_WINDOW } from "./text/text_model.js";
 
 export const MAX_STARTS = 8;
@@ -27,12 +27,9 @@ export function deepFrozen(value) {
 
 /** A state of a problem's JSON form, with the parts that are not given as they are at the start. */
 export function stateOfProblem(json, { preset = null, starts = null, view = {}, ...parts } = {}) {
-  if (typeof json !== "object" || json === null || Array.isArray(json)) throw new ProblemError("A problem must be a JSON object.");
-  if (json.format !== undefined && json.format !== FORMAT) throw new ProblemError(`The format must be ${FORMAT}; got ${json.format}.`);
-  if (json.version !== undefined && json.version !== FORMAT_VERSION)
-    throw new ProblemError(`This page reads version ${FORMAT_VERSION} of the problem format; got version ${json.version}.`);
+  const current = currentProblem(json);
   const problem = Object.fromEntries(
-    PROBLEM_KEYS.filter((key) => json[key] !== undefined && json[key] !== null).map((key) => [key, structuredClone(json[key])]),
+    PROBLEM_KEYS.filter((key) => current[key] !== undefined && current[key] !== null).map((key) => [key, structuredClone(current[key])]),
   );
   return completeState({ ...parts, preset, problem, starts: starts ?? [json.start ?? DEFAULT_START], view });
 }
@@ -44,7 +41,7 @@ export function completeState(given) {
   return checkState({
     tab: given.tab ?? "plane",
     preset: given.preset ?? null,
-    problem: structuredClone(given.problem),
+    problem: structuredClone(given.problem && currentProblem(given.problem)),
     starts: structuredClone(given.starts ?? [DEFAULT_START]),
     chosen: part(START_CHOSEN, given.chosen),
     view: part(START_VIEW, given.view),
@@ -292,7 +289,7 @@ export function withTrain(state, train) {
     const isGiven = head !== undefined || scores !== undefined;
     return withProblem(state, { train, head: isGiven ? head : startHead?.some((entry) => entry !== 0) ? startHead : [1, 0] });
   }
-  const isJoint = !optimizer || optimizer.name === "GradientDescent" || optimizer.name === "NormalizedGD";
+  const isJoint = !optimizer || optimizer.name === "gradient-descent" || optimizer.name === "normalized-gd";
   return withProblem(state, {
     train,
     tokens: tokens ?? keys,

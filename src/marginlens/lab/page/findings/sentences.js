@@ -178,15 +178,15 @@ export function biasSentence({ optimizer, joint }) {
   const power = normOfOptimizer(optimizer);
   const name = capital(optimizerWord(optimizer.name));
   const among = `among vectors that select the same tokens by a lead of one it heads for the one that is shortest by ${normWords(power)}`;
-  if (optimizer.name === "GradientDescent") return `${name}: ${among}. The theorems above prove it where they apply.`;
-  const early = optimizer.name === "Adam" && power === 2 ? ", after a long time near the shortest by the largest entry" : "";
+  if (optimizer.name === "gradient-descent") return `${name}: ${among}. The theorems above prove it where they apply.`;
+  const early = optimizer.name === "adam" && power === 2 ? ", after a long time near the shortest by the largest entry" : "";
   return `${name}: ${among}${early}. Seen in experiments; proved for models without attention.${memorySentence(optimizer)}`;
 }
 
 /** Where an optimizer that remembers gradients does not go where its steps lead; nothing for one without memory. */
 function memorySentence({ name, betas, momentum = 0 }) {
-  const rate = name === "Adam" ? -Math.log(betas[1]) / 2 : -Math.log(momentum);
+  const rate = name === "adam" ? -Math.log(betas[1]) / 2 : -Math.log(momentum);
   if (!Number.isFinite(rate)) return "";
-  const memory = name === "Adam" ? "½ log(1/β₂)" : "log(1/momentum)";
-  return ` That holds where its memory is short for its steps: steps that fall, or step size times margin below ${memory} = ${short(rate)}${name === "Adam" ? ", and β₁ ≤ β₂" : ""}; beyond that it is not known where it ends.`;
+  const memory = name === "adam" ? "½ log(1/β₂)" : "log(1/momentum)";
+  return ` That holds where its memory is short for its steps: steps that fall, or step size times margin below ${memory} = ${short(rate)}${name === "adam" ? ", and β₁ ≤ β₂" : ""}; beyond that it is not known where it ends.`;
 }

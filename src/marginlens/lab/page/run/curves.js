@@ -88,7 +88,7 @@ export function chartsOf(path, analysis, chosenInput) {
     },
     {
       title: "Risk",
-      about: `mean ${path.problem.loss === "CorrelationLoss" ? "correlation" : path.problem.loss.toLowerCase()} loss over the inputs`,
+      about: `mean ${path.problem.loss.replace("-loss", "")} loss over the inputs`,
       range: null,
       format: short,
       lines: [{ label: "risk", sign: "", colour: accent, value: (k) => measureOf(path, k).risk }],

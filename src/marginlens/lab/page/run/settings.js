@@ -23,7 +23,7 @@ export function shareOf({ low, high, isLog }, value) {
 
 /** The optimizer of a problem with all its settings. */
 export function optimizerOf(problem) {
-  const given = problem.optimizer ?? { name: "NormalizedGD", size: problem.train === "both" ? 0.1 : 1 };
+  const given = problem.optimizer ?? { name: "normalized-gd", size: problem.train === "both" ? 0.1 : 1 };
   return { ...structuredClone(OPTIMIZERS[given.name]), ...given };
 }
 
@@ -122,14 +122,14 @@ export function mountSettings(root, store) {
       const chosen = optimizerOf(problem);
       const settings = settingsOf(chosen);
       optimizer.select.value = chosen.name;
-      for (const option of optimizer.select.options) option.disabled = isJoint && option.value !== "GradientDescent" && option.value !== "NormalizedGD";
+      for (const option of optimizer.select.options) option.disabled = isJoint && option.value !== "gradient-descent" && option.value !== "normalized-gd";
       optimizer.select.title = OPTIMIZER_CHOICES[chosen.name].about;
       for (const [name, { node, show }] of Object.entries(fields)) {
         node.hidden = !(name in settings);
         if (name in settings) show(settings[name]);
       }
-      loss.select.value = problem.loss ?? "Logistic";
-      loss.select.title = LOSS_CHOICES[problem.loss ?? "Logistic"].about;
+      loss.select.value = problem.loss ?? "logistic";
+      loss.select.title = LOSS_CHOICES[problem.loss ?? "logistic"].about;
       steps.show(problem.steps ?? DEFAULT_STEPS);
       train[isJoint ? "both" : "attention"].input.checked = true;
     },

@@ -36,6 +36,7 @@ export function stateOfFile(text, current) {
   const isObject = typeof json === "object" && json !== null && !Array.isArray(json);
   if (!isObject || (json.format === undefined && json.tokens === undefined && json.keys === undefined))
     throw new ProblemError("The file holds no problem: it must be a JSON object with tokens, or with keys and scores.");
+  if (json.sequences !== undefined) throw new ProblemError("The file holds sequences: marginlens lab FILE opens the page with them.");
   const { page, ...problem } = json;
   const opened = stateOfProblem(problem, { text: current.text, view: {} });
   if (typeof page !== "object" || page === null || Array.isArray(page))

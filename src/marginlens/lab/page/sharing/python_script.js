@@ -69,10 +69,10 @@ export function pythonOptimizer(optimizer) {
     ? `ml.optimizers.PowerDecay(${pythonNumber(optimizer.size)}, ${pythonNumber(optimizer.decay)})`
     : pythonNumber(optimizer.size);
   const momentum = optimizer.momentum ? `, momentum=${pythonNumber(optimizer.momentum)}` : "";
-  if (optimizer.name === "SteepestDescent") return `ml.SteepestDescent(ml.Lp(${pythonNumber(optimizer.p)}), ${size}${momentum})`;
-  if (optimizer.name === "Adam")
+  if (optimizer.name === "steepest-descent") return `ml.SteepestDescent(ml.Lp(${pythonNumber(optimizer.p)}), ${size}${momentum})`;
+  if (optimizer.name === "adam")
     return `ml.Adam(${size}, betas=(${optimizer.betas.map(pythonNumber).join(", ")}), eps=${pythonNumber(optimizer.eps)})`;
-  return `ml.${optimizer.name}(${size}${momentum})`;
+  return `ml.${globalThis.labWords.optimizers[optimizer.name].python}(${size}${momentum})`;
 }
 
 function pythonNorm(power) {
@@ -123,7 +123,7 @@ function predictionLines(problem) {
   if (power === 2) {
     const sets = strictOptimum(problem).isStrict ? [] : part("without sets");
     lines.push(...part("limits in the Euclidean norm"), ...sets, ...part("certificates", { tokens }));
-  } else lines.push(...part("limits in another norm", { optimizer: problem.optimizer.name, norm: pythonNorm(power), tokens }));
+  } else lines.push(...part("limits in another norm", { optimizer: globalThis.labWords.optimizers[problem.optimizer.name].python, norm: pythonNorm(power), tokens }));
   return [...lines, ...part("multipliers", { input: isWhole ? "i" : "inputs[i]" }), ...part("theorems")];
 }
 
@@ -163,13 +163,13 @@ function planeScript(state, link) {
   const chosen = state.chosen?.start ?? 0;
   const problem = readProblem({ ...state.problem, start: state.starts[chosen] });
   const optimizer = pythonOptimizer(problem.optimizer);
-  const byPart = problem.joint && problem.optimizer.name === "NormalizedGD";
+  const byPart = problem.joint && problem.optimizer.name === "normalized-gd";
   const lines = [
     ...opening(state, link),
     ...dataLines(problem, state.problem),
     "",
     "# ---- how it is trained",
-    `loss = ml.${problem.loss}()`,
+    `loss = ml.${globalThis.labWords.losses[problem.loss].python}()`,
     byPart
       ? `optimizer = ml.optimizers.Blockwise(${optimizer})  # head and attention take a step of that length each`
       : `optimizer = ${optimizer}`,
