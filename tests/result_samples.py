@@ -24,7 +24,6 @@ from marginlens.probe.heads.max_margin import HeadMargin, MarginMatch
 from marginlens.risk.smoothness import smoothness
 from marginlens.svm.graph import GraphConflict
 from marginlens.svm.vocabulary import closed_form_candidate
-from marginlens.sweeps import SweepStatus
 from marginlens.sweeps.summary import CellSummary, Numbers, Shares, Summary
 from marginlens_papers.embeddings import TrainingSettings, train_embeddings
 
@@ -154,14 +153,10 @@ def sweeps():
     numbers = Numbers(40, 0, 0, 0.9, 0.01, 0.5, 1.0, {0.05: 0.6, 0.5: 0.95, 0.95: 1.0})
     cells = tuple(CellSummary({"d": d}, 40, {"optimality": words, "correlation": numbers}) for d in (2, 4))
     yield "a summary", Summary(cells)
-    yield "a cell", cells[0]
-    yield "shares", words
-    yield "numbers", numbers
     folder = Path(mkdtemp(prefix="marginlens-"))
     atexit.register(rmtree, folder, ignore_errors=True)
     plan = {"d": [2, 4], "n_inputs": 2, "n_tokens": 3, "n_problems": 20, "n_steps": 20}
     yield "a sweep", ml.sweep(plan, folder / "sweep", ThreadPoolExecutor(1))
-    yield "how far a sweep is", SweepStatus("folder", 4, 400, 1, 100, 10_000)
 
 
 def probes():

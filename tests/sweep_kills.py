@@ -94,11 +94,7 @@ class Trials:
     def is_whole(self, folder):
         """Go on with a sweep, and say whether every file has the bytes that it has without a disturbance, and no other is left."""
         made = ml.sweep(PLAN, folder)
-        return (
-            made.status(check=True).is_finished
-            and chunk_bytes(folder) == self.bytes
-            and not list(folder.rglob("*.partial"))
-        )
+        return made.status().is_finished and chunk_bytes(folder) == self.bytes and not list(folder.rglob("*.partial"))
 
     def trial(self, name, kind):
         """Run a sweep, kill a process after a random chunk, go on: (chunks there at the kill, None if it was over; whether it is whole)."""

@@ -27,8 +27,8 @@ plan["record"] = ["correlation", "optimality"]
 with tempfile.TemporaryDirectory() as folder:
     sweep = ml.sweep(plan, folder)
     summary = sweep.summary()
-for row in summary.rows():
-    print(f"d = {row['d']:2d}: {row['optimality']}")
+for cell in summary.cells:
+    print(f"d = {cell.axes['d']:2d}: {cell.columns['optimality']}")
 
 # %%
 # Every share has its exact 95% interval. In few dimensions descent often ends at a direction that is only locally optimal; with width the

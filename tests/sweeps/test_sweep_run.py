@@ -113,7 +113,7 @@ def test_generators_and_measures_of_ones_own(tmp_path, monkeypatch):
         "measures": {"first_weight": first_weight, "growth": growth, "is_sure": is_sure},
     }
     made = ml.sweep(keys, tmp_path / "own")
-    table = made.table(format="pandas")
+    table = made.table().to_pandas()
     assert table["shift"].tolist() == [0.0] * 9 + [1.0] * 9
     steps = np.stack(table["growth"])
     np.testing.assert_allclose(steps[:, -1], table["norm"], rtol=1e-12, atol=0.0)
@@ -156,7 +156,7 @@ def sequences(rng, n_problems, cell):
 def test_next_token_problems(tmp_path):
     keys = {"problem": "next-token", "data": sequences, "n_problems": 5, "chunk": 3, "n_steps": 300}
     made = ml.sweep(keys, tmp_path / "next")
-    table = made.table(format="pandas")
+    table = made.table().to_pandas()
     assert (table["correlation"].dropna() > 0.5).all()
     rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(0, spawn_key=(0, 1))))
     data = [acyclic_sequences(4, 5, 3, 3, rng) for _ in range(2)]

@@ -28,7 +28,7 @@ def made(tmp_path_factory):
 
 
 def test_a_summary_says_of_each_cell_what_its_rows_say(made):
-    frame, summary = made.table(format="pandas"), made.summary(quantiles=[0.1, 0.5])
+    frame, summary = made.table().to_pandas(), made.summary(quantiles=[0.1, 0.5])
     assert [dict(cell.axes) for cell in summary.cells] == [{"n_inputs": n, "d": d} for n in (2, 3) for d in (3, 60)]
     for k, cell in enumerate(summary.cells):
         rows = frame[frame["cell"] == k]
@@ -52,16 +52,13 @@ def test_intervals_of_shares_are_exact(count, n):
 
 
 def test_lists_whose_length_varies_over_the_grid_are_lists(made):
-    lengths = [len(row) for row in made.table(["selection"], format="pandas")["selection"]]
+    lengths = [len(row["selection"]) for row in made.table(["selection"]).to_pylist()]
     assert lengths == [2] * 100 + [3] * 100
 
 
-def test_tables_are_the_same_as_arrow_pandas_and_polars(made):
-    arrow, pandas, polars = (made.table(["norm"], format=name) for name in ("arrow", "pandas", "polars"))
-    assert arrow.column_names == list(pandas.columns) == polars.columns == ["cell", "problem", "n_inputs", "d", "norm"]
-    assert arrow["norm"].to_pylist() == pandas["norm"].tolist() == polars["norm"].to_list()
-    with pytest.raises(ml.InputError, match="one of arrow, pandas, polars; got 'csv'"):
-        made.table(format="csv")
+def test_a_table_has_the_columns_that_are_asked_for(made):
+    assert made.table(["norm"]).column_names == ["cell", "problem", "n_inputs", "d", "norm"]
+    assert made.table(["norm"])["norm"].to_pylist() == made.to_frame()["norm"].tolist()
     with refused("columns"):
         made.table(["norms"])
 
@@ -85,15 +82,3 @@ def test_the_repr_is_one_paragraph(made):
     assert "4 cells (n_inputs: 2, 3; d: 3, 60) with 50 problems each, recording selection, norm" in repr(made)
     assert "16 of 16 chunks (200 of 200 problems)" in repr(made)
     assert "\n" not in repr(made)
-
-
-def test_a_table_is_written_to_csv_and_parquet(made, tmp_path):
-    import pyarrow.csv
-    import pyarrow.parquet
-
-    table = made.table()
-    for name, read in (("table.csv", pyarrow.csv.read_csv), ("table.parquet", pyarrow.parquet.read_table)):
-        assert made.write_table(tmp_path / name) == 200
-        assert read(tmp_path / name)["norm"].equals(table["norm"])
-    with refused("path"):
-        made.write_table(tmp_path / "table.txt")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 from collections.abc import Mapping
@@ -32,7 +31,6 @@ from marginlens.typing import FloatArray
 if TYPE_CHECKING:
     import pyarrow
 
-_MARK, _BLANK = b"sha256=", b"0" * 64  # before the checksum in a file, and in its place while it is computed
 METADATA = b"marginlens"  # the entry of a file's schema that says which chunk of which plan it is
 DATA_NUMBERS, START_NUMBERS = 0, 1  # what a chunk draws random numbers for
 COMPRESSION = "zstd"
@@ -182,60 +180,38 @@ def _checked_measure(value: Any, name: str, n_problems: int) -> Any:
 
 
 def encoded(columns: Mapping[str, Any], chunk: Chunk, plan_hash: str) -> bytes:
-    """The Parquet file of a chunk: its numbers, the hash of the plan, and a checksum of all bytes of the file."""
+    """The Parquet file of a chunk: what was recorded, which chunk of which plan it is, and checksums of the data."""
     pa = arrow()
     problems = np.arange(chunk.first, chunk.last, dtype=np.int64)
     arrays = {"cell": pa.array(np.full(chunk.n_problems, chunk.cell, dtype=np.int32)), "problem": pa.array(problems)}
     arrays |= {name: _as_arrow(value) for name, value in columns.items()}
     about = {"format": FORMAT, "plan": plan_hash, "chunk": chunk.index, "cell": chunk.cell, "number": chunk.number}
-    said = json.dumps({**about, "checksum": (_MARK + _BLANK).decode()}).encode()
     words = [name for name, array in arrays.items() if pa.types.is_dictionary(array.type)]
-    table, sink = pa.table(arrays).replace_schema_metadata({METADATA: said}), io.BytesIO()
-    pa.parquet.write_table(table, sink, compression=COMPRESSION, use_dictionary=words, write_statistics=False)
-    content = sink.getvalue()
-    place = content.rfind(_MARK) + len(_MARK)
-    return content[:place] + _checksum(content, place) + content[place + len(_BLANK) :]
-
-
-def _checksum(content: bytes, place: int) -> bytes:
-    """SHA-256 of a file with zeros in the place of its checksum."""
-    made = hashlib.sha256(memoryview(content)[:place])
-    made.update(_BLANK)
-    made.update(memoryview(content)[place + len(_BLANK) :])
-    return made.hexdigest().encode()
+    table, sink = pa.table(arrays).replace_schema_metadata({METADATA: json.dumps(about).encode()}), io.BytesIO()
+    pa.parquet.write_table(
+        table, sink, compression=COMPRESSION, use_dictionary=words, write_statistics=False, write_page_checksum=True
+    )
+    return sink.getvalue()
 
 
 def decoded(file: Path, chunk: Chunk, plan_hash: str, columns: list[str] | None = None) -> pyarrow.Table:
-    """The table of a chunk's file, of all columns or some, once all of its bytes are checked; a damaged file is refused by name."""
-    pa, content = arrow(), checked_bytes(file)
+    """The table of a chunk's file, of all columns or some; a file that is not what was written is refused by name."""
+    pa = arrow()
     try:
-        with pa.parquet.ParquetFile(pa.BufferReader(content)) as parquet:
+        with pa.parquet.ParquetFile(file, page_checksum_verification=True) as parquet:
             about = json.loads(parquet.schema_arrow.metadata[METADATA])
             table = parquet.read(columns=columns, use_threads=False)
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as problem:
-        raise DamagedChunk(file, " ".join(str(problem).split())) from problem
+        raise _damaged(file, " ".join(str(problem).split())) from problem
     if (about.get("format"), about.get("plan"), about.get("chunk")) != (FORMAT, plan_hash, chunk.index):
-        raise DamagedChunk(file, "it is of another plan or place")
+        raise _damaged(file, "it is of another plan or place")
     return table.replace_schema_metadata(None)
 
 
-def checked_bytes(file: Path) -> bytes:
-    """All bytes of a chunk's file, if they have the checksum that it says."""
-    content = file.read_bytes()
-    place = content.rfind(_MARK) + len(_MARK)
-    if place < len(_MARK) or content[place : place + len(_BLANK)] != _checksum(content, place):
-        raise DamagedChunk(file, "its content does not have its checksum")
-    return content
-
-
-class DamagedChunk(InputError):
-    """A chunk's file that is not what was written; the message names it."""
-
-    def __init__(self, file: Path, reason: str) -> None:
-        super().__init__(
-            f"The chunk file {str(file)!r} is damaged ({reason}); running the same sweep again computes it anew."
-        )
-        self.place, self.reason = file, reason
+def _damaged(file: Path, reason: str) -> InputError:
+    return InputError(
+        f"The chunk file {str(file)!r} is damaged ({reason}): delete it, and the same sweep computes it anew."
+    )
 
 
 def _as_arrow(value: Any) -> Any:

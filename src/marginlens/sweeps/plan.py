@@ -394,4 +394,8 @@ def read_written_plan(place: Path) -> dict[str, Any]:
         raise InputError(f"The plan {str(place)!r} is damaged ({problem}).") from problem
     if plan_hash(plan) != known:
         raise InputError(f"The plan {str(place)!r} is damaged: it does not have the hash that it says.")
-    return plan
+    if plan.get("format") != FORMAT:
+        raise reject(
+            "folder", f"that of a sweep in the form {FORMAT!r}", f"{str(place)!r} in the form {plan.get('format')!r}"
+        )
+    return dict(plan)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import closing
@@ -53,9 +52,6 @@ def sweep(
     if not (executor is None or callable(getattr(executor, "submit", None))):
         raise reject("executor", "a concurrent.futures.Executor, or None", type(executor).__name__)
     with opened(folder, placed) as made:
-        for problem in made.damaged(made.listed()):
-            warnings.warn(f"The chunk file {str(problem.place)!r} is damaged and computed anew.", stacklevel=2)
-            problem.place.unlink()
         finished, grid = made.listed(), placed.grid
         report = Progress(as_progress(progress), grid.n_total)
         report.advance(sum(grid.chunk_at(index).n_problems for index in finished))

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,23 +16,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from marginlens.errors import InputError, reject
 from marginlens.names import nearest
-from marginlens.result import Displayed, Result, Tabular, counted, drawn
-from marginlens.result.drawing import draw_bars
+from marginlens.result import Displayed, counted
 from marginlens.result.frames import frame_of_arrow
 from marginlens.result.notebook import Headline
 from marginlens.runtime.files import (
     PARTIAL,
     as_path,
-    check_place,
     durable_file,
     json_by_line,
     resolved,
     unusable,
-    written_aside,
 )
 from marginlens.runtime.versions import versions
 from marginlens.sweeps.choices import function_record
-from marginlens.sweeps.chunk import DamagedChunk, add_to_digest, arrow, decoded, made_problems
+from marginlens.sweeps.chunk import add_to_digest, arrow, decoded, made_problems
 from marginlens.sweeps.grid import Grid
 from marginlens.sweeps.plan import Plan, differences, plan_hash, read_written_plan
 from marginlens.sweeps.summary import LEVELS, CellSummary, Summary, quantile_levels, summarized_columns
@@ -41,7 +38,6 @@ from marginlens.typing import Axes
 if TYPE_CHECKING:
     import pyarrow
 
-TABLE_FORMATS = ("arrow", "pandas", "polars")
 DIGEST_FORMAT = "marginlens-table-1"
 PLAN, CHUNKS, LOCK = "plan.json", "chunks", "lock"
 LOCK_SECONDS = 0.3  # for which a lock that another process holds is tried again
@@ -57,15 +53,18 @@ class Problem(NamedTuple):
     cell: dict[str, Any]
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class SweepStatus(Result, Tabular):
+@dataclass(frozen=True, repr=False)
+class SweepStatus:
     """How far a sweep is.
 
     Attributes:
-        folder: where it is. n_chunks, n_problems: of the plan. chunks_done, problems_done: of these. bytes: on the disk.
-        damaged: files that are not what was written, if that was checked.
+        folder: where it is.
 
-    `to_frame()` has two rows, what is done and what is left: state, chunks, problems.
+        n_chunks, n_problems: of the plan.
+
+        chunks_done, problems_done: of these.
+
+        bytes: on the disk.
     """
 
     folder: str
@@ -74,37 +73,16 @@ class SweepStatus(Result, Tabular):
     chunks_done: int
     problems_done: int
     bytes: int
-    damaged: tuple[str, ...] = ()
-    quantities = "{self}"
 
     @property
     def is_finished(self) -> bool:
         """Whether every chunk is there."""
         return self.chunks_done == self.n_chunks
 
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw how many problems are done and how many are left."""
-        columns = self._columns()
-        draw_bars(ax, columns["state"], columns["problems"], "problems", ylabel="state")
-
-    def _columns(self) -> dict[str, Any]:
-        chunks = [self.chunks_done, self.n_chunks - self.chunks_done]
-        problems = [self.problems_done, self.n_problems - self.problems_done]
-        return {"state": ["done", "left"], "chunks": chunks, "problems": problems}
-
-    def _headline(self) -> Headline:
-        return Headline("finished" if self.is_finished else "not finished", str(self), self.is_finished or None)
-
-    def __str__(self) -> str:
-        share = f"{self.chunks_done:,} of {counted(self.n_chunks, 'chunk')} ({self.problems_done:,} of {self.n_problems:,} problems)"
+    def __repr__(self) -> str:
+        done = f"{self.chunks_done:,} of {counted(self.n_chunks, 'chunk')} ({self.problems_done:,} of {self.n_problems:,} problems)"
         state = "finished" if self.is_finished else "not finished: running the same sweep again goes on"
-        wrong = (
-            f" {counted(len(self.damaged), 'file is', 'files are')} damaged: {', '.join(self.damaged)}."
-            if self.damaged
-            else ""
-        )
-        return f"{self.folder}: {share}, {self.bytes / 1e6:.1f} MB; {state}.{wrong}"
+        return f"{self.folder}: {done}, {self.bytes / 1e6:.1f} MB; {state}."
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -170,27 +148,12 @@ class Sweep(Displayed):
         """What was recorded in a chunk, checked; a damaged file is refused by name."""
         return decoded(self.place(index), self.grid.chunk_at(index), self.plan_hash, columns)
 
-    def damaged(self, chunks: Iterable[int]) -> list[DamagedChunk]:
-        """Those of these chunks whose files are damaged."""
-        found = []
-        for index in chunks:
-            try:
-                self.read(index, ["cell"])
-            except DamagedChunk as problem:
-                found.append(problem)
-        return found
-
-    def status(self, *, check: bool = False) -> SweepStatus:
-        """How far it is; with `check` every file is read and damaged ones are named."""
+    def status(self) -> SweepStatus:
+        """How far it is."""
         found, grid = self.listed(), self.grid
+        problems_done = sum(grid.chunk_at(index).n_problems for index in found)
         return SweepStatus(
-            str(self.folder),
-            grid.n_chunks,
-            grid.n_total,
-            len(found),
-            sum(grid.chunk_at(index).n_problems for index in found),
-            sum(found.values()),
-            tuple(str(problem.place) for problem in self.damaged(found)) if check else (),
+            str(self.folder), grid.n_chunks, grid.n_total, len(found), problems_done, sum(found.values())
         )
 
     # ---- the table: one row a problem, in order of cell and problem, read chunk by chunk
@@ -219,23 +182,21 @@ class Sweep(Displayed):
                 table = table.set_column(table.column_names.index(name), name, table[name].cast(pa.list_(values)))
         return table
 
-    def table(self, columns: list[str] | None = None, *, format: str = "arrow", partial: bool = False) -> Any:
+    def table(self, columns: list[str] | None = None, *, partial: bool = False) -> pyarrow.Table:
         """One row a problem, in order of cell and problem: their numbers, the axes of the grid, what was recorded.
 
         Args:
-            columns: which of the recorded ones; all by default. format: "arrow", "pandas" or "polars".
-            partial: the chunks that are there, of a sweep that is not finished.
+            columns: which of the recorded ones; all by default.
+
+            partial: take the chunks that are there, of a sweep that is not finished.
         """
-        if format not in TABLE_FORMATS:
-            raise reject("format", f"one of {', '.join(TABLE_FORMATS)}", repr(format))
         known = self.read(self.finished(partial=partial)[0]).column_names
         for name in columns or ():
             if name not in known:
                 recorded = known[2:]
                 raise reject("columns", f"names among {', '.join(recorded)}", repr(name), nearest(str(name), recorded))
         wanted = None if columns is None else ["cell", "problem", *dict.fromkeys(columns)]
-        table = arrow().concat_tables(list(self.batches(wanted, partial=partial))).unify_dictionaries()
-        return table if format == "arrow" else frame_of_arrow(table, format)
+        return arrow().concat_tables(list(self.batches(wanted, partial=partial))).unify_dictionaries()
 
     def to_frame(self, library: str | None = None) -> Any:
         """The table as a data frame, one row a problem: of pandas if it is installed, else of polars, else a `pyarrow.Table`.
@@ -244,22 +205,6 @@ class Sweep(Displayed):
             library: "pandas", "polars" or "pyarrow", to ask for one of them.
         """
         return frame_of_arrow(self.table(), library)
-
-    def write_table(self, path: Any, *, partial: bool = False) -> int:
-        """Write the table to a .parquet or .csv file, a chunk at a time, lists in CSV as texts; returns how many rows it has."""
-        pa, place = arrow(), as_path(path, "path", "the path of a file")
-        check_place(place, "path", (".parquet", ".csv"))
-        is_csv, n_rows = place.suffix.lower() == ".csv", 0
-        writer: Any = None
-        with written_aside(place, "path") as aside, ExitStack() as stack:
-            for piece in self.batches(partial=partial):
-                table = _plain(pa, piece, with_lists=not is_csv)
-                if writer is None:
-                    make = pa.csv.CSVWriter if is_csv else pa.parquet.ParquetWriter
-                    writer = stack.enter_context(make(aside, table.schema))
-                writer.write_table(table)
-                n_rows += table.num_rows
-        return n_rows
 
     def digest(self) -> str:
         """SHA-256 of the table's content, column by column, independent of chunks, of their compression and of who computed them."""
@@ -292,9 +237,8 @@ class Sweep(Displayed):
         return Summary(tuple(cells))
 
     def plot(self, ax: Axes | None = None, *, column: str | None = None, axis: str | None = None) -> Axes:
-        """Draw one column over one axis of the grid, as `Summary.plot` does; of a sweep that is not finished how far it is."""
-        status = self.status()
-        return self.summary().plot(ax, column=column, axis=axis) if status.is_finished else status.plot(ax)
+        """Draw one column over one axis of the grid, as `Summary.plot` does; of a sweep that is not finished the chunks that are there."""
+        return self.summary(partial=True).plot(ax, column=column, axis=axis)
 
     def problem(self, index: int, *, data: Callable[..., Any] | None = None) -> Problem:
         """The data of problem `index`, counted through all cells as the rows of the table are, made once more.
@@ -322,7 +266,8 @@ class Sweep(Displayed):
         return ", ".join([*self.plan["record"], *self.plan["measures"]])
 
     def _headline(self) -> Headline:
-        return self.status()._headline()
+        status = self.status()
+        return Headline("finished" if status.is_finished else "not finished", str(status), status.is_finished or None)
 
     def _facts(self) -> dict[str, Any]:
         axes = {f"axis {name}": list(values) for name, values in self.grid.axes.items()}
@@ -344,17 +289,6 @@ def _scalar(values: tuple[Any, ...], value: Any) -> Any:
     if kinds <= {int, float}:
         return pa.scalar(value, pa.int64() if kinds == {int} else pa.float64())
     return pa.scalar(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-
-
-def _plain(pa: Any, table: Any, *, with_lists: bool) -> Any:
-    """Dictionaries as plain words, which are the same in every chunk; without lists these as words too, their entries between spaces."""
-    for k, field in enumerate(table.schema):
-        if pa.types.is_dictionary(field.type):
-            table = table.set_column(k, field.name, table[field.name].cast(pa.string()))
-        elif pa.types.is_nested(field.type) and not with_lists:
-            texts = [" ".join(map(str, entry)) for entry in table[field.name].to_pylist()]
-            table = table.set_column(k, field.name, pa.array(texts))
-    return table
 
 
 # ---- writing

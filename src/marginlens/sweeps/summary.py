@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 
 from marginlens.errors import real_array, reject
-from marginlens.result import Result, Tabular, axes_for, drawn
-from marginlens.result.drawing import draw_bars, draw_interval
-from marginlens.result.notebook import Headline
-from marginlens.result.palette import ACCENTS, PATH
+from marginlens.result import Result, Tabular, axes_for
+from marginlens.result.palette import ACCENTS
 from marginlens.sweeps.chunk import arrow
 from marginlens.typing import Axes, FloatArray
 
@@ -22,18 +20,17 @@ CONFIDENCE = 0.95  # of the intervals of shares
 _DASHES = ("-", "--", ":", "-.")  # of lines that show the same words
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class Shares(Result, Tabular):
+@dataclass(frozen=True, repr=False)
+class Shares:
     """How often each word occurs in a column, or how often it is true.
 
     Attributes:
-        counts: word → problems. intervals: word → the exact (Clopper–Pearson) 95% interval of its probability.
+        counts: word → problems.
 
-    `to_frame()` has one row per word: word, count, share, low, high (of the interval).
+        intervals: word → the exact (Clopper–Pearson) 95% interval of its probability.
     """
 
     counts: Mapping[str, int]
-    quantities = "{self}"
 
     @classmethod
     def of(cls, column: Any) -> Shares:
@@ -57,32 +54,22 @@ class Shares(Result, Tabular):
         """Word → the interval of its probability."""
         return {word: share_interval(count, self.n) for word, count in self.counts.items()}
 
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the share of each word with its interval."""
-        shares = list(self.shares.values())
-        draw_bars(ax, list(self.counts), shares, "share of the problems, with 95% intervals", ylabel="word")
-        for k, (low, high) in enumerate(self.intervals.values()):
-            ax.plot([low, high], [k, k], color=PATH, linewidth=1.5)
-
-    def _columns(self) -> dict[str, Any]:
-        ends = np.array(list(self.intervals.values())).reshape(-1, 2)
-        counts = {"word": list(self.counts), "count": list(self.counts.values()), "share": list(self.shares.values())}
-        return {**counts, "low": ends[:, 0], "high": ends[:, 1]}
-
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return ", ".join(f"{word} {100 * share:.4g}%" for word, share in self.shares.items())
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class Numbers(Result, Tabular):
+@dataclass(frozen=True, repr=False)
+class Numbers:
     """A column of numbers.
 
     Attributes:
-        n: problems whose number is finite; all else below is of these. n_undefined, n_infinite: problems with nan, and with ±inf.
-        mean, standard_error, smallest, largest: nan where n is 0. quantiles: level → the number of that rank.
+        n: problems whose number is finite; all else below is of these.
 
-    `to_frame()` has one row per number of the summary: quantity ("n", "mean", "5%", …), value.
+        n_undefined, n_infinite: problems with nan, and with ±inf.
+
+        mean, standard_error, smallest, largest: nan if n is 0.
+
+        quantiles: level → the number of that rank.
     """
 
     n: int
@@ -93,7 +80,6 @@ class Numbers(Result, Tabular):
     smallest: float
     largest: float
     quantiles: Mapping[float, float]
-    quantities = "{self}, n={n:,}"
 
     @classmethod
     def of(cls, values: FloatArray, levels: FloatArray) -> Numbers:
@@ -109,34 +95,17 @@ class Numbers(Result, Tabular):
         ranks = dict(zip(levels.tolist(), np.atleast_1d(at).tolist(), strict=True))
         return cls(n, undefined, len(values) - n - undefined, mean, spread, smallest, largest, ranks)
 
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the mean and the quantiles."""
-        quantiles = [(f"{100 * level:g}%", of) for level, of in sorted(self.quantiles.items())]
-        draw_interval(ax, [("mean", self.mean), *quantiles], "value")
-
-    def _columns(self) -> dict[str, Any]:
-        names = ("n", "n_undefined", "n_infinite", "mean", "standard_error", "smallest", "largest")
-        values = {name: float(getattr(self, name)) for name in names}
-        values |= {f"{100 * level:g}%": of for level, of in sorted(self.quantiles.items())}
-        return {"quantity": list(values), "value": np.array(list(values.values()))}
-
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return f"{self.mean:.6g} ± {self.standard_error:.1g}"
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class CellSummary(Result, Tabular):
-    """One cell: its axes, how many of its problems there are, and column → `Numbers` or `Shares`.
-
-    `to_frame()` has one row per number: column, quantity ("mean", "5%", … of numbers, else a word), value (of a word its share), low, high
-    (of the interval of a share; nan for numbers).
-    """
+@dataclass(frozen=True)
+class CellSummary:
+    """One cell: its axes, how many of its problems there are, and column → `Numbers` or `Shares`."""
 
     axes: Mapping[str, Any]
     n_problems: int
     columns: Mapping[str, Numbers | Shares]
-    quantities = "{axes}, {n_problems:,} problems"
 
     @classmethod
     def of(cls, axes: Mapping[str, Any], table: Any, levels: FloatArray) -> CellSummary:
@@ -147,28 +116,6 @@ class CellSummary(Result, Tabular):
             is_words = pa.types.is_dictionary(field.type) or pa.types.is_boolean(field.type)
             found[field.name] = Shares.of(column) if is_words else Numbers.of(column.to_numpy().astype(float), levels)
         return cls(axes, table.num_rows, found)
-
-    def plot(self, ax: Axes | None = None, *, column: str | None = None) -> Axes:
-        """Draw one column, the first by default. Returns the axes."""
-        return self.columns[column or next(iter(self.columns))].plot(ax)
-
-    def _columns(self) -> dict[str, Any]:
-        rows: list[tuple[str, str, float, float, float]] = []
-        for name, of in self.columns.items():
-            if isinstance(of, Shares):
-                rows += [(name, word, share, *of.intervals[word]) for word, share in of.shares.items()]
-            else:
-                rows += [(name, *pair, np.nan, np.nan) for pair in zip(*of._columns().values(), strict=True)]
-        names = ("column", "quantity", "value", "low", "high")
-        return {name: [row[k] for row in rows] for k, name in enumerate(names)}
-
-    def _headline(self) -> Headline:
-        return Headline(
-            ", ".join(f"{name} = {value}" for name, value in self.axes.items()), f"{self.n_problems:,} problems"
-        )
-
-    def _facts(self) -> dict[str, Any]:
-        return {**self.axes, "problems": self.n_problems, **{name: str(of) for name, of in self.columns.items()}}
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -206,10 +153,6 @@ class Summary(Result, Tabular):
 
     def _facts(self) -> dict[str, Any]:
         return {"cells": len(self), "columns": list(self.cells[0].columns) if self.cells else []}
-
-    def rows(self) -> list[dict[str, Any]]:
-        """One flat row a cell: its axes, the number of problems, and each column as a text."""
-        return [cell._facts() for cell in self.cells]
 
     def __repr__(self) -> str:
         names = ", ".join(self.cells[0].columns) if self.cells else "nothing"
