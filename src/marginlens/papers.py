@@ -81,7 +81,8 @@ class Implementation:
     """One statement of a paper and the function or class that implements it, or that uses it as a step of its computation.
 
     Attributes:
-        summary: what the function does; for a statement used inside, where and for what it is used. inside: which of the two.
+        summary: what the function does; for a statement used inside, where and for what it is used.
+        inside: which of the two.
     """
 
     paper: str

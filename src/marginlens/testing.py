@@ -91,7 +91,8 @@ def check_norm(
 
     Args:
         shape: of the points to try; by default vectors, or matrices for a norm that says `needs_matrix` or takes no vectors.
-        scales: sizes of their entries. n_trials: how many random ones.
+        scales: sizes of their entries.
+        n_trials: how many random ones.
     """
     generator = as_generator(rng)
     shape = _measured_shape(norm) if shape is None else shape
@@ -162,7 +163,8 @@ def check_risk(risk: Risk, *, n_points: int = 5, scale: float = 1.0, rng: Any = 
         \|\nabla L(x) - \nabla L(y)\| \le L_{\text{smooth}} \|x - y\|
 
     Args:
-        n_points: how many random points to try. scale: their typical entries.
+        n_points: how many random points to try.
+        scale: their typical entries.
     """
     _promise(not getattr(risk, "is_batch", False), "the contract is about a risk of one problem")
     generator = as_generator(rng)

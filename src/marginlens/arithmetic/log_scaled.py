@@ -25,7 +25,9 @@ class RankOneTerms:
     The dense sum has lost what is smaller than the largest term by sixteen digits, and with it the small singular values.
 
     Attributes:
-        left: (…, n_terms, d_left) the l_m. right: (…, n_terms, d_right) the r_m. log_scale: (…, n_terms) the s_m.
+        left: (…, n_terms, d_left) the l_m.
+        right: (…, n_terms, d_right) the r_m.
+        log_scale: (…, n_terms) the s_m.
     """
 
     left: FloatArray

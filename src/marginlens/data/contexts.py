@@ -52,7 +52,8 @@ class ContextDataset(Displayed, Tabular):
         """The dataset of a text: equal contexts become one, with counts of what followed.
 
         Args:
-            contexts: (n_samples, length) token ids. following: (n_samples,) the token after each.
+            contexts: (n_samples, length) token ids.
+            following: (n_samples,) the token after each.
             embed: from distinct contexts (n_contexts, length) to their embeddings (n_contexts, d_model): a model's last-layer states, say.
             n_vocabulary: how many tokens there are.
         """

@@ -36,8 +36,10 @@ def sphere_problems(
     Problem j is the same, bit by bit, whatever `first` and `last` are, and on every processor and device.
 
     Args:
-        first: number of the first problem, from 0. last: one beyond the last, at most 2⁶³ - 1.
-        seed: from 0 to 2⁶⁴ - 1. cell: from 0 to 2³² - 1, an independent family of problems, such as a point of a grid.
+        first: number of the first problem, from 0.
+        last: one beyond the last, at most 2⁶³ - 1.
+        seed: from 0 to 2⁶⁴ - 1.
+        cell: from 0 to 2³² - 1, an independent family of problems, such as a point of a grid.
     Returns:
         A batch of last - first problems and their heads v, (last - first, d_model).
     """

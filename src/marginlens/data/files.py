@@ -154,7 +154,8 @@ def write_problem(path: PathLike, data: TokenDataset, head: Any) -> None:
 
     Args:
         path: a name that ends in `.json`, or in `.npz`, which holds batches too.
-        data: one problem, or a batch. head: v (d_model,), or (batch, d_model).
+        data: one problem, or a batch.
+        head: v (d_model,), or (batch, d_model).
     """
     as_dataset(data).head(head)
     place = as_path(path, "path", "the path of a file")

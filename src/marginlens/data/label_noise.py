@@ -25,7 +25,8 @@ def flip_labels(data: TokenDataset | LabelledSequences, share: float, rng: Any) 
     """The dataset with each label -1 or +1 flipped with this probability, independently of all others.
 
     Args:
-        data: a `TokenDataset`, one problem or a batch, or `LabelledSequences`. share: the probability, from 0 to 1.
+        data: a `TokenDataset`, one problem or a batch, or `LabelledSequences`.
+        share: the probability, from 0 to 1.
         rng: a `numpy.random.Generator`, or a whole number to seed one.
     """
     if not isinstance(data, TokenDataset | LabelledSequences):
@@ -42,7 +43,9 @@ def soft_labels(classes: ArrayLike, n_classes: int, noise: float) -> FloatArray:
     As counts of `ContextDataset(H, soft_labels(…))` they are the soft labels of next-token prediction; without noise, the classes.
 
     Args:
-        classes: (n_points,) whole numbers from 0. n_classes: at least 2. noise: from 0 to 1.
+        classes: (n_points,) whole numbers from 0.
+        n_classes: at least 2.
+        noise: from 0 to 1.
     """
     count, share = whole_number(n_classes, "n_classes", at_least=2), share_number(noise, "noise")
     own = index_array(classes, "classes", f"whole numbers from 0 to {count - 1}", (-1,), below=count)

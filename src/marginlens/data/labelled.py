@@ -81,7 +81,8 @@ def embedding_tokens(E: ArrayLike, sequences: Any, y: ArrayLike | None = None) -
     .. math:: X_i = K_i = E_{X_i} = [E_{x_{i1}}, \dots, E_{x_{iT_i}}]^\top
 
     Args:
-        E: embeddings (n_vocabulary, d_model). sequences, y: labelled sequences, or token-id lists and their labels.
+        E: embeddings (n_vocabulary, d_model).
+        sequences, y: labelled sequences, or token-id lists and their labels.
     Returns:
         A dataset of n_samples inputs. With the head v its risk as a function of p is the loss of Eq. (2) with E fixed, so that
         `flow(embedding_tokens(E, sequences, y), v, start=p)` is the flow of Eq. (7).

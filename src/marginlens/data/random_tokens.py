@@ -63,7 +63,9 @@ def scored_tokens(keys: Any, scores: Any, y: ArrayLike | None = None) -> tuple[T
     """Tokens whose keys and scores are given outright, by a last coordinate that the head reads and the keys leave out.
 
     Args:
-        keys: (…, n_inputs, n_tokens, d_key). scores: γ of shape (…, n_inputs, n_tokens). y: labels, all +1 by default.
+        keys: (…, n_inputs, n_tokens, d_key).
+        scores: γ of shape (…, n_inputs, n_tokens).
+        y: labels, all +1 by default.
     Returns:
         A dataset with d_model = d_key + 1 and the head v = e_last, so that `data.scores(v)` is `scores`.
     """

@@ -27,7 +27,10 @@ def acyclic_sequences(n_vocabulary: int, d_model: int, n_samples: int, n_tokens:
     .. math:: e_k \sim \mathrm{Unif}(S^{d-1}), \quad x_{it} \sim \mathrm{Unif}[K], \quad y_i = \arg\max_{x \in X_i} \pi(x)
 
     Args:
-        n_vocabulary: K. d_model: d. n_samples: n. n_tokens: T, the length of every sequence.
+        n_vocabulary: K.
+        d_model: d.
+        n_samples: n.
+        n_tokens: T, the length of every sequence.
         rng: a `numpy.random.Generator`, or a whole number to seed one.
     Returns:
         A dataset whose priority graphs are all acyclic.
@@ -66,7 +69,10 @@ def cyclic_sequences(n_vocabulary: int, d_model: int, n_samples: int, n_tokens: 
     asks for one that the sequence holds. Sequences and labels are drawn again until some component has two tokens.
 
     Args:
-        n_vocabulary: K. d_model: d. n_samples: n. n_tokens: T, the length of every sequence.
+        n_vocabulary: K.
+        d_model: d.
+        n_samples: n.
+        n_tokens: T, the length of every sequence.
         rng: a `numpy.random.Generator`, or a whole number to seed one.
     Returns:
         A dataset with at least one component of two or more tokens.
@@ -141,7 +147,8 @@ class Levels:
     Args:
         deltas: (n_levels,) δ_k, the chance of the opposite label where a token of level k stands; each between 0 and 1.
         sizes: (n_levels,) tokens of each level and sign; 4 + 2^k for level k = 1, 2, … by default, so that the parts add up to 2,048.
-        n_irrelevant: tokens that say nothing. share: δ~, the chance that a position holds a token of some level.
+        n_irrelevant: tokens that say nothing.
+        share: δ~, the chance that a position holds a token of some level.
 
     Ids count the irrelevant tokens first, then for each level its positive and its negative tokens. The third row has δ~ where the paper
     prints δ: only so do the chances add up to one.
@@ -211,7 +218,8 @@ def level_sequences(n_samples: int, n_tokens: int, rng: Any, levels: Levels | No
     .. math:: y_i \sim \mathrm{Unif}\{-1, +1\}, \quad x_{it} \sim p(\cdot | y_i)
 
     Args:
-        n_samples: n. n_tokens: T, the length of every sequence (256 in Figure 2).
+        n_samples: n.
+        n_tokens: T, the length of every sequence (256 in Figure 2).
         rng: a `numpy.random.Generator`, or a whole number to seed one.
         levels: the law; that of Figure 2 by default.
     Returns:

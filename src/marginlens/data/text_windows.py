@@ -24,7 +24,8 @@ def text_windows(
     .. math:: X_i = (x_i, \dots, x_{i+T-1}), \quad y_i = x_{i+T} \in X_i
 
     Args:
-        text: the text, as from `read_text`. window: T, the tokens of each window.
+        text: the text, as from `read_text`.
+        window: T, the tokens of each window.
         unit: what a token is: `Characters()` by default, `Words(...)`, or a tokenizer as `TextTokens` takes them.
         d_model: width of random embeddings on the unit sphere; one-hot embeddings where not given.
         rng: the generator of these embeddings, or a whole number to seed one.
@@ -77,9 +78,11 @@ class SequenceSplit(NamedTuple):
     """Sequences in two parts.
 
     Attributes:
-        training: the sequences to learn from. held_out: the others. samples: (n_training,) where each of the first stood before any was
-            dropped or held out: its window in a text, its place in a list. text, held_out_text: the ids of the two parts of a text,
-            also of what lies in no window that holds the token which follows it; else None.
+        training: the sequences to learn from.
+        held_out: the others.
+        samples: (n_training,) where each of the first stood before any was dropped or held out: its window in a text, its place in a list.
+        text, held_out_text: the ids of the two parts of a text, also of what lies in no window that holds the token which follows it; else
+            None.
     """
 
     training: NamedSequences
@@ -103,7 +106,8 @@ def split_text_windows(
     The vocabulary is that of the whole text, so that both parts have the same ids.
 
     Args:
-        text, window, unit, d_model, rng: as in `text_windows`. held_out: the share of the text at its end, between 0 and 1.
+        text, window, unit, d_model, rng: as in `text_windows`.
+        held_out: the share of the text at its end, between 0 and 1.
     """
     share, T = held_out_share(held_out), whole_number(window, "window", at_least=1)
     vocabulary, ids = indexed_text(text, unit)
@@ -132,7 +136,8 @@ def split_sequences(named: NamedSequences, *, held_out: float = 0.1, rng: Any = 
     """Some sequences at random held out, the others to learn from.
 
     Args:
-        held_out: their share, between 0 and 1. rng: a generator, or a whole number to seed one.
+        held_out: their share, between 0 and 1.
+        rng: a generator, or a whole number to seed one.
     """
     data, share = named.data, held_out_share(held_out)
     count = round(share * len(data))

@@ -63,8 +63,9 @@ class Vocabulary(Described):
     """The names of the tokens, id by id.
 
     Attributes:
-        names: (n_vocabulary,) the token of each id. unit: what text is cut into. unknown: the id that stands for every token which
-            has no name here, or None where such tokens are refused.
+        names: (n_vocabulary,) the token of each id.
+        unit: what text is cut into.
+        unknown: the id that stands for every token which has no name here, or None where such tokens are refused.
     """
 
     names: tuple[str, ...]

@@ -63,8 +63,8 @@ class AttentionState(LoopState):
     """The state of an `AttentionLoop`.
 
     Attributes:
-        states: (batch, d_key) p, or (batch, n_places) its coefficients over the keys. logits: (batch, n_places), in the order of
-            `core/places.h`.
+        states: (batch, d_key) p, or (batch, n_places) its coefficients over the keys.
+        logits: (batch, n_places), in the order of `core/places.h`.
     """
 
     start: FloatArray
@@ -78,7 +78,10 @@ class AttentionLoop:
     """Compiled descent on p for a linear head and a loss with a code.
 
     Attributes:
-        batch: the problems. head: (d_model,) or (batch, d_model). normalized, size: the step rule. code: of the loss.
+        batch: the problems.
+        head: (d_model,) or (batch, d_model).
+        normalized, size: the step rule.
+        code: of the loss.
     """
 
     batch: TokenDataset
@@ -138,7 +141,9 @@ class JointLoop:
     """Compiled descent on v and p, each by its own gradient, for a loss with a code.
 
     Attributes:
-        batch: the problems. normalized, size: the step rule of either part. code: of the loss.
+        batch: the problems.
+        normalized, size: the step rule of either part.
+        code: of the loss.
         power: of the mirror's potential; 2 is gradient descent.
     """
 
@@ -190,8 +195,10 @@ class NextTokenState(LoopState):
     """The state of a `NextTokenLoop`.
 
     Attributes:
-        states: of all problems one after the other, see `core/next_token_descent.h`. offsets: (batch + 1,) where each problem's state
-            begins. logits: of all pairs. scales: (batch,) logarithms of the last weights' scales.
+        states: of all problems one after the other, see `core/next_token_descent.h`.
+        offsets: (batch + 1,) where each problem's state begins.
+        logits: of all pairs.
+        scales: (batch,) logarithms of the last weights' scales.
     """
 
     start: FloatArray
@@ -207,7 +214,8 @@ class NextTokenLoop:
     """Compiled descent on W for a loss with a code.
 
     Attributes:
-        risk: the problems. normalized, size: the step rule.
+        risk: the problems.
+        normalized, size: the step rule.
     """
 
     risk: NextTokenRisk
@@ -272,11 +280,13 @@ class MatrixState(LoopState):
     """The state of a `MatrixLoop`, in the order in which the core takes it.
 
     Attributes:
-        points: (batch, height, breadth) W, or Q above K. logits: (batch, n_rows).
+        points: (batch, height, breadth) W, or Q above K.
+        logits: (batch, n_rows).
         memory: (batch, 2, max(height, n_terms), breadth) running sums, means or the mirror image.
         scales: (batch, n_terms) their logarithms.
         residuals: (batch, 2, n_rows) weights of the tokens, summed up since the last power of two among the steps and over the window
-            before that. anchors: (batch, 2, height, breadth) the points at the beginning of either window.
+            before that.
+        anchors: (batch, 2, height, breadth) the points at the beginning of either window.
     """
 
     points: FloatArray
@@ -293,9 +303,13 @@ class MatrixLoop:
     """Compiled descent on p, W or its factors for a linear head and a loss with a code.
 
     Attributes:
-        batch: the problems. head: (d_model,) or (batch, d_model). code: of the loss. rule: of the optimizer.
+        batch: the problems.
+        head: (d_model,) or (batch, d_model).
+        code: of the loss.
+        rule: of the optimizer.
         queries: (n_terms, d_query) or (batch, n_terms, d_query), n_terms being 1 for a query that all inputs share, or n_inputs; None on p.
-        batches: the mini-batches of the steps, None for all inputs. heads: inputs one after the other whose outputs are averaged.
+        batches: the mini-batches of the steps, None for all inputs.
+        heads: inputs one after the other whose outputs are averaged.
         transposed: whether points are transposes of W.
         width: of the factors of W, Q (d_query, width) above K (d, width), that points are; None for W itself.
         apart: whether Q and K take steps of their own.
@@ -319,7 +333,9 @@ class MatrixLoop:
         """Descent on a linear classifier (n_classes, d) under cross-entropy: its transpose is the W of inputs with classes for tokens.
 
         Args:
-            H: (n_points, d) the points, in place of queries. classes: (n_points,). rule: of the optimizer.
+            H: (n_points, d) the points, in place of queries.
+            classes: (n_points,).
+            rule: of the optimizer.
         """
         is_own = np.eye(n_classes)[classes][..., None]  # (n_points, n_classes, 1), of which the head makes scores
         keys = np.broadcast_to(np.eye(n_classes), (len(H), n_classes, n_classes))

@@ -59,7 +59,8 @@ def descend(
             the descent, as Ctrl-C does.
         device: "cpu", which is the default, "cuda", or "cuda:1" for the GPU of that number (needs the extra `gpu`).
         batch_size: inputs of each step, whose mean loss gives its gradient; all of them by default. A risk of your own needs `n_inputs` and
-            `of_inputs(inputs)`, the same risk over some of the inputs. sampling: how they are drawn, `ml.Sampling(rng=0)` by default.
+            `of_inputs(inputs)`, the same risk over some of the inputs.
+        sampling: how they are drawn, `ml.Sampling(rng=0)` by default.
     Returns:
         A `Trajectory`; `run.resume(n_steps)` takes further steps. Check it against theory with
         `correlation(run.final, att_svm(data, run.selected).x)`. A run with the log-loss ends where a head makes c_yᵀ f nonpositive.

@@ -86,9 +86,11 @@ class DeviceState:
     """Where a batch of descents stands, in arrays of NumPy, with all that the next step depends on.
 
     Attributes:
-        start: (batch, d_key). states: (batch, 1 + n_rows) coefficients over the keys, or (batch, 1 + d_key) p, and the weights' shift.
+        start: (batch, d_key).
+        states: (batch, 1 + n_rows) coefficients over the keys, or (batch, 1 + d_key) p, and the weights' shift.
         logits: (batch, n_rows).
-        ends: (batch, 2) how each run ended and after how many steps. left: what the CPU descends on, after the first steps.
+        ends: (batch, 2) how each run ended and after how many steps.
+        left: what the CPU descends on, after the first steps.
     """
 
     start: FloatArray

@@ -70,7 +70,8 @@ class StepwiseState:
     """Where a batch of descents stands.
 
     Attributes:
-        x: (batch, *shape) the iterates. memory: what the optimizer remembers; a list with one entry per problem unless it is batched.
+        x: (batch, *shape) the iterates.
+        memory: what the optimizer remembers; a list with one entry per problem unless it is batched.
         ends: (batch, 2) how each run ended and after how many steps.
     """
 

@@ -34,9 +34,13 @@ class Trajectory(Result, Tabular):
     Attributes:
         final: the last iterate, (…, *risk.shape): p, W, the factors of W, or v followed by p. `x` is another name for it.
         attention: softmax at the end, (…, n_inputs, n_tokens), zero where there is no token; None for a risk that has none.
-        selected: the token with the largest attention in each input, (…, n_inputs). norm: ‖final‖, (…).
-        status: a Status, or an array (batch,) of them. steps_taken: how many steps each run took, (…).
-        saved: what `record` asked to keep. risk: what was trained. continuation: what `resume` goes on from.
+        selected: the token with the largest attention in each input, (…, n_inputs).
+        norm: ‖final‖, (…).
+        status: a Status, or an array (batch,) of them.
+        steps_taken: how many steps each run took, (…).
+        saved: what `record` asked to keep.
+        risk: what was trained.
+        continuation: what `resume` goes on from.
         witness: what the run has summed up for `bracket`, None for a loop that sums up nothing.
 
     `to_frame()` has one row per saved step, of each run of a batch: problem (of a batch), step, and every quantity that was kept; margins,

@@ -32,7 +32,8 @@ def initial_parameters(n_vocabulary: int, d_model: int, rng: Any, dtype: Any, sp
     r"""The values training starts from: :math:`E_s, p \sim N(0, \sigma^2 I/d)` with σ = `spread`, and v uniform on the unit sphere.
 
     Args:
-        rng: a `numpy.random.Generator`, or a whole number to seed one. dtype: float32 or float64.
+        rng: a `numpy.random.Generator`, or a whole number to seed one.
+        dtype: float32 or float64.
     """
     K, d = (whole_number(n, name, at_least=1) for n, name in ((n_vocabulary, "n_vocabulary"), (d_model, "d_model")))
     kind, generator = _kind(dtype), as_generator(rng)
@@ -106,7 +107,8 @@ def scalar_gradients(pairs: DistinctTokens, samples: IntArray, a: Any, b: Any) -
         \frac{\partial f}{\partial a_s} = q_s (b_s - f),\quad \frac{\partial f}{\partial b_s} = q_s
 
     Args:
-        samples: the sequences to take. a, b: (n_vocabulary,) products of E with p and v.
+        samples: the sequences to take.
+        a, b: (n_vocabulary,) products of E with p and v.
     Returns:
         (2, n_vocabulary) derivatives and (n_samples,) f, in float64.
     """

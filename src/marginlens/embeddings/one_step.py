@@ -26,9 +26,12 @@ class FirstStep(Result, Tabular):
     r"""One step of descent from the initialisation, :math:`E^1_s = E^0_s + \frac{\eta_0}{2}\alpha_s v + err_s,\ p^1 = p^0 + err_p`.
 
     Attributes:
-        data: the sequences. start, after: the parameters before and after; v stays. rate: η₀.
+        data: the sequences.
+        start, after: the parameters before and after; v stays.
+        rate: η₀.
         alpha: (n_vocabulary,) α_s; where lengths differ the mean of y_i times the share of s in sequence i, see `mean_signed_share`.
-        error_E: (n_vocabulary, d_model) err_s. error_p: (d_model,) err_p.
+        error_E: (n_vocabulary, d_model) err_s.
+        error_p: (d_model,) err_p.
         loss_before: L at the start.
 
     `to_frame()` has one row per token: token, alpha, step (the length of its part along v), error (‖err_s‖).
@@ -78,7 +81,8 @@ def first_step(start: Parameters, rate: float, sequences: Any, y: ArrayLike | No
         p^1 = p^0 - \eta_0 \nabla_p L(E^0, p^0) = p^0 + err_p
 
     Args:
-        start: E⁰ (n_vocabulary, d_model), p⁰ and v (d_model,), as `initial_parameters` draws them. rate: η₀ > 0.
+        start: E⁰ (n_vocabulary, d_model), p⁰ and v (d_model,), as `initial_parameters` draws them.
+        rate: η₀ > 0.
         sequences, y: labelled sequences, or token-id lists and their labels.
     Returns:
         A `FirstStep` in float64; `marginlens_papers.claims.b.first_step_bounds` holds it against the lemmas.
@@ -140,7 +144,8 @@ def embedding_flow(
 
     Args:
         model: E (n_vocabulary, d_model), p and v (d_model,), such as `first_step(...).after`.
-        sequences, y: labelled sequences, or token-id lists and their labels. until, record, tolerance: as `flow` takes them.
+        sequences, y: labelled sequences, or token-id lists and their labels.
+        until, record, tolerance: as `flow` takes them.
     Returns:
         The `Trajectory` that `flow(embedding_tokens(E, sequences, y), v, start=p)` gives, up to rounding.
     """

@@ -108,7 +108,9 @@ class DescentKernel:
     """The compiled descent for problems of one shape.
 
     Attributes:
-        loss_code: of the loss. step_kind: GRADIENT_STEP … POWER_STEP. ragged: whether inputs have lengths of their own.
+        loss_code: of the loss.
+        step_kind: GRADIENT_STEP … POWER_STEP.
+        ragged: whether inputs have lengths of their own.
     """
 
     device: Device

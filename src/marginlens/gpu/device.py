@@ -154,7 +154,8 @@ def parts(
     """Ranges (first, last) that cover all problems, each as large as the free memory allows; refused where not one problem fits.
 
     Args:
-        bytes_per_problem: of all arrays that a problem of a part needs. fixed_bytes: of arrays that do not depend on their number.
+        bytes_per_problem: of all arrays that a problem of a part needs.
+        fixed_bytes: of arrays that do not depend on their number.
     """
     room = MEMORY_SHARE * device.free_bytes() - fixed_bytes
     fit = int(room // max(bytes_per_problem, 1))

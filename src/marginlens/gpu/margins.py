@@ -51,7 +51,9 @@ def solve_margins(device: Device, K: Any, selected: Any, lengths: Any, out: Marg
     """Solve every problem and check it; what is not proved has the outcome UNVERIFIED.
 
     Args:
-        K: keys (n, n_inputs, n_tokens, d) on the device. selected: tokens (n, n_inputs). lengths: (n, n_inputs) or None.
+        K: keys (n, n_inputs, n_tokens, d) on the device.
+        selected: tokens (n, n_inputs).
+        lengths: (n, n_inputs) or None.
     """
     n_problems, n_inputs, n_tokens, d = K.shape
     m = int(n_inputs * (n_tokens - 1))

@@ -31,7 +31,8 @@ class EdgeCounts(NamedTuple):
     """Edges of priority graphs and how often each occurs.
 
     Attributes:
-        keys: (n_edges,) (last · RADIX + label) · RADIX + token, distinct and increasing. counts: (n_edges,) in how many positions.
+        keys: (n_edges,) (last · RADIX + label) · RADIX + token, distinct and increasing.
+        counts: (n_edges,) in how many positions.
     """
 
     keys: IntArray
@@ -42,7 +43,10 @@ class WindowCounts(NamedTuple):
     """The edges of all windows of a text that hold the token which follows them.
 
     Attributes:
-        edges: counts of the edges. window: T, the tokens of each window. n_windows: all windows. n_tokens: all tokens.
+        edges: counts of the edges.
+        window: T, the tokens of each window.
+        n_windows: all windows.
+        n_tokens: all tokens.
     """
 
     edges: EdgeCounts
@@ -72,7 +76,8 @@ def count_windows(chunks: Iterable[Any], window: int, separator: int | None = No
     Memory grows with the different edges, and not with the text: what is left of a chunk are its counts and its last `window` tokens.
 
     Args:
-        chunks: consecutive pieces of a text, each an array (n_tokens,) of ids. window: T, the tokens of each window.
+        chunks: consecutive pieces of a text, each an array (n_tokens,) of ids.
+        window: T, the tokens of each window.
         separator: an id that stands between texts and belongs to none.
     """
     T = whole_number(window, "window", at_least=1)

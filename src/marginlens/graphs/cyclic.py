@@ -118,7 +118,8 @@ def selected_positions(data: SequenceDataset, W: ArrayLike, threshold: float) ->
     A position counts by its own weight: of a token that occurs three times, each occurrence has a third of the token's attention.
 
     Args:
-        W: (d_model, d_model). threshold: from 0 up to below 1; what the text writes as s > 0 means s > .01 in its authors' code.
+        W: (d_model, d_model).
+        threshold: from 0 up to below 1; what the text writes as s > 0 means s > .01 in its authors' code.
     """
     limit = real_number(threshold, "threshold", "a number from 0 up to below 1", lambda number: 0.0 <= number < 1.0)
     chosen = np.asarray(as_sequences(data).attention(W) > limit)
@@ -142,7 +143,8 @@ def pseudo_graphs(data: SequenceDataset, W: ArrayLike, threshold: float) -> dict
     .. math:: x_{t_1} \to x_{t_2} \in \mathcal G^{(k)} \ \text{if}\ s_{t_1} > \epsilon,\quad s = \mathbb S(X W \bar x),\ \bar x = e_k
 
     Args:
-        W: (d_model, d_model) trained weights. threshold: ε, from 0 up to below 1, applied to each position by itself.
+        W: (d_model, d_model) trained weights.
+        threshold: ε, from 0 up to below 1, applied to each position by itself.
     Returns:
         A dictionary from last token to its `PriorityGraph`, for `graph_svm` and `cyclic_correction`; the tokens that a sequence selects
         together are tied in it.
@@ -199,7 +201,8 @@ def local_subset(data: SequenceDataset, graphs: Mapping[int, PriorityGraph], rul
     """The local cyclic subset: what every sequence keeps in the given pseudo-graphs, by either rule.
 
     Args:
-        graphs: `pseudo_graphs(data, W, threshold)`. rule: `LocalRule.LABELS_COMPONENT` or `LocalRule.SELECTED_COMPONENT`.
+        graphs: `pseudo_graphs(data, W, threshold)`.
+        rule: `LocalRule.LABELS_COMPONENT` or `LocalRule.SELECTED_COMPONENT`.
     Returns:
         A `CyclicSubset`, without any sample where none keeps two different tokens. By the label's component every label is kept;
         by the selected one it may be missing from its own sample.
@@ -217,7 +220,8 @@ def local_subspace(graphs: Mapping[int, PriorityGraph], subset: CyclicSubset) ->
     labels, as in the authors' code; ties among tokens that no label belongs to do not count.
 
     Args:
-        graphs: the graphs that the subset was made with. subset: from `local_subset`.
+        graphs: the graphs that the subset was made with.
+        subset: from `local_subset`.
     """
     last, component = subset.last[subset.sample], position_ranks(subset, graphs)
     met = {(int(k), int(part)) for k, part in zip(last, component, strict=True)}

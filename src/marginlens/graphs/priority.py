@@ -35,8 +35,8 @@ class PriorityGraph(Displayed, Tabular):
     Attributes:
         last: the last token k.
         nodes: (n_nodes,) the ids that occur in sequences ending in `last`, increasing.
-        edges: (n_edges, 2) ids (label, other token), each pair once and no token with itself. counts: (n_edges,) in how many
-            positions each occurs.
+        edges: (n_edges, 2) ids (label, other token), each pair once and no token with itself.
+        counts: (n_edges,) in how many positions each occurs.
         component_of: (n_nodes,) the component of each node; components are numbered so that every edge leads to the same or a
             higher number, so 0 has the highest priority.
 
@@ -185,8 +185,9 @@ class GraphArrays(NamedTuple):
     """Priority graphs side by side.
 
     Attributes:
-        last: (n_graphs,) last tokens, increasing. node_offsets, edge_offsets: (n_graphs + 1,) where the nodes and the edges of each
-            graph begin. nodes, component_of: (n_nodes,) and edges (n_edges, 2), counts (n_edges,): as in `PriorityGraph`.
+        last: (n_graphs,) last tokens, increasing.
+        node_offsets, edge_offsets: (n_graphs + 1,) where the nodes and the edges of each graph begin.
+        nodes, component_of: (n_nodes,) and edges (n_edges, 2), counts (n_edges,): as in `PriorityGraph`.
     """
 
     last: IntArray
@@ -281,7 +282,8 @@ def _ranks(heads: IntArray, tails: IntArray, graph: IntArray) -> tuple[IntArray,
     longest chain of edges that leads to it.
 
     Args:
-        heads, tails: (n_edges,) the nodes of each edge. graph: (n_nodes,) which graph each node is in, from 0 on and increasing.
+        heads, tails: (n_edges,) the nodes of each edge.
+        graph: (n_nodes,) which graph each node is in, from 0 on and increasing.
     """
     ranks, levels = np.empty_like(graph), np.empty_like(graph)
     core.rank_components(heads, tails, graph, ranks, levels)
@@ -302,8 +304,8 @@ class ComponentOrder(NamedTuple):
     """Which components stand strictly above which, each (n_components, n_components).
 
     Attributes:
-        direct: whether a strict edge leads from one component (row) to another (column). reach: whether a chain of such edges does;
-            components that neither reaches are not compared by the data.
+        direct: whether a strict edge leads from one component (row) to another (column).
+        reach: whether a chain of such edges does; components that neither reaches are not compared by the data.
     """
 
     direct: BoolArray
@@ -354,10 +356,11 @@ class Evidence(Result, Tabular):
     """The sequences behind the strict pairs i ⇒ j of one graph.
 
     Attributes:
-        pairs: (n_strict, 2) the pairs, as in `graph.strict`. samples: (n_strict,) how many sequences end in the graph's last token, hold j
-            and are followed by i. first: (n_strict,) the index of the first of them.
-        components: (n_ordered, 2) the components with a strict pair between them. component_samples: (n_ordered,) how many sequences
-            have their label in the first and hold a token of the second, each counted once.
+        pairs: (n_strict, 2) the pairs, as in `graph.strict`.
+        samples: (n_strict,) how many sequences end in the graph's last token, hold j and are followed by i.
+        first: (n_strict,) the index of the first of them.
+        components: (n_ordered, 2) the components with a strict pair between them.
+        component_samples: (n_ordered,) how many sequences have their label in the first and hold a token of the second, each counted once.
 
     `to_frame()` has one row per strict pair: above, below, sequences, first (the index of the first of them).
     """

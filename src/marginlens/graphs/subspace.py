@@ -62,7 +62,8 @@ class CyclicSubspace(Described):
     r"""S_cyc, with its rank, an orthonormal basis and the projection onto it.
 
     Attributes:
-        E: (n_vocabulary, d_model). queries: (n_queries,) the last tokens whose graph has a component of several tokens.
+        E: (n_vocabulary, d_model).
+        queries: (n_queries,) the last tokens whose graph has a component of several tokens.
         tokens, columns, groups: (n_cells,) the tokens of those components, the place in `queries` of their last token and the number
             of their component, group after group.
 

@@ -27,9 +27,13 @@ class Preset:
     """What the lab opens by a name: a problem with its starts and a view, or a text.
 
     Args:
-        name: such as "A-F1b". title, caption: what is seen, in a few words and in a sentence or two. group: where the menu lists it.
-        problem: in the plane; the one behind the other tab where the preset is a text. starts: of its runs, 1 to 8.
-        view: what the plane shows, where it differs from the page's start. text: settings of the text tab, where the preset is for it.
+        name: such as "A-F1b".
+        title, caption: what is seen, in a few words and in a sentence or two.
+        group: where the menu lists it.
+        problem: in the plane; the one behind the other tab where the preset is a text.
+        starts: of its runs, 1 to 8.
+        view: what the plane shows, where it differs from the page's start.
+        text: settings of the text tab, where the preset is for it.
         claim: the claim of the ledger whose problem it is, or "".
     """
 
@@ -87,7 +91,8 @@ def sequences_text(data: SequenceDataset, names: Sequence[str]) -> dict[str, Any
     """Settings of the text tab with sequences given outright.
 
     Args:
-        data: sequences over one-hot tokens. names: (n_vocabulary,) what the tokens are called.
+        data: sequences over one-hot tokens.
+        names: (n_vocabulary,) what the tokens are called.
     """
     if data.n_vocabulary > MAX_VOCABULARY:
         raise reject(

@@ -49,12 +49,15 @@ class LabProblem:
     """A problem of token selection together with one run on it.
 
     Args:
-        data: one problem, not a batch. head: v (d_model,); None only where it is trained too and has no value of its own.
+        data: one problem, not a batch.
+        head: v (d_model,); None only where it is trained too and has no value of its own.
         start: p(0) of shape (d_key,), zero by default.
         optimizer: one of those that the lab knows, normalised descent by default; where the head is trained too
             `GradientDescent(size)`, or `Blockwise(NormalizedGD(size))`, which normalises head and attention each by itself.
-        loss: `Logistic()`, `Exponential()` or `CorrelationLoss()`. n_steps: of the run.
-        trains_head: whether head and attention are trained together. start_head: v(0) of shape (d_model,) then, zero by default.
+        loss: `Logistic()`, `Exponential()` or `CorrelationLoss()`.
+        n_steps: of the run.
+        trains_head: whether head and attention are trained together.
+        start_head: v(0) of shape (d_model,) then, zero by default.
         words: what the tokens are called on the page, a list of texts for each input; numbers alone by default.
     """
 

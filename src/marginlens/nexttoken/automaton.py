@@ -55,8 +55,10 @@ class NextTokenAutomaton(Displayed):
     Graph-SVM connect; between tokens that they do not connect, its start and its first steps leave a constant of their own.
 
     Attributes:
-        E: (n_vocabulary, d_model). graphs: last token → `PriorityGraph`.
-        priority: the Graph-SVM solution, `priority.x` is W^mm. mix: the cyclic correction, `mix.x` is W^cyc.
+        E: (n_vocabulary, d_model).
+        graphs: last token → `PriorityGraph`.
+        priority: the Graph-SVM solution, `priority.x` is W^mm.
+        mix: the cyclic correction, `mix.x` is W^cyc.
         data: the sequences that it was made from.
     """
 
@@ -462,11 +464,13 @@ class Explanation(Displayed, Tabular):
     """The automaton's reasons on one sequence.
 
     Attributes:
-        last: the last token, whose graph decides. rivals: the different tokens of the sequence, highest priority first.
+        last: the last token, whose graph decides.
+        rivals: the different tokens of the sequence, highest priority first.
         strict: pairs (i, j) of tokens present that the data rank i ⇒ j, with the Graph-SVM multiplier of each (0: the pair has slack).
         is_known: whether any training sequence ends in `last`; if not, heights come from the embeddings alone.
         names: what to call each token.
-        tie: what decided where the highest tokens are not one component. reason: why their shares are unknown, where they are.
+        tie: what decided where the highest tokens are not one component.
+        reason: why their shares are unknown, where they are.
         implied: the tokens present that the data rank below the winners, directly or through ties and chains of rankings.
 
     `to_frame()` has one row per token of the sequence, highest priority first: token, name, count, height, component, probability.

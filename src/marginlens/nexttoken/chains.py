@@ -165,7 +165,8 @@ class TopicChange(Result):
 
     Attributes:
         changed: whether the input holds a token that the topic's own graphs rank above the most probable next one.
-        predicted: that next token. expected: the tokens of the input that its topic ranks below none of the others.
+        predicted: that next token.
+        expected: the tokens of the input that its topic ranks below none of the others.
         outnumbers: whether the input holds the predicted token more often than each token of higher priority in the topic.
         tied: whether the model ties the predicted token with all of those, which ranks nothing between them any more.
     """
@@ -193,7 +194,9 @@ def topic_change(topic: NextTokenAutomaton, mixed: NextTokenAutomaton, sequence:
     tie, and a count that outweighs the ratio of weights.
 
     Args:
-        topic: the automaton of the input's own topic. mixed: that of all topics. sequence: the input, of tokens that the topic knows.
+        topic: the automaton of the input's own topic.
+        mixed: that of all topics.
+        sequence: the input, of tokens that the topic knows.
     """
     ids = check_sequence(sequence, topic.n_vocabulary)
     last, (tokens, counts) = int(ids[-1]), np.unique(ids, return_counts=True)

@@ -36,7 +36,8 @@ class SupportSubspace(CyclicSubspace):
     .. math:: \mathcal F = \mathrm{span}\{(e_z - e_{z'})\,h_j^\top :\ z, z' \in \mathcal S_j\}
 
     Attributes:
-        E: (0, n_vocabulary); tokens are unit vectors, whose table is not formed. queries: the contexts with several tokens.
+        E: (0, n_vocabulary); tokens are unit vectors, whose table is not formed.
+        queries: the contexts with several tokens.
         ends: (n_queries, d_model) their embeddings. tokens, columns, groups: as of `CyclicSubspace`, with contexts for last tokens.
     """
 
@@ -146,7 +147,8 @@ class FinitePart(Result):
     r"""W* with what checks it, and the cross-entropy that decoders of these data can fall to.
 
     Attributes:
-        data: the problem. subspace: F.
+        data: the problem.
+        subspace: F.
         x: (n_vocabulary, d_model) W*, in F; zero where no context has several tokens.
         compatible: whether W* gives tokens that follow a context exactly their log-odds (Def 1).
         misfit: the largest difference between a logit gap of the best fit and its log-odds.
@@ -154,7 +156,8 @@ class FinitePart(Result):
             :math:`\sum_c y_c\, e_z h_j^\top = 0` and :math:`\sum_c y_c \log \hat p_c > 0`: no W has the log-odds. None elsewhere.
         infimum: the cross-entropy at W* among the tokens that follow: the entropy where the data are compatible, more elsewhere.
             It bounds the cross-entropy of every W from below, and separable data come as close to it as you like.
-        gradient_norm: of that cross-entropy at x, over ‖h‖ at most. status: FINITE, TRIVIAL where F is zero, or INACCURATE.
+        gradient_norm: of that cross-entropy at x, over ‖h‖ at most.
+        status: FINITE, TRIVIAL where F is zero, or INACCURATE.
     """
 
     data: ContextDataset = field(repr=False)

@@ -73,8 +73,9 @@ def cyclic_correction(
             component of the selected ones; `local_correction` offers that rule and the paper's by name.
         start: (d_model, d_model) where to start, of which the part in S_cyc is taken; zero by default, and for the log-loss with
             C Eᵀ = I always, because its minimum is the only one.
-        restarts: random starts beside it, of which the lowest minimum is taken, and the shortest of several. They also decide, in
-            numbers, whether there is another: `.is_unique`. rng: their seed or generator.
+        restarts: random starts beside it, of which the lowest minimum is taken, and the shortest of several. They also decide, in numbers,
+            whether there is another: `.is_unique`.
+        rng: their seed or generator.
     Returns:
         A `CyclicCorrection` with W^cyc in `.x`; `.residual()` recomputes its gradient from the samples.
     """
@@ -104,7 +105,8 @@ def local_correction(
     sequence keeps of the pseudo-graphs' components. Where no sequence keeps two different tokens it is zero, and so is the local S_cyc.
 
     Args:
-        W: (d_model, d_model) trained weights. threshold: attention above which a token counts as selected; "s > 0" in the text.
+        W: (d_model, d_model) trained weights.
+        threshold: attention above which a token counts as selected; "s > 0" in the text.
         rule: `LocalRule.LABELS_COMPONENT`, the paper's Eqs (4) and (5) and the authors' code, or `LocalRule.SELECTED_COMPONENT`.
         head, loss, start: as in `cyclic_correction`. The label's component needs every label in its own sequence.
     Returns:
@@ -247,11 +249,14 @@ class CyclicCorrection(Displayed):
 
     Attributes:
         x: (d_model, d_model) W^cyc; zero where nothing is tied, nan where it is infinite.
-        status: a `Status`. reason: what happened, in a sentence; for an infinite one the last token, component and tokens.
+        status: a `Status`.
+        reason: what happened, in a sentence; for an infinite one the last token, component and tokens.
         risk: the mean loss over the cyclic subset at x, its limit where x is infinite, 0 without a cyclic subset.
         gradient_norm: the norm of the risk's gradient by W at x.
         direction: (d_model, d_model) where x is infinite, a matrix in S_cyc along which the risk falls for ever; else None.
-        subset: the cyclic subset. subspace: S_cyc. objective: the risk that was minimised, or None.
+        subset: the cyclic subset.
+        subspace: S_cyc.
+        objective: the risk that was minimised, or None.
         flat: along how many directions of S_cyc slope and curvature are rounding at x.
         is_unique: whether every other minimising sequence ends there too, as C Thm 2 needs; None where that was not looked at.
         uniqueness: on what that rests: a proof, or how many starts.
@@ -337,7 +342,8 @@ def limit_risk(data: SequenceDataset, *, loss: NextTokenLoss = LogLoss(), cyclic
         = \frac{|\bar{\mathcal I}|}{n} \ell(1) + \frac{|\mathcal I|}{n} \bar{\mathcal L}(W^\parallel), \quad b_i = X_i W^\parallel \bar x_i
 
     Args:
-        data: data whose Graph-SVM is feasible. loss: one of the label's own output.
+        data: data whose Graph-SVM is feasible.
+        loss: one of the label's own output.
         cyclic_part: W^∥ (d_model, d_model), W^cyc by default.
     Returns:
         The limit. Check it with `path(data, radii)`, whose risk falls to it.

@@ -30,8 +30,10 @@ class Minimised:
     """Where a minimisation ended.
 
     Attributes:
-        W: (d_model, d_model) the last point. converged: whether Newton's step vanished there at positive curvature.
-        steps: how many were taken. flat: along how many directions of S_cyc slope and curvature were rounding at the end.
+        W: (d_model, d_model) the last point.
+        converged: whether Newton's step vanished there at positive curvature.
+        steps: how many were taken.
+        flat: along how many directions of S_cyc slope and curvature were rounding at the end.
     """
 
     W: FloatArray
@@ -224,7 +226,8 @@ class Runaway:
 
     Attributes:
         direction: (d_model, d_model) a matrix in S_cyc that puts each token kept at least one above each left behind.
-        base: (d_model, d_model) the finite part: base + R direction is a minimising sequence. limit: the risk that it falls to.
+        base: (d_model, d_model) the finite part: base + R direction is a minimising sequence.
+        limit: the risk that it falls to.
         sentence: which last token, component and tokens.
     """
 

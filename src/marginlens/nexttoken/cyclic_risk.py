@@ -43,7 +43,10 @@ class CyclicRisk:
     W of this class are W · 2^(-2 `power`) and have the same logits, and gradients are larger by 2^(2 `power`).
 
     Args:
-        subset: the samples. space: S_cyc of the same graphs. scores: H = C Eᵀ, or None for the identity. loss: the loss.
+        subset: the samples.
+        space: S_cyc of the same graphs.
+        scores: H = C Eᵀ, or None for the identity.
+        loss: the loss.
     """
 
     def __init__(
@@ -255,7 +258,9 @@ class RiskPoint:
     """The risk at some logits: its value, gradient and curvature by the cells.
 
     Attributes:
-        risk: the function. softmax: (n_entries,) the attention on each token of a sample. losses: (n_samples,) the loss of each.
+        risk: the function.
+        softmax: (n_entries,) the attention on each token of a sample.
+        losses: (n_samples,) the loss of each.
         slopes: (n_entries,) the derivative of each sample's loss by its logits.
     """
 

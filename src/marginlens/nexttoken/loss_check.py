@@ -23,7 +23,8 @@ class LossCheck(Described):
     r"""What a loss does on the outputs :math:`u = c_y^\top f` of a dataset, at finitely many of them.
 
     Attributes:
-        name: the class of the loss. of_the_label: whether it is a function of the label's own output.
+        name: the class of the loss.
+        of_the_label: whether it is a function of the label's own output.
         low, high: the smallest and largest score of a token for the label of its sequence; outputs lie between them.
         points: at how many outputs the loss was evaluated.
         is_decreasing: whether its value falls, and no slope is positive, at all of them where it is finite.
@@ -85,7 +86,8 @@ def check_loss(data: SequenceDataset, head: Any = None, loss: NextTokenLoss | No
     not know.
 
     Args:
-        head: C of shape (n_vocabulary, d_model), or None for C Eᵀ = I. loss: the log-loss by default.
+        head: C of shape (n_vocabulary, d_model), or None for C Eᵀ = I.
+        loss: the log-loss by default.
     Returns:
         A `LossCheck`, true where the assumption holds.
     """

@@ -57,7 +57,9 @@ def strict_entries(data: SequenceDataset, graphs: Mapping[int, PriorityGraph], W
         \quad t \notin \mathcal R_i
 
     Args:
-        data: the sequences. graphs: the priority graphs of some or all of their last tokens. W_cyc: (d_model, d_model).
+        data: the sequences.
+        graphs: the priority graphs of some or all of their last tokens.
+        W_cyc: (d_model, d_model).
     """
     chosen = np.isin(data.last, list(graphs))
     if not chosen.any():
@@ -87,7 +89,8 @@ class PathExpansion(Displayed):
             log log R, and so on. Empty where every active pair carries a multiplier.
         offset: (d_model, d_model) the constant O; nan where it is unknown. It is orthogonal to S_cyc. A multiple of W^mm or of a slow
             direction in it has no meaning and is left out.
-        status: an `ExpansionKind`. reason: what is unknown and why; empty otherwise.
+        status: an `ExpansionKind`.
+        reason: what is unknown and why; empty otherwise.
     """
 
     slow: tuple[FloatArray, ...]
@@ -130,7 +133,9 @@ def expand_path(
     and so on until no row is left.
 
     Args:
-        E: (n_vocabulary, d_model). graphs: last token → `PriorityGraph`. priority: their Graph-SVM solution.
+        E: (n_vocabulary, d_model).
+        graphs: last token → `PriorityGraph`.
+        priority: their Graph-SVM solution.
         entries: the tokens below their labels, of every last token in `graphs`.
         orthonormal: whether the rows of E are orthonormal, where that is known already. Then last tokens do not meet, and `graphs` and
             `entries` may be those of some of them.

@@ -29,11 +29,13 @@ class PredictionScore(Displayed):
     .. math:: \text{accuracy} = \frac1n \sum_i [\arg\max_x P_i(x) = y_i], \qquad \text{log-loss} = -\frac1n \sum_i \log P_i(y_i)
 
     Attributes:
-        n_samples: how many sequences. accuracy: the share whose most probable token follows; the smallest id counts where several tie.
-        log_loss: infinite where some token that follows has probability zero. mixed_log_loss: that of .99 P_i + .01 U_i, where U_i is
-            uniform over the different tokens of sequence i, so that rules with zeros can be compared with others.
-        impossible: the share of sequences whose next token has probability zero. unknown: the share whose probabilities are not
-            known; these count as mistakes, and in the log-losses as probability zero.
+        n_samples: how many sequences.
+        accuracy: the share whose most probable token follows; the smallest id counts where several tie.
+        log_loss: infinite where some token that follows has probability zero.
+        mixed_log_loss: that of .99 P_i + .01 U_i, where U_i is uniform over the different tokens of sequence i, so that rules with zeros
+            can be compared with others.
+        impossible: the share of sequences whose next token has probability zero.
+        unknown: the share whose probabilities are not known; these count as mistakes, and in the log-losses as probability zero.
         slow: the share of sequences whose limit slowly growing weights decide, so that only layers of enormous norm predict as it does.
     """
 
@@ -98,7 +100,8 @@ class _Contexts(NamedTuple):
 
     Attributes:
         keys: (n_contexts,) the number of the context without its first token, times n_vocabulary, plus that token; increasing.
-        pairs: (n_pairs,) context times n_vocabulary plus a token that followed it, increasing. counts: (n_pairs,) how often it did.
+        pairs: (n_pairs,) context times n_vocabulary plus a token that followed it, increasing.
+        counts: (n_pairs,) how often it did.
         total, different: (n_contexts,) how many tokens followed each context, and how many different ones.
     """
 
@@ -119,7 +122,8 @@ class WindowNgram(Described):
     did. Unlike attention without positions, it reads the order of its context. Nothing that the sequence holds is impossible.
 
     Attributes:
-        levels: what followed contexts of 0, 1, … n - 1 tokens. n_vocabulary: K.
+        levels: what followed contexts of 0, 1, … n - 1 tokens.
+        n_vocabulary: K.
     """
 
     levels: tuple[_Contexts, ...]
@@ -209,10 +213,12 @@ class HeldOutScores(NamedTuple):
     """How well rules predict the same held-out sequences: those that hold the token which follows, unless that is the unknown one.
 
     Attributes:
-        scores: rule → its score. n_unknown: how many sequences were left out because the unknown token follows them.
-        n_windows: of a text, how many windows its held-out part has, also those that lack the token which follows, but not those
-            followed by the unknown one; None for listed sequences. free_accuracy: the share of these windows that the bigram of the text
-            predicts when it may choose any token, not only those of the window; nan for listed sequences.
+        scores: rule → its score.
+        n_unknown: how many sequences were left out because the unknown token follows them.
+        n_windows: of a text, how many windows its held-out part has, also those that lack the token which follows, but not those followed
+            by the unknown one; None for listed sequences.
+        free_accuracy: the share of these windows that the bigram of the text predicts when it may choose any token, not only those of the
+            window; nan for listed sequences.
     """
 
     scores: dict[str, PredictionScore]

@@ -41,7 +41,8 @@ class Adam(Decaying):
 
     Args:
         size: η, a positive number, or a function t → η_t such as `PowerDecay(size, power)`.
-        betas: β₁ and β₂, each at least 0 and below 1. eps: ε, at least 0.
+        betas: β₁ and β₂, each at least 0 and below 1.
+        eps: ε, at least 0.
         weight_decay: λ, decoupled as in AdamW.
     """
 

@@ -19,7 +19,8 @@ class Rule(NamedTuple):
     """An optimizer as the compiled loop knows it; its method `compiled` makes it.
 
     Attributes:
-        kind: STEEPEST, GRADIENT (plain gradient descent), ADAM or MIRROR. size: of the steps.
+        kind: STEEPEST, GRADIENT (plain gradient descent), ADAM or MIRROR.
+        size: of the steps.
         settings: (9,) p of ℓp, momentum, whether it is Nesterov's, β₁, β₂, ε, p of mirror descent, whether that is normalised, and
             decoupled weight decay.
         norm_code: of the norm of steepest descent.

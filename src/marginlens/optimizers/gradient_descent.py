@@ -43,7 +43,8 @@ class GradientDescent(_Euclidean):
     r"""Gradient descent with a constant step: :math:`x \leftarrow x - \eta \nabla L(x)`.
 
     Args:
-        size: η, positive. momentum: μ, at least 0 and below 1, of the running sum m = μ m + ∇L that takes the gradient's place.
+        size: η, positive.
+        momentum: μ, at least 0 and below 1, of the running sum m = μ m + ∇L that takes the gradient's place.
         weight_decay: λ, decoupled as in AdamW; see `marginlens.optimizers.Decaying`.
     """
 

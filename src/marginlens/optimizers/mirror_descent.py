@@ -35,7 +35,8 @@ class MirrorDescent(Decaying):
         size: η, a positive number, or a function t → η_t such as `PowerDecay(size, power)`.
         normalized: divide the gradient by its dual norm :math:`\|\nabla L\|_q`, 1/p + 1/q = 1, so that weights grow at any norm; without it
             they grow like the logarithm of the steps.
-        momentum: μ of the running sum that takes the gradient's place. weight_decay: λ, which shrinks x, and with it its image.
+        momentum: μ of the running sum that takes the gradient's place.
+        weight_decay: λ, which shrinks x, and with it its image.
     """
 
     p: float

@@ -254,8 +254,9 @@ class Example(Displayed, Tabular):
         name: the text, or the place of an image in its file.
         tokens: (n_tokens) what the tokens are called.
         queries: (n_queries,) the positions whose attention is recorded: all of a short input, the first of a long one.
-        attention: (n_layers, n_heads, n_queries, n_tokens) probabilities; selected, margins: (n_layers, n_heads, n_queries), -1 and nan
-            for a query that sees only one token, -1 and the margin, zero up to rounding, for one whose selection is tied.
+        attention: (n_layers, n_heads, n_queries, n_tokens) probabilities;
+        selected, margins: (n_layers, n_heads, n_queries), -1 and nan for a query that sees only one token, -1 and the margin, zero up to
+            rounding, for one whose selection is tied.
         decoder_tokens: (n_tokens) what the tokens that a decoder reads are called, where there is one: the queries of its layers, and what
             its own attention (not its cross-attention) goes to.
         layer_names: as in `ProbeResult`, where there is a decoder: they say which layers are the decoder's.
@@ -502,10 +503,12 @@ class CheckpointCurves(_Measured):
     """Measures of every checkpoint, in the order of training.
 
     Attributes:
-        model: the family and size that all checkpoints share. names: (n_checkpoints) what they are called.
+        model: the family and size that all checkpoints share.
+        names: (n_checkpoints) what they are called.
         steps: (n_checkpoints,) the numbers in these names, or 0, 1, 2, … where they have none.
         measures: name → (n_checkpoints, n_layers, n_heads), those of the max-margin part among them where it was asked for.
-        n_inputs: on how many inputs. notes: sentences on what could not be measured, each said once.
+        n_inputs: on how many inputs.
+        notes: sentences on what could not be measured, each said once.
         layer_names: (n_layers) what the layers are called, as in `ProbeResult`.
 
     `to_frame()` has one row per checkpoint and head: checkpoint, step, layer, head, and every measure by its name.

@@ -74,7 +74,8 @@ class AtLogits:
     """An attention risk where the attention logits are given: all that does not depend on which weights made them.
 
     Attributes:
-        risk: of p, of one problem or a batch. logits: (…, n_inputs, n_tokens), each input's up to a constant.
+        risk: of p, of one problem or a batch.
+        logits: (…, n_inputs, n_tokens), each input's up to a constant.
     """
 
     risk: AttentionRisk
@@ -152,7 +153,9 @@ def pairwise_gradient(K: FloatArray, at: Attended, slope: SignedLog, *, by_input
         g_i = \tfrac1n \ell'_i \sum_{t \ne \alpha_i} s_{it} (\gamma_{it} - f_i)(k_{it} - k_{i\alpha_i})
 
     Args:
-        K: (…, n_inputs, n_tokens, d_key). at: attention relative to α. slope: ℓ' as sign and logarithm, each (…, n_inputs).
+        K: (…, n_inputs, n_tokens, d_key).
+        at: attention relative to α.
+        slope: ℓ' as sign and logarithm, each (…, n_inputs).
         by_input: give the g_i, (…, n_inputs, d_key), each with a scale of its own, and not their sum.
     """
     weights, scale = _pair_weights(at, slope, (-1,) if by_input else (-2, -1))

@@ -37,7 +37,9 @@ class SecondOrder(NamedTuple):
     """A risk at points (n_points,) to second order, up to the factor exp(`log_scale`) of each.
 
     Attributes:
-        selected: (n_points, n_inputs) the largest logits. gradient: (n_points, r). hessian: (n_points, r, r).
+        selected: (n_points, n_inputs) the largest logits.
+        gradient: (n_points, r).
+        hessian: (n_points, r, r).
         terms: (n_points,) the gradient's length if no two of its terms cancelled.
         log_excess_terms: (n_points,) logarithm of the excess risk over the selected tokens if no two of its terms cancelled.
     """

@@ -44,7 +44,8 @@ class JointRisk(TokenRisk, Described):
     A point is v followed by p, (d_model + d_key,); `split` takes it apart.
 
     Args:
-        data: one problem, or a batch of independent ones. loss: any `Loss`.
+        data: one problem, or a batch of independent ones.
+        loss: any `Loss`.
     """
 
     data: TokenDataset

@@ -183,7 +183,9 @@ class FactorRisk(_RiskThroughP, Described):
     A point stacks Q above K, (d_query + d_model, width); `split` takes it apart.
 
     Args:
-        of_p: the risk of p, whose keys must be the tokens. query: as for `MatrixRisk`. width: columns of either factor, at least 1.
+        of_p: the risk of p, whose keys must be the tokens.
+        query: as for `MatrixRisk`.
+        width: columns of either factor, at least 1.
     """
 
     of_p: AttentionRisk
@@ -283,7 +285,8 @@ def matrix_from_vector(p: ArrayLike, query: ArrayLike) -> FloatArray:
     .. math:: W = \frac{u\, p^\top}{\|u\|^2}, \qquad W^\top u = p
 
     Args:
-        p: (…, d_model). query: a nonzero query (d_query,).
+        p: (…, d_model).
+        query: a nonzero query (d_query,).
     Returns:
         (…, d_query, d_model).
     """

@@ -36,7 +36,9 @@ class MultiHeadRisk(_RiskOfMatrix, Described):
     apart. Heads that start alike stay alike: from W = 0 all heads are one.
 
     Args:
-        data: one problem, or a batch; the keys must be the tokens. head: v, (d_model,) or (batch, d_model). loss: any `Loss`.
+        data: one problem, or a batch; the keys must be the tokens.
+        head: v, (d_model,) or (batch, d_model).
+        loss: any `Loss`.
         heads: how many heads with weights of their own, at least 1; or the queries, (n_inputs, H, d_query), or with a batch axis first.
     """
 

@@ -42,7 +42,8 @@ class MarginRows(NamedTuple):
     r"""The constraints :math:`\langle a_r, x\rangle \ge b_r` under which x selects given tokens with a margin.
 
     Attributes:
-        rows: (n_rows, *shape) one a_r for each pair of a selected token and another. lower: (n_rows,) the b_r.
+        rows: (n_rows, *shape) one a_r for each pair of a selected token and another.
+        lower: (n_rows,) the b_r.
     """
 
     rows: FloatArray

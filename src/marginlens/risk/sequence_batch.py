@@ -28,11 +28,14 @@ class ReducedProblem(Described):
     :math:`m\, e^{M_{xk}} / \sum`, where :math:`M = E W E^\top` and k is the last token.
 
     Attributes:
-        E: (n_vocabulary, d_model). queries: (n_queries,) the different last tokens, increasing.
-        column: (n_samples,) which query each merged sample has. labels: (n_samples,). share: (n_samples,) the fraction of the
-            original samples behind each, adding up to one.
+        E: (n_vocabulary, d_model).
+        queries: (n_queries,) the different last tokens, increasing.
+        column: (n_samples,) which query each merged sample has.
+        labels: (n_samples,).
+        share: (n_samples,) the fraction of the original samples behind each, adding up to one.
         tokens: (n_entries,) the different tokens of each sample, increasing, sample i at offsets[i]:offsets[i + 1].
-        log_counts: (n_entries,) log of how often each occurs. merged: (n_original,) the merged sample of each original one.
+        log_counts: (n_entries,) log of how often each occurs.
+        merged: (n_original,) the merged sample of each original one.
     """
 
     E: FloatArray
@@ -140,7 +143,9 @@ class SequenceBatch(Described):
     """Independent datasets of one width, reduced together: token ids are shifted so that no two datasets share one.
 
     Attributes:
-        datasets: the datasets. joined: all of them as one. reduced: the reduced problem of `joined`.
+        datasets: the datasets.
+        joined: all of them as one.
+        reduced: the reduced problem of `joined`.
         keys: (n_pairs,) the pairs (query, token) that occur, as query index times n_tokens plus token, increasing; of a dataset in which
             most of many occur, all.
     """

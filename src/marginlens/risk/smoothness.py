@@ -71,7 +71,8 @@ def smoothness(data: TokenDataset, head: Any, loss: Loss = Logistic()) -> Smooth
         \;\le\; L_p = \frac1n \sum_i \big(M_0 \|v\|^2 \|W\|^2 \|X_i\|^4 + 3 M_1 \|v\| \|W\|^2 \|X_i\|^3\big)
 
     Args:
-        data: one problem or a batch; norms of matrices are spectral. head: v (d_model,) or (batch, d_model).
+        data: one problem or a batch; norms of matrices are spectral.
+        head: v (d_model,) or (batch, d_model).
         loss: M₀ and M₁ are taken on the interval of the problem's scores, which no margin leaves.
     Returns:
         A `Smoothness` with both constants. Check either against `AttentionRisk.gradient` at two points.

@@ -44,7 +44,8 @@ class ContextSolution(Result):
     somewhere outside the supports, has :math:`\Lambda H = 0`.
 
     Attributes:
-        data: the problem. status: OPTIMAL, TRIVIAL where every token follows every context, INFEASIBLE or INACCURATE.
+        data: the problem.
+        status: OPTIMAL, TRIVIAL where every token follows every context, INFEASIBLE or INACCURATE.
         special: sparse (n_vocabulary, n_contexts), and common: (n_contexts,): Λ = special + 1 commonᵀ. Tokens that follow no context of a
             group have the common multipliers, which is what lets large vocabularies be cheap.
         n_groups: into how many problems it fell apart, by contexts that are orthogonal to all others.

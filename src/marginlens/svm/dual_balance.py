@@ -41,7 +41,9 @@ def balance(rows: FloatArray, log_c: FloatArray, multipliers: FloatArray) -> Flo
     .. math:: z = \arg\min \sum_r c_r e^{-\langle a_r, z \rangle} + \Big\langle \sum_r \lambda_r a_r, z \Big\rangle
 
     Args:
-        rows: (n_rows, d). log_c: (n_rows,). multipliers: (n_rows,) a dual solution; another may be positive everywhere.
+        rows: (n_rows, d).
+        log_c: (n_rows,).
+        multipliers: (n_rows,) a dual solution; another may be positive everywhere.
     """
     _, singular, span = np.linalg.svd(rows, full_matrices=False)
     span = span[singular > RANK_RTOL * singular[0]]

@@ -126,10 +126,13 @@ class GraphConflict(Result, Tabular):
     .. math:: \sum_r y_r (e_{i_r} - e_{j_r})\,e_{k_r}^\top + \sum_s \mu_s (e_{i_s} - e_{j_s})\,e_{k_s}^\top = 0, \quad y > 0
 
     Attributes:
-        pairs: (n_rankings, 3) tokens (k, i, j) of the rankings i ⇒ j after last token k. weights: (n_rankings,) y, adding up to one.
-        tied: (n_ties, 3) tokens (k, i, j) of the ties i ≍ j. tie_weights: (n_ties,) μ.
-        d_model: width of the embeddings. tie_rank: how many dimensions the differences of tied tokens take, and
-            component_sizes: of the components that tie them, for the last token of the conflict; both 0 and empty where several are needed.
+        pairs: (n_rankings, 3) tokens (k, i, j) of the rankings i ⇒ j after last token k.
+        weights: (n_rankings,) y, adding up to one.
+        tied: (n_ties, 3) tokens (k, i, j) of the ties i ≍ j.
+        tie_weights: (n_ties,) μ.
+        d_model: width of the embeddings.
+        tie_rank: how many dimensions the differences of tied tokens take, and component_sizes: of the components that tie them, for the
+            last token of the conflict; both 0 and empty where several are needed.
         residual: as `MarginSolution.certificate_residual` of these rows alone.
         vanishing: the last tokens among them whose embedding is zero, after which every logit is zero.
 
@@ -194,7 +197,8 @@ class GraphConflict(Result, Tabular):
         """The conflict in words.
 
         Args:
-            names: what to call each token, by id; ids by default. most: how many rankings to name.
+            names: what to call each token, by id; ids by default.
+            most: how many rankings to name.
         """
 
         def name(token: int) -> str:

@@ -38,9 +38,12 @@ class SetSolution(Result, Tabular):
         solutions: one `MarginSolution` per global minimum, rows k_α - k_β of its choice; empty where the problem is infeasible.
         choices: (n_solutions, n_inputs) the token of each optimal set with the largest logit, the choice that the solution proves.
         status: a `Status`.
-        lower_bound: no feasible p is shorter. runner_up: the smallest bound of what was discarded, inf where nothing
-            was; a choice that agrees with a solution on those few inputs may be shorter, though longer than the solution.
-        explored: convex problems solved. n_choices: complete choices there are. n_covered: how many are accounted for.
+        lower_bound: no feasible p is shorter.
+        runner_up: the smallest bound of what was discarded, inf where nothing was; a choice that agrees with a solution on those few inputs
+            may be shorter, though longer than the solution.
+        explored: convex problems solved.
+        n_choices: complete choices there are.
+        n_covered: how many are accounted for.
 
     `to_frame()` has one row per global minimum: solution, choice (the token of each input), margin, x.
     """

@@ -281,7 +281,8 @@ def optimal_sets(data: TokenDataset, head: Any) -> tuple[IntArray, ...]:
     .. math:: O_i = \Big\{ t : \gamma_{it} = \max_\tau \gamma_{i\tau} \Big\}
 
     Args:
-        data: one problem. head: v (d_model,).
+        data: one problem.
+        head: v (d_model,).
     Returns:
         One sorted array of token indices per input, as `set_svm`, `check_mixing` and `mixing_constants` take them.
     """
@@ -293,7 +294,8 @@ class MixingConstants(NamedTuple):
     r"""The constants of Lemma 14 on one problem with a linear head.
 
     Attributes:
-        nu: (n_inputs,) the score ν_i that the optimal tokens share. epsilon, C: the constants of Eq. (85), after the shift.
+        nu: (n_inputs,) the score ν_i that the optimal tokens share.
+        epsilon, C: the constants of Eq. (85), after the shift.
         shift: (n_inputs,) what was added to all scores of an input so that ν_i is positive: zero where it is already.
         log_C_plus, log_C_minus: logarithms of the constants in :math:`C_- q_{\max} \le L(p) - L_\star \le C_+ q_{\max}`, for every p.
     """
@@ -326,7 +328,9 @@ def mixing_constants(data: TokenDataset, head: Any, optimal_sets: Any, loss: Los
     uses that all inputs share one loss.
 
     Args:
-        data: one problem. head: v (d_model,). optimal_sets: sets whose tokens share one score above the others of the input.
+        data: one problem.
+        head: v (d_model,).
+        optimal_sets: sets whose tokens share one score above the others of the input.
     Returns:
         A `MixingConstants`; check it with `excess_risk` and `log_nonoptimality` at any p.
     """

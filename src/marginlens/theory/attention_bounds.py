@@ -23,7 +23,8 @@ def entropy_floor(sigma: float, n_tokens: int) -> float:
     One logit ahead of all others, which are equal, attains it (arXiv 2303.06296, whose theorem was not at hand: checked here).
 
     Args:
-        sigma: at least 0. n_tokens: T, at least 1.
+        sigma: at least 0.
+        n_tokens: T, at least 1.
     """
     size, T = nonnegative_number(sigma, "sigma"), whole_number(n_tokens, "n_tokens", at_least=1)
     return 0.0 if T == 1 else float(_two_levels(size * np.sqrt(T / (T - 1.0)), np.array([1.0]), T)[0])
@@ -40,8 +41,10 @@ def head_entropy_floor(W: ArrayLike, n_tokens: int, token_norm: float, query_nor
     number of visible tokens.
 
     Args:
-        W: (d_query, d_model) the key-query matrix, scaled as its logits are. n_tokens: T, at least 1.
-        token_norm: r, at least 0. query_norm: q, at least 0; r by default.
+        W: (d_query, d_model) the key-query matrix, scaled as its logits are.
+        n_tokens: T, at least 1.
+        token_norm: r, at least 0.
+        query_norm: q, at least 0; r by default.
     """
     matrix, T = real_array(W, "W", ("d_query", "d_model")), whole_number(n_tokens, "n_tokens", at_least=1)
     r = nonnegative_number(token_norm, "token_norm")

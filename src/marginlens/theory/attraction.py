@@ -53,10 +53,16 @@ class Tubes(NamedTuple):
     """The tubes of a batch of points, one for each problem.
 
     Attributes:
-        missing: (batch,) `Missing.NOTHING` where a tube is proved. selected: (batch, n_inputs) the tokens that lead at the points.
-        direction, anchor: (batch, d_key) p̄ and q*. margin: (batch,) θ. support: (batch, n_inputs, n_tokens) the tokens on the margin.
-        blur: (batch,) the radius of the ball around the point. along, deviation: (batch,) P_0 and ‖q - q*‖ at the worst of that ball.
-        radius, growth: (batch,) R and K. share: (batch,) ψ of the proof. step: (batch,) a bound on the length of steps.
+        missing: (batch,) `Missing.NOTHING` where a tube is proved.
+        selected: (batch, n_inputs) the tokens that lead at the points.
+        direction, anchor: (batch, d_key) p̄ and q*.
+        margin: (batch,) θ.
+        support: (batch, n_inputs, n_tokens) the tokens on the margin.
+        blur: (batch,) the radius of the ball around the point.
+        along, deviation: (batch,) P_0 and ‖q - q*‖ at the worst of that ball.
+        radius, growth: (batch,) R and K.
+        share: (batch,) ψ of the proof.
+        step: (batch,) a bound on the length of steps.
         progress: (batch,) θ'.
     """
 
@@ -95,8 +101,11 @@ def find_tubes(data: TokenDataset, head: Any, points: Any, optimizer: Any, loss:
     K = 0. The proof is in docs/proofs/attraction.md.
 
     Args:
-        data: a batch. head: (batch, d_model). points: (batch, d_key).
-        optimizer: `NormalizedGD(size)` or `GradientDescent(size)`; None for the gradient flow. loss: a key of `STEEPNESS`.
+        data: a batch.
+        head: (batch, d_model).
+        points: (batch, d_key).
+        optimizer: `NormalizedGD(size)` or `GradientDescent(size)`; None for the gradient flow.
+        loss: a key of `STEEPNESS`.
     Returns:
         A tube for each, or what is missing.
     """

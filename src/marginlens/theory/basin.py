@@ -43,7 +43,8 @@ def in_cone(p: ArrayLike, q: Any, mu: Any, radius: Any = 0.0) -> Any:
     .. math:: C_{\mu,R}(q) = \Big\{ p : \Big\langle \frac{p}{\|p\|}, \frac{q}{\|q\|} \Big\rangle \ge 1 - \mu,\ \|p\| \ge R \Big\}
 
     Args:
-        p, q: (…, d_key), broadcast against each other. mu, radius: numbers, or arrays (…).
+        p, q: (…, d_key), broadcast against each other.
+        mu, radius: numbers, or arrays (…).
     Returns:
         A bool, or an array (…) of them; never true of a zero vector. Decided on 1 - cosine without its cancellation.
     """
@@ -69,8 +70,11 @@ def sample_cone(q: Any, mu: float, radius: float, n: int, rng: Any) -> FloatArra
     of points has norm R, the others up to 3 R, evenly in the logarithm.
 
     Args:
-        q: (d_key,) the axis. mu: in (0, 2]. radius: R >= 0; norms start at 1 where it is 0.
-        n: how many points. rng: a `numpy.random.Generator`, or a whole number to seed one.
+        q: (d_key,) the axis.
+        mu: in (0, 2].
+        radius: R >= 0; norms start at 1 where it is 0.
+        n: how many points.
+        rng: a `numpy.random.Generator`, or a whole number to seed one.
     Returns:
         Shape (n, d_key); `in_cone(points, q, mu, radius)` is true of all of them. In one dimension all lie along q.
     """
@@ -106,13 +110,17 @@ class BasinCone(Result, Tabular):
 
     Attributes:
         optimality: the selection, its margin problem and its neighbours.
-        theta: Θ = 1/‖p^mm‖. delta: δ, half the smallest slack of a token that is no neighbour; inf where all are neighbours.
-        A: max‖k_it‖/Θ. A_bar: Ā, the largest distance between two keys of one input. mu: μ = (min(½, δ)/A)²/8.
-        Gamma: Γ, the largest score difference within an input. gap_min, gap_max: the smallest and largest γ_α - γ_t over
-            neighbours. n_inputs, n_tokens: n and T, of the inputs whose output depends on p: an input with one token, one key or one score
-            adds a constant to the risk and is left out of every constant here.
-        log_c_max, log_c_min: logarithms of the largest and smallest slope of the loss on the scores. log_L_p: that of the smoothness of
-            the risk. Slopes of e^-1000 and their ratios are as good as others here.
+        theta: Θ = 1/‖p^mm‖.
+        delta: δ, half the smallest slack of a token that is no neighbour; inf where all are neighbours.
+        A: max‖k_it‖/Θ.
+        A_bar: Ā, the largest distance between two keys of one input.
+        mu: μ = (min(½, δ)/A)²/8.
+        Gamma: Γ, the largest score difference within an input.
+        gap_min, gap_max: the smallest and largest γ_α - γ_t over neighbours.
+        n_inputs, n_tokens: n and T, of the inputs whose output depends on p: an input with one token, one key or one score adds a constant
+            to the risk and is left out of every constant here.
+        log_c_max, log_c_min: logarithms of the largest and smallest slope of the loss on the scores.
+        log_L_p: that of the smoothness of the risk. Slopes of e^-1000 and their ratios are as good as others here.
         every_input_has_neighbours: what Eqs (31a) to (46) take for granted. An input without neighbours can outweigh the others
             where its slope is far larger, and put a stationary point beyond Eq. (39); `correlation_radius` and
             `proven_radius` make such inputs negligible, the paper's radii do not.
@@ -306,7 +314,9 @@ def basin_cone(data: TokenDataset, head: Any, selected: ArrayLike, *, loss: Loss
     where all margins lie; the paper's c and C take them on [-B, B] with B = ‖v‖ max‖x‖, which is wider.
 
     Args:
-        data: one problem. head: v (d_model,). selected: (n_inputs,) the token index alpha_i of each input.
+        data: one problem.
+        head: v (d_model,).
+        selected: (n_inputs,) the token index alpha_i of each input.
         loss: gives the slopes and the smoothness in Eqs (31), (57) and (58).
     Returns:
         A `BasinCone`. Check it with `gradient_ratio` and `local_gradient_bounds` at `cone.sample(n, rng)`, and with `descend`.

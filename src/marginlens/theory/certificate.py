@@ -125,12 +125,16 @@ class Certificate(Proof):
     r"""A proof that training converges in direction to the max-margin direction of `selected`, from `point` on.
 
     Attributes:
-        data, head, loss: the problem. selected: (n_inputs,) the tokens. support: (n_support, 2) input and token of those on the margin.
+        data, head, loss: the problem.
+        selected: (n_inputs,) the tokens.
+        support: (n_support, 2) input and token of those on the margin.
         point: (d_key,) where the proof begins; it holds for every point within `tolerance` of it.
         optimizer: None for the gradient flow, or the steps.
-        direction: (d_key,) p̄, the limit. margin: θ, by how much logits of selected tokens lead per unit of norm.
+        direction: (d_key,) p̄, the limit.
+        margin: θ, by how much logits of selected tokens lead per unit of norm.
         along, deviation: P_0 = p̄·p and ‖q - q*‖, at the worst point within the tolerance.
-        radius, growth: of the tube ‖q - q*‖ ≤ R + (K / 2R)(P - P_0), which is never left. share: ψ of the proof.
+        radius, growth: of the tube ‖q - q*‖ ≤ R + (K / 2R)(P - P_0), which is never left.
+        share: ψ of the proof.
         progress: below θ', how far a unit of mass moves along p̄ at least.
 
     `verify()` checks every inequality of the proof anew, from the data alone. `to_frame()` has one row per condition.
@@ -208,8 +212,9 @@ class Certificate(Proof):
         with a number that the theorem does not allow, or that the data do not confirm, gives a verdict with a condition that fails.
 
         Args:
-            n_steps: take the steps that led to the point again, too, in intervals: so many from `start` have to end within the tolerance
-                of it. Then nothing is left to believe of the run; it takes milliseconds a step. start: (d_key,), zero if left out.
+            n_steps: take the steps that led to the point again, too, in intervals: so many from `start` have to end within the tolerance of
+                it. Then nothing is left to believe of the run; it takes milliseconds a step.
+            start: (d_key,), zero if left out.
         """
         whole_number(n_steps, "n_steps", at_least=0)
         refused = self.refused()
@@ -295,8 +300,11 @@ def certify(
     """A certificate that training from `point` on converges in direction to the max-margin direction of the tokens that lead there.
 
     Args:
-        data: one problem. head: v (d_model,). point: (d_key,).
-        optimizer: `NormalizedGD(size)`, `GradientDescent(size)`, or None for the gradient flow. loss: logistic by default.
+        data: one problem.
+        head: v (d_model,).
+        point: (d_key,).
+        optimizer: `NormalizedGD(size)`, `GradientDescent(size)`, or None for the gradient flow.
+        loss: logistic by default.
     Raises:
         InputError: where the proof does not begin at this point; it says what is missing.
     """

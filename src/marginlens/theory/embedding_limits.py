@@ -61,7 +61,9 @@ def token_ranks(E: ArrayLike, p: ArrayLike, sequences: Any, *, tie: float | None
         p^\top E_s,\quad \mathcal S^<_X(p) = X \setminus (\mathcal S_X(p) \cup \mathcal S^2_X(p))
 
     Args:
-        E: embeddings (n_vocabulary, d_model). p: (d_model,). sequences: token-id lists, an array, or `LabelledSequences`.
+        E: embeddings (n_vocabulary, d_model).
+        p: (d_model,).
+        sequences: token-id lists, an array, or `LabelledSequences`.
         tie: logits that differ from the largest by at most this count as equal; by default what rounding leaves of the two logits that
             are compared, however long the embeddings of other tokens are.
     Returns:
@@ -143,7 +145,10 @@ def check_theorem_5(
     share of s in a sequence, so α_s = 0 does not say that it stays: the last condition looks at what moves.
 
     Args:
-        sequences, y: labelled sequences, or token-id lists and their labels. rate: η₀. d_model: d. delta: δ.
+        sequences, y: labelled sequences, or token-id lists and their labels.
+        rate: η₀.
+        d_model: d.
+        delta: δ.
     Returns:
         A verdict; the powers of large numbers are given as their logarithms to base ten.
     """
@@ -166,7 +171,8 @@ def check_lemma_13(step: FirstStep, delta: float = 0.05) -> TheoremVerdict:
     without any chance: then −p̂ᵀ∇L > 0 at every p, so the flow has no point to stay near.
 
     Args:
-        step: the first step, after which the flow starts. delta: δ.
+        step: the first step, after which the flow starts.
+        delta: δ.
     Returns:
         A verdict; `lead` of its condition on scores is the largest over s of the smallest γ_s − γ_j.
     """
@@ -204,7 +210,8 @@ def check_class_window(sequences: Any, y: ArrayLike | None = None, *, rate: floa
     which counts how many of its own this window names rightly; T is the longest sequence.
 
     Args:
-        sequences, y: data that obey Assumption 4. rate: η₀.
+        sequences, y: data that obey Assumption 4.
+        rate: η₀.
     Returns:
         A check that holds outside the window, with `moved` (m), `gain` (g), `growth` (the logarithm of the factor by which a grows), and
         the window's ends `least_growth` and `largest_moved`.
@@ -310,15 +317,20 @@ class EmbeddingDetails(NamedTuple):
     """What stands behind the verdict of Theorem 5, and what the flow does.
 
     Attributes:
-        verdict: B Thm 5 with its conditions. divergence: B Lemma 13 with its own. window: whether the step is outside the window in which
-            runs lose a class, which is measured and not proved; None where the data break Assumption 4.
+        verdict: B Thm 5 with its conditions.
+        divergence: B Lemma 13 with its own.
+        window: whether the step is outside the window in which runs lose a class, which is measured and not proved; None where the data
+            break Assumption 4.
         important: S_c, the ids of completely positive and completely negative tokens.
-        step: the first step. run: the flow of p after it.
-        selection: the ids that the flow's end selects in each sequence, those that tie included. solution: the max-margin problem of that
-            selection. tied: whether the flow ended because tokens that tie balance each other.
+        step: the first step.
+        run: the flow of p after it.
+        selection: the ids that the flow's end selects in each sequence, those that tie included.
+        solution: the max-margin problem of that selection.
+        tied: whether the flow ended because tokens that tie balance each other.
         correlation: cosine between the flow's end and the predicted direction; nan where there is none.
-        selects_important: whether each important token is selected somewhere (Theorem 5). selects_every_sequence: whether each sequence
-            selects its own (Lemma 14), which is more. only_important: whether nothing else is selected.
+        selects_important: whether each important token is selected somewhere (Theorem 5).
+        selects_every_sequence: whether each sequence selects its own (Lemma 14), which is more.
+        only_important: whether nothing else is selected.
         lost: the labels none of whose sequences selects an important token of its own.
         warning: a sentence where a class is lost or the step is inside the window; else empty.
     """
@@ -359,8 +371,11 @@ def predict_embedding_limit(
     tokens of a whole class (claim X-T5): `details.warning` says so, from where the flow ended and from `check_class_window`.
 
     Args:
-        start: E⁰, p⁰ and v, as `initial_parameters` draws them. rate: η₀. sequences, y: labelled sequences, or ids and labels.
-        delta: the probability that may be missed. until: how far to follow the flow.
+        start: E⁰, p⁰ and v, as `initial_parameters` draws them.
+        rate: η₀.
+        sequences, y: labelled sequences, or ids and labels.
+        delta: the probability that may be missed.
+        until: how far to follow the flow.
     Returns:
         A `Prediction` with `EmbeddingDetails`. Its direction is the limit of p/‖p‖ if the selection lasts, certain only where the verdict
         applies, and None where the flow ends at a minimum; `details.correlation` says how near the flow has come.

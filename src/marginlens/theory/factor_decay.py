@@ -21,7 +21,9 @@ class FactorBalance(NamedTuple):
     """How far factors are from balanced.
 
     Attributes:
-        imbalance: (width, width) QᵀQ - KᵀK. nuclear_norm: ‖Q Kᵀ‖_*. excess: ½ (‖Q‖² + ‖K‖²) - ‖Q Kᵀ‖_*, zero where they are balanced.
+        imbalance: (width, width) QᵀQ - KᵀK.
+        nuclear_norm: ‖Q Kᵀ‖_*.
+        excess: ½ (‖Q‖² + ‖K‖²) - ‖Q Kᵀ‖_*, zero where they are balanced.
     """
 
     imbalance: FloatArray
@@ -38,7 +40,8 @@ def factor_balance(Q: ArrayLike, K: ArrayLike) -> FactorBalance:
     """How far the factors of W = Q Kᵀ are from balanced, which weight decay makes them and descent without it keeps as it was.
 
     Args:
-        Q: (d_query, width). K: (d_model, width).
+        Q: (d_query, width).
+        K: (d_model, width).
     """
     first = real_array(Q, "Q", ("d_query", "width"))
     second = real_array(K, "K", ("d_model", first.shape[1]))
@@ -52,7 +55,8 @@ class NuclearStationarity(NamedTuple):
     """What is left of the conditions under which W minimises, or is stationary for, L(W) + λ ‖W‖_*.
 
     Attributes:
-        slack: 1 - ‖∇L(W)‖₂/λ, not below zero where they hold. misalignment: 1 + ⟨∇L(W), W⟩/(λ ‖W‖_*), zero where they hold, and for W = 0.
+        slack: 1 - ‖∇L(W)‖₂/λ, not below zero where they hold.
+        misalignment: 1 + ⟨∇L(W), W⟩/(λ ‖W‖_*), zero where they hold, and for W = 0.
     """
 
     slack: float
@@ -66,7 +70,9 @@ def nuclear_stationarity(gradient: ArrayLike, W: ArrayLike, decay: float) -> Nuc
     It is a minimum where L is convex. Stationary points of L(Q Kᵀ) + λ/2 (‖Q‖² + ‖K‖²) meet the second condition; its minima, both.
 
     Args:
-        gradient: ∇L(W), (d_query, d_model). W: of the same shape. decay: λ, above zero.
+        gradient: ∇L(W), (d_query, d_model).
+        W: of the same shape.
+        decay: λ, above zero.
     """
     G = real_array(gradient, "gradient", ("d_query", "d_model"))
     point = real_array(W, "W", G.shape)

@@ -91,8 +91,8 @@ class ImplicitBias(NamedTuple):
     """Which margin the runs of an optimizer on a risk head for; `str` of it is a readable account.
 
     Attributes:
-        optimizer: as it is written in Python. variable: whose norm it is: "p", "W", "W = Q Kᵀ" where the factors are trained, or "W of a
-            linear classifier".
+        optimizer: as it is written in Python.
+        variable: whose norm it is: "p", "W", "W = Q Kᵀ" where the factors are trained, or "W of a linear classifier".
         norm: the norm of the margin problem that runs end in; None where it is not known.
         early_norm: another norm that runs head for long before, where there is one.
         proved: who proves it of this variable, for what; empty where nobody is known to.
@@ -212,9 +212,10 @@ def implicit_bias(
     norm is not known, and `conditions` says by which numbers.
 
     Args:
-        optimizer: any of the library's. risk: an `AttentionRisk`, `MatrixRisk`, `FactorRisk` or `MulticlassRisk`.
-        start: x(0), whose tokens `solution` is about. selected: (n_inputs,) the tokens themselves, such as `run.selected`; for a batch
-            (batch, n_inputs).
+        optimizer: any of the library's.
+        risk: an `AttentionRisk`, `MatrixRisk`, `FactorRisk` or `MulticlassRisk`.
+        start: x(0), whose tokens `solution` is about.
+        selected: (n_inputs,) the tokens themselves, such as `run.selected`; for a batch (batch, n_inputs).
         batch_size: inputs of each step, all of them by default. Runs on fewer have another limit, unless momentum remembers the gradients
             of about an epoch: 1/(1 - β) ≥ n/b, while ηγ < log(1/β) still holds.
     Returns:
@@ -462,7 +463,8 @@ def check_plain_steps(rule: Any, name: str, largest: float, *, below: bool = Fal
     """Whether an optimizer takes constant steps of plain gradient descent, no longer than `largest`; nothing without an optimizer.
 
     Args:
-        name: of `largest` in words, such as "1/L". below: whether steps have to stay below it.
+        name: of `largest` in words, such as "1/L".
+        below: whether steps have to stay below it.
     """
     if rule is None:
         return ()

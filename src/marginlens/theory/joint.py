@@ -40,8 +40,10 @@ class JointDetails(NamedTuple):
 
     Attributes:
         best: the selections with the largest label margin, the candidates for the tokens that are selected.
-        selected: (n_inputs,) the candidate that the verdicts are about. support: (n_inputs,) its support set S.
-        label_margin: Γ. p_mm, p_relax: the solutions of ATT-SVM and of Eq. (10) with S.
+        selected: (n_inputs,) the candidate that the verdicts are about.
+        support: (n_inputs,) its support set S.
+        label_margin: Γ.
+        p_mm, p_relax: the solutions of ATT-SVM and of Eq. (10) with S.
         v_direction, p_direction: the limits of v/‖v‖ and p/‖p‖ along the joint path, None where no theorem applies.
         growth: the ratio r/R from which the path with ‖v‖ ≤ r, ‖p‖ ≤ R goes to p^relax rather than to p^mm; zero where they agree.
         head_radius: an r from which on the path goes to p^mm when r stays fixed and R grows alone; inf where none is known. It is proved
@@ -293,7 +295,8 @@ def check_polarisation(
     them, the lead has to exceed what such a defect can undo, by the lemma of the same page.
 
     Args:
-        data: one problem. head, p: (d_model,) and (d_key,) the start.
+        data: one problem.
+        head, p: (d_model,) and (d_key,) the start.
         optimizer: None for the flow, or constant steps along the gradient of both together, plain or normalised.
     """
     one = Check("one input", data.n_inputs == 1, f"there {_counted(data.n_inputs)}")
@@ -331,8 +334,10 @@ class _Gram(NamedTuple):
     """How far rows are from being orthogonal and equally long, from exact inner products.
 
     Attributes:
-        n: how many rows. log_size: of the largest squared length; -inf where all rows are zero. defect: the largest inner product, or
-            difference of a squared length from the largest, over the largest squared length; zero where it is so exactly.
+        n: how many rows.
+        log_size: of the largest squared length; -inf where all rows are zero.
+        defect: the largest inner product, or difference of a squared length from the largest, over the largest squared length; zero where
+            it is so exactly.
     """
 
     n: int

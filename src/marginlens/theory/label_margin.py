@@ -33,9 +33,11 @@ class LabelMargin(NamedTuple):
     """The head's SVM on selected tokens.
 
     Attributes:
-        selected: (n_inputs,) the tokens α. head: the solution v^mm; its `active` marks the support set.
+        selected: (n_inputs,) the tokens α.
+        head: the solution v^mm; its `active` marks the support set.
         margin: Γ = 1/‖v^mm‖, zero where the labels cannot be separated.
-        support: (n_inputs,) whether an input is a support vector. slack: (n_inputs,) by how much its margin at unit v exceeds Γ.
+        support: (n_inputs,) whether an input is a support vector.
+        slack: (n_inputs,) by how much its margin at unit v exceeds Γ.
     """
 
     selected: IntArray
@@ -58,7 +60,8 @@ def label_margin(data: TokenDataset, selected: ArrayLike) -> LabelMargin:
         \mathcal S = \{i : Y_i x_{i\alpha_i}^\top v^{mm} = 1\}
 
     Args:
-        data: one problem. selected: (n_inputs,) the token index α_i of each input.
+        data: one problem.
+        selected: (n_inputs,) the token index α_i of each input.
     Returns:
         A `LabelMargin`; `.head.kkt_residual()` checks it.
     """
@@ -72,7 +75,9 @@ class BestSelections(NamedTuple):
     """The selections with the largest label margin.
 
     Attributes:
-        selections: (n_best, n_inputs). margin: their label margin Γ. runner_up: the next smaller one among all selections.
+        selections: (n_best, n_inputs).
+        margin: their label margin Γ.
+        runner_up: the next smaller one among all selections.
         complete: whether every selection was looked at; if not, a climb from many selections found these.
     """
 
@@ -168,9 +173,11 @@ def check_assumption_c(
     that selects α fails the statement when the token that fades last costs nothing to first order.
 
     Args:
-        data: one problem. selected: α (n_inputs,).
+        data: one problem.
+        selected: α (n_inputs,).
         inputs: (n_inputs,) mask of the inputs to which the statement is confined, such as the support set (Theorem 6); all by default.
-        n_samples: random p to try. max_problems: selections up to which the bound and outright selections are tried.
+        n_samples: random p to try.
+        max_problems: selections up to which the bound and outright selections are tried.
         rng: a `numpy.random.Generator`, or a whole number to seed one.
     Returns:
         A `MixingCheck`. It fails when some p costs no more than rounding, and then `counterexample` is one.

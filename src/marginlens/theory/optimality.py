@@ -157,7 +157,8 @@ class TokenOptimality(Result, Tabular):
     """What a selection α amounts to; for a batch every field has a leading batch axis.
 
     Attributes:
-        solution: the ATT-SVM of α. selected: α, (…, n_inputs).
+        solution: the ATT-SVM of α.
+        selected: α, (…, n_inputs).
         neighbours: (…, n_inputs, n_tokens) the SVM-neighbours, tokens whose constraint is tight whatever its multiplier.
         score_gap: (…) the smallest γ_α - γ_t over neighbours t: inf where there is none, nan where α is infeasible.
         is_feasible: (…) whether some p selects α.
@@ -241,7 +242,8 @@ def token_optimality(data: TokenDataset, head: Any, selected: ArrayLike) -> Toke
         \alpha \text{ is locally optimal} \iff \gamma_{i\alpha_i} > \gamma_{it} \ \forall t \in \mathcal T_i
 
     Args:
-        data: one problem or a batch. head: v (d_model,) or (batch, d_model).
+        data: one problem or a batch.
+        head: v (d_model,) or (batch, d_model).
         selected: (n_inputs,) or (batch, n_inputs): the token index alpha_i of each input.
     Returns:
         A `TokenOptimality`. `solution.kkt_residual()` checks the margin behind it, `solution.certificate_residual()` a
@@ -273,7 +275,8 @@ def globally_optimal_direction(data: TokenDataset, head: Any) -> TokenOptimality
     .. math:: p^{mm\star} = p^{mm}(\mathrm{opt}), \qquad \mathrm{opt}_i \in \arg\max_t \gamma_{it}
 
     Args:
-        data: one problem or a batch. head: v (d_model,) or (batch, d_model).
+        data: one problem or a batch.
+        head: v (d_model,) or (batch, d_model).
     Returns:
         The optimality of opt, the first token where several tie: `direction` is the GMM direction, `is_feasible` says
         whether it exists, `optimum_is_unique` whether another choice of opt could give another one.
@@ -302,11 +305,13 @@ class LocalOptima(Result, Tabular):
     """All locally optimal max-margin directions of one problem, widest margin first.
 
     Attributes:
-        selections: (n_found, n_inputs) the locally optimal α. directions: (n_found, d_key) p^mm(α) as unit vectors; zero where
-            no input has two tokens, because then there is nothing to separate.
-        margins: (n_found,) 1/‖p^mm(α)‖. score_gaps: (n_found,) smallest γ_α - γ_t over the neighbours of α.
+        selections: (n_found, n_inputs) the locally optimal α.
+        directions: (n_found, d_key) p^mm(α) as unit vectors; zero where no input has two tokens, because then there is nothing to separate.
+        margins: (n_found,) 1/‖p^mm(α)‖.
+        score_gaps: (n_found,) smallest γ_α - γ_t over the neighbours of α.
         is_global: (n_found,) whether α attains the highest score of every input.
-        n_solved: hard-margin problems solved. n_brute_force: how many selections there are.
+        n_solved: hard-margin problems solved.
+        n_brute_force: how many selections there are.
 
     `to_frame()` has one row per direction: kind ("GMM" where it is globally optimal, else "LMM"), selection, margin, score_gap, direction.
     """
@@ -347,7 +352,8 @@ def locally_optimal_directions(data: TokenDataset, head: Any, *, max_problems: i
     :math:`(k_{it} - k_{i\tau})^\top p = 0` cut a space of r dimensions, so few dimensions make many inputs affordable.
 
     Args:
-        data: one problem. head: v (d_model,).
+        data: one problem.
+        head: v (d_model,).
         max_problems: the most hard-margin problems that may have to be solved; beyond it nothing is started.
     Returns:
         A `LocalOptima`. Check an entry with `token_optimality(data, head, selection)`, the list with brute force.
@@ -487,7 +493,8 @@ def directional_margin(data: TokenDataset, q: Any, head: Any = None) -> Directio
         \delta_q = \min_{(i,t) \notin \mathcal M_q} (k_{i\alpha_i} - k_{it})^\top q - \Gamma_q
 
     Args:
-        data: one problem or a batch. q: (d_key,) or (batch, d_key), not zero; margins scale with its length.
+        data: one problem or a batch.
+        q: (d_key,) or (batch, d_key), not zero; margins scale with its length.
         head: v (d_model,) or (batch, d_model), for neighbour-optimality.
     Returns:
         A `DirectionalMargin`; with q = p^mm(α) its margin is 1 and its neighbours are the SVM-neighbours of α.

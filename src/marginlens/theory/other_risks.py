@@ -66,7 +66,8 @@ def check_steepest_theorem(optimizer: Any, bias: ImplicitBias) -> TheoremVerdict
         \to \max_{\|W\| \le 1} \min_{i, c \ne y_i} (e_{y_i} - e_c)^\top W h_i
 
     Args:
-        optimizer: normalised gradient descent or steepest descent. bias: of it on a `MulticlassRisk`, with the solved margin problem.
+        optimizer: normalised gradient descent or steepest descent.
+        bias: of it on a `MulticlassRisk`, with the solved margin problem.
     Returns:
         The verdict; None for an optimizer of another kind, Adam among them, whose theorem is only cited.
     """

@@ -60,8 +60,10 @@ class Rival(NamedTuple):
     """The token of an input that comes closest to the selected one, and how it loses.
 
     Attributes:
-        input, selected, token: indices. lead: by how much the selected token's logit leads per unit of norm in the limit.
-        score: by how much the selected token's score is higher. higher: a token that scores higher than the selected one, -1 for none.
+        input, selected, token: indices.
+        lead: by how much the selected token's logit leads per unit of norm in the limit.
+        score: by how much the selected token's score is higher.
+        higher: a token that scores higher than the selected one, -1 for none.
         higher_lead: its lead.
     """
 
@@ -89,12 +91,15 @@ class Outcome(Result, Tabular):
     """Where training ends: what it ends at, because of what, and whether that is proved.
 
     Attributes:
-        selected: (n_inputs,) the tokens that lead at the last point. direction: (d_key,) their max-margin direction; None where training
-            ends at a finite minimum or nothing is known.
-        point: (d_key,) the last point that was computed. way: after how many steps, or after which length of the flow. optimizer: of the
-            steps, None for the flow. by_flow: whether plain steps were replaced by the flow from some point on.
-        certificate: the proof from `point` on, None without one. missing: else what is missing, in words. finite: whether training
-            ends at a finite minimum.
+        selected: (n_inputs,) the tokens that lead at the last point.
+        direction: (d_key,) their max-margin direction; None where training ends at a finite minimum or nothing is known.
+        point: (d_key,) the last point that was computed.
+        way: after how many steps, or after which length of the flow.
+        optimizer: of the steps, None for the flow.
+        by_flow: whether plain steps were replaced by the flow from some point on.
+        certificate: the proof from `point` on, None without one.
+        missing: else what is missing, in words.
+        finite: whether training ends at a finite minimum.
         verdict: what `certificate.verify()` said; where it did not confirm what was found there is no certificate. None where there was
             nothing to verify, and where that would take more than about a second.
         error: how far the point moves when the start is moved a little, as rounding and the integrator of the flow may do: by 1e-13 of
@@ -245,7 +250,8 @@ def outcomes(risk: AttentionRisk, start: Any, optimizer: Any) -> list[Outcome]:
     """Where training p ends from a start, zero where it is None, problem by problem; empty where `why_not_followed` says why.
 
     Args:
-        risk: with a linear head. optimizer: None for the flow, `NormalizedGD` or `GradientDescent`.
+        risk: with a linear head.
+        optimizer: None for the flow, `NormalizedGD` or `GradientDescent`.
     """
     data, heads = risk.data.as_batch(), risk.data.as_batch().head(risk.head)
     starts = starting_points(risk, start)

@@ -91,7 +91,9 @@ class Candidates(Displayed, Tabular, _Directions):
     """Directions that a limit may have.
 
     Attributes:
-        selections: (n_candidates, n_inputs). directions: (n_candidates, d_key), unit. margins: (n_candidates,).
+        selections: (n_candidates, n_inputs).
+        directions: (n_candidates, d_key), unit.
+        margins: (n_candidates,).
         labels: for each "GMM" or "LMM" if it is in P^mm, "G^mm" if it is a global minimum of ATT-SVM' where optimal tokens tie.
         complete: whether they hold all of P^mm; if not, listing them would have taken too long.
 
@@ -131,7 +133,8 @@ class Prediction(Result, Tabular):
     Attributes:
         problem: what was asked about, such as "AttentionRisk".
         verdicts: one per theorem, each with its conditions one by one.
-        why: what is known of the limit, how surely, and what would make it surer. notes: lines on the problem itself.
+        why: what is known of the limit, how surely, and what would make it surer.
+        notes: lines on the problem itself.
         direction: the limit of x/‖x‖ under gradient descent where a theorem makes it certain from norm `from_norm` on, else None.
         from_norm: zero where the theorem speaks of the start itself. Where the run was followed it is the norm of `outcome.point`, from
             which on `outcome.certificate` proves the limit; that the run comes to that point is computed.
@@ -294,7 +297,8 @@ def predict(
     confirmed it. That the run comes to this point is computed.
 
     Args:
-        risk: any risk, of one problem or a batch. start: x(0), as `descend` takes it; the run is followed from zero if left out.
+        risk: any risk, of one problem or a batch.
+        start: x(0), as `descend` takes it; the run is followed from zero if left out.
         optimizer: `GradientDescent(eta)` to check η ≤ 1/L; any such step if left out. No theorem of A and C covers others: for
             `NormalizedGD` `observed` and `why` say what claims of the ledger saw such steps do, for all of them `bias` does.
         max_problems: hard-margin problems that listing the candidates may take, and as many for ATT-SVM'; beyond it only the GMM and the
@@ -343,7 +347,8 @@ def predict_limit(
         data: a `TokenDataset`, one problem or a batch; a `SequenceDataset`, or a list of them; or a risk.
         head: v (d_model,) or (batch, d_model), None where it is trained too (A Theorems 5 and 6); on sequences C (n_vocabulary, d_model),
             or None for C Eᵀ = I.
-        loss: logistic by default; on sequences the log-loss. start, optimizer, max_problems, prove: as for `predict`.
+        loss: logistic by default; on sequences the log-loss.
+        start, optimizer, max_problems, prove: as for `predict`.
     Returns:
         A `Prediction`, or a list of them for a batch.
     """
@@ -437,7 +442,8 @@ class AttentionDetails(NamedTuple):
         dependent: (n_inputs,) the inputs whose output depends on p. The theorems are about these, and n counts them; what a
             selection says of another input is the first of its highest scores.
         set_solution: the solution of ATT-SVM' where optimal tokens tie, whose `points` the path converges to if Thm 8 applies; else None.
-        basin: index of the candidate whose cone of Eqs (32) and (46) contains the start, else None. cone: that cone.
+        basin: index of the candidate whose cone of Eqs (32) and (46) contains the start, else None.
+        cone: that cone.
     """
 
     dependent: BoolArray

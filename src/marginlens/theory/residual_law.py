@@ -29,7 +29,8 @@ class ResidualLaw(Result, Tabular):
 
     Attributes:
         data, scores, loss: what the law is about; scores is (…, n_inputs, n_tokens).
-        solution: the ATT-SVM of the selection. selected: α, (…, n_inputs).
+        solution: the ATT-SVM of the selection.
+        selected: α, (…, n_inputs).
         holds: (…) whether α is locally optimal and has something to separate; where not, numbers are nan and deviations inf.
         carrying: (…, n_pairs) active constraints with a positive multiplier: the law speaks of these.
         weak: (…, n_pairs) active constraints that no multiplier vector uses; their share of the weight falls to zero, but only like 1/R.
@@ -135,7 +136,8 @@ def residual_law(data: TokenDataset, head: Any, selected: ArrayLike, *, loss: Lo
     them; the law speaks of the other rows, which it then reaches like 1/R too.
 
     Args:
-        data: one problem or a batch. head: v (d_model,) or (batch, d_model).
+        data: one problem or a batch.
+        head: v (d_model,) or (batch, d_model).
         selected: (n_inputs,) or (batch, n_inputs): the tokens at which the model saturates, such as `run.selected`.
         loss: the loss of the training, one that decreases on the scores.
     Returns:

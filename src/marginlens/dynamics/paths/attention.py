@@ -44,7 +44,9 @@ class Cone(Described):
     .. math:: C_{\mu,R_0}(q) = \{ p : \langle p/\|p\|, q \rangle \ge 1 - \mu,\ \|p\| \ge R_0 \}, \quad 0 < \mu < 2
 
     Args:
-        axis: (d_key,) any nonzero vector; kept as a unit vector. mu: the width. radius: R₀ > 0.
+        axis: (d_key,) any nonzero vector; kept as a unit vector.
+        mu: the width.
+        radius: R₀ > 0.
     """
 
     axis: Any

@@ -38,8 +38,10 @@ class SearchState(NamedTuple):
     """How far a search has come, with all that following the path further depends on.
 
     Attributes:
-        radii: (n_radii,) or (n_radii, 2) those asked for. points: the point of each, in the coordinates of the search.
-        branches: local minima in the last ball that are carried on. generator: the source of random starts.
+        radii: (n_radii,) or (n_radii, 2) those asked for.
+        points: the point of each, in the coordinates of the search.
+        branches: local minima in the last ball that are carried on.
+        generator: the source of random starts.
     """
 
     radii: FloatArray
@@ -119,7 +121,8 @@ class Path(Result, Tabular):
         log_excess, excess_sign: (n_radii,) the risk less a reference, as logarithm and sign. The reference is the risk of selecting the
             last point's tokens outright for attention, the infimum for next tokens (nan where Graph-SVM is infeasible, which leaves it
             unknown), and zero otherwise.
-        binding: (n_radii,) a `Binding` for each radius, (n_radii, 2) for a joint risk. risk: what was minimised.
+        binding: (n_radii,) a `Binding` for each radius, (n_radii, 2) for a joint risk.
+        risk: what was minimised.
         trusted: (n_radii,) whether the point is told from others by its risk. Always, but for a risk of your own where all that it
             changes around the point is below the rounding of its value: there the point may be no minimum, whatever else is said of it.
 
@@ -204,7 +207,8 @@ class Path(Result, Tabular):
         """The path to further radii, all larger than its own: exactly what one path over all the radii gives.
 
         Args:
-            radii: as for `path`. progress: as for `path`.
+            radii: as for `path`.
+            progress: as for `path`.
         """
         further = self._search.check_radii(radii)
         if np.any(further[0] < self.radii[-1]) or not np.any(further[0] > self.radii[-1]):

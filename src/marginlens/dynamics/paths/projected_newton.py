@@ -81,8 +81,9 @@ class ActiveConstraints(NamedTuple):
     """The constraints that bind at points (n_points, r), with multipliers in units of the gradient's scale.
 
     Attributes:
-        slope: (n_points, r) the gradient less what the constraints hold. normals: (n_points, 2, r) unit normals, zero rows for constraints
-            that do not bind. multipliers: (n_points, 2), zero where nothing binds; that of a ball is negative at a cone's smallest norm.
+        slope: (n_points, r) the gradient less what the constraints hold.
+        normals: (n_points, 2, r) unit normals, zero rows for constraints that do not bind.
+        multipliers: (n_points, 2), zero where nothing binds; that of a ball is negative at a cone's smallest norm.
         curvature: (n_points, r, r) what the curved boundary adds to the Hessian.
     """
 

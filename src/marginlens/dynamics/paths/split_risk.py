@@ -26,9 +26,12 @@ class Slopes:
     r"""The risk at one point to second order; what concerns the complement of S_cyc is divided by exp(`log_unit`).
 
     Attributes:
-        inner: (n_cyclic,) slope along S_cyc. outer: (r - n_cyclic,) slope along its complement, scaled.
+        inner: (n_cyclic,) slope along S_cyc.
+        outer: (r - n_cyclic,) slope along its complement, scaled.
         inner_terms, outer_terms: their lengths if no two terms cancelled.
-        inner_hessian: second derivatives within S_cyc. cross_hessian: (r - n_cyclic, n_cyclic) scaled. outer_hessian: scaled.
+        inner_hessian: second derivatives within S_cyc.
+        cross_hessian: (r - n_cyclic, n_cyclic) scaled.
+        outer_hessian: scaled.
     """
 
     log_unit: float
@@ -52,7 +55,8 @@ class SplitRisk:
     :math:`e^{-R \cdot \text{margin}}`; it and its slopes are never formed by subtraction.
 
     Attributes:
-        basis: (r, d_model, d_model) orthonormal, the first `n_cyclic` spanning S_cyc. reach: the longest row.
+        basis: (r, d_model, d_model) orthonormal, the first `n_cyclic` spanning S_cyc.
+        reach: the longest row.
     """
 
     def __init__(

@@ -18,7 +18,8 @@ class QueryPlane(NamedTuple):
     the origin. So attention is the softmax of the first coordinates, which is that of :math:`p = (1, 0)`.
 
     Attributes:
-        query: the position of the query. tokens: (k,) positions, the selected one first, then the runner-up and others by their logits.
+        query: the position of the query.
+        tokens: (k,) positions, the selected one first, then the runner-up and others by their logits.
         keys: (k, 2) the coordinates.
     """
 

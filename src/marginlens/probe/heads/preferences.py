@@ -24,7 +24,8 @@ class VisibleTypes(Described):
 
     Attributes:
         types: (n_types,) the ids that occur, increasing; the other arrays name types by their place here.
-        query_type: (n_queries,) the type of each query, input after input. lengths: (n_inputs,) queries of each input.
+        query_type: (n_queries,) the type of each query, input after input.
+        lengths: (n_inputs,) queries of each input.
         pair_query, pair_type: (n_pairs,) every query with every different type that it sees, ordered by query.
     """
 
@@ -76,7 +77,9 @@ class HeadPreferences(Described):
     """What one head prefers over what.
 
     Attributes:
-        pairs: (n_pairs, 2) ids (i, j) where i won over j at least once. wins: (n_pairs,) how often; losses: (n_pairs,) the reverse.
+        pairs: (n_pairs, 2) ids (i, j) where i won over j at least once.
+        wins: (n_pairs,) how often;
+        losses: (n_pairs,) the reverse.
         accepted: (n_pairs,) whether i is said to be preferred over j.
         graph: the `PriorityGraph` of the accepted pairs, over all queries; its `last` is -1.
     """

@@ -69,7 +69,8 @@ class AttentionStatistics(Described):
     learned sink, `entropy` and `n_effective` are those of the attention to keys scaled to sum 1.
 
     Attributes:
-        largest: the largest logit. margin: by how much it exceeds the second largest, infinite where one key is seen.
+        largest: the largest logit.
+        margin: by how much it exceeds the second largest, infinite where one key is seen.
         selected: the index of its key; where it is tied, of one of the tied.
         tied: rounding could have made another key the largest: the margin is at most `rounding`.
         rounding: by how much rounding alone may part two logits of the query.
@@ -77,7 +78,8 @@ class AttentionStatistics(Described):
         entropy: in nats, as log Z + E[m - l] with m the largest logit: two sums without a negative term, exact to rounding also where
             one key has nearly all.
         n_effective: the papers' soft count of attended keys, 1/Σp²; the other count in use, exp(entropy), is `perplexity`.
-        top_probability: of the selected key. rest_probability: of all others and the sink together, not by subtraction from 1.
+        top_probability: of the selected key.
+        rest_probability: of all others and the sink together, not by subtraction from 1.
         sink_share: the attention to the first key that is not hidden from all queries, where the sinks of most models are.
         learned_sink: the attention to the learned sink, 0 without one.
         n_visible: how many keys the query sees.
@@ -460,7 +462,8 @@ def _n_negligible(weights: Any, tolerances: Sequence[float], total: Any, n_visib
 
     Args:
         weights: (…, s) exponentials that attention is made of, 0 for hidden keys and in the place of the largest, which is 1.
-        total: (…) what they are divided by. n_visible: (…) how many keys are seen, the largest among them.
+        total: (…) what they are divided by.
+        n_visible: (…) how many keys are seen, the largest among them.
     """
     import torch
 

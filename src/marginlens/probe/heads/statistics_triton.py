@@ -151,7 +151,8 @@ def kernel_sums(q: Any, k: Any, rule: Any, positions: Any, seen: Any) -> dict[st
     """What `attention_statistics` sums over keys, as tensors (B, G, R, T), for queries (B, G, R, T, d) and keys (B, G, S, d).
 
     Args:
-        rule: with its scale, slopes (G, R) and no other bias. seen: (B or 1, S) keys that are no padding, or None.
+        rule: with its scale, slopes (G, R) and no other bias.
+        seen: (B or 1, S) keys that are no padding, or None.
     """
     n_batch, n_groups, n_shared, n_queries, width = q.shape
     n_heads, n_keys = n_groups * n_shared, k.shape[2]

@@ -135,7 +135,8 @@ def encode_texts(texts: Sequence[str], tokenizer: Any, config: Any) -> TextInput
 
     Args:
         texts: at least one text, none of them without tokens.
-        tokenizer: of the model, as transformers loads it. config: the model's configuration.
+        tokenizer: of the model, as transformers loads it.
+        config: the model's configuration.
     Returns:
         The token ids of every text in the order given; `n_truncated` counts the texts that were cut.
     """

@@ -291,7 +291,8 @@ def attention_implementation(model: Any, name: str) -> Iterator[None]:
     A model that cannot change its implementation is refused; what is no Hugging Face model is left to others to refuse.
 
     Args:
-        model: a model, or what `load_model` gave. name: `FUSED`, or "eager", which hands out attention as maps.
+        model: a model, or what `load_model` gave.
+        name: `FUSED`, or "eager", which hands out attention as maps.
     """
     model = model.model if isinstance(model, LoadedModel) else model
     configs = _configs(model) if is_hugging_face(model) else []

@@ -60,8 +60,10 @@ class Alarm:
     """One finding of a rule.
 
     Attributes:
-        kind: the rule. layer, heads: what it is about; None and no heads if it is the whole model.
-        step: since when, for the first of the heads. sentence: what happens, what to do, and what it rests on.
+        kind: the rule.
+        layer, heads: what it is about; None and no heads if it is the whole model.
+        step: since when, for the first of the heads.
+        sentence: what happens, what to do, and what it rests on.
     """
 
     kind: AlarmKind

@@ -34,8 +34,11 @@ class HeadForecast:
     """When something will happen to a head, if it goes on as it does.
 
     Attributes:
-        kind: what. layer, head: to which head, and its name. step: the measurement from which it is forecast.
-        n_steps: in how many steps from then on. low, high: by laws of growth that are faster or slower, but as fast now.
+        kind: what.
+        layer, head: to which head, and its name.
+        step: the measurement from which it is forecast.
+        n_steps: in how many steps from then on.
+        low, high: by laws of growth that are faster or slower, but as fast now.
     """
 
     kind: ForecastKind

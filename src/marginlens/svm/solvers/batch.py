@@ -58,7 +58,9 @@ def over_working_rows(
     """Solve one problem of many rows: rows that the solution of a working set violates join it until there are none.
 
     Args:
-        A: (n_rows, d). b: (n_rows,). x: (d,) the point to start from, which `solve` overwrites.
+        A: (n_rows, d).
+        b: (n_rows,).
+        x: (d,) the point to start from, which `solve` overwrites.
         first: rows that are in the working set from the start, beside those that x satisfies least.
         solve: the problem of the rows with these indices; the smallest a_r·x/b_r that the x it finds has, since its scale is free.
     """

@@ -79,8 +79,9 @@ class Planes:
     the largest eigenvalue of the Gram matrix of all u without the products inside a group: any choice has a submatrix of it.
 
     Attributes:
-        normal: (n_groups, n_ways, d) unit vectors u, zero where an alternative is not allowed. height: (n_groups, n_ways) h,
-            inf where not allowed. spread: κ >= 1.
+        normal: (n_groups, n_ways, d) unit vectors u, zero where an alternative is not allowed.
+        height: (n_groups, n_ways) h, inf where not allowed.
+        spread: κ >= 1.
     """
 
     normal: FloatArray
@@ -119,9 +120,11 @@ class SearchTree:
 
     Attributes:
         open: partial choices that are left open; none once the search is complete.
-        best: the norm of the shortest vector met, inf where there is none. guess: the first one that was met.
+        best: the norm of the shortest vector met, inf where there is none.
+        guess: the first one that was met.
         runner_up: the smallest bound among the choices discarded as too long.
-        explored: convex problems solved. n_covered: complete choices accounted for by a point or by a bound.
+        explored: convex problems solved.
+        n_covered: complete choices accounted for by a point or by a bound.
     """
 
     def __init__(self, problem: Alternatives) -> None:

@@ -60,7 +60,8 @@ def solve_orthonormal(
     Tokens of a component share their number, so each problem has as many unknowns as components. There is always a solution.
 
     Args:
-        E: (n_vocabulary, d_model) with orthonormal rows. graphs: by last token.
+        E: (n_vocabulary, d_model) with orthonormal rows.
+        graphs: by last token.
         rows, ties: of all graphs; ties compare the first token of a component with the others.
         sufficient: which rows of each last token imply its others.
         progress: called as `progress(done, total)` after each last token.

@@ -570,7 +570,8 @@ def affine_map(module: Any, d_in: int, name: str, like: Any, used: int | None = 
     f is from it; where that is more than `AFFINE_RTOL` of its outputs there is no W, which one sentence says.
 
     Args:
-        d_in: width of the inputs. name: what the module is called in its model.
+        d_in: width of the inputs.
+        name: what the module is called in its model.
         like: a torch tensor with the device and the precision that the module reads.
         used: how many of the outputs are queries and keys, from the first on; all where left out.
     """
