@@ -102,8 +102,8 @@ numerics: $(READY)
 	@$(BIN)/python tests/numerics/run.py
 
 lint: $(READY)
-	@$(BIN)/ruff check src benchmarks tests examples docs
-	@$(BIN)/ruff format --quiet --check src benchmarks tests examples docs/conf.py docs/extensions
+	@$(BIN)/ruff check src benchmarks experiments tests examples docs
+	@$(BIN)/ruff format --quiet --check src benchmarks experiments tests examples docs/conf.py docs/extensions
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache --no-logo
 
@@ -121,4 +121,4 @@ site-links: $(READY)
 
 clean:
 	rm -rf $(VENV) report build dist src/marginlens/core/built src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src benchmarks tests -name __pycache__ -prune -exec rm -rf {} +
+	find src benchmarks experiments tests -name __pycache__ -prune -exec rm -rf {} +

@@ -26,7 +26,8 @@ _CALLED = {  # what the command calls arguments of the library
 def embeddings(
     out: training.RunFolder,
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="Encoded texts: a .npz that marginlens encode wrote.")
+        Path | None,
+        typer.Argument(metavar="FILE", help="Encoded texts: a .npz that python -m experiments.encode wrote."),
     ] = None,
     split: Annotated[str | None, typer.Option(metavar="PART", help="Train on this part of the file.")] = None,
     held_out: Annotated[

@@ -53,7 +53,6 @@ COMMANDS = dict(walk(get_command(cli.app)))
         ("--version",),
         ("--help",),
         ("solve", "-h"),
-        ("encode", "-h"),
         ("probe", "-h"),
         ("embeddings", "-h"),
         ("vision", "-h"),

@@ -83,8 +83,7 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     "--out": """
         embeddings --levels 8 --out f.npz; lab --out r.html/x.html; lab --out x.txt; lab --out notes.html;
         probe d --out f.npz; probe here --out .; probe here --out /proc/x; probe here --out t.txt;
-        reproduce --out f.npz; encode r.csv --out x.txt --pieces t.txt;
-        encode r.csv --out x.txt --pieces v.txt
+        reproduce --out f.npz
     """,
     "LABEL": "statement A Thm 99; statement Q Thm 1",
     "--report": "claims --report f.npz",
@@ -93,7 +92,6 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     "MODEL_OR_PATH": "probe d; probe d --against gone; probe gone; probe run; probe someone/some-model",
     "--epochs": "embeddings --levels 4 --epochs -1 --out o",
     "RUN": "figure d --plot x.png; figure nothing --plot f.png",
-    "--pieces": "encode r.csv --out x.npz --pieces gone.txt",
     "--levels": "embeddings --levels 0 --out o; embeddings f.npz --levels 8 --out o",
     "--layers": "embeddings --levels 4 --set layers=9 --out o; embeddings --levels 4 --layers 3 --out o",
     "--settings": """
@@ -107,12 +105,6 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     "--length": "embeddings f.npz --out o --length 1",
     "--split": "embeddings --levels 8 --out o --split train",
     "--save-models": "vision --digits --out o --save-models m",
-    "--sample": "encode r.csv --out x.npz --pieces t.txt --sample 0",
-    "--hold-out": "encode r.csv --out x.npz --pieces t.txt --hold-out 2",
-    "--text": "encode r.csv --out x.npz --pieces t.txt --text body",
-    "--label": "encode r.csv --out x.npz --pieces t.txt --label text",
-    "--delimiter": "encode r.csv --out x.npz --pieces t.txt --delimiter ,,",
-    "--part": "encode r.csv --out x.npz --pieces t.txt --part dev",
     "--drop": "graph t.txt --drop; solve f.npz --drop",
     "--steps": "train f.npz --steps 0; train f.npz --steps 99999999999999999999; train joint.json --steps 0",
     "--encoding": """
@@ -162,7 +154,6 @@ def write_files():
         "twice.json": '{"X": [[[1, 2]]], "y": [1], "v": [1, 0], "X": [[[1, 3]]]}',
         "nan.json": '{"X": [[[1, null]]], "y": [1], "v": [1, 0]}',
         "seqbad.json": json.dumps({"sequences": [[0, 1], [1, 2]], "labels": [2, 1]}),
-        "r.csv": "text,label,split\n" + "good good,1,train\nbad bad,0,train\n" * 10,
         "none.json": json.dumps({"sequences": [["a"], []], "labels": ["a", "a"]}),
         "mixed.json": json.dumps({"sequences": [[1], ["b", "b"]], "labels": [1, 1]}),
         "far.json": json.dumps({"sequences": [[3, 7000000]], "labels": [3]}),
@@ -203,12 +194,6 @@ def test_a_refusal_carries_its_parts_and_is_worded_once():
     with pytest.raises(InputError) as caught, calling("kept.json", path="path"):
         raise reject("path", "a file", "none")
     assert (caught.value.argument, caught.value.file) == ("path", "")
-
-
-def test_other_arguments_of_a_sentence_are_written_as_options(files):
-    Path("columns.csv").write_text("one,two\ngood,1\nbad,0\n", encoding="utf-8")
-    told = CliRunner().invoke(cli.app, ["encode", "columns.csv", "--out", "x.npz", "--pieces", "t.txt"]).stderr
-    assert told.endswith("Name it with --text. Where the first row is data, give --no-header.\n")
 
 
 @pytest.mark.parametrize("line", ["solve {}", "graph {}", "{}", "lab --out {}.html"])

@@ -63,11 +63,10 @@ from marginlens.graphs.export import to_networkx
 [to_networkx(graph) for graph in ml.priority_graphs(ml.data.figure_2()).values()]
 """,
     "text": """
-import pyarrow
-from marginlens_papers.reviews import encode_labelled, paper_pipeline
-from marginlens_papers.texts import SubwordTokenizer
-pieces = SubwordTokenizer.word_piece(["[UNK]", "fine", "dull", "film"])
-encode_labelled(paper_pipeline(pieces), ["a fine film", "a dull film"] * 50, [1, -1] * 50)
+from tokenizers import Tokenizer, models
+Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]")).save("words.json")
+from marginlens.data.tokenizer import read_tokenizer
+read_tokenizer("words.json")
 """,
     "probe": """
 import torch

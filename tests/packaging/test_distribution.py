@@ -51,7 +51,7 @@ def test_the_sdist_has_what_it_takes_to_build_and_to_test_and_no_caches(made):
         members = [PurePosixPath(member.name) for member in archive if member.isfile()]
     names = {str(PurePosixPath(*member.parts[1:])) for member in members}
     tracked = {f"src/{name}" for name in sources()} | {"src/marginlens_command.py"}
-    for folder in ("tests", "docs", "examples", "benchmarks"):
+    for folder in ("tests", "docs", "examples", "benchmarks", "experiments"):
         files = (path for path in (ROOT / folder).rglob("*") if path.is_file())
         tracked |= {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
     tracked |= {"build_backend.py", "pyproject.toml", "MANIFEST.in", "Makefile", "LICENSE", "README.md"}

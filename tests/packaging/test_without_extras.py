@@ -118,7 +118,6 @@ def test_a_star_import_gives_what_is_installed():
         ("ml.plotting", "plot"),
         ("import marginlens.plotting.files", "plot"),
         ("ml.priority_graphs(ml.data.figure_2())[1].plot()", "plot"),
-        ("from marginlens_papers.texts import SubwordTokenizer; SubwordTokenizer.word_piece(['a'])", "text"),
         ("ml.ledger().to_frame('pandas')", "pandas"),
     ],
 )
@@ -134,31 +133,18 @@ def test_what_needs_an_extra_names_it(code, extra):
     [
         (("reproduce", "--quick", "--only", "A-F9"), "report"),
         (("train", "PROBLEM", "--plot", "figure.png"), "plot"),
-        (("encode", "TABLE", "--pieces", "PIECES"), "text"),
     ],
 )
 def test_commands_say_it_in_one_sentence(words, extra, tmp_path):
     from marginlens.data import figure_8, write_problem
 
-    problem, table = tmp_path / "problem.npz", tmp_path / "table.csv"
+    problem = tmp_path / "problem.npz"
     write_problem(problem, figure_8()[0], head=figure_8()[1])
-    table.write_text("text,label\na fine film,good\na dull film,bad\n" * 10, encoding="utf-8")
-    pieces = tmp_path / "pieces.txt"
-    pieces.write_text("[UNK]\na\nfilm\n", encoding="utf-8")
-    files = {
-        "PROBLEM": str(problem),
-        "TABLE": str(table),
-        "PIECES": str(pieces),
-        "figure.png": str(tmp_path / "figure.png"),
-    }
+    files = {"PROBLEM": str(problem), "figure.png": str(tmp_path / "figure.png")}
     done = python(
         "import marginlens_command; marginlens_command.main()",
         *(files.get(word, word) for word in words),
-        *(
-            ("--out", str(tmp_path / "out.npz" if words[0] == "encode" else tmp_path / "out"))
-            if words[0] != "train"
-            else ()
-        ),
+        *(("--out", str(tmp_path / "out")) if words[0] != "train" else ()),
     )
     assert (done.returncode, done.stdout) == (2, "")
     (sentence,) = done.stderr.splitlines()

@@ -19,8 +19,6 @@ from marginlens_papers.claims.d.multi_token_limit import multi_token_limit
 from marginlens_papers.claims.random_data import acyclic_sequences_as_coded, balanced_sequences, class_clusters
 from marginlens_papers.embeddings import TrainingSettings
 from marginlens_papers.embeddings.outputs import one_layer_outputs, two_layer_outputs
-from marginlens_papers.reviews import YelpLines, encode_labelled, two_classes
-from marginlens_papers.texts import TextPipeline
 from marginlens_papers.vision.training import VisionSettings
 from plain_losses import Linear
 
@@ -388,20 +386,6 @@ REFUSED = [
     ("dtype", lambda: TrainingSettings.from_dict({"dtype": "float16"})),
     ("settings", lambda: TrainingSettings.from_dict({"pace": 1, "age": 2})),
     ("heads", lambda: VisionSettings.from_dict({"heads": 5})),
-    # texts
-    ("cleaning", lambda: TextPipeline(cleaning=None)),
-    ("stop_words", lambda: TextPipeline(stop_words=["the"])),
-    ("min_count", lambda: TextPipeline(min_count=0)),
-    ("empty", lambda: TextPipeline(empty="keep")),
-    ("texts", lambda: encode_labelled(TextPipeline(), "good", [1])),
-    ("texts", lambda: encode_labelled(TextPipeline(), ["good", None], [1, 1])),
-    ("y", lambda: encode_labelled(TextPipeline(), ["good"], [1, 1])),
-    ("y", lambda: encode_labelled(TextPipeline(), ["good", "bad"], [1, 0])),
-    ("path", lambda: YelpLines("nowhere.json").read()),
-    *(
-        ("labels", lambda labels=labels: two_classes(labels))
-        for labels in ([1, 1], [], ["a", "b", "c", "d", "e"], ["a", None], ["a", " "], [1.0, np.nan])
-    ),
     # pictures
     ("width", lambda: ml.plotting.paper(width="triple")),
     ("width", lambda: ml.plotting.paper(width=-1.0)),

@@ -15,12 +15,14 @@ PLANTED = {
     "marginlens/data/tokens.py": "from marginlens.svm import att_svm",
     "marginlens/graphs/export.py": "def later():\n    from marginlens.theory import predict_limit",
     "marginlens/cli/solve.py": "def later():\n    from marginlens_papers.report import ledger",
+    "marginlens_papers/claims/a/paths.py": "def later():\n    from experiments import encode",
     "marginlens/somewhere.py": '"""A folder without a floor."""',
 }
 FOUND = (
     "marginlens.data is not allowed to import marginlens.svm",
     "marginlens.graphs is not allowed to import marginlens.theory",
     "The library never imports what the papers claim BROKEN",
+    "Nothing that is installed imports the long runs of a checkout BROKEN",
     "somewhere",
 )
 
@@ -29,6 +31,7 @@ def test_planted_imports_are_found(tmp_path):
     for package in ("marginlens", "marginlens_papers"):
         ignored = shutil.ignore_patterns("*.json")
         shutil.copytree(ROOT / "src" / package, tmp_path / package, ignore=ignored)
+    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
     for path, lines in PLANTED.items():
         with (tmp_path / path).open("a", encoding="utf-8") as file:
             file.write(f"\n\n{lines}\n")
@@ -47,19 +50,30 @@ FINDS_THE_PAPERS = {
 }  # what looks for the second package when it is asked for something of it, and does without where there is none
 
 
-def test_no_file_names_the_second_package_to_import_it_by_its_name():
-    """`import_module` and its like are not seen by the contract: no text of the library outside docstrings begins with the name."""
+LIBRARY = ("marginlens/**/*.py", "marginlens/**/*.pyi", "marginlens_command.py")
+
+
+def files_naming(package, patterns):
+    """The files in which a text outside docstrings, or an import, begins with the name of a package."""
     naming = set()
-    library = ("marginlens/**/*.py", "marginlens/**/*.pyi", "marginlens_command.py")
-    for path in (path for pattern in library for path in SOURCES.glob(pattern)):
+    for path in (path for pattern in patterns for path in SOURCES.glob(pattern)):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         texts = {
             node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
         }
         modules = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-        if any(text.split(".")[0] == "marginlens_papers" for text in texts | modules):
+        if any(text.split(".")[0] == package for text in texts | modules):
             naming.add(path.relative_to(SOURCES).as_posix())
-    assert naming == FINDS_THE_PAPERS
+    return naming
+
+
+def test_no_file_names_the_second_package_to_import_it_by_its_name():
+    """`import_module` and its like are not seen by the contract."""
+    assert files_naming("marginlens_papers", LIBRARY) == FINDS_THE_PAPERS
+
+
+def test_no_installed_file_names_the_long_runs_of_a_checkout():
+    assert files_naming("experiments", (*LIBRARY, "marginlens_papers/**/*.py")) == set()
 
 
 def test_no_files_import_each_other_in_a_circle():

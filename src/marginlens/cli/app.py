@@ -36,7 +36,6 @@ PAPERS = {  # of the package marginlens_papers, where it is installed
     "embeddings": Entry(
         "marginlens_papers.embeddings_command", "embeddings", "Train paper B's embeddings on encoded texts."
     ),
-    "encode": Entry("marginlens_papers.encode_command", "encode", "Encode labelled texts as paper B does."),
     "figure": Entry("marginlens_papers.figure_command", "figure", "Draw the tokens of a run of embeddings."),
     "vision": Entry("marginlens_papers.vision_command", "vision", "Train paper A's vision transformers."),
 }

@@ -14,7 +14,7 @@ _FILES = Path(__file__).parent / "sample_files"
 def write_samples(folder: str | os.PathLike[str]) -> list[Path]:
     """Write small files to try every command with. All of them are made up.
 
-    `reviews.csv` has texts with labels for `marginlens encode`, `sentences.txt` a sentence a line for `probe`, `book.txt` tales for
+    `reviews.csv` has texts with labels for `token_statistics`, `sentences.txt` a sentence a line for `probe`, `book.txt` tales for
     `graph`, `problem.npz` the problem "the start decides" for `solve`, `train` and `lab`. `tiny-model` is a BERT whose heads are set by
     hand: in the first layer they attend to the token before, the token after, the first token and the same word, in the second to the
     separator, evenly, and twice to words that depend on the word.

@@ -29,7 +29,7 @@ class EmbeddingSource:
     """The sequences of a run: those of a file, or of the K-level model of B's Figure 2.
 
     Args:
-        file: a .npz with tokens, offsets, y and names, which `marginlens encode` writes. split: only the sequences of this part of it.
+        file: a .npz with tokens, offsets, y and names, as `experiments.encode` writes it. split: only the sequences of this part of it.
         held_out: the part on which loss and accuracy are measured too.
         levels: how many K-level sequences, in place of a file. length: tokens of each; 256. seed: of drawing them; 0.
     """

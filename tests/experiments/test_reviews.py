@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from marginlens.errors import InputError
-from marginlens_papers.reviews import (
+from experiments.reviews import (
     ImdbFolder,
     ReviewPart,
     Reviews,
@@ -17,7 +16,8 @@ from marginlens_papers.reviews import (
     encode_reviews,
     two_classes,
 )
-from marginlens_papers.texts import TextFile, TextPipeline
+from experiments.texts import TextFile, TextPipeline
+from marginlens.errors import InputError
 from refusals import refused
 
 # ---- labels

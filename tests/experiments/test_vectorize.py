@@ -5,10 +5,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from experiments.reviews import encode_labelled, paper_pipeline
+from experiments.texts import Cleaning, Snowball, StopWords, SubwordTokenizer, TextPipeline
+from experiments.texts import vectorize as module
 from marginlens.errors import InputError, MissingExtra
-from marginlens_papers.reviews import encode_labelled, paper_pipeline
-from marginlens_papers.texts import Cleaning, Snowball, StopWords, SubwordTokenizer, TextPipeline
-from marginlens_papers.texts import vectorize as module
 from refusals import refused
 
 # ---- words

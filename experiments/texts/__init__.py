@@ -1,7 +1,7 @@
-"""Labelled texts in files, and their token ids as in paper B: what `marginlens encode` is made of."""
+"""Labelled texts in files, and their token ids as in paper B: what `python -m experiments.encode` is made of."""
 
-from marginlens_papers.texts.text_files import TextFile
-from marginlens_papers.texts.vectorize import (
+from experiments.texts.text_files import TextFile
+from experiments.texts.vectorize import (
     Cleaning,
     Snowball,
     StopWords,

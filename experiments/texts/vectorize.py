@@ -150,7 +150,7 @@ class Snowball:
 
     def stems(self, words: Sequence[str]) -> list[str]:
         """The stem of each word."""
-        require("snowballstemmer", "text", "Stemming")
+        require("snowballstemmer", "dev", "Stemming")
         snowballstemmer = import_module("snowballstemmer")
         languages = snowballstemmer.algorithms()
         if not isinstance(self.language, str) or self.language not in languages:
@@ -269,7 +269,7 @@ class TextPipeline:
         min_count: tokens that occur less often than this in all texts together are left out.
         empty: what to do with a text that loses all its tokens: "refuse" names it, "drop" leaves it out and lists it.
 
-    Every step is a function of single words, so it is done once for each distinct word. `marginlens_papers.reviews` has paper B's settings.
+    Every step is a function of single words, so it is done once for each distinct word. `experiments.reviews` has paper B's settings.
     """
 
     cleaning: Cleaning = field(default_factory=Cleaning)

@@ -188,7 +188,7 @@ class TextFile:
         return [str(k + 1) for k in range(max(map(len, rows)))], rows
 
     def _parquet(self, path: Path) -> tuple[list[str], list[list[str]]]:
-        require("pyarrow", "text", "Reading parquet")
+        require("pyarrow", "sweep", "Reading parquet")
         try:
             table = import_module("pyarrow.parquet").read_table(path)
         except (OSError, ValueError) as problem:

@@ -12,14 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from marginlens.data.labelled import LabelledSequences
-from marginlens.errors import array_of_any, real_number, reject, whole_number
-from marginlens.result import Described
-from marginlens.runtime.files import as_path, unusable
-from marginlens.runtime.progress import ProgressCallback
-from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
-from marginlens_papers.texts.text_files import TextFile
-from marginlens_papers.texts.vectorize import (
+from experiments.texts.text_files import TextFile
+from experiments.texts.vectorize import (
     Snowball,
     SubwordTokenizer,
     TextPipeline,
@@ -27,6 +21,12 @@ from marginlens_papers.texts.vectorize import (
     as_texts,
     offsets_of,
 )
+from marginlens.data.labelled import LabelledSequences
+from marginlens.errors import array_of_any, real_number, reject, whole_number
+from marginlens.result import Described
+from marginlens.runtime.files import as_path, unusable
+from marginlens.runtime.progress import ProgressCallback
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 TRAIN, HELD_OUT = "train", "held-out"  # the parts that `ReviewPart(hold_out=...)` makes
 SHORTEST, LONGEST = 1_000, 1_500  # characters of a Yelp review, paper B

@@ -1,23 +1,22 @@
-"""`marginlens encode` and `marginlens figure`: labelled texts as token ids, and the tokens of a run of embeddings."""
+"""`python -m experiments.encode`: labelled texts of every form of file as token ids."""
 
 import bz2
 import csv
 import gzip
+import io
 import json
 import lzma
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import marginlens_papers
+from experiments.encode import main as encode
+from experiments.texts import TextFile
 from marginlens.data.files import read_labelled
-from marginlens_papers.texts import TextFile
-from one_command import command
 from refusals import refused
 
-encode, numbers = command("encode")
-figure, _ = command("figure")
 GOOD, BAD, FILLER = ("wonderful", "superb"), ("dull", "awful"), ("the", "film", "plot", "scene", "was", "with")
 ROWS = [(f"{'superb' if k % 2 else 'dull'} film, café {k}", "pos" if k % 2 else "neg") for k in range(40)]
 
@@ -96,16 +95,19 @@ def test_a_folder_for_each_class_and_parquet_are_read(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["semicolon.csv", "latin.csv", "lines.jsonl.gz"])
-def test_every_form_of_a_file_can_be_encoded(here, name):
+def test_every_form_of_a_file_can_be_encoded(here, name, capsys, monkeypatch):
     content, options = FORMS[name]
     Path(name).write_bytes(content())
     Path("pieces.txt").write_text("\n".join(["[UNK]", "superb", "dull", "film"]), encoding="utf-8")
     given = [word for option, value in options.items() for word in (f"--{option}", value)]
-    told = numbers(name, "--out", "ids.npz", "--pieces", "pieces.txt", "--drop", *given)
-    assert (told["samples"], told["classes"]) == (40, ["neg", "pos"])
-    assert (
-        numbers("-", "--out", "piped.npz", "--pieces", "pieces.txt", "--drop", *given, stdin=content())["samples"] == 40
-    )
+    assert encode([name, "--out", "ids.npz", "--pieces", "pieces.txt", "--drop", *given]) == 0
+    assert "40 texts" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content())))
+    assert encode(["-", "--out", "piped.npz", "--pieces", "pieces.txt", "--drop", *given]) == 0
+    (data, names), (piped, same) = read_labelled("ids.npz"), read_labelled("piped.npz")
+    assert len(data) == 40
+    assert np.array_equal(data.y, np.tile([-1.0, 1.0], 20))
+    assert (np.array_equal(data.tokens, piped.tokens), names) == (True, same)
 
 
 def test_encoding_follows_the_paper_keeps_the_parts_and_may_hold_out_a_share(here):
@@ -113,31 +115,12 @@ def test_encoding_follows_the_paper_keeps_the_parts_and_may_hold_out_a_share(her
     write_table("r.csv", 900)
     stems = ["wonder", "superb", "dull", "aw", "film", "plot", "scene"]
     Path("v.txt").write_text("\n".join(["[UNK]", *stems]))
-    told = numbers("r.csv", "--out", "x.npz", "--pieces", "v.txt", "--drop")
+    assert encode(["r.csv", "--out", "x.npz", "--pieces", "v.txt", "--drop"]) == 0
     data, names = read_labelled("x.npz")
-    assert (told["samples"], told["tokens"]) == (len(data), data.n_vocabulary)
-    assert told["seconds"] > 0.0
     assert set(names) <= set(stems)  # and no stop word
     assert 0 < len(read_labelled("x.npz", split="train")[0]) < len(data)
-    told = numbers("r.csv", "--out", "y.npz", "--pieces", "v.txt", "--sample", "800", "--hold-out", "0.25")
+    assert encode(["r.csv", "--out", "y.npz", "--pieces", "v.txt", "--sample", "800", "--hold-out", "0.25"]) == 0
     train, held_out = (read_labelled("y.npz", split=part)[0] for part in ("train", "held-out"))
-    assert told["parts"] == {"train": len(train), "held-out": len(held_out)}
     assert len(train) + len(held_out) == 800
+    assert len(held_out) == 200
     assert np.bincount(train.tokens, minlength=train.n_vocabulary).min() >= 50  # counted in the rest
-
-
-def test_training_runs_and_kept_runs_are_drawn(here):
-    rows = [(s, f"word{'abcdef'[s]}", 0.1 * s, 0.2 * s, 0.0, 0.3 * s - 0.9, 300 + s) for s in range(6)]
-    head = "id,token,a,b,alpha,posterior_difference,count"
-    Path("run").mkdir()
-    Path("run/tokens.csv").write_text("\n".join([head, *(",".join(map(str, row)) for row in rows)]))
-    kept = sorted((Path(marginlens_papers.__file__).parent / "results").glob("embeddings-*.json"))[0]
-    for drawn, name, words in (
-        ("run", "r.png", b"\x89PNG"),
-        ("run", "r.svg", b"worda"),
-        (kept, "k.svg", b"posterior difference"),
-    ):
-        assert figure(drawn, "--plot", name).exit_code == 0
-        assert words in Path(name).read_bytes()
-    Path("run/tokens.csv").write_text("id,token\n1,a\n")
-    assert figure("run", "--plot", "f.svg").exit_code == 2

@@ -1,0 +1,1 @@
+"""Long runs whose small tables the claims read: `python -m experiments.NAME` from a checkout. No wheel has them."""
