@@ -117,6 +117,15 @@ def test_nothing_is_called_proved_that_verify_does_not_confirm(monkeypatch):
         assert "Certain" not in answer.why
 
 
+@pytest.mark.parametrize(("shape", "verified"), [((6, 33, 12), True), ((67, 3, 40), False)])
+def test_proofs_are_verified_at_once_up_to_two_hundred_tokens(shape, verified):
+    data, v = (batch[0] for batch in ml.data.sphere_tokens(1, *shape, 8))
+    answer = ml.predict_limit(data, v, optimizer=ml.NormalizedGD(0.4), max_problems=1)
+    assert isinstance(answer.certificate, Certificate)
+    assert answer.outcome.proved == verified
+    assert (answer.outcome.verdict is None) != verified
+
+
 @pytest.mark.parametrize(("limit", "value"), [("VERIFIED_TOKENS", 11), ("VERIFIED_WIDTH", 2)])
 def test_proofs_that_are_too_large_to_verify_at_once_are_called_found(monkeypatch, limit, value):
     seed, shape = (19, (3, 4, 5)) if limit == "VERIFIED_TOKENS" else (77, (2, 4, 3))

@@ -115,15 +115,17 @@ class Proving:
     def eliminated(self, name: str, matrix: list[list[Any]]) -> tuple[list[list[Any]], list[tuple[int, int, Any]]]:
         """A positive definite matrix made upper triangular, and the multiples of rows that were subtracted.
 
-        All of its pivots are positive, which proves that it is positive definite; the check of that name fails where it may not be.
+        All of its pivots are positive, which proves that it is positive definite; the check of that name fails where it may not be. What
+        is below the diagonal is neither read nor changed: what is left of a symmetric matrix stays symmetric.
         """
         upper, factors = [list(row) for row in matrix], []
-        for j in range(len(upper)):
-            self.require(name, bool(upper[j][j] > 0), "a pivot of their matrix may not be positive")
+        for j, pivots in enumerate(upper):
+            self.require(name, bool(pivots[j] > 0), "a pivot of their matrix may not be positive")
             for i in range(j + 1, len(upper)):
-                factor = upper[i][j] / upper[j][j]
+                factor = pivots[i] / pivots[j]
                 factors.append((i, j, factor))
-                upper[i] = [x - factor * y for x, y in zip(upper[i], upper[j], strict=True)]
+                for k in range(i, len(upper)):
+                    upper[i][k] = upper[i][k] - factor * pivots[k]
         return upper, factors
 
     def solver(self, name: str, matrix: list[list[Any]]) -> Callable[[list[Any]], list[Any]]:

@@ -43,6 +43,7 @@ class _Tokens(NamedTuple):
     gamma: list[Any]
     gaps: list[Any]  # between the largest logit and each
     rows: list[list[Any]]  # keys less the key of the largest logit
+    square: list[Any]  # of the distances of all pairs of keys
     best: int
 
 
@@ -56,7 +57,9 @@ def _tokens(proving: Proving, proof: MinimumCertificate) -> list[_Tokens]:
         gaps = [proving.number(Exact(logits.whole[i, best] - logits.whole[i, t], logits.power)) for t in range(count)]
         differences = Exact(keys.whole[i, :count] - keys.whole[i, best], keys.power)
         rows = [[proving.number(differences, t, k) for k in range(data.d_key)] for t in range(count)]
-        found.append(_Tokens(gamma, gaps, rows, best))
+        pairs = (keys.whole[i, s] - keys.whole[i, t] for s in range(count) for t in range(s))
+        square = [proving.number(Exact(pair @ pair, 2 * keys.power)) for pair in pairs]
+        found.append(_Tokens(gamma, gaps, rows, square, best))
     return found
 
 
@@ -78,20 +81,16 @@ def _derivatives(proving: Proving, proof: MinimumCertificate, tokens: _Tokens) -
     centre = [proving.sum(shares[t] * rows[t][k] for t in every) for k in m]
     moved = [[rows[t][k] - centre[k] for k in m] for t in every]
     pull = [shares[t] * (gamma[t] - mean) for t in every]
-    slopes = [proving.sum(pull[t] * moved[t][k] for t in every) for k in m]
-    bent = [[proving.sum(pull[t] * moved[t][k] * moved[t][j] for t in every) for j in range(k + 1)] for k in m]
+    pulled = [[pull[t] * moved[t][k] for t in every] for k in m]
+    slopes = [proving.sum(pulled[k]) for k in m]
+    bent = [[proving.sum(pulled[k][t] * moved[t][j] for t in every) for j in range(k + 1)] for k in m]
     first, second = _loss_derivatives(iv, proof.loss, mean)
     hessian = [[first * bent[k][j] + second * slopes[k] * slopes[j] for j in range(k + 1)] for k in m]
 
-    between = [
-        iv.sqrt(proving.sum((a - b) ** 2 for a, b in zip(rows[s], rows[t], strict=True)))
-        for s in every
-        for t in range(s)
-    ]
     away = [iv.sqrt(proving.dot(row, row)) for row in rows]
     radius = iv.mpf(proof.radius)
     near = proving.sum(iv.exp(away[t] * radius - tokens.gaps[t]) for t in every if t != tokens.best)
-    eps, D = iv.mpf(min(near.b, 1)), proving.largest(between)
+    eps, D = iv.mpf(min(near.b, 1)), iv.sqrt(proving.largest(tokens.square))
     span = proving.largest(gamma) - proving.smallest(gamma)
     bounds = _loss_bounds(iv, proof.loss, proving.smallest(gamma))
     slope = 2 * eps * span * D

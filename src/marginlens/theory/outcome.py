@@ -36,10 +36,8 @@ MAX_SCORE = 300.0  # beyond which slopes of the loss are near the smallest numbe
 MAX_KEY = 1e50  # entries of keys beyond it, or all below its inverse, have products that are no numbers
 NUDGE = 1e-13  # of the start, relative to a step or to the start, to see how much a run amplifies rounding errors
 FLOW_NUDGE = 1e-7  # the same for the flow, relative to its first length: the local error of its integrator
-VERIFIED_TOKENS = 100  # of a problem, and
-VERIFIED_WIDTH = (
-    24  # of keys around a minimum: sizes up to which a proof is verified at once, which takes up to about a second
-)
+VERIFIED_TOKENS = 200  # of a problem: a proof for so many is verified within one or two seconds, for 400 within ten
+VERIFIED_WIDTH = 24  # of keys around a minimum, with as many tokens: within a second
 SAME_LEAD_RTOL = 1e-9  # leads that differ by less are equal, and the first token has them: those on the margin differ by rounding alone
 _SHOWN_INPUTS = 4
 
@@ -101,7 +99,7 @@ class Outcome(Result, Tabular):
         missing: else what is missing, in words.
         finite: whether training ends at a finite minimum.
         verdict: what `certificate.verify()` said; where it did not confirm what was found there is no certificate. None where there was
-            nothing to verify, and where that would take more than about a second.
+            nothing to verify, and where that may take more than two seconds.
         error: how far the point moves when the start is moved a little, as rounding and the integrator of the flow may do: by 1e-13 of
             its norm or of a step, for the flow by 1e-7 of its first length. Of the flow, zero where nothing is found to prove.
         rivals: the runner-up of each input.
@@ -373,7 +371,7 @@ def _outcome(
 
 
 def _verdict_on(proof: Certificate | MinimumCertificate) -> TheoremVerdict | None:
-    """What `verify()` says of a proof, None of one so large that it takes more than about a second."""
+    """What `verify()` says of a proof, None of one so large that it may take more than two seconds."""
     data = proof.data
     if isinstance(proof, MinimumCertificate) and data.d_key > VERIFIED_WIDTH:
         return None

@@ -39,19 +39,16 @@ class _Rows(NamedTuple):
     """Rows r = (i, t) of the inputs whose output depends on p, in exact numbers: a_r = k_α - k_t and Δ_r = γ_α - γ_t."""
 
     places: list[tuple[int, int]]
+    input: list[int]
     a: Exact
-    gram: list[list[Any]]  # a_r · a_s
+    gram: list[list[Any]]  # a_r · a_s for all r and for s in S
+    square: list[Any]  # ‖a_r‖²
     delta: list[Any]  # Δ_r
     slope: list[Any]  # c_i^∞
     support: list[int]  # S
 
     def __len__(self) -> int:
         return len(self.places)
-
-    @property
-    def input(self) -> list[int]:
-        """Of each row."""
-        return [i for i, _ in self.places]
 
 
 def _rows(proving: Proving, proof: Certificate) -> _Rows:
@@ -70,14 +67,15 @@ def _rows(proving: Proving, proof: Certificate) -> _Rows:
     what = "an input whose output does not depend on p is among those on the margin"
     proving.require("support", len(support) == len(carrying), what)
     a = Exact(np.array([keys.whole[i, alpha[i]] - keys.whole[i, t] for i, t in places]), keys.power)
-    products = Exact(a.whole @ a.whole.T, 2 * a.power)
-    gram = [[number(products, r, s) for s in range(len(places))] for r in range(len(places))]
+    products = Exact(a.whole @ a.whole[support].T, 2 * a.power)
+    gram = [[number(products, r, s) for s in range(len(support))] for r in range(len(places))]
+    square = [number(Exact(row @ row, 2 * a.power)) for row in a.whole]
     delta = [number(Exact(gamma.whole[i, alpha[i]] - gamma.whole[i, t], gamma.power)) for i, t in places]
     what = "a token on the margin scores at least as high as the selected one"
     proving.require("scores on the margin are lower", all(delta[r] > 0 for r in support), what)
     chosen = [number(gamma, i, alpha[i]) for i, _ in places]
     slope = [slope_in(proving.iv, proof.loss, score) / data.n_inputs for score in chosen]
-    return _Rows(places, a, gram, delta, slope, support)
+    return _Rows(places, [i for i, _ in places], a, gram, square, delta, slope, support)
 
 
 class _Ray(NamedTuple):
@@ -94,16 +92,16 @@ class _Ray(NamedTuple):
 def _ray(proving: Proving, proof: Certificate, rows: _Rows) -> _Ray:
     """Eq. (1): p^mm = Σ μ a with a · p^mm = 1 on the support, θ = 1/‖p^mm‖ and λ = θμ."""
     S, iv = rows.support, proving.iv
-    solve = proving.solver("the rows on the margin are independent", [[rows.gram[r][s] for s in S] for r in S])
+    solve = proving.solver("the rows on the margin are independent", [rows.gram[s] for s in S])
     mu = solve([iv.mpf(1) for _ in S])
     proving.require("support", all(weight > 0 for weight in mu), "a multiplier on the margin is not positive")
     theta = 1 / iv.sqrt(proving.sum(mu))
     multipliers = [theta * weight for weight in mu]
-    along = [theta if r in S else proving.dot(multipliers, [rows.gram[r][s] for s in S]) for r in range(len(rows))]
+    along = [theta if r in S else proving.dot(multipliers, rows.gram[r]) for r in range(len(rows))]
     slack = [iv.mpf(0) if r in S else along[r] - theta for r in range(len(rows))]
     for r, (i, t) in enumerate(rows.places):
         proving.require("beyond the margin", bool(r in S or slack[r] > 0), f"token {t} of input {i} is not beyond it")
-    wide = [iv.sqrt(proving.not_negative(rows.gram[r][r] - along[r] ** 2)) for r in range(len(rows))]
+    wide = [iv.sqrt(proving.not_negative(rows.square[r] - along[r] ** 2)) for r in range(len(rows))]
     columns = [[proving.number(rows.a, s, k) for s in S] for k in range(len(proof.direction))]
     exact = [proving.dot(multipliers, column) for column in columns]
     off = [abs(entry - iv.mpf(stated)) for entry, stated in zip(exact, proof.direction.tolist(), strict=True)]
@@ -125,7 +123,7 @@ def _anchor(proving: Proving, proof: Certificate, rows: _Rows, ray: _Ray) -> _An
     rho = [iv.log(rows.slope[r] * rows.delta[r] / weight) for r, weight in zip(S, ray.multipliers, strict=True)]
     level = ray.theta * proving.dot(ray.multipliers, rho)
     y = ray.solve([value - level for value in rho])
-    at = [proving.dot(y, [row[s] for s in S]) for row in rows.gram]
+    at = [proving.dot(y, row) for row in rows.gram]
     point = Exact.of(proof.point)
     products = rows.a @ point
     at_point = [proving.number(products, s) for s in S]
@@ -200,7 +198,7 @@ def _forces(proving: Proving, proof: Certificate, rows: _Rows, ray: _Ray, anchor
 
     step = iv.mpf(0 if proof.optimizer is None else proof.optimizer.size)
     if type(proof.optimizer) is not NormalizedGD:  # plain steps are η‖∇L‖ long
-        step *= proving.sum([slope[r] * worst[r] * bounds.near[r] * iv.sqrt(rows.gram[r][r]) for r in m])
+        step *= proving.sum([slope[r] * worst[r] * bounds.near[r] * iv.sqrt(rows.square[r]) for r in m])
     return _Forces(forward, backward, variation, sideways, step)
 
 
@@ -242,8 +240,10 @@ def _spread(proving: Proving, rows: _Rows, ray: _Ray) -> Any:
     lower = [r for r in range(len(rows)) if rows.delta[r] > 0]
     if len(rows) > PAIRWISE_ROWS:
         return 2 * proving.largest(ray.wide[r] for r in lower)
-    gram, along = rows.gram, ray.along
-    apart = [
-        gram[r][r] + gram[s][s] - 2 * gram[r][s] - (along[r] - along[s]) ** 2 for r in lower for s in lower if s < r
-    ]
+    apart = []
+    for r in lower:
+        for s in (s for s in lower if s < r):
+            between = rows.a.whole[r] - rows.a.whole[s]
+            square = proving.number(Exact(between @ between, 2 * rows.a.power))
+            apart.append(square - (ray.along[r] - ray.along[s]) ** 2)
     return proving.iv.sqrt(proving.not_negative(proving.largest([proving.iv.mpf(0), *apart])))
