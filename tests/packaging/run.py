@@ -101,8 +101,7 @@ if __name__ == "__main__":
     with Client(n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
         assert ml.sweep(plan, "made", client.get_executor()).status().is_finished
 """,
-    "pandas": "import marginlens as ml; ml.ledger().to_frame('pandas')",
-    "polars": "import marginlens as ml; ml.ledger().to_frame('polars')",
+    "pandas": "import marginlens as ml; ml.ledger().to_frame()",
     "report": """
 from marginlens_papers import report
 from marginlens_papers.claim import Effort

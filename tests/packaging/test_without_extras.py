@@ -20,7 +20,6 @@ OPTIONAL = (
     "PIL",
     "pyarrow",
     "pandas",
-    "polars",
     "networkx",
     "torch",
     "transformers",
@@ -118,7 +117,7 @@ def test_a_star_import_gives_what_is_installed():
         ("ml.plotting", "plot"),
         ("import marginlens.plotting.files", "plot"),
         ("ml.priority_graphs(ml.data.figure_2())[1].plot()", "plot"),
-        ("ml.ledger().to_frame('pandas')", "pandas"),
+        ("ml.ledger().to_frame()", "pandas"),
     ],
 )
 def test_what_needs_an_extra_names_it(code, extra):

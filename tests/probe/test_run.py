@@ -419,7 +419,7 @@ def test_the_maps_of_a_decoder_have_the_tokens_it_has_read_behind_its_start():
     decoded = tuple((model.config.decoder_start_token_id, *row[:-1]) for row in ids)
     assert [example.decoder_tokens for example in result.examples] == [("[start]", *row[:-1]) for row in names]
     read = ("[start]", *names[0][:-1])
-    for row in result.examples[0].to_frame("pyarrow").to_pylist():
+    for row in result.examples[0].to_frame().to_dict("records"):
         tower = result.layer_names[row["layer"]].split()[0]
         assert row["token"] == (names[0] if tower == "encoder" else read)[row["query"]]
         attended = read if tower == "decoder" else names[0]

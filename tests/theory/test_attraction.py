@@ -390,7 +390,7 @@ def test_certain_directions_are_where_long_runs_end(rule):
         assert float(np.linalg.norm(final / np.linalg.norm(final) - prediction.direction)) < 0.02
         assert str(prediction).startswith("ends at: tokens")
         assert "\nbecause: input 0: token" in str(prediction)
-        assert [row["selected"] for row in outcome.to_frame("pyarrow").to_pylist()] == chosen.tolist()
+        assert outcome.to_frame()["selected"].tolist() == chosen.tolist()
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -430,7 +430,7 @@ def test_norms_and_angles_to_come_are_predicted_and_lie_in_their_brackets(rule):
                 errors.append(abs(predicted / value - 1.0))
         assert max(errors) < 0.3
         assert np.median(errors) < 0.02
-    assert ahead.to_frame("pyarrow")["norm_high"].to_pylist() == ahead.norm.high.tolist()
+    assert ahead.to_frame()["norm_high"].tolist() == ahead.norm.high.tolist()
     with refused("steps"):
         proof.forecast(-1)
 

@@ -202,10 +202,3 @@ def test_equal_scores_of_a_theorem_are_equal_exactly():
             assert verdict.applies == (near == 0.0)
             if near:
                 assert "rounding decides" in verdict.failed[0].sentence
-
-
-def test_a_notebook_calls_a_certificate_proved_once_verify_has_confirmed_it():
-    data, v = (batch[0] for batch in ml.data.sphere_tokens(1, 2, 4, 3, 61))
-    proof = ml.predict_limit(data, v, optimizer=ml.NormalizedGD(0.9)).certificate
-    assert "not proved" not in proof._repr_html_()
-    assert "not proved" in replace(proof, point=-proof.point)._repr_html_()

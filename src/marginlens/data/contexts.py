@@ -11,9 +11,8 @@ import scipy
 
 from marginlens.errors import array_of_any, index_array, real_array, reject, whole_number
 from marginlens.papers import implements
-from marginlens.result import Displayed, Tabular, drawn
-from marginlens.result.drawing import draw_bars
-from marginlens.typing import ArrayLike, Axes, FloatArray, IntArray
+from marginlens.result import Displayed, Tabular
+from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 
 @implements("G", "Eq. (2)", "entropy")
@@ -129,13 +128,6 @@ class ContextDataset(Displayed, Tabular):
         distinct, place = np.unique(dense, axis=0, return_inverse=True)
         sums = scipy.sparse.csr_array((np.ones(len(place)), (place.reshape(-1), np.arange(len(place)))))
         return ContextDataset(scipy.sparse.csr_array(distinct) if dense is not self.H else distinct, sums @ self.counts)
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw how often the most frequent tokens follow."""
-        totals = np.asarray(self.counts.sum(axis=0)).ravel()
-        order = np.argsort(-totals, kind="stable")
-        draw_bars(ax, [str(token) for token in order.tolist()], totals[order], "times that it follows", ylabel="token")
 
     def _columns(self) -> dict[str, Any]:
         names = {"context": np.arange(self.n_contexts), "share": self.share}

@@ -12,10 +12,9 @@ import numpy as np
 
 from marginlens.errors import InputError, Remedy, batch_index, index_array, real_array, reject
 from marginlens.papers import implements
-from marginlens.result import Displayed, Tabular, drawn
-from marginlens.result.drawing import draw_bars
+from marginlens.result import Displayed, Tabular
 from marginlens.runtime.files import DATA_FORMAT, write_result
-from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 _MAX_LISTED = 5  # offenders that an error names
 
@@ -85,13 +84,6 @@ class FlatSequences(Displayed, Tabular):
     def arrays(self) -> dict[str, Any]:
         """What a file holds of the dataset, by name."""
 
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw how often the most frequent tokens occur."""
-        ids, counts = np.unique(self.tokens, return_counts=True)
-        order = np.argsort(-counts, kind="stable")
-        draw_bars(ax, [str(token) for token in ids[order].tolist()], counts[order], "occurrences", ylabel="token")
-
     def _columns(self) -> dict[str, Any]:
         rows = [self.tokens[a:b] for a, b in zip(self.offsets[:-1], self.offsets[1:], strict=True)]
         return {
@@ -100,13 +92,6 @@ class FlatSequences(Displayed, Tabular):
             "length": self.lengths,
             "label": getattr(self, self.LABELS),
         }
-
-    def _preview(self, n_rows: int) -> tuple[int, dict[str, Any]]:
-        return len(self), self.take(np.arange(min(n_rows, len(self))))._columns()
-
-    def _facts(self) -> dict[str, Any]:
-        sizes = {"sequences": len(self), "positions": len(self.tokens), "different tokens": len(np.unique(self.tokens))}
-        return sizes | {"lengths": self.lengths, "labels": getattr(self, self.LABELS)}
 
 
 @implements("C", "Eq. (1)", "Assumption 2")

@@ -51,7 +51,6 @@ class TokenDataset(Displayed, Tabular):
 
     X: FloatArray
     K: FloatArray
-    table_quantities = "inputs={n_inputs}, tokens={lengths}, d_model={d_model}, d_key={d_key}, labels={y}, X={X}, K={K}"
 
     def __init__(self, X: Any, y: Any, K: Any = None, W: Any = None) -> None:
         self.X, self.lengths, self.is_batch = _tokens(X, "X")
@@ -163,9 +162,6 @@ class TokenDataset(Displayed, Tabular):
         columns: dict[str, Any] = {"problem": at[:, 0]} if self.is_batch else {}
         columns |= {"input": at[:, -2], "label": self.y[place[:-1]], "token": at[:, -1]}
         return columns | {"x": self.X[place], "key": self.K[place]}
-
-    def _preview(self, n_rows: int) -> tuple[int, dict[str, Any]]:
-        return int(self.mask.sum()), self[:n_rows]._columns() if self.is_batch else self._columns()
 
     def as_batch(self) -> TokenDataset:
         """The same data with a leading batch axis: itself for a batch, a batch of one for a single problem."""

@@ -12,7 +12,7 @@ from marginlens.dynamics.brackets import run_bracket
 from marginlens.dynamics.record import Record, Saved
 from marginlens.errors import InputError, batch_index, reject, whole_number
 from marginlens.norms import Norm
-from marginlens.result import Result, Tabular, draw_matrix, drawn
+from marginlens.result import Result, Tabular, axes_for, draw_matrix
 from marginlens.result.drawing import draw_fan
 from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk.attention import ExcessRisk
@@ -169,14 +169,15 @@ class Trajectory(Result, Tabular):
         brackets = [run_bracket(run.risk, run.final, run.selected, norm, run.witness) for run in runs]
         return Bracket(*(np.array(bounds) for bounds in zip(*brackets, strict=True)))
 
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the run.
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the run. Returns the axes.
 
         What was kept, over the steps: the excess risk, else the risk, else the norm; a batch as a fan of curves with their median. Else,
-        where iterates of the plane were kept, their paths. Without any of these the final attention of one run, inputs by tokens, and of
-        a batch how much attention the selected tokens have in the input where they have least.
+        if iterates of the plane were kept, their paths. Without any of these the final attention of one run, inputs by tokens, and of
+        a batch how much attention the selected tokens have in the input in which they have least; the final weights by colour if there
+        is no attention.
         """
+        ax = axes_for(ax)
         name = next((name for name in ("excess_risk", "risk", "norm") if name in self.saved), None)
         if name is not None and len(self.saved.steps):
             values = self.saved[name]
@@ -190,13 +191,15 @@ class Trajectory(Result, Tabular):
                 ax.plot(*path[-1], marker="o", markersize=4, color=GLOBAL)
             ax.set(xlabel="first weight", ylabel="second weight")
         elif self.attention is None:
-            super().plot(ax)
+            draw_matrix(ax, self.final.reshape(-1, self.final.shape[-1]))
+            ax.set(xlabel="column", ylabel="row")
         elif self.is_batch:
             ax.hist(np.min(np.max(self.attention, axis=-1), axis=-1), bins=20, range=(0.0, 1.0), color=LOCAL)
             ax.set(xlabel="attention of a selected token, in the input where it has least", ylabel="runs")
         else:
             draw_matrix(ax, np.atleast_2d(self.attention), "Blues", 0.0)
             ax.set(xlabel="token", ylabel="input")
+        return ax
 
     def _columns(self) -> dict[str, Any]:
         n_saved, n_runs = len(self.saved.steps), len(self)
@@ -213,21 +216,6 @@ class Trajectory(Result, Tabular):
             for part, array in parts.items():
                 columns[part] = np.reshape(array, (n_runs * n_saved, *array.shape[1 + self.is_batch :]))
         return columns
-
-    def _preview(self, n_rows: int) -> tuple[int, dict[str, Any]]:
-        total = len(self) * max(len(self.saved.steps), 1)
-        return total, self[:n_rows]._columns() if self.is_batch else self._columns()
-
-    def _facts(self) -> dict[str, Any]:
-        names = {"steps taken": self.steps_taken, "norm": self.norm, "selected": self.selected}
-        least = None if self.attention is None else np.min(np.max(self.attention, axis=-1), axis=-1)
-        kept = ", ".join(self.saved) and f"{', '.join(self.saved)} at {len(self.saved.steps)} steps"
-        return names | {
-            "least attention of a selected token": least,
-            "final": self.final,
-            "saved": kept or None,
-            "attention": self.attention,
-        }
 
     def __repr__(self) -> str:
         shape = self.norm.shape

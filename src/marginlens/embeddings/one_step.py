@@ -16,9 +16,8 @@ from marginlens.dynamics.trajectory import Trajectory
 from marginlens.embeddings.models import Parameters, as_parameters, loss_and_gradients
 from marginlens.errors import positive_number, reject
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, drawn
-from marginlens.result.palette import LOCAL, PATH
-from marginlens.typing import ArrayLike, Axes, FloatArray
+from marginlens.result import Result, Tabular
+from marginlens.typing import ArrayLike, FloatArray
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -56,17 +55,6 @@ class FirstStep(Result, Tabular):
     def loss_after(self) -> float:
         """L(E¹, p¹)."""
         return loss_and_gradients(self.after, self.data)[0]
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the error of every token against its step along v: below the line the step outweighs the error."""
-        columns = self._columns()
-        step, error = columns["step"], columns["error"]
-        ax.scatter(step, error, s=14, alpha=0.7, color=LOCAL)
-        lengths = np.linspace(0.0, float(step.max()), 100)[1:]
-        ax.plot(lengths, lengths, color=PATH, linestyle="--", label="error = step")
-        ax.set(xlabel="length of the step along v", ylabel="length of the error", yscale="log")
-        ax.legend()
 
     def _columns(self) -> dict[str, Any]:
         step = 0.5 * self.rate * np.abs(self.alpha) * np.linalg.norm(self.after.v)

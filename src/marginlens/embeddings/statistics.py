@@ -10,7 +10,7 @@ import numpy as np
 
 from marginlens.data.labelled import LabelledSequences, as_labelled
 from marginlens.papers import implements
-from marginlens.result import Displayed, Tabular, drawn, table
+from marginlens.result import Displayed, Tabular, axes_for, table
 from marginlens.result.palette import LOCAL
 from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
 
@@ -67,12 +67,15 @@ class TokenStatistics(Displayed, Tabular):
         completely = (self.in_positive == 0) | (self.in_negative == 0)
         return np.sign(self.in_positive - self.in_negative) * np.where(completely, 2, 1)
 
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the posterior difference of every token over how often it occurs: what lies far from zero at the right decides."""
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the posterior difference of every token over how often it occurs: what lies far from zero at the right decides. Returns
+        the axes.
+        """
+        ax = axes_for(ax)
         occurs = self.count > 0
         ax.semilogx(self.count[occurs], self.posterior_difference[occurs], ".", color=LOCAL, alpha=0.4)
         ax.set(xlabel="occurrences", ylabel="posterior difference", ylim=(-1.08, 1.08))
+        return ax
 
     def _kinds(self) -> list[str]:
         return [TokenKind(kind).name.lower().replace("_", " ") for kind in self.kind]
@@ -139,15 +142,6 @@ class SingleDecisiveToken(Displayed, Tabular):
         ]
         more = ", …" if len(self.offending) > _NAMED else ""
         return f"Assumption 4 fails for {len(self.offending)} of {len(self.decisive)} sequences: {'; '.join(listed)}{more}."
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw how many sequences have how many decisive positions, and which of them obey the assumption."""
-        for label, part, alpha in (("obeys", self.fulfilled, 1.0), ("breaks it", ~self.fulfilled, 0.35)):
-            sizes, counts = np.unique(self.decisive[part], return_counts=True)
-            ax.bar(sizes, counts, color=LOCAL, alpha=alpha, label=label)
-        ax.legend()
-        ax.set(xlabel="decisive positions", ylabel="sequences")
 
     _columns = table("sequence", "decisive", "misleading", holds="fulfilled")
 

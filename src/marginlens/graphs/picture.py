@@ -16,6 +16,7 @@ from unicodedata import east_asian_width
 import numpy as np
 
 from marginlens.errors import reject, require
+from marginlens.result.drawing import axes_for, draw_sentence
 from marginlens.result.palette import INK, LOCAL, PATH, TINTS
 from marginlens.typing import Axes, FloatArray
 
@@ -375,6 +376,10 @@ def _draw_box(ax: Axes, box: Box, last: int, last_name: str) -> None:
 
 def draw_graph(graph: PriorityGraph, ax: Axes | None, names: Any) -> Axes:
     """Draw a graph on axes, or on those of a new figure that is as large as the graph needs."""
+    if not len(graph.nodes):
+        ax = axes_for(ax)
+        draw_sentence(ax, "The graph has no tokens.")
+        return ax
     named = names_of(graph, names)
     layout = layered_layout(graph, named, LETTERING)
     size = max(layout.width, MIN_WIDTH) + 2.0 * MARGIN, max(layout.height, 1.0)

@@ -13,14 +13,11 @@ from marginlens import core
 from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.errors import index_array, reject, whole_number
 from marginlens.papers import implements
-from marginlens.result import Displayed, Result, Tabular, drawn, table
-from marginlens.result.drawing import NothingToDraw, draw_bars
-from marginlens.result.notebook import Headline
+from marginlens.result import Displayed, Result, Tabular, table
 from marginlens.typing import Axes, BoolArray, IntArray
 
 MAX_TOKENS = 2**21 - 1  # beyond, the number of an edge (last token, label, token) has more than 64 bits
 _PAIRS_PER_COMPONENT = 4  # strict pairs from which on it pays to look for implied ones
-_MAX_NAMED = 4  # tokens of a component that a box names
 _MAX_COUNT_TABLE = 50_000_000  # up to so many possible edges, counting them in a table is quicker than sorting
 
 
@@ -49,7 +46,6 @@ class PriorityGraph(Displayed, Tabular):
     counts: IntArray
     component_of: IntArray
     quantities = "last={last}, {nodes:#} tokens, {edges:#} edges, {n_components} components, {strict:#} strict"
-    table_quantities = "highest priority={_highest}"
 
     @property
     def n_components(self) -> int:
@@ -117,7 +113,7 @@ class PriorityGraph(Displayed, Tabular):
         return ends[:, 0] == ends[:, 1]
 
     def plot(self, ax: Axes | None = None, names: Any = None) -> Axes:
-        """Draw the graph, highest priority on top: boxes of tokens of equal priority, and arrows to strictly lower ones.
+        """Draw the graph, highest priority on top: boxes of tokens of equal priority, and arrows to strictly lower ones. Returns the axes.
 
         Args:
             ax: axes to draw on; by default those of a new figure that is as large as the graph needs.
@@ -125,22 +121,7 @@ class PriorityGraph(Displayed, Tabular):
         """
         from marginlens.graphs.picture import draw_graph
 
-        if not len(self.nodes):
-            return self.plot_component_sizes(ax)
         return draw_graph(self, ax, names)
-
-    @drawn
-    def plot_component_sizes(self, ax: Axes, names: Sequence[str] | None = None) -> None:
-        """Draw how many tokens each component has, as bars, highest priority first.
-
-        Args:
-            names: (n_vocabulary,) what the tokens are called; their ids by default.
-        """
-        if not len(self.nodes):
-            raise NothingToDraw("The graph has no tokens.")
-        sizes = [len(members) for members in self.components]
-        labels = [f"{part}: {_shown(members, names)}" for part, members in enumerate(self.components)]
-        draw_bars(ax, labels, sizes, "tokens", ylabel="component, highest priority first")
 
     def to_dict(self) -> dict[str, Any]:
         """The graph in types that `json.dumps` takes."""
@@ -156,15 +137,6 @@ class PriorityGraph(Displayed, Tabular):
             "count": self.counts,
             "strict": ~self._inside,
         }
-
-    def _headline(self) -> Headline:
-        kind = "no two tokens are equal" if self.is_acyclic else "tokens of one component are equal"
-        return Headline(
-            f"after token {self.last}", f"{kind}; {len(self.strict)} of {len(self.edges)} edges are strict."
-        )
-
-    def _highest(self) -> str:
-        return "; ".join(_shown(members) for members in self.components[:3]) + ("; …" if self.n_components > 3 else "")
 
 
 def graphs_of_edges(last: IntArray, head: IntArray, tail: IntArray, n_vocabulary: int) -> dict[int, PriorityGraph]:
@@ -251,12 +223,6 @@ def as_graphs(graphs: Any, n_vocabulary: int | None = None) -> Mapping[int, Prio
             wanted = f"graphs of tokens 0 to {n_vocabulary - 1}, one for each row of E"
             raise reject("graphs", wanted, f"a graph of last token {last}")
     return graphs
-
-
-def _shown(members: IntArray, names: Sequence[str] | None = None) -> str:
-    """A few tokens of a component."""
-    few = [str(token) if names is None else names[token] for token in members[:_MAX_NAMED].tolist()]
-    return " ".join(few) + (f" … ({len(members)})" if len(members) > _MAX_NAMED else "")
 
 
 def counted_keys(keys: IntArray, n_possible: int) -> tuple[IntArray, IntArray]:
@@ -371,12 +337,6 @@ class Evidence(Result, Tabular):
     components: IntArray
     component_samples: IntArray
     quantities = "{pairs:#} pairs of tokens, {components:#} of components"
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw how many sequences stand behind each strict pair, as bars."""
-        names = [f"{i} over {j}" for i, j in self.pairs.tolist()]
-        draw_bars(ax, names, self.samples, "sequences", ylabel="strict pair")
 
     _columns = table("", above="pairs.T[0]", below="pairs.T[1]", sequences="samples", first="first")
 

@@ -20,15 +20,12 @@ from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction
 from marginlens.nexttoken.path_expansion import PathExpansion, expand_path, strict_entries
 from marginlens.nexttoken.scores import PredictionScore, score_shares
 from marginlens.papers import implements
-from marginlens.result import Displayed, Tabular, drawn, frame
-from marginlens.result.drawing import draw_bars
-from marginlens.result.notebook import Headline
-from marginlens.result.palette import GLOBAL, LOCAL
+from marginlens.result import Displayed, Tabular
 from marginlens.risk.sequence_batch import ReducedProblem, reduce_sequences
 from marginlens.status import Case
 from marginlens.svm import GraphSolution, MarginSolution, Status, graph_conflict, graph_svm
 from marginlens.svm.solvers.independent_parts import is_orthonormal
-from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 _SLOW_LIMIT = (
     "The limit of this sequence shows at enormous norms alone, because weights that grow only like the logarithm of the norm decide. "
@@ -39,7 +36,7 @@ _THIN = 0.1  # embeddings with at most this share of nonzero entries are multipl
 
 @implements("C", "Abstract")
 @dataclass(frozen=True, repr=False, eq=False)
-class NextTokenAutomaton(Displayed):
+class NextTokenAutomaton(Displayed, Tabular):
     r"""The limit of the trained layer, in closed form from the data: no training.
 
     .. math:: \lim_{R \to \infty} \mathbb S(X \bar W_R\, \bar x), \qquad
@@ -60,6 +57,8 @@ class NextTokenAutomaton(Displayed):
         priority: the Graph-SVM solution, `priority.x` is W^mm.
         mix: the cyclic correction, `mix.x` is W^cyc.
         data: the sequences that it was made from.
+
+    `to_frame()` has one row per last token and token of its graph: last, token, component (0 has the highest priority), height.
     """
 
     E: FloatArray
@@ -68,7 +67,6 @@ class NextTokenAutomaton(Displayed):
     mix: CyclicCorrection
     data: SequenceDataset
     quantities = "{n_vocabulary} tokens, {graphs:#} last tokens, margin={priority.margin:.4g}"
-    table_quantities = "priority={priority}, mix={mix}, sequences={data}"
 
     @classmethod
     def fit(
@@ -104,37 +102,18 @@ class NextTokenAutomaton(Displayed):
 
     # ---- the rule
 
-    def to_frame(self, library: str | None = None) -> Any:
-        """One row per last token and token of its graph: last, token, component (0 has the highest priority), height; as a data frame, see
-        `Tabular.to_frame`.
-        """
+    def _columns(self) -> dict[str, Any]:
         graphs = self.graphs.items()
-        return frame(
-            {
-                "last": np.concatenate([np.full(len(graph.nodes), last) for last, graph in graphs]),
-                "token": np.concatenate([graph.nodes for _, graph in graphs]),
-                "component": np.concatenate([graph.component_of for _, graph in graphs]),
-                "height": np.concatenate([self.heights(last)[graph.nodes] for last, graph in graphs]),
-            },
-            library,
-        )
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw after how many last tokens each number of tokens is equal at the top: 1 is hard retrieval."""
-        sizes = [len(graph.components[0]) for graph in self.graphs.values()]
-        counted = np.unique(sizes, return_counts=True)
-        draw_bars(
-            ax, [str(size) for size in counted[0]], counted[1], "last tokens", ylabel="tokens of highest priority"
-        )
-
-    def _headline(self) -> Headline:
-        n_mixing = sum(not graph.is_acyclic for graph in self.graphs.values())
-        return Headline("", f"{len(self.graphs)} last tokens; after {n_mixing} of them some tokens are equal and mix.")
+        return {
+            "last": np.concatenate([np.full(len(graph.nodes), last) for last, graph in graphs]),
+            "token": np.concatenate([graph.nodes for _, graph in graphs]),
+            "component": np.concatenate([graph.component_of for _, graph in graphs]),
+            "height": np.concatenate([self.heights(last)[graph.nodes] for last, graph in graphs]),
+        }
 
     def heights(self, last: int) -> FloatArray:
         """(n_vocabulary,) the priority e_xᵀ W^mm e_last of every token; exactly equal within a component of the graph of `last`."""
-        return self._columns(self._last(last))[0].copy()
+        return self._heights_and_mix(self._last(last))[0].copy()
 
     def expansion(self, last: int) -> PathExpansion:
         """The terms of the path after W^mm as they act on sequences that end in `last`: what decides between equal heights.
@@ -204,7 +183,7 @@ class NextTokenAutomaton(Displayed):
         self, last: int, tokens: IntArray, counts: IntArray, *, slow_is_known: bool = True
     ) -> tuple[FloatArray, TieBreak]:
         """(n_tokens,) the probabilities of different tokens that occur `counts` times, and what decided between equal heights."""
-        height, mix = (column[tokens] for column in self._columns(last))
+        height, mix = (column[tokens] for column in self._heights_and_mix(last))
         leads, decided = height >= height.max() - TIE, TieBreak.NONE
         if np.sum(leads) > 1 and not self._are_one_component(last, tokens[leads]):
             slow, offset = self._later_terms(last)
@@ -227,7 +206,7 @@ class NextTokenAutomaton(Displayed):
         parts = np.full(len(tokens), -1) if graph is None else graph.components_of(tokens)
         return bool(parts[0] >= 0 and (parts == parts[0]).all())
 
-    def _columns(self, last: int) -> tuple[FloatArray, FloatArray]:
+    def _heights_and_mix(self, last: int) -> tuple[FloatArray, FloatArray]:
         """Heights and mixing logits of every token for a last token, each (n_vocabulary,)."""
         if last not in self._cache:
             height = self._logits(self.priority.x, last)
@@ -352,7 +331,7 @@ class NextTokenAutomaton(Displayed):
             entries = by_query[edges[q] : edges[q + 1]]  # in the order of their samples
             tokens, log_counts = problem.tokens[entries], problem.log_counts[entries]
             _, first, owner = np.unique(sample[entries], return_index=True, return_inverse=True)
-            height, mix = (column[tokens] for column in self._columns(last))
+            height, mix = (column[tokens] for column in self._heights_and_mix(last))
             leads = height >= np.maximum.reduceat(height, first)[owner] - TIE
             logits = np.where(leads, mix + log_counts, -np.inf)
             weight = np.exp(logits - np.maximum.reduceat(logits, first)[owner])
@@ -554,15 +533,6 @@ class Explanation(Displayed, Tabular):
             f"Explanation(last={self.names[self.last]}, {{{mix}}}, over {len(self.rivals) - len(self.winners)} others)"
         )
 
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the probability of every token of the sequence, highest priority first."""
-        names = [self.names[rival.token] for rival in self.rivals]
-        colours = [GLOBAL if rival.probability != 0.0 else LOCAL for rival in self.rivals]
-        shares = [rival.probability for rival in self.rivals]
-        draw_bars(ax, names, shares, "probability", colours=colours, ylabel="token, highest priority first")
-        ax.set_xlim(0.0, 1.0)
-
     def _columns(self) -> dict[str, Any]:
         columns = {
             name: [getattr(rival, name) for rival in self.rivals]
@@ -570,7 +540,3 @@ class Explanation(Displayed, Tabular):
         }
         tokens = [rival.token for rival in self.rivals]
         return {"token": tokens, "name": [self.names[token] for token in tokens], **columns}
-
-    def _headline(self) -> Headline:
-        first, *rest = str(self).splitlines()
-        return Headline("", " ".join([first, *rest]), self.tie is not TieBreak.UNKNOWN)

@@ -16,7 +16,6 @@ from marginlens.nexttoken.cyclic_minimum import minimise
 from marginlens.nexttoken.cyclic_risk import CyclicRisk
 from marginlens.papers import implements
 from marginlens.result import Result
-from marginlens.result.notebook import Headline
 from marginlens.runtime.threads import single_blas_thread
 from marginlens.status import Status
 from marginlens.typing import FloatArray, IntArray
@@ -182,14 +181,6 @@ class FinitePart(Result):
         y = self.certificate / np.linalg.norm(self.certificate)
         logs = np.log(self.data.probability[np.isin(self.data.context, self.subspace.queries)])
         return float(np.linalg.norm(self.subspace.lift(y))) / (self.subspace.reach * float(y @ logs))
-
-    def _headline(self) -> Headline:
-        said = (
-            "some W gives every token that follows a context its log-odds"
-            if self.compatible
-            else "no W has all log-odds"
-        )
-        return Headline(self.status.name, f"{said}; the cross-entropy can fall to {self.infimum:.6g}.", self.status.ok)
 
 
 @implements("G", "Def 1", "Eq. (4)")

@@ -29,8 +29,8 @@ from marginlens.losses.next_token import LabelLoss, LogLoss, NextTokenLoss, as_n
 from marginlens.nexttoken.cyclic_minimum import minimise, runaway
 from marginlens.nexttoken.cyclic_risk import CyclicRisk
 from marginlens.papers import implements, uses
-from marginlens.result import Displayed, draw_matrix, drawn
-from marginlens.result.drawing import NothingToDraw
+from marginlens.result import Displayed, axes_for, draw_matrix
+from marginlens.result.drawing import draw_sentence
 from marginlens.risk.next_token_heads import as_head
 from marginlens.status import Status
 from marginlens.typing import ArrayLike, Axes, FloatArray
@@ -277,9 +277,6 @@ class CyclicCorrection(Displayed):
     quantities = (
         "{status.name}, norm={x:norm}, gradient={gradient_norm:.1e}, {subspace.n_groups} components, d_model={x:#}"
     )
-    table_quantities = (
-        "risk={risk}, flat directions={flat}, unique={is_unique}, why={uniqueness}, x={x}, reason={reason}"
-    )
 
     @property
     def basis(self) -> FloatArray:
@@ -316,13 +313,15 @@ class CyclicCorrection(Displayed):
             gradient += np.outer((s * (gains - s @ gains)) @ data.E[ids], data.E[data.last[i]])
         return float(length(gradient.ravel() / len(data)))
 
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw W^cyc by colour; where embeddings are one-hot, entry (x, k) is the mixing logit of token x after k."""
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw W^cyc by colour; if embeddings are one-hot, entry (x, k) is the mixing logit of token x after k. Returns the axes."""
+        ax = axes_for(ax)
         if not np.isfinite(self.x).all():
-            raise NothingToDraw(self.reason)
+            draw_sentence(ax, self.reason)
+            return ax
         draw_matrix(ax, self.x)
         ax.set(xlabel="coordinate of the last token", ylabel="coordinate of the token")
+        return ax
 
 
 @implements("C", "Eq. (16)")

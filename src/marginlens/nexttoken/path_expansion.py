@@ -14,15 +14,14 @@ from marginlens.graphs.cyclic import component_table
 from marginlens.graphs.priority import PriorityGraph, graphs_of_edges
 from marginlens.graphs.subspace import cyclic_subspace, scale_to_unit
 from marginlens.papers import implements
-from marginlens.result import Displayed, draw_matrix, drawn
-from marginlens.result.drawing import NothingToDraw
+from marginlens.result import Displayed
 from marginlens.risk.sequence_batch import reduce_sequences
 from marginlens.status import Case
 from marginlens.svm.dual_balance import balance, can_carry
 from marginlens.svm.graph import graph_svm
 from marginlens.svm.solution import MarginSolution, Status
 from marginlens.svm.solvers.independent_parts import is_orthonormal
-from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 ACTIVE_GAP = 1e-7  # logit gap beyond one at which a strict pair no longer counts as active
 WEAK_MULTIPLIER = 1e-9  # a multiplier below this share of their sum counts as zero
@@ -98,15 +97,6 @@ class PathExpansion(Displayed):
     status: ExpansionKind
     reason: str = ""
     quantities = "{status.name}, {slow:#} slow directions, norm of the offset={offset:norm}"
-    table_quantities = "offset={offset}"
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the constant term O by colour."""
-        if not np.isfinite(self.offset).all():
-            raise NothingToDraw(self.reason)
-        draw_matrix(ax, self.offset)
-        ax.set(xlabel="coordinate of the last token", ylabel="coordinate of the token")
 
 
 @implements("X", "O")

@@ -11,10 +11,9 @@ import numpy as np
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_sequence
 from marginlens.data.text_windows import SequenceSplit
 from marginlens.errors import reject, whole_number
-from marginlens.result import Described, Displayed, drawn
-from marginlens.result.drawing import draw_bars
+from marginlens.result import Described, Displayed
 from marginlens.risk.sequence_batch import ReducedProblem, reduce_sequences
-from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from marginlens.nexttoken.automaton import NextTokenAutomaton
@@ -51,16 +50,6 @@ class PredictionScore(Displayed):
         """The numbers by name."""
         numbers = asdict(self)
         return {"samples": numbers.pop("n_samples"), **numbers}
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw which shares of the sequences are predicted right, impossible and unknown."""
-        shares = {"predicted right": self.accuracy, "impossible": self.impossible, "unknown": self.unknown}
-        draw_bars(ax, list(shares), list(shares.values()), "share of the sequences", ylabel="next token")
-        ax.set_xlim(0.0, 1.0)
-
-    def _facts(self) -> dict[str, Any]:
-        return self.to_dict()
 
 
 def score_shares(problem: ReducedProblem, shares: FloatArray, is_slow: BoolArray | None = None) -> PredictionScore:

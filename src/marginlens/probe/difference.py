@@ -16,8 +16,7 @@ from marginlens.probe.models.loading import LoadedModel, as_inputs, as_loaded, a
 from marginlens.probe.models.reading import finite_heads, read_attention
 from marginlens.probe.result import JSON_DIGITS, Measure, ProbeResult, ProbeSettings, _Measured, ranked_heads
 from marginlens.probe.run import probe_model
-from marginlens.result import counted, draw_matrix, drawn, jsonable
-from marginlens.result.notebook import Headline
+from marginlens.result import axes_for, counted, draw_matrix, jsonable
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.typing import Axes, FloatArray
 
@@ -134,23 +133,16 @@ class ProbeDifference(_Measured):
         found |= {"layers": self.n_layers, "heads": self.n_heads, "notes": self.notes, "measures": self.measures}
         return dict(jsonable({**found, "changed_heads": self.changed_heads()}, JSON_DIGITS))
 
-    @drawn
-    def plot(self, ax: Axes, *, measure: str = "total_variation") -> None:
-        """Draw one measure of every head by colour: layers downward, heads across; blue where it is smaller than in `against`."""
+    def plot(self, ax: Axes | None = None, *, measure: str = "total_variation") -> Axes:
+        """Draw one measure of every head by colour: layers downward, heads across; blue where it is smaller than in `against`. Returns
+        the axes.
+        """
+        ax = axes_for(ax)
         is_distance = measure == TOTAL_VARIATION.name
         draw_matrix(ax, self[measure], "Blues" if is_distance else "RdBu_r", 0.0 if is_distance else None)
         title = next((known.title for known in self.shown if known.name == measure), measure)
         ax.set(xlabel="head", ylabel="layer", title=f"{title}: {self.probed.model} against {self.against.model}")
-
-    def _headline(self) -> Headline:
-        where = f"{self.size_words} on {counted(self.probed.n_inputs, 'input')}"
-        return Headline(f"{self.probed.model} against {self.against.model}", f"{where}. {self.sentences()[0]}")
-
-    def _facts(self) -> dict[str, Any]:
-        return {
-            "heads that changed most": [self.head_name(*at) for at in self.changed_heads(5)],
-            **self._means_and_notes(),
-        }
+        return ax
 
 
 def compare_models(

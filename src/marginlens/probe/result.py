@@ -16,8 +16,7 @@ import scipy
 from marginlens.errors import reject, whole_number
 from marginlens.probe.heads.plane import QueryPlane
 from marginlens.probe.heads.preferences import Preference, PreferenceGraph
-from marginlens.result import Described, Displayed, Result, Tabular, counted, draw_matrix, drawn, jsonable
-from marginlens.result.drawing import short_name
+from marginlens.result import Described, Displayed, Result, Tabular, axes_for, counted, draw_matrix, jsonable
 from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
 
 JSON_DIGITS = 6  # significant: float32 models have no more
@@ -279,25 +278,11 @@ class Example(Displayed, Tabular):
     layer_names: tuple[str, ...] = ()
     planes: Mapping[tuple[int, int], QueryPlane] = field(default_factory=dict, repr=False)
     quantities = "{name:.40}, {tokens:#} tokens, {queries:#} queries"
-    table_quantities = "layers={selected.shape[0]}, heads={selected.shape[1]}, input={name}"
 
     def to_dict(self) -> dict[str, Any]:
         """The selections as plain values, without the maps."""
         found = {name: getattr(self, name) for name in ("name", "tokens", "queries", "selected", "margins")}
         return dict(jsonable({**found, "decoder_tokens": self.decoder_tokens or None}, JSON_DIGITS))
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw which tokens the queries attend to, over all heads: queries downward, tokens across.
-
-        Where there is a decoder, it is the heads of the encoder that are drawn: all others have other tokens.
-        """
-        layers = [layer for layer in range(len(self.attention)) if self._queries(layer) is self.tokens]
-        draw_matrix(ax, np.mean(self.attention[layers], axis=(0, 1)), "Blues", 0.0)
-        names = [short_name(token, 12) for token in self.tokens]
-        ax.set_xticks(np.arange(len(names)), names, rotation=90)
-        ax.set_yticks(np.arange(len(self.queries)), [names[query] for query in self.queries.tolist()])
-        ax.set(xlabel="attention to, mean of all heads", ylabel="query")
 
     def _tower(self, layer: int) -> str:
         return self.layer_names[layer].split()[0] if self.decoder_tokens else ""
@@ -375,10 +360,6 @@ class _Measured(Result, Tabular):
         shape = next(iter(self.measures.values())).shape
         *_, layer, head = np.indices(shape).reshape(len(shape), -1)
         return {"layer": layer, "head": head, **{name: np.ravel(values) for name, values in self.measures.items()}}
-
-    def _means_and_notes(self) -> dict[str, Any]:
-        means = {f"mean {measure.title}": float(np.nanmean(self[measure.name])) for measure in self.shown}
-        return {**means, "notes": " ".join(getattr(self, "notes", ())) or None}
 
     def __getitem__(self, name: str) -> FloatArray:
         if name not in self.measures:
@@ -474,17 +455,14 @@ class ProbeResult(_Measured):
         }
         return dict(jsonable(found, JSON_DIGITS))
 
-    @drawn
-    def plot(self, ax: Axes, *, measure: str = "relative_nnz") -> None:
-        """Draw one measure of every head by colour: layers downward, heads across."""
+    def plot(self, ax: Axes | None = None, *, measure: str = "relative_nnz") -> Axes:
+        """Draw one measure of every head by colour: layers downward, heads across. Returns the axes."""
+        ax = axes_for(ax)
         draw_matrix(ax, self[measure], "viridis", float(np.nanmin(self[measure])))
         ax.set(xlabel="head", ylabel="layer", title=f"{self.model}: {_title(measure)}")
         if not all(name.isdecimal() for name in self.layer_names):
             ax.set_yticks(np.arange(self.n_layers), self.layer_names)
-
-    def _facts(self) -> dict[str, Any]:
-        sizes = {"family": self.family, "queries": self.n_queries, "mean tokens": self.mean_tokens}
-        return sizes | self._means_and_notes()
+        return ax
 
 
 def _by_head(found: Mapping[Any, Any]) -> list[dict[str, Any]]:
@@ -527,13 +505,6 @@ class CheckpointCurves(_Measured):
         n_heads = self.n_layers * self.n_heads
         names = [name for name in self.names for _ in range(n_heads)]
         return {"checkpoint": names, "step": np.repeat(self.steps, n_heads), **super()._columns()}
-
-    def _facts(self) -> dict[str, Any]:
-        ends = {
-            f"{measure.title}, first to last": tuple(float(np.nanmean(self[measure.name][k])) for k in (0, -1))
-            for measure in self.shown
-        }
-        return {"checkpoints": list(self.names), "inputs": self.n_inputs, **ends, "notes": " ".join(self.notes) or None}
 
     @property
     def can_have_trend(self) -> bool:
@@ -580,13 +551,14 @@ class CheckpointCurves(_Measured):
         }
         return dict(jsonable({**found, "checkpoints": self.names, "inputs": self.n_inputs, **tests}, JSON_DIGITS))
 
-    @drawn
-    def plot(self, ax: Axes, *, measure: str = "relative_nnz") -> None:
-        """One measure over training, a line for the mean of each layer's heads; dashed is that of random heads in the max-margin part."""
+    def plot(self, ax: Axes | None = None, *, measure: str = "relative_nnz") -> Axes:
+        """Draw one measure over training, a line for the mean of each layer's heads; dashed is that of random heads in the max-margin
+        part. Returns the axes.
+        """
         from marginlens.plotting.style import shades
         from marginlens.result.palette import PATH
 
-        known = self.has_measure(measure)
+        ax, known = axes_for(ax), self.has_measure(measure)
         steps = self.steps[known]
         for layer, (curve, colour) in enumerate(
             zip(self.by_layer(measure)[known].T, shades(self.n_layers), strict=True)
@@ -607,6 +579,7 @@ class CheckpointCurves(_Measured):
         values = np.concatenate([line.get_ydata() for line in ax.lines])
         if np.nanmin(values) >= 0.0 and np.nanmax(values) > 0.0:
             ax.set_ylim(0.0, 1.08 * np.nanmax(values))  # so that no curve lies on the frame
+        return ax
 
 
 class RankTest(NamedTuple):

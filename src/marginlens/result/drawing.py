@@ -1,9 +1,8 @@
-"""Parts of pictures that results share: axes, labelled bars, fans of curves, checklists, rays, heat maps."""
+"""Parts of the plots of results: axes, labelled bars, fans of curves, checklists, rays, heat maps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,24 +28,10 @@ def axes_for(ax: Axes | None) -> Axes:
     return plt.subplots(layout="constrained")[1]
 
 
-class NothingToDraw(Exception):
-    """A result without a picture; the message says why, and stands on its empty axes."""
-
-
-def drawn(plot: Callable[..., None]) -> Callable[..., Axes]:
-    """A method that draws on axes, as `result.plot(ax=None)`: without axes on new ones, and with the axes given back."""
-
-    @wraps(plot)
-    def on_axes(self: Any, ax: Axes | None = None, *arguments: Any, **options: Any) -> Axes:
-        ax = axes_for(ax)
-        try:
-            plot(self, ax, *arguments, **options)
-        except NothingToDraw as reason:
-            ax.text(0.5, 0.5, str(reason), ha="center", va="center", wrap=True, transform=ax.transAxes)
-            ax.set(xticks=[], yticks=[], xlabel="nothing to draw", ylabel="nothing to draw")
-        return ax
-
-    return on_axes
+def draw_sentence(ax: Axes, sentence: str) -> None:
+    """Say on empty axes why there is nothing to draw."""
+    ax.text(0.5, 0.5, sentence, ha="center", va="center", wrap=True, transform=ax.transAxes)
+    ax.set_axis_off()
 
 
 def draw_matrix(ax: Axes, matrix: Any, colours: str = "RdBu_r", smallest: float | None = None) -> None:
@@ -94,25 +79,6 @@ def draw_bars(
         ax.axvline(0.0, color=INK, linewidth=0.8)
     more = f" (the {len(shown)} largest of {len(sizes)})" if len(sizes) > len(shown) else ""
     ax.set(xlabel=xlabel, ylabel=ylabel + more)
-
-
-def draw_histogram(ax: Axes, values: Any, xlabel: str, ylabel: str = "problems") -> None:
-    """How the finite ones among some numbers are spread."""
-    numbers = np.asarray(values, dtype=float)
-    ax.hist(numbers[np.isfinite(numbers)], bins="auto", color=LOCAL)
-    ax.set(xlabel=xlabel, ylabel=ylabel)
-
-
-def draw_directions(ax: Axes, kinds: Sequence[str], selections: Any, directions: FloatArray, margins: Any) -> None:
-    """Directions of locally (LMM) and globally optimal tokens: rays where they have two coordinates, else their margins as bars."""
-    names = [
-        f"{kind} {' '.join(map(str, row))}" for kind, row in zip(kinds, np.asarray(selections).tolist(), strict=True)
-    ]
-    colours = [LOCAL if kind == "LMM" else GLOBAL for kind in kinds]
-    if directions.shape[-1] == 2:
-        draw_rays(ax, directions, names, colours)
-    else:
-        draw_bars(ax, names, margins, "margin", colours=colours, ylabel="selected tokens")
 
 
 def draw_fan(ax: Axes, x: Any, curves: FloatArray, *, colour: str = LOCAL) -> None:
@@ -166,42 +132,7 @@ def draw_rays(ax: Axes, directions: FloatArray, names: Sequence[str], colours: S
     ax.set(xlabel="first coordinate", ylabel="second coordinate")
 
 
-def draw_interval(
-    ax: Axes, marks: Sequence[tuple[str, float]], xlabel: str, *, band: tuple[float, float] | None = None
-) -> None:
-    """Named numbers, each on a line of its own over one axis, which is logarithmic where they are positive and far apart."""
-    values = np.array([value for _, value in marks], dtype=float)
-    finite = values[np.isfinite(values)]
-    ax.scatter(values, np.arange(len(marks)), color=LOCAL, s=36, zorder=3)
-    ax.hlines(np.arange(len(marks)), *_ends(finite), color=FAINT, linewidth=1.0, zorder=1)
-    if band is not None and np.isfinite(band).all():
-        ax.axvspan(*band, color=GLOBAL, alpha=0.15, linewidth=0.0)
-    words = [f"{name}: {value:.4g}" for name, value in marks]
-    ax.set_yticks(np.arange(len(marks)), words)
-    ax.tick_params(axis="y", length=0)
-    ax.set_ylim(len(marks) - 0.4, -0.6)
-    ax.grid(visible=False, axis="y")
-    if len(finite) and finite.min() > 0.0 and finite.max() > 30.0 * finite.min():
-        ax.set_xscale("log")
-    ax.set(xlabel=xlabel, ylabel="quantity")
-
-
-def _ends(finite: FloatArray) -> tuple[float, float]:
-    if not len(finite):
-        return 0.0, 1.0
-    low, high = float(finite.min()), float(finite.max())
-    spread = (high - low) or abs(high) or 1.0
-    return (low - 0.05 * spread if low - 0.05 * spread > 0.0 or low <= 0.0 else low), high + 0.05 * spread
-
-
 def short_name(name: str, most: int = MAX_NAME) -> str:
     """A name of at most so many letters, on one line, with nothing that matplotlib takes for a formula."""
     text = " ".join(name.split()).replace("$", "\\$")
     return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def pair_names(pairs: Any, n_rows: int) -> list[str]:
-    """What the rows of a margin problem are called: "2: 0 over 3" for input 2, selected token 0 and other token 3; else their numbers."""
-    if pairs is None:
-        return [f"row {r}" for r in range(n_rows)]
-    return [f"{i}: {a} over {t}" for i, a, t in np.asarray(pairs).tolist()]

@@ -11,6 +11,5 @@ ACCENTS = ("#C4420F", "#0F6FB4", "#0B8A64", "#C58A00", "#84467E", "#4D4D4D")  # 
 INPUTS = ("#0B8A64", "#C58A00", "#84467E")  # the tokens of the first, second and third input
 HOLDS, FAILS = "#0B8A64", "#C4420F"  # a condition that holds, and one that does not
 INK, FAINT = "#23272B", "#D9DCDF"
-GROUND = "#FFFFFF"
 TINTS = {GLOBAL: "#FBE6DD", LOCAL: "#DFECF7"}  # the starts that lead to a direction
 SEQUENCE = "viridis"  # ordered series

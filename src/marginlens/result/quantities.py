@@ -6,8 +6,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,48 +26,30 @@ class Described:
     batch_quantities: ClassVar[str] = ""  # of an object whose `is_batch` is true, where they are others
 
     def __repr__(self) -> str:
-        of_batch = self.batch_quantities and getattr(self, "is_batch", False)
-        return f"{type(self).__name__}({line(self, self.batch_quantities if of_batch else self.quantities)})"
-
-
-class Quantity(NamedTuple):
-    """A number of a line: what it is called, the attribute that it comes from, and its format."""
-
-    label: str
-    source: str
-    format: str
+        return f"{type(self).__name__}({line(self)})"
 
     @property
-    def whole(self) -> bool:
-        """Whether it is the attribute itself, not how many entries or which norm that has."""
-        return not self.format.startswith("#") and self.format not in ("norm", "mean", "tally")
+    def _declared(self) -> str:
+        return self.batch_quantities if self.batch_quantities and getattr(self, "is_batch", False) else self.quantities
 
 
-def line(shown: Any, quantities: str) -> str:
+def line(shown: Described) -> str:
     """The declared quantities of an object on one line."""
-    return _LINES.vformat(quantities, (), {"self": shown})
+    return _LINES.vformat(shown._declared, (), {"self": shown})
 
 
-def labelled(shown: Any, quantities: str) -> dict[str, Any]:
+def labelled(shown: Described) -> dict[str, Any]:
     """The declared quantities of an object by label; parts without a label, or with several numbers, have none."""
-    return {
-        quantity.label: _LINES.measured(_LINES.get_field(quantity.source, (), {"self": shown})[0], quantity.format)
-        for quantity in declared(quantities)
-    }
-
-
-@cache
-def declared(quantities: str) -> tuple[Quantity, ...]:
-    """The parts of a line that consist of one number and what it is called."""
-    found = []
-    for part in quantities.split(", "):
+    named = {}
+    for part in shown._declared.split(", "):
         pieces = list(_LINES.parse(part))
-        fields = [(source, form) for _, source, form, _ in pieces if source is not None]
-        nouns = (f"{form[2:]}s" for _, form in fields if form and form.startswith("# "))
+        fields = [(source, form or "") for _, source, form, _ in pieces if source is not None]
+        nouns = (f"{form[2:]}s" for _, form in fields if form.startswith("# "))
         label = "".join([*(literal for literal, *_ in pieces), *nouns]).strip(" =:≤")
         if label and len(fields) == 1:
-            found.append(Quantity(label, fields[0][0], fields[0][1] or ""))
-    return tuple(found)
+            source, form = fields[0]
+            named[label] = _LINES.measured(_LINES.get_field(source, (), {"self": shown})[0], form)
+    return named
 
 
 _STEP = re.compile(r"(?:^|\.)(\w+)|\[(?:(-?\d+)|(\w+))\]")  # an attribute, or an entry by its number or its name

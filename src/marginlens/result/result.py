@@ -1,4 +1,4 @@
-"""The base of results: their fields as a dict and on one line, equality, and a picture."""
+"""The base of results: their fields as a dict and on one line, and equality."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.result.drawing import draw_matrix, drawn
-from marginlens.result.notebook import MAX_SHOWN, Displayed
-from marginlens.result.palette import LOCAL
-from marginlens.result.quantities import declared
-from marginlens.typing import Axes
+from marginlens.result.notebook import Displayed, public_fields
 
 
 def jsonable(value: Any, digits: int | None = None) -> Any:
@@ -42,12 +38,8 @@ def jsonable(value: Any, digits: int | None = None) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [jsonable(entry, digits) for entry in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: jsonable(getattr(value, field.name), digits) for field in _public(value)}
+        return {name: jsonable(entry, digits) for name, entry in public_fields(value).items()}
     return repr(value)
-
-
-def _public(value: Any) -> list[Any]:
-    return [field for field in dataclasses.fields(value) if field.repr and not field.name.startswith("_")]
 
 
 class Result(Displayed):
@@ -59,44 +51,17 @@ class Result(Displayed):
 
     def to_dict(self) -> dict[str, Any]:
         """The fields by name, in types that `json.dumps` takes."""
-        return {field.name: jsonable(getattr(self, field.name)) for field in _public(self)}
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the solution `x`: entries of a vector as bars, a matrix, or the vectors of a batch, by colour."""
-        x = np.asarray(getattr(self, "x"))  # noqa: B009
-        if x.ndim == 1:
-            ax.bar(np.arange(len(x)), x, color=LOCAL)
-            ax.axhline(0.0, color="0.4", linewidth=0.8)
-            ax.set(xlabel="entry", ylabel="x")
-            return
-        draw_matrix(ax, x if x.ndim == 2 else x.reshape(len(x), -1))
-        of_batch = getattr(self, "is_batch", False)
-        ax.set(xlabel="entry" if of_batch else "column", ylabel="problem" if of_batch else "row")
+        return {name: jsonable(value) for name, value in public_fields(self).items()}
 
     def __eq__(self, other: object) -> bool:
         """Whether two results are of one kind and hold the same numbers, nan included."""
         if type(self) is not type(other):
             return NotImplemented
-        return all(_same(getattr(self, field.name), getattr(other, field.name)) for field in _public(self))
+        return all(_same(value, getattr(other, name)) for name, value in public_fields(self).items())
 
     def __hash__(self) -> int:
-        shapes = (
-            np.shape(value) for field in _public(self) if isinstance(value := getattr(self, field.name), np.ndarray)
-        )
+        shapes = (np.shape(value) for value in public_fields(self).values() if isinstance(value, np.ndarray))
         return hash((type(self), *shapes))
-
-    def _facts(self) -> Mapping[str, Any]:
-        """What is declared, then the fields, those of one or a few numbers first; the status stands above them."""
-        shown = {known.source for known in declared(f"{self.quantities}, {self.table_quantities}") if known.whole} | {
-            "status"
-        }
-        fields = {field.name: getattr(self, field.name) for field in _public(self) if field.name not in shown}
-        return {**super()._facts(), **dict(sorted(fields.items(), key=lambda named: _is_long(named[1])))}
-
-
-def _is_long(value: Any) -> bool:
-    return np.size(value) > MAX_SHOWN if isinstance(value, np.ndarray) else isinstance(value, Mapping | tuple | Result)
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -10,10 +10,8 @@ import numpy as np
 from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.errors import n_axes, real_array, reject
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, drawn, table
-from marginlens.result.drawing import MAX_BARS, draw_bars
-from marginlens.result.palette import FAILS, HOLDS
-from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
+from marginlens.result import Result, Tabular, table
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 _ROUNDINGS = 4.0  # a score this many roundings of its own sum away from 0 or 1 is 0 or 1
 _INVERSION = 16.0  # and all of C Eᵀ is I when it is within so many roundings of a matrix inversion
@@ -101,17 +99,6 @@ class HeadCheck(Result, Tabular):
     deviation: float
     exists: bool = True
     quantities = "smallest gap {gap.min:.4g}, {failing:#} labels fail Assumption 3, |C Eᵀ - I| ≤ {deviation:.1e}"
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw by how much each label's own token leads, of many labels those with the smallest lead."""
-        shown = np.sort(np.argsort(self.gap, kind="stable")[:MAX_BARS])
-        colours = [HOLDS if holds else FAILS for holds in self.holds[shown].tolist()]
-        names = [f"token {y}" for y in shown.tolist()]
-        draw_bars(ax, names, self.gap[shown], "score of its own token less the next best", colours=colours)
-        ax.set_ylabel(
-            "label" if len(shown) == len(self.gap) else f"label (the {len(shown)} smallest of {len(self.gap)})"
-        )
 
     _columns = table("label", "gap", "rival", "holds")
 

@@ -11,9 +11,8 @@ from marginlens.arithmetic.directions import as_scalar, length
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.losses.margin import Logistic, Loss, LossConstants, as_loss
 from marginlens.papers import implements, uses
-from marginlens.result import Result, Tabular, drawn
-from marginlens.result.drawing import draw_interval
-from marginlens.typing import ArrayLike, Axes
+from marginlens.result import Result, Tabular
+from marginlens.typing import ArrayLike
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -48,14 +47,6 @@ class Smoothness(Result, Tabular):
         if np.ndim(self.L_p) == 0:
             return f"Smoothness(L_p={self.L_p:.4g}, from_keys={self.from_keys:.4g}, M0={self.M0:.4g}, M1={self.M1:.4g})"
         return f"Smoothness({np.size(self.L_p)} problems, L_p {np.min(self.L_p):.4g} … {np.max(self.L_p):.4g})"
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw both constants on one axis; of a batch the smallest and the largest."""
-        both = {"from the keys": self.from_keys, "Eq. (6)": self.from_weights}
-        ends = {"": np.min} if np.size(self.L_p) == 1 else {", smallest": np.min, ", largest": np.max}
-        marks = [(name + word, float(end(values))) for name, values in both.items() for word, end in ends.items()]
-        draw_interval(ax, [mark for mark in marks if np.isfinite(mark[1])], "smoothness of the risk")
 
     def _columns(self) -> dict[str, Any]:
         constants = {name: np.ravel(value) for name, value in vars(self).items()}

@@ -15,7 +15,6 @@ from marginlens.data.contexts import ContextDataset, as_contexts
 from marginlens.errors import reject
 from marginlens.papers import implements
 from marginlens.result import Result
-from marginlens.result.notebook import Headline
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.runtime.threads import single_blas_thread
 from marginlens.status import Status
@@ -171,9 +170,6 @@ class ContextSolution(Result):
             anchor = logits[np.arange(len(logits)), data.token[indptr[first : rows.stop]]]
             multipliers = by_context[rows].toarray() + self.common[rows, None]
             yield _Block(size, inside, logits, anchor, multipliers)
-
-    def _headline(self) -> Headline:
-        return Headline(self.status.name, self.describe(), self.status.ok)
 
 
 class _Block(NamedTuple):

@@ -17,16 +17,13 @@ from marginlens.graphs.priority import PriorityGraph, as_graphs, sufficient_pair
 from marginlens.kinds import kind_of
 from marginlens.norms import L2, Frobenius, Norm, as_norm
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, drawn
-from marginlens.result.drawing import draw_bars
-from marginlens.result.notebook import Headline
-from marginlens.result.palette import GLOBAL, LOCAL
+from marginlens.result import Result, Tabular
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.svm.solution import CERTIFICATE_RTOL, MarginSolution, Status
 from marginlens.svm.solvers.independent_parts import is_orthonormal, solve_groups, solve_orthonormal
 from marginlens.svm.solvers.norms import solve_in_norm
 from marginlens.svm.solvers.rows import BilinearRows
-from marginlens.typing import Axes, FloatArray, IntArray
+from marginlens.typing import FloatArray, IntArray
 
 _MIN_CONFLICT_WEIGHT = 1e-9  # a row with a smaller share of the largest weight is left out of a contradiction
 _TIE_SPAN_RTOL = 1e-10  # singular values of tied differences below this share of the largest count as zero
@@ -175,23 +172,11 @@ class GraphConflict(Result, Tabular):
             "residual": self.residual,
         }
 
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw which rankings and ties contradict each other, by their weights in the proof."""
-        names = [f"{k}: {i} over {j}" for k, i, j in self.pairs.tolist()]
-        names += [f"{k}: {i} ties {j}" for k, i, j in self.tied.tolist()]
-        colours = np.repeat([GLOBAL, LOCAL], [len(self.pairs), len(self.tied)])
-        weights = np.concatenate([self.weights, self.tie_weights])
-        draw_bars(ax, names, weights, "weight in the proof", colours=colours, ylabel="last: ranking or tie")
-
     def _columns(self) -> dict[str, Any]:
         rows = np.concatenate([self.pairs.reshape(-1, 3), self.tied.reshape(-1, 3)])
         kinds = ["ranking"] * len(self.pairs) + ["tie"] * len(self.tied)
         columns = dict(zip(("last", "above", "below"), rows.T, strict=True))
         return {"kind": kinds, **columns, "weight": np.concatenate([self.weights, self.tie_weights])}
-
-    def _headline(self) -> Headline:
-        return Headline("", self.describe(), False)
 
     def describe(self, names: Sequence[str] | None = None, *, most: int = 5) -> str:
         """The conflict in words.

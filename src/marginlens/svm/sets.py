@@ -14,13 +14,11 @@ import scipy
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.errors import index_array, reject, whole_number
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, drawn
-from marginlens.result.drawing import NothingToDraw, draw_bars, draw_rays
-from marginlens.result.palette import GLOBAL, LOCAL
+from marginlens.result import Result, Tabular
 from marginlens.svm.solution import MarginSolution, Status
 from marginlens.svm.solvers.branch_and_bound import Alternatives, SearchTree, branch_and_bound
 from marginlens.svm.solvers.least_distance import least_distance
-from marginlens.typing import Axes, FloatArray, IntArray
+from marginlens.typing import FloatArray, IntArray
 
 MAX_CHOICES = 10_000_000  # beyond so many choices a search that may have to look at all of them is not started unasked
 SAME_MINIMUM_RTOL = 1e-6  # distance, relative to the norm, up to which two minima are one
@@ -78,22 +76,6 @@ class SetSolution(Result, Tabular):
         """The set G^mm as an array (n_solutions, d_key)."""
         width = self.solutions[0].x.shape[-1] if self.solutions else 0
         return np.array([solution.x for solution in self.solutions]).reshape(len(self.solutions), width)
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the directions of the set G^mm as rays where there are two coordinates; else how the bounds on ‖p‖ compare."""
-        if not self.solutions:
-            raise NothingToDraw(self.status.value)
-        if self.points.shape[1] == 2 and self.status is not Status.TRIVIAL:
-            names = ["selects " + " ".join(map(str, choice)) for choice in self.choices.tolist()]
-            draw_rays(ax, np.stack([solution.direction for solution in self.solutions]), names, [GLOBAL] * len(names))
-            return
-        sizes = {
-            "no p is shorter than": self.lower_bound,
-            "solution": 1.0 / self.margin,
-            "next best that was discarded": self.runner_up,
-        }
-        draw_bars(ax, list(sizes), list(sizes.values()), "norm of p", colours=[LOCAL, GLOBAL, LOCAL], ylabel="bound")
 
     def _columns(self) -> dict[str, Any]:
         margins = [float(solution.margin) for solution in self.solutions]

@@ -14,8 +14,8 @@ from marginlens.arithmetic.rounding import EPS, exact_products
 from marginlens.errors import InputError, batch_index, reject
 from marginlens.kinds import kind_of
 from marginlens.norms import L1, L2, LInf, Lp, Norm, Nuclear, Spectral, norm_name, norm_named
-from marginlens.result import Displayed, Headline, Result, Tabular, drawn, table
-from marginlens.result.drawing import NothingToDraw, draw_bars, draw_histogram, draw_interval, pair_names
+from marginlens.result import Displayed, Result, Tabular, axes_for, table
+from marginlens.result.drawing import draw_bars, draw_sentence
 from marginlens.result.palette import GLOBAL, LOCAL, NEITHER
 from marginlens.runtime.files import not_such_a_file, read_result, write_result
 from marginlens.status import Status, names_of, statuses
@@ -53,7 +53,6 @@ class Bracket(Displayed, Tabular, _Bounds):
 
     quantities = "lower={lower!r}, upper={upper!r}"
     batch_quantities = "{lower:#} problems, {lower.min:.6g} … {upper.max:.6g}, gaps up to {gap.max:.2g}"
-    table_quantities = "gap={gap}"
     _columns = table("problem", "lower", "upper", "gap")
 
     @property
@@ -68,24 +67,6 @@ class Bracket(Displayed, Tabular, _Bounds):
         with np.errstate(divide="ignore", invalid="ignore"):
             gap = np.where(lower == upper, 0.0, (upper - lower) / lower)
         return gap if gap.ndim else float(gap)
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the interval between the bounds; for a batch every problem's, relative to its lower bound."""
-        if not self.is_batch:
-            lower, upper = float(self.lower), float(self.upper)
-            draw_interval(ax, [("lower", lower), ("upper", upper)], "norm", band=(lower, upper))
-            return
-        gaps = np.asarray(self.gap)
-        ax.vlines(np.arange(len(gaps)), 0.0, np.where(np.isfinite(gaps), gaps, np.nan), color=LOCAL)
-        ax.plot(np.arange(len(gaps)), gaps, "o", color=LOCAL, markersize=4)
-        ax.set(xlabel="problem", ylabel="(upper − lower)/lower")
-
-    def _headline(self) -> Headline:
-        return Headline(
-            "",
-            f"the smallest norm lies between these bounds, at most {np.max(self.gap):.2g} apart, relative to the lower one.",
-        )
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -237,19 +218,21 @@ class MarginSolution(Result, Tabular):
 
     # ---- how it is shown
 
-    @drawn
-    def plot(self, ax: Axes) -> None:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw which constraints hold x in place, by λ_r ‖a_r‖/‖x‖, or for an infeasible problem which contradict each other, by their
-        weights in the proof; for a batch how its margins are spread.
+        weights in the proof; for a batch how its margins are spread. Returns the axes.
         """
+        ax = axes_for(ax)
         if self.is_batch:
             margins = np.asarray(self.margin)
             n_infeasible = int(np.sum(margins == 0.0))
             if n_infeasible == len(self):
-                raise NothingToDraw(f"Infeasible: none of these {len(self)} problems has a solution.")
-            draw_histogram(ax, margins[margins > 0.0], "margin")
+                draw_sentence(ax, f"Infeasible: none of these {len(self)} problems has a solution.")
+                return ax
+            ax.hist(margins[(margins > 0.0) & np.isfinite(margins)], bins="auto", color=LOCAL)
+            ax.set(xlabel="margin", ylabel="problems")
             ax.set_title(f"{n_infeasible} of {len(self)} problems are infeasible" if n_infeasible else "")
-            return
+            return ax
         infeasible = self.status is Status.INFEASIBLE
         weights = np.asarray(self.certificate if infeasible else self.multipliers)
         scaled = weights * _row_norms(self.rows) * (1.0 if infeasible else float(self.margin))
@@ -257,7 +240,9 @@ class MarginSolution(Result, Tabular):
             weights if infeasible and not np.any(scaled > 0.0) else scaled
         )  # a zero row alone contradicts its bound
         carries = np.nan_to_num(weights) > 0.0
-        names = pair_names(self.pairs, len(weights))
+        names = [f"row {r}" for r in range(len(weights))]
+        if self.pairs is not None:
+            names = [f"{i}: {a} over {t}" for i, a, t in np.asarray(self.pairs).tolist()]
         colours = np.where(carries | self.active, GLOBAL, NEITHER)
         what = "weight in the proof that none exists" if infeasible else "multiplier × row norm / ‖x‖"
         behind = self._pair_columns()
@@ -271,6 +256,7 @@ class MarginSolution(Result, Tabular):
         )
         if infeasible:
             ax.set_title("Infeasible: these constraints contradict each other")
+        return ax
 
     def _pair_columns(self) -> tuple[str, str, str]:
         """What the three numbers of a pair are called."""
@@ -291,17 +277,6 @@ class MarginSolution(Result, Tabular):
         if self.certificate is not None:
             columns["certificate"] = self.certificate.ravel()
         return columns
-
-    def _facts(self) -> dict[str, Any]:
-        infeasible = self.status is Status.INFEASIBLE
-        residual = self.certificate_residual() if infeasible else self.kkt_residual()
-        first = {"margin": self.margin, "norm": repr(self.norm), "x": self.x}
-        first |= {
-            "certificate residual" if infeasible else "KKT residual": residual,
-            "constraints": self.lower.shape[-1],
-        }
-        fields = ("lower", "multipliers", "certificate", "pairs")
-        return first | {"active": np.sum(self.active, axis=-1), **{name: getattr(self, name) for name in fields}}
 
     # ---- the check
 

@@ -14,11 +14,10 @@ from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequences import check_ids, flat_sequences
 from marginlens.errors import index_array, real_array, reject
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, drawn, table
-from marginlens.result.drawing import draw_bars
+from marginlens.result import Result, Tabular, table
 from marginlens.svm.solution import MarginSolution
 from marginlens.svm.solvers.least_distance import least_distance
-from marginlens.typing import ArrayLike, Axes, FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 CLOSED_FORM_RTOL = 1e-9  # up to it the closed form meets all equations, and its multipliers make it up
 _SPAN_RTOL = 1e-12  # singular values of the rows below this share of the largest count as zero
@@ -66,12 +65,6 @@ class ClosedForm(Result, Tabular):
     equation_residual: float
     multiplier_residual: float
     quantities = "{certified:certified|refused}, norm={x:norm}"
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the multipliers, which would have to make up x."""
-        names = [f"row {r}" for r in range(len(self.multipliers))]
-        draw_bars(ax, names, self.multipliers, "multiplier", ylabel="constraint")
 
     _columns = table("row", multiplier="multipliers")
 

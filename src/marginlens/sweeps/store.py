@@ -14,11 +14,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from marginlens.errors import InputError, reject
+from marginlens.errors import InputError, reject, require
 from marginlens.names import nearest
 from marginlens.result import Displayed, counted
-from marginlens.result.frames import frame_of_arrow
-from marginlens.result.notebook import Headline
 from marginlens.runtime.files import (
     PARTIAL,
     as_path,
@@ -198,13 +196,10 @@ class Sweep(Displayed):
         wanted = None if columns is None else ["cell", "problem", *dict.fromkeys(columns)]
         return arrow().concat_tables(list(self.batches(wanted, partial=partial))).unify_dictionaries()
 
-    def to_frame(self, library: str | None = None) -> Any:
-        """The table as a data frame, one row a problem: of pandas if it is installed, else of polars, else a `pyarrow.Table`.
-
-        Args:
-            library: "pandas", "polars" or "pyarrow", to ask for one of them.
-        """
-        return frame_of_arrow(self.table(), library)
+    def to_frame(self) -> Any:
+        """The table as a data frame of pandas, one row a problem."""
+        require("pandas", "pandas", "A data frame")
+        return self.table().to_pandas()
 
     def digest(self) -> str:
         """SHA-256 of the table's content, column by column, independent of chunks, of their compression and of who computed them."""
@@ -264,15 +259,6 @@ class Sweep(Displayed):
     @property
     def _recorded(self) -> str:
         return ", ".join([*self.plan["record"], *self.plan["measures"]])
-
-    def _headline(self) -> Headline:
-        status = self.status()
-        return Headline("finished" if status.is_finished else "not finished", str(status), status.is_finished or None)
-
-    def _facts(self) -> dict[str, Any]:
-        axes = {f"axis {name}": list(values) for name, values in self.grid.axes.items()}
-        cells = {"cells": len(self.grid.cells), "problems a cell": self.grid.n_problems}
-        return {**cells, **axes, "recorded": self._recorded}
 
     def __repr__(self) -> str:
         grid = self.grid

@@ -151,9 +151,6 @@ class Summary(Result, Tabular):
         names = list(dict.fromkeys(name for row in rows for name in row))
         return {name: [row.get(name, 0.0) for row in rows] for name in names}
 
-    def _facts(self) -> dict[str, Any]:
-        return {"cells": len(self), "columns": list(self.cells[0].columns) if self.cells else []}
-
     def __repr__(self) -> str:
         names = ", ".join(self.cells[0].columns) if self.cells else "nothing"
         return f"Summary({len(self)} cells, {sum(cell.n_problems for cell in self.cells):,} problems: {names})"

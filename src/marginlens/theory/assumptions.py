@@ -14,10 +14,7 @@ from marginlens.errors import positive_number, reject
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.optimizers import GradientDescent, NormalizedGD, as_optimizer
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, drawn
-from marginlens.result.drawing import draw_bars, draw_checklist
-from marginlens.result.notebook import Headline
-from marginlens.result.palette import FAILS, HOLDS
+from marginlens.result import Result, Tabular
 from marginlens.risk.smoothness import loss_on_scores, smoothness
 from marginlens.status import Status
 from marginlens.svm.sets import as_optimal_sets
@@ -31,7 +28,7 @@ from marginlens.theory.optimality import (
     score_differences,
     sharp_differences,
 )
-from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 Options = ParamSpec("Options")
 Answer = TypeVar("Answer")
@@ -59,21 +56,8 @@ class Check(Result, Tabular):
     def __str__(self) -> str:
         return f"{'✓' if self.holds else '✗'} {self.name}: {self.sentence}"
 
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the numbers that decide, in green where the condition holds and in red where it does not."""
-        if not self.numbers:
-            draw_checklist(ax, [("", self.name, self.holds)])
-            return
-        colour = HOLDS if self.holds else FAILS
-        names = [f"{name} = {value:.4g}" for name, value in self.numbers.items()]
-        draw_bars(ax, names, list(self.numbers.values()), self.name, colours=colour, ylabel="number", log=True)
-
     def _columns(self) -> dict[str, Any]:
         return {"number": list(self.numbers), "value": [float(value) for value in self.numbers.values()]}
-
-    def _facts(self) -> Mapping[str, Any]:
-        return self.numbers
 
 
 @dataclass(frozen=True, repr=False)
@@ -108,21 +92,8 @@ class TheoremVerdict(Result, Tabular):
         outcome = f"applies: {self.conclusion}" if self.applies else "does not apply"
         return "\n".join([f"{self.citation} {outcome}.", *(f"  {check}." for check in self.conditions)])
 
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the conditions as a checklist."""
-        draw_checklist(ax, [(self.citation, check.name, check.holds) for check in self.conditions])
-
     def _columns(self) -> dict[str, Any]:
         return condition_columns([self])
-
-    def _headline(self) -> Headline:
-        word = f"{self.citation} {'applies' if self.applies else 'does not apply'}"
-        failed = "; ".join(f"{check.name}: {check.sentence}" for check in self.failed)
-        return Headline(word, f"{self.conclusion if self.applies else failed}.", self.applies)
-
-    def _facts(self) -> Mapping[str, Any]:
-        return {check.name: f"{'yes' if check else 'no'}: {check.sentence}" for check in self.conditions}
 
 
 def condition_columns(verdicts: Sequence[TheoremVerdict]) -> dict[str, Any]:

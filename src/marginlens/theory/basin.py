@@ -13,9 +13,7 @@ from marginlens.data.tokens import TokenDataset
 from marginlens.errors import float_array, positive_number, real_array, real_number, reject, whole_number
 from marginlens.losses.margin import Logistic, Loss
 from marginlens.papers import implements, uses
-from marginlens.result import Result, Tabular, drawn
-from marginlens.result.drawing import draw_interval
-from marginlens.result.notebook import Headline
+from marginlens.result import Result, Tabular
 from marginlens.risk.smoothness import smoothness
 from marginlens.status import Status
 from marginlens.theory.optimality import (
@@ -27,7 +25,7 @@ from marginlens.theory.optimality import (
     score_differences,
     token_optimality,
 )
-from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 _BOUNDARY_RTOL = (
     1e-9  # boundary samples keep this share of mu between them and the boundary, so that rounding leaves them in
@@ -263,12 +261,6 @@ class BasinCone(Result, Tabular):
             f"proven_radius={self.proven_radius:.4g})"
         )
 
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw from which norm on each claim about the cone holds."""
-        draw_interval(ax, list(self._radii().items()), "norm of p")
-        ax.set_ylabel("claim")
-
     def _radii(self) -> dict[str, float]:
         """Each claim, and from which norm on it holds."""
         return {
@@ -282,15 +274,6 @@ class BasinCone(Result, Tabular):
     def _columns(self) -> dict[str, Any]:
         radii = self._radii()
         return {"claim": list(radii), "radius": list(radii.values())}
-
-    def _headline(self) -> Headline:
-        angle = float(np.degrees(np.arccos(1.0 - self.mu)))
-        where = f"within {angle:.3g}° of p^mm, from norm {self.proven_radius:.4g} on, descent provably converges to it."
-        return Headline(f"selects {self.optimality.selected.tolist()}", where)
-
-    def _facts(self) -> dict[str, Any]:
-        radii = {"radius, Eq. (46)": self.radius, "proven radius": self.proven_radius, "mu": self.mu}
-        return radii | {"margin": self.theta, "delta": self.delta, **super()._facts()}
 
 
 @implements("A", "Eq. (32)", "Eq. (39)", "Eq. (46)", "Eq. (57)", "Eq. (58)", "Thm 3")

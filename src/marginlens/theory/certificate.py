@@ -19,15 +19,14 @@ from marginlens.names import LOSSES, kebab
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.optimizers.gradient_descent import has_plain_steps
 from marginlens.papers import implements
-from marginlens.result import Headline, Result, Tabular, drawn
-from marginlens.result.drawing import draw_bars
+from marginlens.result import Result, Tabular
 from marginlens.runtime.files import read_result, write_result
 from marginlens.theory.assumptions import Check, TheoremVerdict
 from marginlens.theory.attraction import SENTENCES, STEEPNESS, WORDS, Missing, Tubes, find_tubes
 from marginlens.theory.forecast import Forecast, forecast
 from marginlens.theory.intervals import Proving, distance_after
 from marginlens.theory.tube_conditions import tube_conditions
-from marginlens.typing import Axes, FloatArray, IntArray
+from marginlens.typing import FloatArray, IntArray
 
 _LARGEST = sys.float_info.max
 
@@ -102,17 +101,6 @@ class Proof(Result, Tabular):
     def _numbers(cls) -> list[str]:
         """The fields that a file holds by name: all but the problem and the optimizer."""
         return [field.name for field in fields(cls) if field.name not in ("data", "head", "loss", "optimizer")]
-
-    def _verified(self, sentence: str) -> Headline:
-        """The headline of what is proved, once `verify` has confirmed it."""
-        holds = self.verify().applies
-        return Headline("proved" if holds else "not proved: that", sentence, holds)
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw how much room each condition of the proof leaves."""
-        columns = self._columns()
-        draw_bars(ax, columns["condition"], columns["room"], "share of the bound that is left")
 
     def _columns(self) -> dict[str, Any]:
         checks = self.verify().conditions
@@ -229,9 +217,6 @@ class Certificate(Proof):
             checks += proving.checks
         conclusion = "" if refused else f"{self.steps_words} cannot end elsewhere"
         return TheoremVerdict("X Thm 1", tuple(checks), conclusion)
-
-    def _headline(self) -> Headline:
-        return self._verified(f"from norm {self.norm:.4g} on {self.steps_words} cannot end elsewhere.")
 
 
 def _is_one_problem(data: TokenDataset) -> bool:

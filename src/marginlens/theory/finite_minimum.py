@@ -11,7 +11,6 @@ from marginlens.arithmetic.directions import length
 from marginlens.data.tokens import TokenDataset
 from marginlens.losses.margin import Exponential, Logistic, Loss
 from marginlens.papers import implements
-from marginlens.result import Headline
 from marginlens.risk import AttentionRisk
 from marginlens.theory.assumptions import TheoremVerdict
 from marginlens.theory.certificate import Proof
@@ -44,9 +43,6 @@ class MinimumCertificate(Proof):
         """Recompute every inequality of the proof from the data, in exact products and intervals of 300 bits."""
         checks = self.refused() or tuple(minimum_conditions(self))
         return TheoremVerdict("X Thm 2", checks, "the gradient flow ends at a finite minimum")
-
-    def _headline(self) -> Headline:
-        return self._verified(f"the gradient flow from here ends at a minimum within {self.radius:.3g} of this point.")
 
 
 @implements("X", "Thm 2")

@@ -11,10 +11,10 @@ from marginlens.arithmetic.directions import length
 from marginlens.errors import float_array, reject
 from marginlens.losses.margin import slope_of
 from marginlens.optimizers import GradientDescent, NormalizedGD
-from marginlens.result import Result, Tabular, drawn
+from marginlens.result import Result, Tabular
 from marginlens.theory.attraction import STEEPNESS, dependent_part
 from marginlens.theory.residual_law import ResidualLaw, residual_law
-from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from marginlens.theory.certificate import Certificate
@@ -48,14 +48,6 @@ class Forecast(Result, Tabular):
     norm: Range
     angle: Range
     quantities = "after {steps}: norm {norm.predicted}, angle {angle.predicted}"
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the predicted angle over the steps, and its bracket."""
-        order = np.argsort(self.steps)
-        ax.fill_between(self.steps[order], self.angle.low[order], self.angle.high[order], alpha=0.2, lw=0.0)
-        ax.plot(self.steps[order], self.angle.predicted[order])
-        ax.set(xlabel="further steps", ylabel="angle to the limit", yscale="log")
 
     def _columns(self) -> dict[str, Any]:
         columns: dict[str, Any] = {"steps": self.steps}

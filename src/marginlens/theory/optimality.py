@@ -15,15 +15,12 @@ from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.errors import InputError, n_axes, real_array, reject, whole_number
 from marginlens.losses.margin import Loss, as_loss, rising_margin
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, drawn, table
-from marginlens.result.drawing import draw_bars, draw_directions
-from marginlens.result.notebook import Headline
-from marginlens.result.palette import GLOBAL, LOCAL, NEITHER
+from marginlens.result import Result, Tabular, table
 from marginlens.risk.smoothness import loss_on_scores
 from marginlens.risk.softmax import logits
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm
-from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 SCORE_RTOL = 1e-12  # error of a score, relative to the sum of |v_j x_j| over coordinates, that rounding alone can make
 _CANCELS = 1e-6  # share of these sums below which the difference of two scores has lost too many digits for a proof
@@ -177,7 +174,6 @@ class TokenOptimality(Result, Tabular):
     is_locally_optimal: Any
     is_globally_optimal: Any
     optimum_is_unique: Any
-    table_quantities = "selected={selected}, margin={margin}, score gap to neighbours={score_gap}"
 
     @property
     def direction(self) -> FloatArray:
@@ -196,17 +192,6 @@ class TokenOptimality(Result, Tabular):
         counts = [int(np.sum(x)) for x in (self.is_feasible, self.is_locally_optimal, self.is_globally_optimal)]
         return f"TokenOptimality({len(self.selected)} problems: {counts[0]} feasible, {counts[1]} locally, {counts[2]} globally optimal)"
 
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw which constraints hold the margin of the selection; for a batch how many problems are how optimal."""
-        if self.selected.ndim == 1:
-            self.solution.plot(ax)
-            return
-        kinds = np.array(self._kinds())
-        names = ["globally optimal", "locally optimal", "not optimal", "infeasible"]
-        counts = [int(np.sum(kinds == name)) for name in names]
-        draw_bars(ax, names, counts, "problems", colours=[GLOBAL, LOCAL, NEITHER, NEITHER], ylabel="selection")
-
     def _kinds(self) -> list[str]:
         feasible, local, best = map(
             np.atleast_1d, (self.is_feasible, self.is_locally_optimal, self.is_globally_optimal)
@@ -224,14 +209,6 @@ class TokenOptimality(Result, Tabular):
             "optimality": kinds,
             **numbers,
         }
-
-    def _headline(self) -> Headline:
-        kinds = self._kinds()
-        if len(kinds) > 1:
-            return Headline("", ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds)))
-        return Headline(
-            kinds[0], f"the selection {self.selected.ravel().tolist()}.", bool(np.all(self.is_locally_optimal))
-        )
 
 
 @implements("A", "Def 2")
@@ -327,11 +304,6 @@ class LocalOptima(Result, Tabular):
 
     def __len__(self) -> int:
         return len(self.selections)
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the directions as rays where they have two coordinates, else their margins as bars; the global one in red."""
-        draw_directions(ax, self._kinds(), self.selections, self.directions, self.margins)
 
     def _kinds(self) -> list[str]:
         return ["GMM" if best else "LMM" for best in self.is_global]

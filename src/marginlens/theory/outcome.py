@@ -14,8 +14,7 @@ from marginlens.dynamics.flow import UntilLength
 from marginlens.losses.margin import Loss
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.optimizers.gradient_descent import has_plain_steps
-from marginlens.result import Headline, Result, Tabular, drawn
-from marginlens.result.drawing import NothingToDraw, draw_bars
+from marginlens.result import Result, Tabular
 from marginlens.risk import AttentionRisk
 from marginlens.risk.protocol import starting_points
 from marginlens.status import Status
@@ -24,7 +23,7 @@ from marginlens.theory.attraction import SENTENCES, STEEPNESS, TOLERANCE, WORDS,
 from marginlens.theory.certificate import Certificate, certificate_of
 from marginlens.theory.finite_minimum import MinimumCertificate, certify_minimum
 from marginlens.theory.optimality import largest_distance
-from marginlens.typing import Axes, FloatArray, IntArray
+from marginlens.typing import FloatArray, IntArray
 
 FIRST_STEPS = 16  # after which a point is looked at for the first time, and then after √2 times as many steps each
 MAX_STEPS = 1_000_000
@@ -211,24 +210,10 @@ class Outcome(Result, Tabular):
         known = "finite minimum" if self.finite else "direction unknown" if self.direction is None else "direction"
         return f"Outcome({known}, selects {self.selected.tolist()}, {'proved' if self.proved else 'not proved'})"
 
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw by how much each input's selected token outruns its runner-up."""
-        if not self.rivals:
-            raise NothingToDraw("No token is selected.")
-        names = [f"{rival.input}: {rival.selected} over {rival.token}" for rival in self.rivals]
-        draw_bars(ax, names, [rival.lead for rival in self.rivals], "lead of the logit per unit of norm")
-
     def _columns(self) -> dict[str, Any]:
         rows = zip(*self.rivals, strict=True) if self.rivals else [()] * 7
         index, selected, token, lead, score, *_ = map(list, rows)
         return {"input": index, "selected": selected, "runner_up": token, "lead": lead, "score": score}
-
-    def _headline(self) -> Headline:
-        return Headline("ends at", f"{self.ends_at}.", True if self.proved else None)
-
-    def _facts(self) -> dict[str, Any]:
-        return {"because": self.because, "proved?": self.proof, "norm": self.norm, "direction": self.direction}
 
 
 def why_not_followed(risk: AttentionRisk, optimizer: Any) -> str:

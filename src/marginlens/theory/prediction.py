@@ -15,8 +15,9 @@ from marginlens.errors import InputError, reject, whole_number
 from marginlens.losses.margin import Logistic, Loss, rising_margin
 from marginlens.optimizers import GradientDescent, NormalizedGD, as_optimizer
 from marginlens.papers import implements
-from marginlens.result import Displayed, Headline, Result, Tabular, counted, drawn, table
-from marginlens.result.drawing import NothingToDraw, draw_checklist, draw_directions
+from marginlens.result import Displayed, Result, Tabular, axes_for, table
+from marginlens.result.drawing import draw_bars, draw_checklist, draw_rays, draw_sentence
+from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk import (
     AttentionRisk,
     FactorRisk,
@@ -116,14 +117,6 @@ class Candidates(Displayed, Tabular, _Directions):
         if len(self.labels) > _MAX_PRINTED:
             lines.append(f"  and {len(self.labels) - _MAX_PRINTED} more")
         return "\n".join(lines)
-
-    def _headline(self) -> Headline:
-        return Headline(counted(len(self.labels), "direction"), f"that a limit may have: {self._listed}.")
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the directions as rays where they have two coordinates, else their margins as bars."""
-        draw_directions(ax, self.labels, self.selections, self.directions, self.margins)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -227,41 +220,29 @@ class Prediction(Result, Tabular):
         answer = (str(self.answer),) if self.verdicts or self.outcome else ()
         return "\n".join([*answer, *self.notes, *map(str, shown), *listed, self.why, *bias])
 
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the directions that the limit may have: rays where they have two coordinates, else their margins as bars; without
-        candidates the conditions of the theorems as a checklist.
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the directions that the limit may have: rays if they have two coordinates, else their margins as bars; without
+        candidates the conditions of the theorems as a checklist. Returns the axes.
         """
+        ax = axes_for(ax)
         if self.candidates is not None and self.candidates.labels:
-            self.candidates.plot(ax)
+            labels, selections = self.candidates.labels, self.candidates.selections.tolist()
+            names = [f"{label} {' '.join(map(str, row))}" for label, row in zip(labels, selections, strict=True)]
+            colours = [LOCAL if label == "LMM" else GLOBAL for label in labels]
+            if self.candidates.directions.shape[-1] == 2:
+                draw_rays(ax, self.candidates.directions, names, colours)
+            else:
+                draw_bars(ax, names, self.candidates.margins, "margin", colours=colours, ylabel="selected tokens")
         elif self.verdicts:
             checks = [(verdict.citation, check) for verdict in self.verdicts for check in verdict.conditions]
             draw_checklist(ax, [(citation, check.name, check.holds) for citation, check in checks])
         else:
-            raise NothingToDraw("No theorem speaks of this problem.")
+            draw_sentence(ax, "No theorem speaks of this problem.")
+        return ax
 
     def _columns(self) -> dict[str, Any]:
         of_bias = () if self.bias is None else (TheoremVerdict("bias", self.bias.conditions, ""),)
         return condition_columns((*self.verdicts, *of_bias))
-
-    def _headline(self) -> Headline:
-        return Headline("", self.why, True if self.why.startswith("Certain") else None)
-
-    def _facts(self) -> dict[str, Any]:
-        ends_at, because, proof = self.answer
-        facts: dict[str, Any] = {"problem": self.problem, "ends at": ends_at, "because": because, "proved?": proof}
-        for verdict in self.verdicts:
-            failed = ", ".join(check.name for check in verdict.failed)
-            facts[verdict.citation] = (
-                f"applies: {verdict.conclusion}" if verdict.applies else f"does not apply: {failed}"
-            )
-        facts |= {"direction": self.direction, "path direction": self.path_direction, "observed": self.observed}
-        if self.candidates is not None:
-            facts["candidates"] = str(self.candidates)
-        return facts | {
-            "optimizer": None if self.bias is None else str(self.bias),
-            "notes": " ".join(self.notes) or None,
-        }
 
 
 @implements("A", "Thm 1", "Thm 2", "Thm 3", "Thm 5", "Thm 6", "Thm 8")

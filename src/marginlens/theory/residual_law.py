@@ -11,14 +11,12 @@ from marginlens.arithmetic.directions import as_scalar
 from marginlens.data.tokens import TokenDataset
 from marginlens.losses.margin import Logistic, Loss, slope_of
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, drawn
-from marginlens.result.drawing import NothingToDraw, draw_bars, draw_histogram, pair_names
-from marginlens.result.palette import GLOBAL, LOCAL
+from marginlens.result import Result, Tabular
 from marginlens.status import Status
 from marginlens.svm import MarginSolution
 from marginlens.svm.dual_balance import RANK_RTOL, balance, can_carry
 from marginlens.theory.optimality import decreasing_loss, token_optimality
-from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 _WEAK_MULTIPLIER_RTOL = 1e-9  # a multiplier this small, as λ_r ‖a_r‖ relative to ‖p^mm‖, counts as zero
 
@@ -64,7 +62,6 @@ class ResidualLaw(Result, Tabular):
         "selected={selected}, {holds:holds|does not hold}, {carrying.sum} carrying and {weak.sum} weak constraints"
     )
     batch_quantities = "{selected:#} problems, {holds.sum} hold"
-    table_quantities = "rate={rate}, largest step={largest_step}"
 
     @property
     def is_batch(self) -> bool:
@@ -76,21 +73,6 @@ class ResidualLaw(Result, Tabular):
         """2/stiffness, (…): a `NormalizedGD` up to this size lets the ratios settle, a longer one makes them oscillate."""
         with np.errstate(divide="ignore"):
             return as_scalar(np.divide(2.0, self.stiffness))
-
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the shares of residual attention that the law predicts, λ_r over their sum; for a batch how slowly deviations die out."""
-        if self.data.is_batch:
-            draw_histogram(ax, self.rate, "rate at which a deviation dies out, per unit of norm")
-            return
-        if not self.holds:
-            raise NothingToDraw("The law does not hold: the selection is not locally optimal.")
-        shares = self.multipliers / np.sum(self.multipliers)
-        names = pair_names(self.solution.pairs, len(shares))
-        colours = np.where(self.carrying, GLOBAL, LOCAL)
-        draw_bars(
-            ax, names, shares, "share of residual attention", colours=colours, ylabel="input: selected over other"
-        )
 
     def _columns(self) -> dict[str, Any]:
         columns = self.solution._columns()

@@ -19,8 +19,7 @@ from marginlens.data.labelled import LabelledSequences, as_labelled
 from marginlens.embeddings.models import DistinctTokens, Parameters, distinct_tokens, initial_parameters
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
 from marginlens.errors import real_array, reject, whole_number
-from marginlens.result import Displayed, Tabular, axes_for
-from marginlens.result.palette import GLOBAL, LOCAL
+from marginlens.result import Displayed, Tabular
 from marginlens.runtime.files import write_whole
 from marginlens.typing import FloatArray, IntArray
 from marginlens_papers.embeddings.outputs import one_layer_outputs, two_layer_outputs
@@ -142,28 +141,9 @@ class TrainingRun(Displayed, Tabular):
         }
         write_whole(folder / FACTS, json.dumps(_json_values(summary), indent=1).encode(), "folder")
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw the loss over the epochs, and that of held-out sequences where it was measured. Returns the axes."""
-        ax, table = axes_for(ax), self._columns()
-        ax.plot(table["epoch"], table["loss"], color=LOCAL, label="training")
-        if np.isfinite(table["held_out_loss"]).any():
-            ax.plot(table["epoch"], table["held_out_loss"], color=GLOBAL, label="held out")
-            ax.legend()
-        ax.set(xlabel="epoch", ylabel="mean loss")
-        return ax
-
     def _columns(self) -> dict[str, Any]:
         names = [column.name for column in dataclasses.fields(EpochRecord)]
         return {name: np.array([getattr(record, name) for record in self.history]) for name in names}
-
-    def _facts(self) -> dict[str, Any]:
-        facts = {"ending": self.ending, "loss": self.loss, "accuracy": self.accuracy}
-        return facts | {
-            "held-out loss": self.held_out_loss,
-            "held-out accuracy": self.held_out_accuracy,
-            "a": self.a,
-            "b": self.b,
-        }
 
 
 def close_look(epoch: int) -> bool:

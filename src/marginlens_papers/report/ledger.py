@@ -1,4 +1,4 @@
-"""The ledger of claims: entries with their last results, as a sequence, as JSON on disk and as an HTML table."""
+"""The ledger of claims: entries with their last results, as a sequence, as JSON on disk and as a data frame."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from typing import Any, NamedTuple, overload
 
 from marginlens.errors import InputError, reject
 from marginlens.papers import Paper
-from marginlens.result import Displayed, Headline, Tabular, axes_for
-from marginlens.result.drawing import draw_bars
+from marginlens.result import Displayed, Tabular
 from marginlens_papers.claim import Bound, Claim, Effort, NoteKind, Unit, Verdict
 from marginlens_papers.claims import catalogue
-from marginlens_papers.report.formulas import rendered
 
 LEDGER = "ledger.json"
 FOLDER = "report"
@@ -287,13 +285,6 @@ class Ledger(Sequence[Entry], Displayed, Tabular):
         """Every entry as JSON values, by the id of its claim."""
         return {entry.id: entry.to_dict() for entry in self._entries}
 
-    def plot(self, ax: Any = None) -> Any:
-        """Draw how many claims have which verdict. Returns the axes."""
-        ax, verdicts = axes_for(ax), [entry.verdict for entry in self._entries]
-        names = list(dict.fromkeys(verdicts))
-        draw_bars(ax, names, [verdicts.count(name) for name in names], "claims", ylabel="verdict")
-        return ax
-
     def _columns(self) -> dict[str, Any]:
         return {
             "claim": [entry.id for entry in self._entries],
@@ -302,17 +293,6 @@ class Ledger(Sequence[Entry], Displayed, Tabular):
             "verdict": [entry.verdict for entry in self._entries],
             "measured": [entry.result.measured if entry.result else "" for entry in self._entries],
         }
-
-    def _headline(self) -> Headline:
-        if not any(entry.result for entry in self._entries):
-            return Headline(f"{len(self)} claims", "none has been run yet; marginlens reproduce runs them.")
-        return Headline(summary(self._entries))
-
-    def _text_html(self) -> str:
-        head = "".join(f"<th>{name}</th>" for name in ("claim", "statement", "what it says", "verdict", "measured"))
-        rows = zip(*self._columns().values(), strict=True)
-        body = "".join("<tr>" + "".join(f"<td>{rendered(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def ledger(folder: str | os.PathLike[str] = FOLDER) -> Ledger:

@@ -17,7 +17,7 @@ from marginlens.errors import n_axes, real_array, reject, whole_number
 from marginlens.kinds import kind_of
 from marginlens.norms import L2, Norm, as_norm
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular, drawn
+from marginlens.result import Result, Tabular, axes_for
 from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk.build import as_risk
 from marginlens.runtime.progress import ProgressCallback, as_progress
@@ -140,7 +140,6 @@ class Path(Result, Tabular):
     risk: Any = field(repr=False)
     _search: Any
     _state: SearchState
-    table_quantities = "selected at the last={selected[-1]}, log excess at the last={log_excess[-1]}, what holds the last={binding[-1]}"
 
     @property
     def x(self) -> FloatArray:
@@ -215,9 +214,11 @@ class Path(Result, Tabular):
             raise reject("radii", f"larger than the last radius {self.radii[-1]}", f"{further[0]}")
         return _extended(self.risk, self._search, self._state, further, as_progress(progress))
 
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the logarithm of the excess risk over the radius (that of p for a joint risk), and where the selection changes."""
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the logarithm of the excess risk over the radius (that of p for a joint risk), and where the selection changes. Returns
+        the axes.
+        """
+        ax = axes_for(ax)
         radii = self.radii if self.radii.ndim == 1 else self.radii[:, 1]
         ax.plot(radii, self.log_excess, marker="o", markersize=4, color=LOCAL)
         for k in np.flatnonzero(np.any(self.selected[1:] != self.selected[:-1], axis=-1)):
@@ -228,6 +229,7 @@ class Path(Result, Tabular):
         if ax.get_legend_handles_labels()[1]:
             ax.legend()
         ax.set(xscale="log", xlabel="radius", ylabel="log of the excess risk")
+        return ax
 
     def _columns(self) -> dict[str, Any]:
         flat = self.points.reshape(len(self), -1)

@@ -12,12 +12,11 @@ import numpy as np
 from marginlens.arithmetic.directions import correlation
 from marginlens.errors import positive_number, real_array, reject, whole_number
 from marginlens.probe.heads.key_query import KeyQueryMap
-from marginlens.result import Described, Headline, Result, Tabular, drawn
-from marginlens.result.palette import FAINT, GLOBAL, LOCAL
+from marginlens.result import Described, Result, Tabular
 from marginlens.runtime.threads import n_threads, single_blas_thread
 from marginlens.status import Status
 from marginlens.svm.bilinear import BilinearSolution, bilinear_svm
-from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 # Tokens closer than this, relative to their length, are one token: single precision leaves about 1e-7.
 SAME_TOKEN_RTOL = 1e-6
@@ -127,26 +126,10 @@ class HeadMargin(Result, Tabular):
         chance = np.mean([match.correlation for match in self.random_head])
         return f"HeadMargin({self.own.status.name}, correlation {self.own.correlation:.3f}, random heads {chance:.3f})"
 
-    @drawn
-    def plot(self, ax: Axes) -> None:
-        """Draw the correlation of the head with its max-margin solution beside those of random heads."""
-        columns = self._columns()
-        kinds = list(dict.fromkeys(columns["kind"]))
-        places = [kinds.index(kind) for kind in columns["kind"]]
-        colours = [LOCAL if place else GLOBAL for place in places]
-        ax.scatter(columns["correlation"], places, c=colours, s=30, zorder=3)
-        ax.set_yticks(np.arange(len(kinds)), [kind.replace("_", " ") for kind in kinds])
-        ax.set(xlabel="correlation with the max-margin solution", ylabel="weights and selections")
-        ax.set_ylim(len(kinds) - 0.4, -0.6)
-        ax.axvline(0.0, color=FAINT, zorder=1)
-
     def _columns(self) -> dict[str, Any]:
         rows = [("own", self.own), *(("random_head", match) for match in self.random_head)]
         values = {field.name: [getattr(match, field.name) for _, match in rows] for field in fields(MarginMatch)}
         return {"kind": [kind for kind, _ in rows], **values}
-
-    def _headline(self) -> Headline:
-        return Headline(self.own.status.name, str(self.own.status.value), self.own.status.ok)
 
 
 # ---- which queries are asked about
