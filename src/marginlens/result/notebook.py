@@ -33,7 +33,7 @@ class Displayed(Described):
             "notebook.html",
             {"in_words": in_words, "png_address": lambda content: data_address(content, "image/png")},
             account=str(self),
-            numbers={name: value for name, value in _numbers(self).items() if value is not None},
+            numbers=_numbers(self),
             picture=picture,
             reason=reason,
             kind=type(self).__name__,
@@ -50,14 +50,19 @@ def public_fields(shown: Any) -> dict[str, Any]:
 
 
 def _numbers(shown: Described) -> dict[str, Any]:
-    """What the line of the object measures, then its fields."""
-    return labelled(shown) | public_fields(shown)
+    """What the line of the object measures, then its fields, without those that are empty."""
+    measured = labelled(shown) | public_fields(shown)
+    return {name: value for name, value in measured.items() if value is not None and not _is_empty(value)}
+
+
+def _is_empty(value: Any) -> bool:
+    return isinstance(value, str | tuple | list | Mapping) and not value
 
 
 def in_words(value: Any) -> str:
     """A value in few characters: short arrays entry by entry, long ones by shape and range, statuses with their sentence."""
     if isinstance(value, Enum):
-        text = f"{value.name}: {value.value}" if isinstance(value.value, str) else value.name
+        text = f"{value.name}: {value.value}" if value.value and isinstance(value.value, str) else value.name
     elif isinstance(value, np.ndarray | np.generic):
         text = _array_in_words(np.asarray(value))
     elif isinstance(value, bool):
@@ -83,7 +88,9 @@ def _array_in_words(value: Any) -> str:
     if value.dtype == object:
         return tally(value.ravel())
     if value.size <= MAX_SHOWN:
-        text = np.array2string(value, separator=", ", formatter={"float_kind": "{:.4g}".format, "bool": in_words})
+        text = np.array2string(
+            value, separator=", ", formatter={"int": str, "float_kind": "{:.4g}".format, "bool": in_words}
+        )
         return text.replace("\n", "")
     shape = " × ".join(map(str, value.shape))
     if value.dtype.kind == "b":
