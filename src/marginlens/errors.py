@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+__all__ = [
+    "CoreError",
+    "EngineError",
+    "InputError",
+    "MissingExtra",
+]  # what a user may catch; the rest is for the library itself
+
 _LARGEST = 2**63 - 1
 _MAX_GOT = 1000  # letters of what was got that a sentence repeats
 _WITH_TORCH = {"torch", "probe", "monitor", "minilm", "report", "all"}  # extras that bring it

@@ -16,6 +16,10 @@ _DEVICE = (
 _FINGERPRINT = "a layer's weights do not show reliably which optimizer made them, and nothing replaces it"
 _BUDGETS = "attention_statistics(q, k, rule, tolerances=(0.01,)) counts the keys that each query can do without"
 
+_NORM = "give the norm itself, such as marginlens.norms.L1()"
+_OPTIMIZER = "give the optimizer itself, such as marginlens.NormalizedGD(0.1)"
+_FIGURE = "draw with matplotlib; result.plot(ax) takes axes of your own"
+
 # full name -> a clause that says what to use instead
 REMOVED = {
     "marginlens.AttentionTextClassifier": _CLASSIFIER,
@@ -24,6 +28,21 @@ REMOVED = {
     **{f"marginlens.graphs.{name}": _CHUNKS for name in ("GraphSummary", "StoredGraphs")},
     **{f"marginlens.data.{name}": _NAMED for name in ("dataset", "dataset_names")},
     "marginlens.plotting.animate": "use matplotlib.animation.FuncAnimation; the lab, marginlens lab, films a run",
+    **{
+        f"marginlens.plotting.{name}": _FIGURE
+        for name in ("BasinLook", "log_radius", "log_radius_disc", "log_radius_rings", "rim_label", "separating_line")
+    },
+    "marginlens.plotting.in_style": "use marginlens.plotting.paper() as a decorator",
+    "marginlens.plotting.write_figure": "call the figure's savefig",
+    **{f"marginlens.norms.{name}": _NORM for name in ("as_norm", "norm_named")},
+    "marginlens.norms.norm_name": "use repr(norm)",
+    "marginlens.norms.direction_of": "call the norm's method, norm.steepest(point)",
+    **{f"marginlens.optimizers.{name}": _OPTIMIZER for name in ("as_optimizer", "optimizer_named")},
+    "marginlens.risk.ExcessRisk": "run.saved['excess_risk'] has one",
+    "marginlens.risk.SecondOrder": "call a risk's methods",
+    "marginlens.risk.RankOneTerms": "call a risk's gradient",
+    "marginlens.risk.TorchRisk": "call marginlens.risk.from_torch, which makes one",
+    "marginlens.risk.as_risk": "call the risk's class, such as marginlens.AttentionRisk(data, head)",
     "marginlens.engines": _EXECUTOR,
     "marginlens.data.DeviceTokens": _DEVICE,
     "marginlens.dynamics.DeviceRun": _DEVICE,

@@ -253,7 +253,7 @@ def _in_style(draw: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(draw)
     def styled(claim: Any, finding: Finding) -> Any:
-        from marginlens.plotting import in_style
+        from marginlens.plotting.style import in_style
 
         return in_style(draw)(claim, finding)
 

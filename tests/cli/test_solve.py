@@ -7,7 +7,7 @@ import pytest
 
 import marginlens as ml
 from marginlens.data import figure_1b, figure_8, gaussian_tokens, scored_tokens, sphere_tokens, write_problem
-from marginlens.norms import norm_named
+from marginlens.norms.choice import norm_named
 from one_command import command
 from random_problems import ragged_problem
 from tolerances import CONDITIONED, SVM_FARKAS, SVM_KKT

@@ -13,7 +13,7 @@ from lab.test_findings import scored
 from lab_kernels import as_json, ask_of, needs_node
 from marginlens.lab import LabProblem, preset, presets
 from marginlens.lab.assemble import page_words
-from marginlens.risk import as_risk
+from marginlens.risk.build import as_risk
 from marginlens.theory import Certificate
 from marginlens.theory.attraction import WORDS
 from marginlens.theory.outcome import Outcome, outcomes

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from marginlens.norms import direction_of
+from marginlens.norms.choice import direction_of
 
 RTOL = 1e-10
 NEWTON_STEPS = 200  # many times what a scaled Newton iteration needs

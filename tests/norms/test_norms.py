@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 import marginlens as ml
-from marginlens.norms import as_norm, direction_of, norm_named
+from marginlens.norms.choice import as_norm, direction_of, norm_named
 from marginlens.risk import LogScaled
 
 VECTOR_NORMS = [ml.L1(), ml.L2(), ml.LInf(), ml.Lp(1.2), ml.Lp(1.75), ml.Lp(3), ml.Lp(40)]

@@ -6,7 +6,8 @@ import pytest
 import marginlens as ml
 from decimal_oracle import gradient as decimal_gradient
 from marginlens import core
-from marginlens.risk import ExcessRisk, MultiHeadRisk, logits
+from marginlens.arithmetic.log_scaled import ExcessRisk
+from marginlens.risk import MultiHeadRisk, logits
 from tolerances import AUTOGRAD, HIGH_PRECISION, ROUNDING
 
 LOSSES = [ml.Logistic(), ml.Exponential(), ml.CorrelationLoss()]

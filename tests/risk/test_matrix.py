@@ -5,7 +5,8 @@ import pytest
 
 import marginlens as ml
 from decimal_oracle import matrix_gradient
-from marginlens.risk import LogScaled, RankOneTerms
+from marginlens.arithmetic.log_scaled import RankOneTerms
+from marginlens.risk import LogScaled
 
 
 def problem(seed=0, d_query=3):

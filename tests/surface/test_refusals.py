@@ -8,7 +8,7 @@ from marginlens import data, embeddings, graphs, probe, svm
 from marginlens.gpu.device import as_device
 from marginlens.losses.next_token import CrossEntropy, LogLoss, SquaredLoss, as_nexttoken_loss
 from marginlens.nexttoken import WindowNgram, limit_risk
-from marginlens.norms import as_norm, norm_named
+from marginlens.norms.choice import as_norm, norm_named
 from marginlens.optimizers import Blockwise, PowerDecay
 from marginlens.probe.heads.preferences import head_preferences, visible_types
 from marginlens.theory.embedding_limits import selected_tokens

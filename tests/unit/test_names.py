@@ -13,8 +13,9 @@ import marginlens as ml
 from marginlens import names
 from marginlens.losses import Loss, NextTokenLoss
 from marginlens.names import EARLIER, LOSSES, NEXT_TOKEN_LOSSES, NORMS, OPTIMIZERS, kebab
-from marginlens.norms import norm_name, norm_named
-from marginlens.optimizers import Optimizer, optimizer_named
+from marginlens.norms.choice import norm_name, norm_named
+from marginlens.optimizers import Optimizer
+from marginlens.optimizers.choice import optimizer_named
 from refusals import refused
 
 FAMILIES = [OPTIMIZERS, LOSSES, NEXT_TOKEN_LOSSES, NORMS]

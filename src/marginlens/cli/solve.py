@@ -103,7 +103,9 @@ def solve(
         if norm is None:
             rows = _rows.solution_rows(ml.token_optimality(batch, v, tokens))
         else:
-            rows = _rows.norm_rows(ml.att_svm(batch, tokens, norm=ml.norms.norm_named(norm)), tokens)
+            from marginlens.norms.choice import norm_named
+
+            rows = _rows.norm_rows(ml.att_svm(batch, tokens, norm=norm_named(norm)), tokens)
         problems = [{"problem": j, "prediction": None, "solutions": [row]} for j, row in enumerate(rows)]
     if plot is not None:
         write_figure(plot, problem_figure(data, v, [problem["solutions"] for problem in problems]))

@@ -179,7 +179,9 @@ class Request:
         options: dict[str, Any] = {} if self.momentum is None else {"momentum": self.momentum}
         if name == "adam":
             options = {"betas": self.betas or ADAM_BETAS, "eps": self.eps or 0.0}
-        return ml.optimizers.optimizer_named(name, steps, self.norm, **options)
+        from marginlens.optimizers.choice import optimizer_named
+
+        return optimizer_named(name, steps, self.norm, **options)
 
     @property
     def optimizer_name(self) -> str:

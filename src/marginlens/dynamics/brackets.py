@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from marginlens.errors import reject
-from marginlens.norms import Norm, as_norm
+from marginlens.norms import Norm
+from marginlens.norms.choice import as_norm
 from marginlens.risk.matrix import FactorRisk
 from marginlens.svm.solution import Bracket
 from marginlens.typing import FloatArray, IntArray

@@ -15,7 +15,8 @@ from marginlens.dynamics.mini_batches import Sampling, as_mini_batches
 from marginlens.dynamics.record import Record, Saved, check_record, measure, steps_to_save
 from marginlens.dynamics.trajectory import ENDINGS, Trajectory
 from marginlens.errors import reject, whole_number
-from marginlens.optimizers import Blockwise, GradientDescent, NormalizedGD, Optimizer, as_optimizer
+from marginlens.optimizers import Blockwise, GradientDescent, NormalizedGD, Optimizer
+from marginlens.optimizers.protocol import as_optimizer
 from marginlens.papers import implements
 from marginlens.risk.attention import AttentionRisk
 from marginlens.risk.build import as_risk

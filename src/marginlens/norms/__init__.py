@@ -1,9 +1,11 @@
 """Norms: value, dual norm and steepest direction."""
 
-from marginlens.norms.choice import as_norm, direction_of, norm_name, norm_named
+from typing import TYPE_CHECKING
+
 from marginlens.norms.entrywise import L1, L2, LInf, Lp
 from marginlens.norms.matrix import Frobenius, MaxRow, Nuclear, Spectral
 from marginlens.norms.protocol import Norm
+from marginlens.removed import no_attribute
 
 __all__ = [
     "L1",
@@ -15,8 +17,9 @@ __all__ = [
     "Norm",
     "Nuclear",
     "Spectral",
-    "as_norm",
-    "direction_of",
-    "norm_name",
-    "norm_named",
 ]
+
+if not TYPE_CHECKING:  # a checker of types is to refuse names that are not there
+
+    def __getattr__(name: str) -> object:
+        raise no_attribute(__name__, name)

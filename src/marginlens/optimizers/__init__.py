@@ -1,14 +1,16 @@
 """Optimizers: rules that turn gradients into steps."""
 
+from typing import TYPE_CHECKING
+
 from marginlens.optimizers.adam import Adam
 from marginlens.optimizers.blockwise import Blockwise
-from marginlens.optimizers.choice import optimizer_named
 from marginlens.optimizers.decay import Decaying
 from marginlens.optimizers.gradient_descent import GradientDescent, NormalizedGD
 from marginlens.optimizers.mirror_descent import MirrorDescent
-from marginlens.optimizers.protocol import Optimizer, as_optimizer
+from marginlens.optimizers.protocol import Optimizer
 from marginlens.optimizers.schedules import PowerDecay
 from marginlens.optimizers.steepest_descent import CoordinateDescent, Muon, SignDescent, SteepestDescent
+from marginlens.removed import no_attribute
 
 __all__ = [
     "Adam",
@@ -23,6 +25,9 @@ __all__ = [
     "PowerDecay",
     "SignDescent",
     "SteepestDescent",
-    "as_optimizer",
-    "optimizer_named",
 ]
+
+if not TYPE_CHECKING:  # a checker of types is to refuse names that are not there
+
+    def __getattr__(name: str) -> object:
+        raise no_attribute(__name__, name)

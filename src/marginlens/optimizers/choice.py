@@ -9,7 +9,7 @@ import numpy as np
 
 from marginlens.errors import reject
 from marginlens.names import OPTIMIZERS
-from marginlens.norms import norm_named
+from marginlens.norms.choice import norm_named
 from marginlens.optimizers.mirror_descent import MirrorDescent
 from marginlens.optimizers.protocol import Optimizer
 from marginlens.optimizers.schedules import StepSize

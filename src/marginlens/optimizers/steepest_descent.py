@@ -7,7 +7,8 @@ from typing import ClassVar, NamedTuple
 
 from marginlens.arithmetic.log_scaled import LogScaled
 from marginlens.kinds import declared
-from marginlens.norms import L1, LInf, Norm, Spectral, as_norm, direction_of
+from marginlens.norms import L1, LInf, Norm, Spectral
+from marginlens.norms.choice import as_norm, direction_of
 from marginlens.optimizers.compiled import STEEPEST, Rule
 from marginlens.optimizers.decay import Decaying, as_share, decays, remembers_point, running_sum
 from marginlens.optimizers.schedules import StepSize, as_step_size, size_at

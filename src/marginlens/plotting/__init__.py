@@ -8,22 +8,10 @@ from marginlens.errors import require
 
 require("matplotlib", "plot", "A figure")
 
-from marginlens.plotting.files import FIGURE_SUFFIXES, pdf, png, svg, write_figure
+from marginlens.plotting.files import FIGURE_SUFFIXES, pdf, png, svg
 from marginlens.plotting.graphs import draw_graphs
-from marginlens.plotting.plane import (
-    BasinLook,
-    arrowed_path,
-    log_radius,
-    log_radius_disc,
-    log_radius_rings,
-    ray,
-    recorded_steps,
-    rim_label,
-    scatter_input_tokens,
-    separating_line,
-    starts,
-)
-from marginlens.plotting.style import STYLE, PlotStyle, figure, in_style, note_at, paper, shades, slides
+from marginlens.plotting.plane import arrowed_path, ray, recorded_steps, scatter_input_tokens, starts
+from marginlens.plotting.style import STYLE, PlotStyle, figure, note_at, paper, shades, slides
 from marginlens.removed import no_attribute
 from marginlens.result.palette import ACCENTS, FAINT, GLOBAL, INK, INPUTS, LOCAL, NEITHER, PATH, SEQUENCE, TINTS
 
@@ -40,29 +28,21 @@ __all__ = [
     "SEQUENCE",
     "STYLE",
     "TINTS",
-    "BasinLook",
     "PlotStyle",
     "arrowed_path",
     "draw_graphs",
     "figure",
-    "in_style",
-    "log_radius",
-    "log_radius_disc",
-    "log_radius_rings",
     "note_at",
     "paper",
     "pdf",
     "png",
     "ray",
     "recorded_steps",
-    "rim_label",
     "scatter_input_tokens",
-    "separating_line",
     "shades",
     "slides",
     "starts",
     "svg",
-    "write_figure",
 ]
 
 if not TYPE_CHECKING:  # a checker of types is to refuse names that are not there

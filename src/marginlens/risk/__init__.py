@@ -1,8 +1,10 @@
 """Training risks: value, exact gradient, selected tokens and margin rows."""
 
-from marginlens.arithmetic.log_scaled import ExcessRisk, LogScaled, RankOneTerms
-from marginlens.risk.attention import AttentionRisk, SecondOrder
-from marginlens.risk.build import as_risk
+from typing import TYPE_CHECKING
+
+from marginlens.arithmetic.log_scaled import LogScaled
+from marginlens.removed import no_attribute
+from marginlens.risk.attention import AttentionRisk
 from marginlens.risk.copying import CopyRisk
 from marginlens.risk.cross_entropy import ContextRisk, MulticlassRisk
 from marginlens.risk.joint import JointRisk
@@ -11,13 +13,12 @@ from marginlens.risk.multi_head import MultiHeadRisk
 from marginlens.risk.next_token import NextTokenRisk
 from marginlens.risk.protocol import MarginRows, Risk
 from marginlens.risk.softmax import logits, softmax
-from marginlens.risk.torch_module import TorchRisk, from_torch
+from marginlens.risk.torch_module import from_torch
 
 __all__ = [
     "AttentionRisk",
     "ContextRisk",
     "CopyRisk",
-    "ExcessRisk",
     "FactorRisk",
     "JointRisk",
     "LogScaled",
@@ -26,13 +27,14 @@ __all__ = [
     "MultiHeadRisk",
     "MulticlassRisk",
     "NextTokenRisk",
-    "RankOneTerms",
     "Risk",
-    "SecondOrder",
-    "TorchRisk",
-    "as_risk",
     "from_torch",
     "logits",
     "matrix_from_vector",
     "softmax",
 ]
+
+if not TYPE_CHECKING:  # a checker of types is to refuse names that are not there
+
+    def __getattr__(name: str) -> object:
+        raise no_attribute(__name__, name)

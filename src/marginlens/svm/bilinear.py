@@ -9,7 +9,8 @@ import numpy as np
 
 from marginlens.errors import index_array, real_array
 from marginlens.kinds import kind_of
-from marginlens.norms import L2, Frobenius, Norm, as_norm
+from marginlens.norms import L2, Frobenius, Norm
+from marginlens.norms.choice import as_norm
 from marginlens.svm.solution import MarginSolution, Status
 from marginlens.svm.solvers import independent_parts
 from marginlens.svm.solvers.least_distance import least_distance

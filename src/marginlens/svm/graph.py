@@ -15,7 +15,8 @@ from marginlens.errors import real_array, reject
 from marginlens.graphs.from_data import priority_graphs
 from marginlens.graphs.priority import PriorityGraph, as_graphs, sufficient_pairs
 from marginlens.kinds import kind_of
-from marginlens.norms import L2, Frobenius, Norm, as_norm
+from marginlens.norms import L2, Frobenius, Norm
+from marginlens.norms.choice import as_norm
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular
 from marginlens.runtime.progress import ProgressCallback, as_progress

@@ -13,7 +13,8 @@ from marginlens.arithmetic.directions import length
 from marginlens.arithmetic.rounding import EPS, exact_products
 from marginlens.errors import InputError, batch_index, reject
 from marginlens.kinds import kind_of
-from marginlens.norms import L1, L2, LInf, Lp, Norm, Nuclear, Spectral, norm_name, norm_named
+from marginlens.norms import L1, L2, LInf, Lp, Norm, Nuclear, Spectral
+from marginlens.norms.choice import norm_name, norm_named
 from marginlens.result import Displayed, Result, Tabular, axes_for, table
 from marginlens.result.drawing import draw_bars, draw_sentence
 from marginlens.result.palette import GLOBAL, LOCAL, NEITHER

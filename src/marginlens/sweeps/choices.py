@@ -13,7 +13,8 @@ import numpy as np
 from marginlens.errors import positive_number, reject
 from marginlens.losses import Loss, NextTokenLoss
 from marginlens.names import LOSSES, NEXT_TOKEN_LOSSES
-from marginlens.optimizers import NormalizedGD, optimizer_named
+from marginlens.optimizers import NormalizedGD
+from marginlens.optimizers.choice import optimizer_named
 from marginlens.typing import FloatArray
 
 PROTOCOLS = ("sphere", "gaussian")  # of `marginlens.data.counter_based`

@@ -19,7 +19,7 @@ from marginlens.dynamics import Record, descend
 from marginlens.errors import EngineError, InputError, calling, reject, require
 from marginlens.gpu.device import Device, as_device
 from marginlens.gpu.random_problems import Numbers
-from marginlens.optimizers import optimizer_named
+from marginlens.optimizers.choice import optimizer_named
 from marginlens.runtime.threads import single_blas_thread
 from marginlens.sweeps.choices import called, loss_named, starting_point
 from marginlens.sweeps.grid import Cell, Chunk

@@ -16,7 +16,9 @@ import numpy as np
 
 from marginlens.errors import InputError, positive_number, reject, whole_number
 from marginlens.names import nearest
-from marginlens.optimizers import Optimizer, as_optimizer, optimizer_named
+from marginlens.optimizers import Optimizer
+from marginlens.optimizers.choice import optimizer_named
+from marginlens.optimizers.protocol import as_optimizer
 from marginlens.runtime.files import unusable
 from marginlens.sweeps.choices import (
     PROTOCOLS,

@@ -12,7 +12,8 @@ import numpy as np
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.errors import positive_number, reject
 from marginlens.losses.margin import Logistic, Loss, as_loss
-from marginlens.optimizers import GradientDescent, NormalizedGD, as_optimizer
+from marginlens.optimizers import GradientDescent, NormalizedGD
+from marginlens.optimizers.protocol import as_optimizer
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular
 from marginlens.risk.smoothness import loss_on_scores, smoothness

@@ -25,14 +25,14 @@ from marginlens.norms import L1, L2, Frobenius, LInf, Lp, MaxRow, Norm, Nuclear,
 from marginlens.optimizers import (
     Adam,
     Blockwise,
-    Decaying,
     GradientDescent,
     MirrorDescent,
     NormalizedGD,
     PowerDecay,
     SteepestDescent,
-    as_optimizer,
 )
+from marginlens.optimizers.decay import Decaying
+from marginlens.optimizers.protocol import as_optimizer
 from marginlens.optimizers.schedules import size_at
 from marginlens.papers import implements
 from marginlens.risk import AttentionRisk, CopyRisk, FactorRisk, MatrixRisk, MulticlassRisk

@@ -13,20 +13,14 @@ from marginlens.arithmetic.directions import length, unit
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import InputError, reject, whole_number
 from marginlens.losses.margin import Logistic, Loss, rising_margin
-from marginlens.optimizers import GradientDescent, NormalizedGD, as_optimizer
+from marginlens.optimizers import GradientDescent, NormalizedGD
+from marginlens.optimizers.protocol import as_optimizer
 from marginlens.papers import implements
 from marginlens.result import Displayed, Result, Tabular, axes_for, table
 from marginlens.result.drawing import draw_bars, draw_checklist, draw_rays, draw_sentence
 from marginlens.result.palette import GLOBAL, LOCAL
-from marginlens.risk import (
-    AttentionRisk,
-    FactorRisk,
-    JointRisk,
-    MatrixRisk,
-    MulticlassRisk,
-    as_risk,
-    matrix_from_vector,
-)
+from marginlens.risk import AttentionRisk, FactorRisk, JointRisk, MatrixRisk, MulticlassRisk, matrix_from_vector
+from marginlens.risk.build import as_risk
 from marginlens.risk.protocol import starting_points
 from marginlens.status import Status
 from marginlens.svm import SetSolution, set_svm

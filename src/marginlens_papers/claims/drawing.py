@@ -93,11 +93,13 @@ def point(x: float, y: float) -> str:
 
 def common_separating_line(ax: Axes, keys: FloatArray, selected: Any, normal: FloatArray, **style: Any) -> None:
     """The line across `normal` halfway between all selected tokens and all others of (n_inputs, n_tokens, 2), if one separates them."""
+    from marginlens.plotting.plane import separating_line
+
     height = keys @ (normal / np.linalg.norm(normal))
     chosen = np.arange(keys.shape[1]) == np.asarray(selected)[:, None]
     above, below = height[chosen].min(), height[~chosen].max()
     if above > below:
-        ml.plotting.separating_line(ax, normal, 0.5 * (above + below) * normal / np.linalg.norm(normal), 50.0, **style)
+        separating_line(ax, normal, 0.5 * (above + below) * normal / np.linalg.norm(normal), 50.0, **style)
 
 
 def basins(ax: Axes, x: FloatArray, y: FloatArray, reaches_local: FloatArray) -> None:

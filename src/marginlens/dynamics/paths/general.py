@@ -29,7 +29,8 @@ from marginlens.arithmetic.directions import length, unit
 from marginlens.dynamics.paths.path import PathPoints, PathSearch, SearchState, ball_bindings, no_region, path_search
 from marginlens.errors import InputError
 from marginlens.kinds import kind_of
-from marginlens.norms import L1, L2, LInf, Lp, MaxRow, Norm, Nuclear, Spectral, direction_of
+from marginlens.norms import L1, L2, LInf, Lp, MaxRow, Norm, Nuclear, Spectral
+from marginlens.norms.choice import direction_of
 from marginlens.risk.attention import AttentionRisk
 from marginlens.risk.matrix import MatrixRisk
 from marginlens.svm import att_svm

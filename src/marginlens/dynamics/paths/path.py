@@ -15,7 +15,8 @@ from marginlens.arithmetic.directions import correlation, length, unit
 from marginlens.data.random_tokens import as_generator
 from marginlens.errors import n_axes, real_array, reject, whole_number
 from marginlens.kinds import kind_of
-from marginlens.norms import L2, Norm, as_norm
+from marginlens.norms import L2, Norm
+from marginlens.norms.choice import as_norm
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular, axes_for
 from marginlens.result.palette import GLOBAL, LOCAL

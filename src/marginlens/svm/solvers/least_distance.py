@@ -14,7 +14,8 @@ from marginlens.arithmetic.directions import length
 from marginlens.arithmetic.rounding import EPS, exact_products
 from marginlens.errors import float_array, index_array, n_axes, real_array, reject
 from marginlens.kinds import kind_of
-from marginlens.norms import L2, Norm, as_norm
+from marginlens.norms import L2, Norm
+from marginlens.norms.choice import as_norm
 from marginlens.runtime.threads import over_problems
 from marginlens.svm.solution import MarginSolution, Status, refined
 from marginlens.svm.solvers.batch import (

@@ -11,7 +11,8 @@ from marginlens.arithmetic.directions import correlation
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.errors import n_axes, real_array, reject
 from marginlens.kinds import kind_of
-from marginlens.norms import L2, Frobenius, Norm, as_norm
+from marginlens.norms import L2, Frobenius, Norm
+from marginlens.norms.choice import as_norm
 from marginlens.papers import implements
 from marginlens.svm import MarginSolution, least_distance
 from marginlens.svm.sets import as_optimal_sets

@@ -319,12 +319,13 @@ def _outline(width: float, colour: str = "white") -> list[Any]:
 
 
 def _disc(ax: Axes, parts: dict[str, Any], names: list[str], colours: list[str], hatches: list[str]) -> None:
+    from marginlens.plotting.plane import BasinLook, log_radius, log_radius_disc, rim_label
+
     disc, rim = parts["disc"], float(np.log10(1.0 + parts["far"]))
     looks = [
-        ml.plotting.BasinLook(_tint(colour), _tint(colour, 0.6), hatch)
-        for colour, hatch in zip(colours, hatches, strict=True)
+        BasinLook(_tint(colour), _tint(colour, 0.6), hatch) for colour, hatch in zip(colours, hatches, strict=True)
     ]
-    ml.plotting.log_radius_disc(ax, disc.starts, disc.ends, looks, far=parts["far"])
+    log_radius_disc(ax, disc.starts, disc.ends, looks, far=parts["far"])
     for k, cone in enumerate(parts["cones"]):
         axis, width = np.arctan2(cone.p[1], cone.p[0]), np.arccos(1.0 - cone.mu)
         sweep, begin = axis + np.linspace(-width, width, 30), np.log10(1.0 + cone.radius)
@@ -332,13 +333,13 @@ def _disc(ax: Axes, parts: dict[str, Any], names: list[str], colours: list[str],
         ax.fill(*np.concatenate([begin * edge, rim * edge[:, ::-1]], axis=1), color=colours[k], lw=0.0, zorder=5)
         tip = np.array([np.cos(axis), np.sin(axis)])
         ax.plot(*np.outer(tip, [0.0, begin]), color=colours[k], lw=1.6, ls=(0, (5, 3)), zorder=4)
-        ml.plotting.rim_label(ax, tip, _brief(names[k]), rim, colours[k])
+        rim_label(ax, tip, _brief(names[k]), rim, colours[k])
     for path in parts["paths"]:
         path = path[np.linalg.norm(path, axis=-1) <= parts["far"]]
-        ax.plot(*ml.plotting.log_radius(path).T, color=ml.plotting.INK, lw=0.9, alpha=0.8, zorder=3)
-    begins = ml.plotting.log_radius(parts["paths"][:, 0])
+        ax.plot(*log_radius(path).T, color=ml.plotting.INK, lw=0.9, alpha=0.8, zorder=3)
+    begins = log_radius(parts["paths"][:, 0])
     ml.plotting.starts(ax, begins, s=14)
-    _mark_minima(ax, ml.plotting.log_radius(parts["minima"]))
+    _mark_minima(ax, log_radius(parts["minima"]))
     ax.set_title("The whole plane: basins and cones")
 
 
