@@ -9,8 +9,8 @@
 # make lab-core    compile the part of the core that the lab's page computes with into src/marginlens/lab/core.wasm
 # make wheels      build sdist and wheel into dist/, with the core for every level of this kind of processor
 # make numerics    tests whose numbers can move, under several kinds of arithmetic
-# make site        build the site of the documentation into build/site, with the report of make reproduce, or a quick one where there is none
-#                  (REPORT=quick, REPORT=none; make site-links asks whether links to other sites work)
+# make site        build the site of the documentation into build/site, with the report where make reproduce has written one
+#                  (ARGS="-D plot_gallery=0" leaves the examples unrun; make site-links asks whether links to other sites work)
 # make docs        write the tables of statements from the code; make pictures draws the pictures of README and docs
 # All prepare their own environment in .venv first; PYTHON names the interpreter to make it with.
 
@@ -38,7 +38,6 @@ PYTEST := -m pytest -n auto --maxprocesses 4 --dist loadfile
 PYTEST_ARGS ?=
 CONTRACT := tests/core tests/contract/test_svm_solvers.py tests/contract/test_norm_solvers.py tests/dynamics
 ARGS ?=
-REPORT ?= auto
 
 help:
 	@sed -n '/^$$/q; s/^# //p' Makefile
@@ -114,11 +113,13 @@ pictures: $(READY)
 	@$(BIN)/python -m marginlens_papers.documentation pictures
 
 site: $(READY)
-	@$(BIN)/python -m marginlens_papers.documentation site --report $(REPORT) $(ARGS)
+	@$(BIN)/python -m sphinx -W --keep-going -j 2 -d build/doctrees $(ARGS) docs build/site
+	@echo "Open build/site/index.html"
 
 site-links: $(READY)
-	@$(BIN)/python -m marginlens_papers.documentation site --no-run --report none --check-links
+	@$(BIN)/python -m sphinx -b linkcheck -d build/doctrees -D plot_gallery=0 docs build/site-links
 
 clean:
-	rm -rf $(VENV) report build dist src/marginlens/core/built src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) report build dist docs/api docs/gallery docs/sg_execution_times.rst src/marginlens/core/built src/*.egg-info
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src benchmarks experiments tests -name __pycache__ -prune -exec rm -rf {} +

@@ -1,280 +1,194 @@
-"""What the site adds to Sphinx: formulas as MathML, names in backticks as links, and links from examples into the lab."""
+"""What the site adds to Sphinx: formulas as MathML, links by name and to statements, and the pages of lab and report."""
 
 from __future__ import annotations
 
-import inspect
 import re
-import unicodedata
-from collections import Counter
+import shutil
 from functools import cache
-from pathlib import Path
+from importlib import import_module
+from pathlib import Path, PurePosixPath
 from typing import Any
-from xml.etree import ElementTree
 
 from docutils import nodes
-from docutils.parsers.rst import roles
 from latex2mathml.converter import convert
-from sphinx.addnodes import desc_signature, pending_xref
+from sphinx.addnodes import desc_signature, download_reference, pending_xref
 from sphinx.application import Sphinx
-from sphinx.pycode import ModuleAnalyzer
+from sphinx.environment import BuildEnvironment
 from sphinx.transforms import SphinxTransform
+from sphinx.util.nodes import make_refnode
 
-from marginlens_papers.documentation.api_pages import FOLDER as API
-from marginlens_papers.documentation.api_pages import escaped_docstring, separated_entries, statement_anchor
-from marginlens_papers.documentation.gallery import GROUPS, LAB_PRESETS, presets_shown
-from marginlens_papers.documentation.public_names import public_names
-from marginlens_papers.documentation.site import LAB
+import marginlens
+from marginlens.papers import natural, registered
 
-MENU_LEVELS = 2
-BEFORE_OTHERS, AFTER_OTHERS = 400, 600  # priorities of handlers: napoleon and the theme have 500
-_MATHML = "http://www.w3.org/1998/Math/MathML"
-ElementTree.register_namespace("", _MATHML)
+REPORT = Path(__file__).resolve().parents[2] / "report"
+SHOWN = {
+    "lab": '<p><a href="lab/index.html"><strong>Open the lab</strong></a> on a page of its own, or use it right here:</p>\n'
+    '<iframe class="lab-frame" src="lab/index.html" title="The lab" loading="lazy"></iframe>',
+    "ledger": '<p><a href="report/index.html"><strong>Open the report</strong></a></p>',
+}  # page -> what it shows behind its first paragraph
+PAGES = {
+    "CONTRIBUTING": "contributing",
+    "CHANGELOG": "changelog",
+    "README": "gallery/index",
+}  # files outside this folder that are pages
+registry = cache(registered)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """What Sphinx calls when it loads this extension."""
-    app.connect("builder-inited", warm_up)
-    app.add_html_math_renderer("mathml", (visit_inline_formula, None), (visit_formula, None))
-    app.add_transform(LinkNames)
-    app.connect("autodoc-skip-member", skip_member)
-    app.connect("autodoc-process-signature", plain_signature)
-    roles.register_local_role("statement", statement_role)
-    app.connect("autodoc-process-docstring", escape_docstring, priority=BEFORE_OTHERS)
-    app.connect("autodoc-process-docstring", restore_sentence, priority=AFTER_OTHERS)
-    app.connect("html-page-context", reuse_menu, priority=BEFORE_OTHERS)
-    app.connect("html-page-context", level_captions, priority=AFTER_OTHERS)
-    app.connect("source-read", add_lab_links)
+    app.add_html_math_renderer("mathml", (write_formula, None), (write_formula, None))
+    app.add_transform(LinksToFiles)
+    app.add_transform(NamesInBackticks)
+    app.add_transform(RowsOfStatements)
+    app.connect("autodoc-process-docstring", keep_sentence, priority=400)  # before napoleon, which has 500
+    app.connect("autodoc-process-docstring", keep_sentence, priority=600)  # and after it
+    app.connect("autodoc-process-docstring", add_statements)
+    app.connect("source-read", show_written_page)
+    app.connect("missing-reference", find_name)
+    app.connect("html-page-context", level_captions, priority=600)  # after the theme
+    app.connect("build-finished", write_pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
-def warm_up(app: Sphinx) -> None:
-    """Import and parse, once, what every process needs that Sphinx forks for a few pages each: they inherit it."""
-    analyzed = {entry.defined_in[0] for entry in public_names()}
-    for module in sorted(name for name in analyzed if name.partition(".")[0] == "marginlens"):
-        ModuleAnalyzer.for_module(module).analyze()
-    _pages()
-    for name in sorted({preset for presets in LAB_PRESETS.values() for preset in presets}):
-        _lab_link(name)
-
-
-def group_order(folder: str) -> str:
-    """The key by which the gallery sorts its groups."""
-    name = Path(folder).name
-    return f"{GROUPS.index(name) if name in GROUPS else len(GROUPS)} {name}"
-
-
-# ---- formulas
-
-
-def mathml(formula: str, display: str) -> str:
-    """A formula in LaTeX as MathML that browsers show without a script or a font of ours.
-
-    Letters of another alphabet become characters of their own: browsers do not draw the attribute that LaTeX converters set for them.
-    """
-    root = ElementTree.fromstring(convert(formula.strip(), display=display))
-    for element in root.iter():
-        variant = element.attrib.pop("mathvariant", None)
-        if variant and element.text:
-            element.text = "".join(_styled(letter, variant) for letter in element.text)
-            if variant == "normal":
-                element.set("mathvariant", "normal")  # the only one that browsers know
-    root.set("alttext", " ".join(formula.split()))
-    return ElementTree.tostring(root, encoding="unicode")
-
-
-_VARIANTS = {
-    "script": "MATHEMATICAL SCRIPT", "bold-script": "MATHEMATICAL BOLD SCRIPT", "double-struck": "MATHEMATICAL DOUBLE-STRUCK",
-    "bold": "MATHEMATICAL BOLD", "fraktur": "MATHEMATICAL FRAKTUR", "sans-serif": "MATHEMATICAL SANS-SERIF",
-    "monospace": "MATHEMATICAL MONOSPACE",
-}  # fmt: skip
-_LETTERLIKE = {
-    "MATHEMATICAL SCRIPT": "SCRIPT",
-    "MATHEMATICAL DOUBLE-STRUCK": "DOUBLE-STRUCK",
-    "MATHEMATICAL FRAKTUR": "BLACK-LETTER",
-}
-
-
-def _styled(letter: str, variant: str) -> str:
-    alphabet = _VARIANTS.get(variant)
-    if alphabet is None or not (letter.isascii() and letter.isalpha()):
-        return letter
-    case = "CAPITAL" if letter.isupper() else "SMALL"
-    for prefix in filter(None, (alphabet, _LETTERLIKE.get(alphabet))):
-        try:
-            return unicodedata.lookup(f"{prefix} {case} {letter.upper()}")
-        except KeyError:
-            continue
-    return letter
-
-
-def visit_inline_formula(translator: Any, node: nodes.math) -> None:
-    """Write a formula inside a sentence."""
-    translator.body.append(mathml(node.astext(), "inline"))
+def write_formula(translator: Any, node: nodes.math | nodes.math_block) -> None:
+    """Write a formula as MathML, which browsers draw by themselves; one on a line of its own scrolls when the page is narrow."""
+    is_block = isinstance(node, nodes.math_block)
+    formula = convert(node.astext().strip(), display="block" if is_block else "inline")
+    translator.body.append(f'<div class="formula">{formula}</div>' if is_block else formula)
     raise nodes.SkipNode
 
 
-def visit_formula(translator: Any, node: nodes.math_block) -> None:
-    """Write a formula on a line of its own, which scrolls where the page is narrow."""
-    translator.body.append(f'<div class="formula">{mathml(node.astext(), "block")}</div>')
-    raise nodes.SkipNode
+# ---- links
 
 
-# ---- words
+class LinksToFiles(SphinxTransform):
+    """Links to files outside this folder: to their pages in the site, to examples in the gallery, and otherwise plain words."""
+
+    default_priority = 500
+
+    def apply(self, **_: Any) -> None:
+        """Replace what Sphinx would call an unknown page, or offer as a download."""
+        for node in list(self.document.findall(pending_xref)):
+            if node["reftype"] == "myst":
+                node["reftarget"] = PAGES.get(PurePosixPath(node["reftarget"]).name, node["reftarget"])
+        for node in list(self.document.findall(download_reference)):
+            path = PurePosixPath(node["reftarget"])
+            if path.suffix == ".py" and "examples" in path.parts:
+                page = PurePosixPath("/gallery", *path.parts[path.parts.index("examples") + 1 :]).with_suffix("")
+                given = {"refdomain": "std", "reftype": "doc", "reftarget": str(page), "refexplicit": True}
+                node.replace_self(pending_xref("", *node.children, refdoc=self.env.docname, **given))
+            else:
+                node.replace_self([child for wrapped in node.children for child in wrapped.children])
 
 
-class LinkNames(SphinxTransform):
-    """Code that is a public name becomes a link to its page: `ml.descend(data, v)` anywhere, and `predict_limit` without a prefix."""
+class NamesInBackticks(SphinxTransform):
+    """Code becomes a link if it is a public name: `ml.descend(data, v)`, `Trajectory.final`, `predict_limit`."""
 
     default_priority = 700
 
     def apply(self, **_: Any) -> None:
-        """Wrap each such piece of code in a link."""
+        """Wrap all code that looks like a name; `find_name` says whether it is one."""
         for node in list(self.document.findall(nodes.literal)):
-            address = address_of(node.astext())
+            match = re.fullmatch(r"(?:ml\.)?([A-Za-z_][\w.]*)(\(.*\))?", node.astext(), flags=re.DOTALL)
             inside = node.parent
-            while inside is not None and not isinstance(
-                inside, nodes.reference | pending_xref | desc_signature | nodes.title
-            ):
+            while not isinstance(inside, nodes.reference | pending_xref | desc_signature | nodes.title | None):
                 inside = inside.parent
-            if address is None or inside is not None or address.startswith(f"{self.env.docname}.html"):
-                continue
-            up = "../" * self.env.docname.count("/")
-            link = nodes.reference("", "", refuri=f"{up}{address}", internal=True)
-            node.replace_self(link)
-            link += node
+            if match and inside is None:
+                link = pending_xref("", refdomain="py", reftype="name", reftarget=match[1], refdoc=self.env.docname)
+                node.replace_self(link)
+                link += node
 
 
-@cache
-def _pages() -> dict[str, str]:
-    """Public names with their addresses: by every path, and by the bare name where it is one thing's alone and no plain word."""
-    names = public_names()
-    pages = {path: f"{API}/{entry.address}" for entry in names for path in (entry.path, *entry.aliases)}
-    times = Counter(entry.name for entry in names)
-    return pages | {
-        entry.name: f"{API}/{entry.address}"
-        for entry in names
-        if times[entry.name] == 1 and re.search(r"_|[A-Z]", entry.name)
-    }
-
-
-def address_of(code: str) -> str | None:
-    """Where the API describes a piece of code such as `ml.descend(data, v)`, `Trajectory.final` or `att_svm`."""
-    match = re.fullmatch(r"(ml\.)?([A-Za-z_][\w.]*)(\(.*\))?", code, flags=re.DOTALL)
-    if match is None:
+def find_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.Element) -> nodes.Element | None:
+    """The description of a public name, written in any way that means it alone: `att_svm`, `marginlens.att_svm`, `Trajectory.bracket`."""
+    target = node["reftarget"].removeprefix("marginlens.")
+    names = names_by_ending(env).get(target, ()) if node.get("refdomain") == "py" else ()
+    is_word = re.fullmatch("[a-z]+", target) and target not in vars(marginlens)["_HOMES"]  # such as `data`
+    if len(names) != 1 or is_word:
         return None
-    name = f"marginlens.{match[2]}" if match[1] else match[2]
-    return _pages().get(name) or _pages().get(name.rpartition(".")[0])
-
-
-def statement_role(role, rawtext, text, lineno, inliner, options=None, content=None):
-    """A statement's label as a link to its row on the page of statements."""
-    return [nodes.reference(rawtext, text, refuri=f"../theorems.html#{statement_anchor(text)}", internal=True)], []
-
-
-_sentences: dict[str, list[str]] = {}  # docstrings of attributes and properties, which napoleon would split at a colon
-
-
-def escape_docstring(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
-    """Give each argument its entry, and leave stars, bars and underscores of sentences as they are written."""
-    lines[:] = escaped_docstring(separated_entries(lines, described_names(value)))
-    if what in ("attribute", "property", "data"):
-        _sentences[name] = list(lines)
-
-
-def described_names(value: Any) -> set[str]:
-    """What a docstring can describe: the parameters of a function, and the attributes and parameters of a class."""
-    if not inspect.isclass(value):
-        return _parameters(value)
-    return {
-        *dir(value),
-        *(name for base in value.__mro__ for name in inspect.get_annotations(base)),
-        *_parameters(value),
-    }
-
-
-def _parameters(value: Any) -> set[str]:
-    try:
-        return set(inspect.signature(value).parameters)
-    except (TypeError, ValueError):
-        return set()
-
-
-def plain_signature(
-    app: Sphinx, what: str, name: str, value: Any, options: Any, signature: str | None, returned: str | None
-) -> tuple[str | None, str | None]:
-    """Names of types as they are written, and dots for a default that is made anew for each object."""
-
-    def plain(text: str | None) -> str | None:
-        return text and re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", text).replace("<factory>", "...")
-
-    return plain(signature), plain(returned)
-
-
-def restore_sentence(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
-    """Give attributes and properties back what napoleon took for a type: the words before a colon."""
-    if name in _sentences:
-        lines[:] = _sentences.pop(name)
-
-
-def skip_member(app: Sphinx, what: str, name: str, value: Any, skip: bool, options: Any) -> bool | None:
-    """Leave out what other packages put into a class, such as scikit-learn's `set_fit_request`."""
-    return True if name.startswith("set_") and name.endswith("_request") else None
-
-
-# ---- examples in the plane
+    entry = env.domains.python_domain.objects[names[0]]
+    return make_refnode(app.builder, node["refdoc"], entry.docname, entry.node_id, content, names[0])
 
 
 @cache
-def _lab_link(name: str) -> tuple[str, str]:
-    """The title of a preset, and the hash that opens the lab with it."""
-    from marginlens.lab import permalink, preset
-
-    found = preset(name)
-    return found.title, permalink(found)
-
-
-def add_lab_links(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Let the page of an example whose problem lies in the plane lead to the same problem in the lab."""
-    parts = docname.split("/")
-    if parts[0] != "gallery" or parts[-1] == "index":
-        return
-    shown = presets_shown(source[0])
-    if shown:
-        up = "../" * (len(parts) - 1)
-        links = [f'<a href="{up}{LAB}{place}">{title}</a>' for title, place in map(_lab_link, shown)]
-        source[0] += (
-            "\n\n.. raw:: html\n\n"
-            f'    <p class="lab-link">Move its tokens and watch it train in the lab: {", ".join(links)}.</p>\n'
-        )
+def names_by_ending(env: BuildEnvironment) -> dict[str, list[str]]:
+    """The described names by what they end in: `Trajectory.bracket`, `bracket`."""
+    endings: dict[str, list[str]] = {}
+    for name, entry in env.domains.python_domain.objects.items():
+        parts = name.split(".")
+        for k in range(1, 1 if entry.aliased else len(parts)):
+            endings.setdefault(".".join(parts[k:]), []).append(name)
+    return endings
 
 
-# ---- the menu
+class RowsOfStatements(SphinxTransform):
+    """Places in the tables of statements that links can name, such as "a-thm-3"."""
 
-_menus: dict[tuple[int, tuple[tuple[str, Any], ...]], str] = {}
+    default_priority = 710
+
+    def apply(self, **_: Any) -> None:
+        """Name the rows of the page of statements."""
+        for section in self.document.findall(nodes.section) if self.env.docname == "theorems" else ():
+            paper = section[0].astext().partition(":")[0]
+            for row in section.findall(nodes.row):
+                row[0]["ids"].append(row_of(f"{paper} {row[0].astext()}"))
 
 
-def reuse_menu(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
-    """Give the menu two levels, and let the pages of names share one: making it takes as long as the rest of the page.
+def row_of(citation: str) -> str:
+    """The place of the row of a statement."""
+    return nodes.make_id(citation.replace("'", "-earlier"))
 
-    A third level, the scripts of the gallery, would be a third of every page's bytes.
-    """
-    depth = pagename.count("/")
-    is_shared = pagename.startswith(f"{API}/") and not pagename.endswith((".module", "/index"))
-    make = context["toctree"]
 
-    def toctree(**options: Any) -> str:
-        options["maxdepth"] = MENU_LEVELS
-        if not is_shared:
-            return make(**options)
-        key = depth, tuple(sorted(options.items()))
-        if key not in _menus:
-            _menus[key] = make(**options)
-        return _menus[key]
+# ---- docstrings
 
-    context["toctree"] = toctree
+_sentences: dict[str, list[str]] = {}
+
+
+def keep_sentence(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
+    """Give attributes and properties their own words back: napoleon takes those before a colon for a type, and "a, b:" for "a b:"."""
+    if what in ("attribute", "property", "data"):
+        lines[:] = _sentences.setdefault(name, list(lines))
+    elif what == "class":
+        lines[:] = [re.sub(r"^ +\w+(, \w+)+(?=: )", lambda names: names[0].replace(", ", ","), line) for line in lines]
+
+
+def add_statements(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
+    """Say at the end of a docstring which statements of the papers it implements, with links to their rows."""
+    place = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    mine = {one.citation for one in registry() if (one.module, one.name) == place and not one.inside}
+    if mine:
+        links = ", ".join(f"`{label} <../theorems.html#{row_of(label)}>`__" for label in sorted(mine, key=natural))
+        lines += ["", f"Implements {links}.", ""]
+
+
+def is_described_in(room: str, name: str) -> bool:
+    """Whether the page of a part describes a name in full: only that of the part which defines it, if several offer it."""
+    home = ".".join(getattr(import_module(room), name).__module__.split(".")[:2])
+    return home == room or name not in getattr(import_module(home), "__all__", ())
+
+
+# ---- pages
+
+
+def show_written_page(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Show the lab in the page about it, and lead from the ledger to the report if there is one."""
+    if docname == "lab" or (docname == "ledger" and REPORT.is_dir()):
+        title, first, rest = source[0].split("\n\n", 2)
+        source[0] = "\n\n".join([title, first, SHOWN[docname], rest])
 
 
 def level_captions(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
     """Say which level the captions of the menu have, which screen readers need of a heading that is no <h2>."""
     name = "furo_navigation_tree"
     context[name] = context.get(name, "").replace('role="heading"', 'role="heading" aria-level="2"')
+
+
+def write_pages(app: Sphinx, exception: Exception | None) -> None:
+    """Write the lab, and copy the report that `make reproduce` wrote, without its data."""
+    if exception is not None or app.builder.format != "html":
+        return
+    (app.outdir / "lab").mkdir(exist_ok=True)
+    (app.outdir / "lab" / "index.html").write_text(marginlens.lab.lab_page(), encoding="utf-8")
+    shutil.rmtree(app.outdir / "report", ignore_errors=True)
+    if REPORT.is_dir():
+        shutil.copytree(REPORT, app.outdir / "report", ignore=shutil.ignore_patterns("*.npz", "*.pdf", "*.parquet"))

@@ -4,6 +4,8 @@ Priority graphs, drawn
 
 Next-token data determine a graph for each last token: an arrow means that the upper token is preferred to the lower one wherever both
 occur, and tokens in one box are equal, because the data prefer each to the other somewhere (C §3.1). These are the graphs of C Fig 2.
+
+`Open its problem in the lab <../../lab/index.html#C-F2>`_
 """
 
 import matplotlib.pyplot as plt

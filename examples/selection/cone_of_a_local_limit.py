@@ -4,6 +4,8 @@ The cone of a local limit
 
 Around every locally optimal direction lies a cone from which descent ends at that direction (A Thm 3). `basin_cone` computes its width
 and the radius from which on it is proved. Here starts fill the cone and a circle around it, and every one in the cone is followed.
+
+`Open its problem in the lab <../../lab/index.html#A-F2>`_
 """
 
 import matplotlib.pyplot as plt

@@ -5,6 +5,8 @@ Training the head and attention together
 When the head v learns too, scores are not given: v moves towards the max-margin classifier of the selected tokens, and p towards
 a max-margin selection (A Thms 5 and 6). An input whose token is no support vector of the head is selected without a margin, and
 p goes to the solution of a relaxed problem.
+
+`Open its problem in the lab <../../lab/index.html#A-F3b>`_
 """
 
 import matplotlib.pyplot as plt

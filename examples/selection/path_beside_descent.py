@@ -4,6 +4,8 @@ The regularisation path beside descent
 
 Descent grows the weights step by step; the regularisation path asks for the best weights of every length (A Eq. 9).
 Both end at the max-margin direction, and neither is ahead at every length (A Thms 2 and 4).
+
+`Open its problem in the lab <../../lab/index.html#A-F1c>`_
 """
 
 import matplotlib.pyplot as plt

@@ -4,6 +4,8 @@ A regularisation path for every limit
 
 The point of least risk in a growing ball goes to the global max-margin direction. Kept to a cone around a locally optimal direction, it
 goes to that one instead (A Thm 4). A path is followed by continuation: `resume` goes on from the radii that it has to larger ones.
+
+`Open its problem in the lab <../../lab/index.html#A-F2>`_
 """
 
 import matplotlib.pyplot as plt

@@ -5,6 +5,8 @@ Predict the limit, then train
 Softmax attention trained by gradient descent ends at a max-margin direction, but a problem can have several.
 From a start inside the cone around a locally optimal direction the limit is certain (A Thm 3): every condition is checked before
 the first step, and the answer is a direction that proves itself.
+
+`Open its problem in the lab <../../lab/index.html#A-F8>`_
 """
 
 import matplotlib.pyplot as plt

@@ -4,6 +4,8 @@ Two starts, two limits
 
 A problem can have several locally optimal directions (A Fig 1b). The start decides which one descent takes, and a token with the second
 best score can win for ever. Here the plane of starts is coloured by where each start ends.
+
+`Open its problem in the lab <../../lab/index.html#A-F1b>`_
 """
 
 import matplotlib.pyplot as plt

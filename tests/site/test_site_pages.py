@@ -1,9 +1,10 @@
-"""The site: a page for each public name, links that lead somewhere, nothing from the network, and pages that everybody can read."""
+"""The site: every public name is described, links lead somewhere, nothing comes from the network, and everybody can read the pages."""
 
 from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from importlib import import_module
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -23,13 +24,10 @@ from browser_page import (
     wait_for,
 )
 from marginlens.papers import registered
-from marginlens_papers.documentation.gallery import example_files, presets_shown
-from marginlens_papers.documentation.public_names import public_names
-from marginlens_papers.documentation.site import LAB
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST_PAGES = 380  # beside the report, which has at most twenty
-MOST_BYTES = 15e6  # without the pictures of the gallery and the report, which take about 15 MB more
+LAB = "lab/index.html"
+MOST_BYTES = 20e6  # without the pictures of the gallery and the report
 READ_PAGES = (
     "index.html",
     "start.html",
@@ -38,10 +36,9 @@ READ_PAGES = (
     "optimizers.html",
     "probe.html",
     "theorems.html",
-    "api/index.html",
-    "api/marginlens.svm.module.html",
-    "api/marginlens.att_svm.html",
-    "api/marginlens.Trajectory.html",
+    "api.html",
+    "api/marginlens.svm.html",
+    "api/marginlens.dynamics.html",
     "gallery/index.html",
     "ledger.html",
     "nexttoken.html",
@@ -82,52 +79,42 @@ def text_of(path):
 # ---- what is there
 
 
-def test_every_public_name_has_a_page_with_its_statements_and_backends(site):
-    names, statements = public_names(), registered()
-    assert len({entry.page.lower() for entry in names}) == len(names)  # also where capitals do not count
-    for entry in names:
-        text = text_of(site / "api" / entry.address.partition("#")[0])
-        assert f'id="{entry.path}"' in text, entry.path  # the signature
-        if not entry.has_own_page:
-            continue
-        for heading in ("runs-on", "statements-of-the-papers", "examples"):
-            assert f'id="{heading}"' in text, (entry.path, heading)
-        for backend in entry.backends:
-            assert f"<strong>{backend}</strong>" in text, (entry.path, backend)
-        for statement in entry.statements(statements):
-            assert re.search(rf">{re.escape(statement.citation)}</a>", text.replace("&#39;", "'")), (
-                entry.path,
-                statement,
-            )
+def rooms():
+    """The parts of the library that users import from, and what each offers; one without a list offers what it defines."""
+    homes = vars(ml)["_HOMES"]
+    for name in sorted({name for name, home in homes.items() if home == "marginlens"} | {"testing"}):
+        room = import_module(f"marginlens.{name}")
+        offered = getattr(room, "__all__", None) or [
+            name
+            for name, value in vars(room).items()
+            if getattr(value, "__module__", "") == room.__name__ and name[0] != "_"
+        ]
+        yield room, [name for name in offered if callable(getattr(room, name))]
 
 
-def test_the_site_is_small_and_has_no_copies_of_source(site):
-    files = [path for path in site.rglob("*") if path.is_file()]
-    assert sum(path.suffix == ".html" for path in files) <= MOST_PAGES
-    assert sum(path.stat().st_size for path in files) <= MOST_BYTES
-    # the gallery's
-    assert {path.relative_to(site).parts[0] for path in files if path.suffix == ".py"} == {"_downloads"}
-    assert not (site / "source").exists()
+def test_every_public_name_is_described_in_its_part_or_where_that_takes_it_from(pages, site):
+    described = set().union(*(page.places for path, page in pages.items() if path.parent.name == "api"))
+    for room, names in rooms():
+        assert f"module-{room.__name__}" in pages[site / "api" / f"{room.__name__}.html"].places
+        for name in names:
+            home = ".".join(getattr(room, name).__module__.split(".")[:2])
+            assert {f"{room.__name__}.{name}", f"{home}.{name}"} & described, f"{room.__name__}.{name}"
 
 
-def test_the_lab_is_third_in_the_menu(pages, site):
-    menu = re.findall(
-        r'class="toctree-l1[^"]*"><a class="reference internal" href="([^"]+)"', text_of(site / "index.html")
-    )
-    assert menu[:3] == ["start.html", "which-theorem.html", "lab.html"]
+def test_a_function_says_which_statements_it_implements(pages, site):
+    links = set(pages[site / "api" / "marginlens.svm.html"].links)
+    assert {"../theorems.html#a-att-svm", "../theorems.html#a-eq-10"} <= links
+    assert {one.citation for one in registered()} >= {"A ATT-SVM", "A Eq. (10)"}
 
 
-def test_backends_follow_the_signature():
-    backends = {entry.path: set(entry.backends) for entry in public_names()}
-    assert backends["marginlens.descend"] == backends["marginlens.att_svm"] == {"CPU", "GPU"}
-    assert backends["marginlens.label_svm"] == {"CPU"}
-    assert "PyTorch" in backends["marginlens.probe.load_model"]
+def test_a_name_in_backticks_leads_to_its_description(pages, site):
+    assert "api/marginlens.dynamics.html#marginlens.dynamics.descend" in pages[site / "optimizers.html"].links
+    assert "api/marginlens.svm.html#marginlens.svm.att_svm" in pages[site / "theorems.html"].links
 
 
 def test_formulas_are_drawn_by_the_browser_itself(site):
-    text = text_of(site / "api" / "marginlens.relaxed_svm.html")
+    text = text_of(site / "api" / "marginlens.svm.html")
     assert '<div class="formula"><math' in text
-    assert "𝒮" in text  # a letter of the script alphabet, which browsers draw only as a character of its own
     assert not re.search(r"mathjax|katex", text, flags=re.IGNORECASE)
 
 
@@ -137,30 +124,11 @@ def test_the_first_result_is_two_clicks_from_home(pages, site):
     assert set(own_data) <= pages[site / "start.html"].places
 
 
-def lab_links(page):
-    return [link for link in page.links if re.search(rf"{LAB}#1\.", link)]
-
-
-def test_examples_whose_problem_the_lab_has_lead_to_it(pages, site):
-    for path in example_files(ROOT):
-        page = pages[site / "gallery" / path.parent.name / f"{path.stem}.html"]
-        expected = [f"../../{LAB}{ml.lab.permalink(name)}" for name in presets_shown(text_of(path))]
-        assert lab_links(page) == expected, path.name
-    assert f'src="{LAB}"' in text_of(site / "lab.html")  # the page about the lab holds the lab
-    assert "window.lab" in text_of(site / LAB)
-
-
-def test_the_link_of_an_example_opens_the_lab_with_its_preset(browser, pages, site):
-    opened = set()
-    for path in example_files(ROOT):
-        names = presets_shown(text_of(path))
-        page = site / "gallery" / path.parent.name / f"{path.stem}.html"
-        for name, link in zip(names, lab_links(pages[page]), strict=True):
-            if name not in opened:
-                open_lab(browser, (page.parent / urlsplit(link).path).resolve(), f"#{urlsplit(link).fragment}")
-                assert lab_state(browser)["preset"] == name
-                opened.add(name)
-    assert {"A-F2", "C-F2"} <= opened
+def test_the_site_is_small(site):
+    assert (
+        sum(path.stat().st_size for path in site.rglob("*") if path.is_file() and ".doctrees" not in path.parts)
+        <= MOST_BYTES
+    )
 
 
 # ---- links
@@ -188,6 +156,16 @@ def test_no_page_loads_anything_from_elsewhere(pages, site):
         assert not re.search(r"url\(['\"]?(https?:)?//|@import", text_of(style)), style
 
 
+def test_links_of_examples_open_the_lab_with_their_problem(browser, pages, site):
+    links = {link for page in pages.values() for link in page.links if f"/{LAB}#" in link}
+    opened = {urlsplit(link).fragment for link in links}
+    assert {"A-F2", "C-F2"} <= opened
+    for name in sorted(opened):
+        open_lab(browser, site / LAB, f"#{name}")
+        assert lab_state(browser)["preset"] == name
+    assert f'src="{LAB}"' in text_of(site / "lab.html")  # the page about the lab holds the lab
+
+
 # ---- in a browser
 
 
@@ -210,4 +188,4 @@ def test_the_search_finds_a_function_from_the_disk(browser, site):
     found = browser.execute_script(
         "return [...document.querySelectorAll('#search-results li a')].map((link) => link.href)"
     )
-    assert any("marginlens.relaxed_svm.html" in address for address in found)
+    assert any("marginlens.svm.html#marginlens.svm.relaxed_svm" in address for address in found)

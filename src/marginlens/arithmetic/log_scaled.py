@@ -111,7 +111,7 @@ class LogScaled:
     """The array `array · exp(log_scale)`, a batch of points or a single one.
 
     Attributes:
-        array: (…, *shape), a positive multiple of what is meant, of moderate size.
+        array: `(…, *shape)`, a positive multiple of what is meant, of moderate size.
         log_scale: (…) the logarithm of the factor that is missing; or of the shape of `array`, where parts of a point have their own.
         axes: how many axes of `array` make up one point, the last ones.
         blocks: parts of a point by name, as slices of its first axis, where it has parts.

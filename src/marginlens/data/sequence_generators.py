@@ -178,7 +178,7 @@ class Levels:
 
     @property
     def n_vocabulary(self) -> int:
-        """All tokens, |S|."""
+        """The size of S, the set of all tokens."""
         return self.n_irrelevant + 2 * sum(self.sizes)
 
     @cached_property

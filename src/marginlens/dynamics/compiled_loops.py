@@ -46,7 +46,8 @@ class LoopState:
     """Where a batch of descents stands, with all that the next step depends on.
 
     Attributes:
-        start: where runs begin, of the shape of the points. ends: (batch, 2) how each run ended and after how many steps.
+        start: where runs begin, of the shape of the points.
+        ends: (batch, 2) how each run ended and after how many steps.
     """
 
     def copy(self) -> Self:

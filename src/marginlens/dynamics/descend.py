@@ -54,7 +54,7 @@ def descend(
         head, loss: of the risk, where a dataset is given; then as for `AttentionRisk` and `NextTokenRisk`.
         optimizer: `NormalizedGD(size)`, `GradientDescent(size)`, or any object with the methods `init` and `update`. By default
             normalised steps: of size 1 on p, .01 on next-token weights, and .1 on each part of a joint risk.
-        start: x(0), (*risk.shape) or (batch, *risk.shape); zero by default. A joint start may be a pair (v, p).
+        start: x(0), `(*risk.shape)` or `(batch, *risk.shape)`; zero by default. A joint start may be a pair (v, p).
         record: what to keep along the way; nothing by default.
         progress: called as `progress(done, total)` several times a second, in steps of all problems together. What it raises ends
             the descent, as Ctrl-C does.

@@ -71,7 +71,7 @@ def steps_to_save(record: Any, n_steps: int) -> IntArray:
 
 @dataclass(frozen=True)
 class Saved(Mapping[str, Any]):
-    """Quantities kept along a run: `saved["norm"]` has shape (…, n_saved), `saved["x"]` (…, n_saved, *shape), and so on.
+    """Quantities kept along a run: `saved["norm"]` has shape (…, n_saved), `saved["x"]` has `(…, n_saved, *shape)`, and so on.
 
     `steps` lists the steps. A run that ended early repeats its last iterate from then on.
     """

@@ -32,7 +32,7 @@ class Trajectory(Result, Tabular):
     """A finished descent or flow.
 
     Attributes:
-        final: the last iterate, (…, *risk.shape): p, W, the factors of W, or v followed by p. `x` is another name for it.
+        final: the last iterate, `(…, *risk.shape)`: p, W, the factors of W, or v followed by p. `x` is another name for it.
         attention: softmax at the end, (…, n_inputs, n_tokens), zero where there is no token; None for a risk that has none.
         selected: the token with the largest attention in each input, (…, n_inputs).
         norm: ‖final‖, (…).

@@ -91,7 +91,7 @@ class CyclicSubspace(Described):
 
     @property
     def n_generators(self) -> int:
-        """Σ (|C| - 1) over the components: the rank where the embeddings in use are linearly independent."""
+        """Σ `(|C| - 1)` over the components: the rank where the embeddings in use are linearly independent."""
         return len(self.tokens) - self.n_groups
 
     @property

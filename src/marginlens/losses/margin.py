@@ -78,7 +78,7 @@ class Loss:
         raise lacking(self, "value(u)")
 
     def log_abs_derivative(self, u: Any) -> FloatArray:
-        """log |ℓ'(u)|, -inf where ℓ' is zero."""
+        """`log |ℓ'(u)|`, -inf where ℓ' is zero."""
         if not _defines(self, "derivative"):
             raise lacking(self, "derivative(u) or log_abs_derivative(u)")
         with np.errstate(divide="ignore"):
@@ -230,7 +230,7 @@ class Logistic(_DecreasingLoss):
         return SignedLog(np.array(sign), np.where(log_z > _FIRST_ORDER, log_rise, log_z))
 
     def constants(self, low: float, high: float) -> LossConstants:
-        """Exact: |ℓ'| falls from `low` to `high`; ℓ'' = |ℓ'|(1 - |ℓ'|) peaks at 0."""
+        """Exact: `|ℓ'|` falls from `low` to `high`, and `ℓ'' = |ℓ'|(1 - |ℓ'|)` peaks at 0."""
         low, high = _interval(low, high)
         nearest = abs(min(max(0.0, low), high))
         log_curvature = float(self.log_abs_derivative(nearest) + self.log_abs_derivative(-nearest))

@@ -37,7 +37,8 @@ class SupportSubspace(CyclicSubspace):
     Attributes:
         E: (0, n_vocabulary); tokens are unit vectors, whose table is not formed.
         queries: the contexts with several tokens.
-        ends: (n_queries, d_model) their embeddings. tokens, columns, groups: as of `CyclicSubspace`, with contexts for last tokens.
+        ends: (n_queries, d_model) their embeddings.
+        tokens, columns, groups: as of `CyclicSubspace`, with contexts for last tokens.
     """
 
     ends: FloatArray = field(default_factory=lambda: np.zeros((0, 1)))

@@ -28,7 +28,7 @@ class LossCheck(Described):
         low, high: the smallest and largest score of a token for the label of its sequence; outputs lie between them.
         points: at how many outputs the loss was evaluated.
         is_decreasing: whether its value falls, and no slope is positive, at all of them where it is finite.
-        smallest_slope, largest_slope: of |ℓ'| there. nan for a loss of all outputs.
+        smallest_slope, largest_slope: of `|ℓ'|` there. nan for a loss of all outputs.
         finite_at_low: whether the loss is finite at `low`; if not, slopes are bounded wherever the risk is, and nowhere else.
     """
 

@@ -42,11 +42,11 @@ class L1:
         return _power_norm(g, "g", math.inf)
 
     def steepest(self, g: FloatArray) -> FloatArray:
-        """sign(g_k) e_k of the first k with |g_k| = ‖g‖∞; zero where g is zero."""
+        """`sign(g_k) e_k` of the first k with `|g_k| = ‖g‖∞`; zero where g is zero."""
         return self.direction_of(_single(g))
 
     def direction_of(self, gradient: LogScaled) -> FloatArray:
-        """Steepest directions of gradients (…, *shape), with entries compared by their logarithms."""
+        """Steepest directions of gradients `(…, *shape)`, with entries compared by their logarithms."""
         flat, scales = entries(gradient)
         with np.errstate(divide="ignore"):
             logs = np.log(np.abs(flat)) + scales
@@ -82,7 +82,7 @@ class L2:
         return scaled / self.value(scaled)
 
     def direction_of(self, gradient: LogScaled) -> FloatArray:
-        """Steepest directions of gradients (…, *shape)."""
+        """Steepest directions of gradients `(…, *shape)`."""
         return gradient.direction()
 
 
@@ -110,7 +110,7 @@ class LInf:
         return np.sign(float_array(g, "g"))
 
     def direction_of(self, gradient: LogScaled) -> FloatArray:
-        """Signs of the entries (…, *shape), which no scale changes."""
+        """Signs of the entries `(…, *shape)`, which no scale changes."""
         flat, _ = entries(gradient)
         return np.sign(flat).reshape(gradient.array.shape)
 
@@ -151,11 +151,11 @@ class Lp:
         return _power_norm(g, "g", self.p / (self.p - 1.0))
 
     def steepest(self, g: FloatArray) -> FloatArray:
-        """sign(g_j) (|g_j|/‖g‖_q)^(1/(p − 1)); zero where g is zero."""
+        """`sign(g_j) (|g_j|/‖g‖_q)^(1/(p − 1))`; zero where g is zero."""
         return self.direction_of(_single(g))
 
     def direction_of(self, gradient: LogScaled) -> FloatArray:
-        """Steepest directions of gradients (…, *shape), with the roots of entries taken from their logarithms."""
+        """Steepest directions of gradients `(…, *shape)`, with the roots of entries taken from their logarithms."""
         flat, scales = entries(gradient)
         with np.errstate(divide="ignore"):
             logs = np.log(np.abs(flat)) + scales

@@ -70,7 +70,8 @@ class NormalizedGD(_Euclidean):
     r"""Normalised gradient descent: :math:`x \leftarrow x - \eta \nabla L(x) / \|\nabla L(x)\|`.
 
     Args:
-        size: η, positive. momentum, weight_decay: as for `GradientDescent`.
+        size: η, positive.
+        momentum, weight_decay: as for `GradientDescent`.
     """
 
     size: float = 1.0

@@ -36,7 +36,8 @@ class SteepestDescent(Decaying):
         norm: in which a step has length η_t; `norm.steepest` says what happens where several steps are as good.
         size: η, a positive number, or a function t → η_t such as `PowerDecay(size, power)`.
         momentum: μ, at least 0 and below 1; it must forget faster than gradients fall, ηγ < log(1/μ) with γ the best margin in the norm.
-        nesterov: whether to look ahead. weight_decay: λ, decoupled as in AdamW; see `marginlens.optimizers.Decaying`.
+        nesterov: whether to look ahead.
+        weight_decay: λ, decoupled as in AdamW; see `marginlens.optimizers.Decaying`.
     """
 
     norm: Norm

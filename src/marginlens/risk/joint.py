@@ -80,7 +80,7 @@ class JointRisk(TokenRisk, Described):
         return HeadAndAttention(array[..., : self.data.d_model], array[..., self.data.d_model :])
 
     def start(self, start: Any) -> FloatArray:
-        """A start as a point or a pair (v, p), with or without a batch axis, or None for zero, as an array (batch, *shape)."""
+        """A start as a point or a pair (v, p), with or without a batch axis, or None for zero, as an array `(batch, *shape)`."""
         if start is None:
             return np.zeros((len(self), *self.shape))
         if isinstance(start, tuple | list) and len(start) == 2:

@@ -208,7 +208,7 @@ class FactorRisk(_RiskThroughP, Described):
         return {"Q": slice(0, self.d_query), "K": slice(self.d_query, None)}
 
     def start(self, start: Any) -> FloatArray:
-        """A start as a point or a pair (Q, K), with or without a batch axis, or None for zero, as an array (batch, *shape)."""
+        """A start as a point or a pair (Q, K), with or without a batch axis, or None for zero, as an array `(batch, *shape)`."""
         if isinstance(start, tuple | list) and len(start) == 2 and min(map(n_axes, start)) > 1:
             widths = {"start[0]": self.d_query, "start[1]": self.of_p.data.d_model}
             parts = [

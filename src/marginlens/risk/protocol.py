@@ -23,13 +23,13 @@ def as_points(x: ArrayLike, shape: tuple[int, ...], argument: str = "x") -> Floa
 
 
 def of_each_problem(x: ArrayLike, shape: tuple[int, ...], n_problems: int, argument: str = "x") -> FloatArray:
-    """`x` of this shape for all problems of a batch, or with their axis first, as (n_problems, *shape)."""
+    """`x` of this shape for all problems of a batch, or with their axis first, as `(n_problems, *shape)`."""
     whole = (n_problems, *shape)
     return np.broadcast_to(real_array(x, argument, whole if n_axes(x) == len(whole) else shape), whole)
 
 
 def starting_points(risk: Any, start: Any) -> FloatArray:
-    """x(0) as an array (batch, *shape) of its own, zero for None; a risk whose points have parts may take them apart: `start(start)`."""
+    """x(0) as an array `(batch, *shape)` of its own, zero for None; a risk whose points have parts may take them apart: `start(start)`."""
     if hasattr(risk, "start"):
         return np.array(risk.start(start), dtype=np.float64)
     n_problems = len(risk) if getattr(risk, "is_batch", False) else 1
@@ -42,7 +42,7 @@ class MarginRows(NamedTuple):
     r"""The constraints :math:`\langle a_r, x\rangle \ge b_r` under which x selects given tokens with a margin.
 
     Attributes:
-        rows: (n_rows, *shape) one a_r for each pair of a selected token and another.
+        rows: `(n_rows, *shape)` one a_r for each pair of a selected token and another.
         lower: (n_rows,) the b_r.
     """
 

@@ -138,7 +138,7 @@ def check_theorem_5(
     With η₀ ≥ 4n²T² the third bound on d is beyond 10^40 already for n = T = 2: no machine meets it, so the verdict is never that the
     theorem applies. Where what it says comes true is measured: see `check_class_window`.
 
-    All but the bound |S| + 3 are also what Lemma 14 (a limit selects the decisive token of every sequence) and Lemma 18 (it is
+    All but the bound `|S| + 3` are also what Lemma 14 (a limit selects the decisive token of every sequence) and Lemma 18 (it is
     max-margin) ask for; `check_missed_tokens` asks the question of Lemma 14's proof of the numbers at hand, which needs no width.
 
     The paper's sequences all have T tokens. Where lengths differ, T is the longest, and the step moves E_s by the mean of y times the

@@ -26,7 +26,8 @@ class MinimumCertificate(Proof):
     r"""A proof that the gradient flow from `point` on converges to a finite minimum of the risk, which is within `radius` of it.
 
     Attributes:
-        data, head, loss: the problem. point: (d_key,) where the proof begins; it holds for every point within `tolerance` of it.
+        data, head, loss: the problem.
+        point: (d_key,) where the proof begins; it holds for every point within `tolerance` of it.
         radius: of a ball around the point in which all second derivatives are at least `curvature`.
 
     `verify()` checks it anew from the data alone. `to_frame()` has one row per condition.

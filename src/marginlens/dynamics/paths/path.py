@@ -117,7 +117,7 @@ class Path(Result, Tabular):
 
     Attributes:
         radii: (n_radii,) the limits R on the norm; (n_radii, 2) those on ‖v‖ and on ‖p‖ for a joint risk.
-        points: (n_radii, *risk.shape) the points of smallest risk. `x` is another name for them.
+        points: `(n_radii, *risk.shape)` the points of smallest risk. `x` is another name for them.
         selected: (n_radii, n_inputs) the tokens with the most attention at each point.
         log_excess, excess_sign: (n_radii,) the risk less a reference, as logarithm and sign. The reference is the risk of selecting the
             last point's tokens outright for attention, the infimum for next tokens (nan where Graph-SVM is infeasible, which leaves it
@@ -144,7 +144,7 @@ class Path(Result, Tabular):
 
     @property
     def x(self) -> FloatArray:
-        """The points, (n_radii, *risk.shape)."""
+        """The points, `(n_radii, *risk.shape)`."""
         return self.points
 
     @property
