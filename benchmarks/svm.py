@@ -15,7 +15,8 @@ from benchmarks.qp_solvers import Competitor, competitors, recovered_multipliers
 from marginlens.data import TokenDataset
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.runtime.threads import n_threads
-from marginlens.svm import MarginSolution, Status, least_distance, token_pairs
+from marginlens.svm import MarginSolution, Status, least_distance
+from marginlens.svm.pairs import token_pairs
 from marginlens.typing import FloatArray
 
 SIZES = ((4, 6, 10, 1000), (4, 6, 100, 1000), (4, 6, 500, 1000), (20, 20, 200, 1), (100, 10, 500, 1))

@@ -18,6 +18,34 @@ _BUDGETS = "attention_statistics(q, k, rule, tolerances=(0.01,)) counts the keys
 
 _NORM = "give the norm itself, such as marginlens.norms.L1()"
 _OPTIMIZER = "give the optimizer itself, such as marginlens.NormalizedGD(0.1)"
+_ORDER = "read graph.levels, graph.reduced_order and graph.reaches(i, j) of a marginlens.graphs.PriorityGraph"
+_RETURNED = {  # what only a function or a result gives
+    "embeddings.FirstStep": "marginlens.embeddings.first_step",
+    "embeddings.SingleDecisiveToken": "marginlens.embeddings.check_assumption_4",
+    "graphs.CyclicSubset": "marginlens.cyclic_subset",
+    "graphs.Evidence": "marginlens.graphs.ranking_evidence",
+    "nexttoken.ExpansionKind": "marginlens.nexttoken.expand_path",
+    "nexttoken.HeadCheck": "marginlens.nexttoken.check_head",
+    "nexttoken.HeldOutScores": "marginlens.nexttoken.score_held_out",
+    "nexttoken.LossCheck": "marginlens.nexttoken.check_loss",
+    "nexttoken.PathExpansion": "marginlens.nexttoken.expand_path",
+    "nexttoken.PredictionScore": "marginlens.nexttoken.score_held_out",
+    "nexttoken.Rival": "marginlens.NextTokenAutomaton.explain",
+    "nexttoken.SupportSubspace": "marginlens.nexttoken.support_subspace",
+    "nexttoken.TopicChange": "marginlens.nexttoken.topic_change",
+    "svm.ClosedForm": "marginlens.svm.closed_form_candidate",
+    "svm.token_pairs": "marginlens.att_svm",
+    "theory.AttentionDetails": "marginlens.predict",
+    "theory.ContextDetails": "marginlens.predict",
+    "theory.EmbeddingDetails": "marginlens.theory.predict_embedding_limit",
+    "theory.FactorBalance": "marginlens.theory.factor_balance",
+    "theory.Forecast": "marginlens.Certificate.forecast",
+    "theory.JointDetails": "marginlens.predict",
+    "theory.NextTokenDetails": "marginlens.predict",
+    "theory.NuclearStationarity": "marginlens.theory.nuclear_stationarity",
+    "theory.Sensitivity": "marginlens.theory.attention_sensitivity",
+    "theory.Smoothness": "marginlens.theory.smoothness",
+}
 _FIGURE = "draw with matplotlib; result.plot(ax) takes axes of your own"
 
 # full name -> a clause that says what to use instead
@@ -43,6 +71,12 @@ REMOVED = {
     "marginlens.risk.RankOneTerms": "call a risk's gradient",
     "marginlens.risk.TorchRisk": "call marginlens.risk.from_torch, which makes one",
     "marginlens.risk.as_risk": "call the risk's class, such as marginlens.AttentionRisk(data, head)",
+    **{f"marginlens.{name}": f"it comes with what {source} returns" for name, source in _RETURNED.items()},
+    "marginlens.graphs.selected_positions": "use marginlens.graphs.pseudo_graphs(data, W, threshold)",
+    **{
+        f"marginlens.graphs.{name}": _ORDER
+        for name in ("ComponentOrder", "component_levels", "component_order", "reduced_order")
+    },
     "marginlens.engines": _EXECUTOR,
     "marginlens.data.DeviceTokens": _DEVICE,
     "marginlens.dynamics.DeviceRun": _DEVICE,

@@ -16,7 +16,7 @@ from marginlens.data.paper_examples import figure_2
 from marginlens.data.sequences import SequenceDataset
 from marginlens.errors import MissingExtra
 from marginlens.graphs.export import from_tables, to_networkx, to_table
-from marginlens.graphs.priority import PriorityGraph, sufficient_pairs
+from marginlens.graphs.priority import PriorityGraph, component_order, sufficient_pairs
 
 
 @st.composite
@@ -60,7 +60,7 @@ def test_graphs_are_those_of_the_definition(ds: SequenceDataset) -> None:
             assert graph.component(i) <= graph.component(j)
             assert made.edges[i, j]["strict"] is ((i, j) not in mutual)
         condensed = nx.condensation(theirs)
-        level, order = ml.graphs.component_levels(graph), ml.graphs.component_order(graph)
+        level, order = graph.levels, component_order(graph)
         for depth, generation in enumerate(nx.topological_generations(condensed)):
             for part in generation:
                 assert level[graph.component(min(condensed.nodes[part]["members"]))] == depth
@@ -69,7 +69,7 @@ def test_graphs_are_those_of_the_definition(ds: SequenceDataset) -> None:
                 path = upper != lower and nx.has_path(theirs, int(members[0]), int(others[0]))
                 assert order.reach[upper, lower] == path
         reduced = nx.transitive_reduction(condensed)
-        assert np.count_nonzero(ml.graphs.reduced_order(graph)) == reduced.number_of_edges()
+        assert np.count_nonzero(graph.reduced_order) == reduced.number_of_edges()
 
 
 @settings(max_examples=40, deadline=None)

@@ -15,7 +15,8 @@ from lab_kernels import ask, needs_node
 from marginlens.data import text_windows
 from marginlens.data.vocabulary import Characters, Words
 from marginlens.dynamics import Record
-from marginlens.graphs import component_order, ranking_evidence
+from marginlens.graphs import ranking_evidence
+from marginlens.graphs.priority import component_order
 from marginlens.nexttoken.automaton import TIE
 
 pytestmark = needs_node

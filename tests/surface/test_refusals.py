@@ -312,7 +312,6 @@ REFUSED = [
     ("graphs", lambda: graphs.tied_positions(DATA, {})),
     ("rule", lambda: graphs.local_subset(DATA, GRAPHS, "label")),
     ("data", lambda: graphs.cyclic_subset(None, GRAPHS)),
-    ("graph", lambda: graphs.component_levels(None)),
     ("graphs", lambda: graphs.is_acyclic(None)),
     ("graphs", lambda: graphs.is_acyclic({"a": GRAPH})),
     ("graphs", lambda: graphs.is_acyclic({0: GRAPH})),

@@ -17,6 +17,7 @@ from marginlens.cli._commands import typed_command
 from marginlens.data.vocabulary import quoted
 from marginlens.errors import InputError, reject
 from marginlens.graphs.counting import count_windows
+from marginlens.graphs.priority import component_order
 from marginlens.runtime.files import write_whole
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ def graph_row(graph: PriorityGraph, names: Sequence[str], n_samples: int, eviden
     sizes = np.bincount(graph.component_of).tolist()
     count, direct = graph.n_components * (graph.n_components - 1) // 2, len(evidence.components)
     followed = graph.n_components <= _MAX_COMPONENTS
-    reached = int(ml.graphs.component_order(graph).reach.sum()) if followed else None
+    reached = int(component_order(graph).reach.sum()) if followed else None
     first = evidence.first.tolist()
     return {
         "last": names[graph.last],

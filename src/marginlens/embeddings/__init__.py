@@ -1,28 +1,18 @@
 """Papers B and B': token embeddings trained together with attention."""
 
+from typing import TYPE_CHECKING
+
 from marginlens.embeddings.models import (
     Parameters,
     initial_parameters,
     loss_and_gradients,
 )
-from marginlens.embeddings.one_step import (
-    FirstStep,
-    embedding_flow,
-    first_step,
-    mean_signed_share,
-)
-from marginlens.embeddings.statistics import (
-    SingleDecisiveToken,
-    TokenKind,
-    TokenStatistics,
-    check_assumption_4,
-    token_statistics,
-)
+from marginlens.embeddings.one_step import embedding_flow, first_step, mean_signed_share
+from marginlens.embeddings.statistics import TokenKind, TokenStatistics, check_assumption_4, token_statistics
+from marginlens.removed import no_attribute
 
 __all__ = [
-    "FirstStep",
     "Parameters",
-    "SingleDecisiveToken",
     "TokenKind",
     "TokenStatistics",
     "check_assumption_4",
@@ -33,3 +23,8 @@ __all__ = [
     "mean_signed_share",
     "token_statistics",
 ]
+
+if not TYPE_CHECKING:  # a checker of types is to refuse names that are not there
+
+    def __getattr__(name: str) -> object:
+        raise no_attribute(__name__, name)

@@ -3,14 +3,12 @@
 from typing import TYPE_CHECKING
 
 from marginlens.graphs.cyclic import (
-    CyclicSubset,
     LocalRule,
     cyclic_subset,
     leading_subset,
     local_subset,
     local_subspace,
     pseudo_graphs,
-    selected_positions,
     tied_positions,
 )
 from marginlens.graphs.export import (
@@ -19,28 +17,14 @@ from marginlens.graphs.export import (
     to_table,
 )
 from marginlens.graphs.from_data import priority_graphs, ranking_evidence, separated_tokens
-from marginlens.graphs.priority import (
-    ComponentOrder,
-    Evidence,
-    PriorityGraph,
-    component_levels,
-    component_order,
-    graphs_of_edges,
-    is_acyclic,
-    reduced_order,
-)
+from marginlens.graphs.priority import PriorityGraph, graphs_of_edges, is_acyclic
 from marginlens.graphs.subspace import CyclicSubspace, cyclic_subspace
 from marginlens.removed import no_attribute
 
 __all__ = [
-    "ComponentOrder",
-    "CyclicSubset",
     "CyclicSubspace",
-    "Evidence",
     "LocalRule",
     "PriorityGraph",
-    "component_levels",
-    "component_order",
     "cyclic_subset",
     "cyclic_subspace",
     "from_tables",
@@ -52,8 +36,6 @@ __all__ = [
     "priority_graphs",
     "pseudo_graphs",
     "ranking_evidence",
-    "reduced_order",
-    "selected_positions",
     "separated_tokens",
     "tied_positions",
     "to_networkx",

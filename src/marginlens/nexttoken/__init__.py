@@ -1,5 +1,7 @@
 """Paper C: the self-attention layer that predicts the next token, where its weights go, and the automaton it becomes."""
 
+from typing import TYPE_CHECKING
+
 from marginlens.losses.next_token import (
     CrossEntropy,
     LabelLoss,
@@ -8,38 +10,30 @@ from marginlens.losses.next_token import (
     SquaredLoss,
     SquaredProbability,
 )
-from marginlens.nexttoken.automaton import Explanation, NextTokenAutomaton, Rival, SlowLimitWarning, TieBreak
-from marginlens.nexttoken.chains import MarkovChain, TopicChange, topic_change
-from marginlens.nexttoken.contexts import FinitePart, SupportSubspace, finite_part, support_subspace
+from marginlens.nexttoken.automaton import Explanation, NextTokenAutomaton, SlowLimitWarning, TieBreak
+from marginlens.nexttoken.chains import MarkovChain, topic_change
+from marginlens.nexttoken.contexts import FinitePart, finite_part, support_subspace
 from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction, limit_risk, local_correction
-from marginlens.nexttoken.loss_check import LossCheck, check_loss
-from marginlens.nexttoken.path_expansion import ExpansionKind, PathExpansion, expand_path
-from marginlens.nexttoken.scores import HeldOutScores, PredictionScore, WindowNgram, score_held_out
-from marginlens.risk.next_token_heads import HeadCheck, check_head
+from marginlens.nexttoken.loss_check import check_loss
+from marginlens.nexttoken.path_expansion import expand_path
+from marginlens.nexttoken.scores import WindowNgram, score_held_out
+from marginlens.removed import no_attribute
+from marginlens.risk.next_token_heads import check_head
 
 __all__ = [
     "CrossEntropy",
     "CyclicCorrection",
-    "ExpansionKind",
     "Explanation",
     "FinitePart",
-    "HeadCheck",
-    "HeldOutScores",
     "LabelLoss",
     "LogLoss",
-    "LossCheck",
     "MarkovChain",
     "NextTokenAutomaton",
     "NextTokenLoss",
-    "PathExpansion",
-    "PredictionScore",
-    "Rival",
     "SlowLimitWarning",
     "SquaredLoss",
     "SquaredProbability",
-    "SupportSubspace",
     "TieBreak",
-    "TopicChange",
     "WindowNgram",
     "check_head",
     "check_loss",
@@ -52,3 +46,8 @@ __all__ = [
     "support_subspace",
     "topic_change",
 ]
+
+if not TYPE_CHECKING:  # a checker of types is to refuse names that are not there
+
+    def __getattr__(name: str) -> object:
+        raise no_attribute(__name__, name)

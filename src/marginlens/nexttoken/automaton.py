@@ -14,8 +14,8 @@ import scipy
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_sequence
 from marginlens.errors import InputError, reject, whole_number
-from marginlens.graphs import PriorityGraph, component_order, priority_graphs
-from marginlens.graphs.priority import as_graphs
+from marginlens.graphs import PriorityGraph, priority_graphs
+from marginlens.graphs.priority import as_graphs, component_order
 from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction
 from marginlens.nexttoken.path_expansion import PathExpansion, expand_path, strict_entries
 from marginlens.nexttoken.scores import PredictionScore, score_shares

@@ -12,7 +12,8 @@ import scipy
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_realizable, check_sequence
 from marginlens.errors import index_array, real_array, reject, whole_number
-from marginlens.graphs import component_order, priority_graphs
+from marginlens.graphs import priority_graphs
+from marginlens.graphs.priority import component_order
 from marginlens.nexttoken.automaton import NextTokenAutomaton
 from marginlens.nexttoken.correction import cyclic_correction
 from marginlens.papers import implements

@@ -7,16 +7,14 @@ from marginlens.svm.attention import att_svm, label_svm, relaxed_svm
 from marginlens.svm.bilinear import BilinearSolution, bilinear_svm
 from marginlens.svm.contexts import ContextSolution, ntp_svm
 from marginlens.svm.graph import GraphConflict, GraphSolution, graph_conflict, graph_svm
-from marginlens.svm.pairs import token_pairs
 from marginlens.svm.sets import SetSolution, set_svm
 from marginlens.svm.solution import Bracket, MarginSolution, Status
 from marginlens.svm.solvers.least_distance import least_distance
-from marginlens.svm.vocabulary import ClosedForm, closed_form_candidate, vocabulary_svm
+from marginlens.svm.vocabulary import closed_form_candidate, vocabulary_svm
 
 __all__ = [
     "BilinearSolution",
     "Bracket",
-    "ClosedForm",
     "ContextSolution",
     "GraphConflict",
     "GraphSolution",
@@ -33,7 +31,6 @@ __all__ = [
     "ntp_svm",
     "relaxed_svm",
     "set_svm",
-    "token_pairs",
     "vocabulary_svm",
 ]
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from marginlens.removed import no_attribute
-from marginlens.risk.smoothness import Smoothness, smoothness
+from marginlens.risk.smoothness import smoothness
 from marginlens.theory.assumptions import (
     Check,
     TheoremVerdict,
@@ -15,11 +15,10 @@ from marginlens.theory.assumptions import (
     mixing_constants,
     optimal_sets,
 )
-from marginlens.theory.attention_bounds import Sensitivity, attention_sensitivity, entropy_floor, head_entropy_floor
+from marginlens.theory.attention_bounds import attention_sensitivity, entropy_floor, head_entropy_floor
 from marginlens.theory.basin import BasinCone, basin_cone, in_cone, sample_cone
 from marginlens.theory.certificate import Certificate, certify
 from marginlens.theory.embedding_limits import (
-    EmbeddingDetails,
     check_class_window,
     check_lemma_13,
     check_theorem_5,
@@ -28,13 +27,11 @@ from marginlens.theory.embedding_limits import (
     selected_tokens,
     token_ranks,
 )
-from marginlens.theory.factor_decay import FactorBalance, NuclearStationarity, factor_balance, nuclear_stationarity
+from marginlens.theory.factor_decay import factor_balance, nuclear_stationarity
 from marginlens.theory.finite_minimum import MinimumCertificate
-from marginlens.theory.forecast import Forecast
 from marginlens.theory.implicit_bias import ImplicitBias, implicit_bias
-from marginlens.theory.joint import JointDetails, check_polarisation
+from marginlens.theory.joint import check_polarisation
 from marginlens.theory.label_margin import best_selections, check_assumption_c, label_margin
-from marginlens.theory.next_token import NextTokenDetails
 from marginlens.theory.optimality import (
     LocalOptima,
     TokenOptimality,
@@ -43,31 +40,21 @@ from marginlens.theory.optimality import (
     locally_optimal_directions,
     token_optimality,
 )
-from marginlens.theory.other_risks import ContextDetails, check_steepest_theorem, predict_copying
+from marginlens.theory.other_risks import check_steepest_theorem, predict_copying
 from marginlens.theory.outcome import Outcome
-from marginlens.theory.prediction import AttentionDetails, Candidates, Prediction, predict, predict_limit
+from marginlens.theory.prediction import Candidates, Prediction, predict, predict_limit
 from marginlens.theory.residual_law import residual_law
 
 __all__ = [
-    "AttentionDetails",
     "BasinCone",
     "Candidates",
     "Certificate",
     "Check",
-    "ContextDetails",
-    "EmbeddingDetails",
-    "FactorBalance",
-    "Forecast",
     "ImplicitBias",
-    "JointDetails",
     "LocalOptima",
     "MinimumCertificate",
-    "NextTokenDetails",
-    "NuclearStationarity",
     "Outcome",
     "Prediction",
-    "Sensitivity",
-    "Smoothness",
     "TheoremVerdict",
     "TokenOptimality",
     "attention_sensitivity",

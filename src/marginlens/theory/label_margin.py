@@ -15,7 +15,8 @@ from marginlens.errors import array_of_any, reject, whole_number
 from marginlens.papers import implements
 from marginlens.risk.softmax import logits, probabilities
 from marginlens.status import Status
-from marginlens.svm import MarginSolution, att_svm, label_svm, least_distance, token_pairs
+from marginlens.svm import MarginSolution, att_svm, label_svm, least_distance
+from marginlens.svm.pairs import token_pairs
 from marginlens.theory.assumptions import Check
 from marginlens.theory.optimality import one_problem
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray

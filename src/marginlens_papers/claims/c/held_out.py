@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 import marginlens as ml
-from marginlens.nexttoken import HeldOutScores, score_held_out
+from marginlens.nexttoken import score_held_out
+from marginlens.nexttoken.scores import HeldOutScores
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 

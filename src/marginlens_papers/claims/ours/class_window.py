@@ -10,7 +10,8 @@ import numpy as np
 
 import marginlens as ml
 from marginlens.data.labelled import LabelledSequences
-from marginlens.embeddings import FirstStep, embedding_flow, first_step, initial_parameters
+from marginlens.embeddings import embedding_flow, first_step, initial_parameters
+from marginlens.embeddings.one_step import FirstStep
 from marginlens.theory.embedding_limits import (
     check_class_window,
     decisive_tokens,
