@@ -161,8 +161,77 @@ def test_runs_that_are_not_followed_say_why():
     for problem, head, options, reason in asked:
         answer = ml.predict_limit(problem, head, **options)
         assert answer.outcome is None
-        assert any(reason in note for note in answer.notes)
+        assert reason in answer.not_followed
+        assert answer.not_followed in answer.notes
         assert reason in str(answer)
+
+
+def test_every_prediction_without_an_outcome_says_why():
+    data, v = (batch[0] for batch in ml.data.sphere_tokens(1, 3, 4, 3, 88))
+    risk = ml.AttentionRisk(data, v)
+    unasked = ml.predict(risk, prove=False)
+    assert unasked.not_followed == "The run was not followed: prove is False."
+    others = (
+        ml.risk.JointRisk(data),
+        risk.as_factors(np.eye(3), 2),
+        ml.risk.MulticlassRisk(np.eye(3), [0, 1, 2]),
+        ml.risk.NextTokenRisk(ml.SequenceDataset([[0, 1], [2, 1, 2]], [1, 2], np.eye(3))),
+    )
+    for other in others:
+        found = ml.predict(other)
+        assert found.outcome is None
+        assert "only runs on p and on W" in found.not_followed
+    assert ml.predict(risk).not_followed == ""
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [ml.GradientDescent(0.2, momentum=0.4), ml.GradientDescent(0.2, weight_decay=0.1), ml.NormalizedGD(1.0)],
+    ids=["momentum", "decay", "batches"],
+)
+def test_optimizers_outside_the_theorems_are_called_by_their_names(rule):
+    data, v = (batch[0] for batch in ml.data.sphere_tokens(1, 3, 4, 5, 52))
+    batches = 2 if isinstance(rule, ml.NormalizedGD) else None
+    found = ml.predict(ml.AttentionRisk(data, v), optimizer=rule, batch_size=batches)
+    named = "mini-batches of 2" if batches else "momentum 0.4" if rule.momentum else "weight decay 0.1"
+    assert named in found.not_followed
+    assert f"{type(rule).__name__}" in found.not_followed
+    assert "Unproved" not in str(found)
+
+
+@pytest.mark.statement("X Thm 1")
+@pytest.mark.parametrize("rule", [None, ml.NormalizedGD(2.0), ml.GradientDescent(0.7)], ids=repr)
+def test_training_ends_where_it_starts_if_no_output_depends_on_the_weights(rule):
+    one_token = ml.TokenDataset(np.array([[[1.0, -2.0, 0.5]], [[0.3, 4.0, 1.0]]]), [1, -1])
+    keys = np.repeat(np.array([[[0.5, 2.0]], [[1.0, 0.0]]]), 4, axis=1)
+    one_key = ml.TokenDataset(np.random.default_rng(6).standard_normal((2, 4, 3)), [-1, 1], K=keys)
+    keys = np.random.default_rng(7).standard_normal((1, 3, 2))
+    one_score = ml.TokenDataset(np.repeat([[[1.0, 0.0, 3.0]]], 3, axis=1), [1], K=keys)
+    mixed = ml.TokenDataset(
+        [[[2.0, 1.0, 0.0]], [[1.0, 2.0, 0.0], [1.0, 2.0, 0.0]]], [1, 1], K=[[[1.0, 2.0]], [[0.5, 1.0], [3.0, 0.0]]]
+    )
+    v = np.array([1.0, -0.5, 0.25])
+    for data in (one_token, one_key, one_score, mixed):
+        start = np.linspace(-1.0, 2.0, data.d_key)
+        found = ml.predict_limit(data, v, optimizer=rule, start=start)
+        end = found.outcome
+        assert end.constant
+        assert end.proved
+        assert end.point.tolist() == start.tolist()
+        assert end.ends_at == "where it starts: training changes nothing here"
+        assert "no input has two keys and two scores" in end.because
+        assert end.proof.startswith("yes")
+        assert found.why.startswith("Certain: training leaves the weights where they start")
+        assert found.direction is None
+        run = ml.descend(data, v, optimizer=rule or ml.GradientDescent(1.0), n_steps=7, start=start)
+        assert run.final.tolist() == start.tolist()
+    of_w = ml.predict(ml.AttentionRisk(one_token, v).as_matrix([0.5, 1.0]), optimizer=rule)
+    assert of_w.outcome.constant
+    both, heads = ml.data.sphere_tokens(2, 2, 3, 3, 15)
+    X = np.stack([both.X[0], np.repeat(both.X[1][:, :1], 3, axis=1)])  # the second problem has one token three times
+    first, second = ml.predict(ml.AttentionRisk(ml.TokenDataset(X, both.y), heads), optimizer=rule)
+    assert not first.outcome.constant
+    assert second.outcome.constant
 
 
 @pytest.mark.statement("A Assumption B", "A Thm 2", "X Thm 1")

@@ -29,6 +29,7 @@ from marginlens.theory.optimality import (
     score_differences,
     sharp_differences,
 )
+from marginlens.theory.unproved_steps import optimizer_words
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
 Options = ParamSpec("Options")
@@ -236,7 +237,7 @@ def check_step(data: TokenDataset, head: Any, optimizer: Any, loss: Loss = Logis
     found = smoothness(data, head, loss)
     numbers = {name: getattr(found, name) for name in ("L_p", "largest_step", "from_keys", "log_L_p")}
     if not isinstance(rule, GradientDescent):
-        steps = "normalised steps" if isinstance(rule, NormalizedGD) else type(rule).__name__
+        steps = "normalised steps" if isinstance(rule, NormalizedGD) else optimizer_words(rule)
         return Check("step size", False, f"the theorems speak of plain gradient descent, not of {steps}", numbers)
     holds = bool(rule.size <= found.largest_step)
     relation = "does not exceed" if holds else "exceeds"

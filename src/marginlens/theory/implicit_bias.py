@@ -31,7 +31,6 @@ from marginlens.optimizers import (
     PowerDecay,
     SteepestDescent,
 )
-from marginlens.optimizers.decay import Decaying
 from marginlens.optimizers.protocol import as_optimizer
 from marginlens.optimizers.schedules import size_at
 from marginlens.papers import implements
@@ -42,6 +41,7 @@ from marginlens.svm import MarginSolution, att_svm
 from marginlens.svm.bilinear import bilinear_svm
 from marginlens.svm.pairs import token_pairs
 from marginlens.theory.assumptions import Check
+from marginlens.theory.unproved_steps import UnprovedSteps, optimizer_words
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 BY_A = "A Thms 2 and 3, for constant steps up to 1/L_p and the starts that they name"
@@ -407,24 +407,6 @@ def _decay_words(rule: Any, euclidean: Norm, of_factors: Any = None) -> str:
     )
 
 
-class UnprovedSteps:
-    """An optimizer as the theorems see it that are about plain steps: with momentum or weight decay it is none of theirs."""
-
-    def __init__(self, optimizer: Any) -> None:
-        self.optimizer = optimizer
-        self.init, self.update = optimizer.init, optimizer.update
-
-
-def as_theorems_see(rule: Any) -> Any:
-    """The optimizer itself, or what it is to theorems about steps without momentum and decay."""
-    inner = rule.optimizer if isinstance(rule, Blockwise) else rule
-    if getattr(inner, "weight_decay", 0.0) > 0.0 or (isinstance(inner, GradientDescent) and inner.momentum > 0.0):
-        return UnprovedSteps(rule)
-    if isinstance(rule, NormalizedGD) and rule.momentum > 0.0:
-        return SteepestDescent(L2(), rule.size, rule.momentum)
-    return rule
-
-
 def is_known(rule: Any) -> bool:
     """Whether the library says anything of this optimizer."""
     return _bias(rule.optimizer if isinstance(rule, Blockwise) else rule, (1, 1)) is not None
@@ -433,27 +415,6 @@ def is_known(rule: Any) -> bool:
 def unknown_words(rule: Any) -> str:
     """That nothing is said of an optimizer, in words."""
     return f"no theorem or claim here is about {optimizer_words(rule)}"
-
-
-def optimizer_words(rule: Any) -> str:
-    """The optimizer as it is written, without what never changes its bias."""
-    if isinstance(rule, Blockwise):
-        return f"Blockwise({optimizer_words(rule.optimizer)})"
-    if isinstance(rule, UnprovedSteps):
-        return optimizer_words(rule.optimizer)
-    name, settings, momentum = type(rule).__name__, [], getattr(rule, "momentum", 0.0)
-    if name == "SteepestDescent":
-        name = f"SteepestDescent({rule.norm!r})"
-    if isinstance(rule, Adam):
-        settings.append(f"β = {rule.betas} and ε = {rule.eps:g}")
-    if isinstance(rule, MirrorDescent):
-        settings.append(f"p = {rule.p:g}")
-    if isinstance(rule, Decaying) and momentum > 0.0:
-        ahead = "Nesterov's momentum" if getattr(rule, "nesterov", False) else "momentum"
-        settings.append(f"{ahead} {momentum:g}")
-    if isinstance(rule, Decaying) and rule.weight_decay > 0.0:
-        settings.append(f"weight decay {rule.weight_decay:g}")
-    return f"{name} with {' and '.join(settings)}" if settings else name
 
 
 # ---- steps and memory

@@ -18,7 +18,7 @@ from marginlens.risk import JointRisk
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm, relaxed_svm
 from marginlens.theory.assumptions import Check, TheoremVerdict
-from marginlens.theory.implicit_bias import ON_BOTH, claim_words, observed_by, optimizer_words, unknown_words
+from marginlens.theory.implicit_bias import ON_BOTH, claim_words, observed_by, unknown_words
 from marginlens.theory.intervals import Exact
 from marginlens.theory.label_margin import (
     BestSelections,
@@ -28,6 +28,7 @@ from marginlens.theory.label_margin import (
     label_margin,
 )
 from marginlens.theory.prediction import Prediction, predictions
+from marginlens.theory.unproved_steps import optimizer_words
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
 SELECTED_RTOL = 1e-9  # logit margins per unit of ‖p‖, relative to the largest key difference, that count as positive

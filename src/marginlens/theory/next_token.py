@@ -26,9 +26,9 @@ from marginlens.theory.implicit_bias import (
     bias_on_sequences,
     check_plain_steps,
     claim_words,
-    optimizer_words,
 )
 from marginlens.theory.prediction import EQ17_ONLY, Prediction, predictions
+from marginlens.theory.unproved_steps import optimizer_words
 from marginlens.typing import FloatArray, IntArray
 
 _N_STARTS = 8  # random starts in the search for another minimum along S_cyc

@@ -21,10 +21,10 @@ from marginlens.theory.implicit_bias import (
     check_plain_steps,
     implicit_bias,
     norm_words,
-    optimizer_words,
     unknown_words,
 )
 from marginlens.theory.prediction import Prediction, predictions
+from marginlens.theory.unproved_steps import optimizer_words
 
 RATES = {
     "F Thm 1": "(log t + n)/√t",

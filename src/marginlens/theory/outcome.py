@@ -22,8 +22,9 @@ from marginlens.theory.assumptions import TheoremVerdict
 from marginlens.theory.attraction import SENTENCES, STEEPNESS, TOLERANCE, WORDS, Missing, Tubes, find_tubes
 from marginlens.theory.certificate import Certificate, certificate_of
 from marginlens.theory.finite_minimum import MinimumCertificate, certify_minimum
-from marginlens.theory.optimality import largest_distance
-from marginlens.typing import FloatArray, IntArray
+from marginlens.theory.optimality import depends_on_p, directional_margin, largest_distance, rounding_decides
+from marginlens.theory.unproved_steps import optimizer_words
+from marginlens.typing import BoolArray, FloatArray, IntArray
 
 FIRST_STEPS = 16  # after which a point is looked at for the first time, and then after √2 times as many steps each
 MAX_STEPS = 1_000_000
@@ -101,7 +102,7 @@ class Outcome(Result, Tabular):
             nothing to verify, and where that may take more than two seconds.
         error: how far the point moves when the start is moved a little, as rounding and the integrator of the flow may do: by 1e-13 of
             its norm or of a step, for the flow by 1e-7 of its first length. Of the flow, zero where nothing is found to prove.
-        rivals: the runner-up of each input.
+        rivals: the runner-up of each input. constant: whether no output depends on p, so that training leaves it where it starts.
 
     What is proved begins at `point`. That the run comes there is computed: `certificate.verify(start, n_steps)` takes steps again in
     intervals to prove it, and nothing does so for the flow.
@@ -121,6 +122,7 @@ class Outcome(Result, Tabular):
     finite: bool
     error: float
     rivals: tuple[Rival, ...]
+    constant: bool = False
 
     @property
     def is_repeatable(self) -> bool:
@@ -133,8 +135,10 @@ class Outcome(Result, Tabular):
     def proved(self) -> bool:
         """Whether a theorem gives the limit from the computed point on, of what was asked about, and `certificate.verify()` confirms it.
 
-        False where rounding may decide whether the run comes to that point.
+        False where rounding may decide whether the run comes to that point. True where there is nothing to train.
         """
+        if self.constant:
+            return True
         in_part = self.by_flow or (self.finite and self.optimizer is not None)
         return self.verdict is not None and self.verdict.applies and not in_part and self.is_repeatable
 
@@ -154,6 +158,8 @@ class Outcome(Result, Tabular):
     @property
     def ends_at(self) -> str:
         """What training ends at, how far it was followed, and how close it is."""
+        if self.constant:
+            return WORDS["ends at"]["nothing"]
         way = {"steps": f"{int(self.way):,}", "way": f"{self.way:.4g}", "norm": f"{self.norm:.4g}"}
         reached = WORDS["reached"]["flow" if self.optimizer is None or self.by_flow else "steps"].format(**way)
         kind = "finite" if self.finite else "unknown" if self.direction is None else "tokens"
@@ -166,6 +172,8 @@ class Outcome(Result, Tabular):
     def because(self) -> str:
         """The runner-up of each input and why it loses; of the first inputs where there are many."""
         words = WORDS["because"]
+        if self.constant:
+            return words["constant"]
         if self.direction is None:
             return words["finite" if self.finite else "unknown"]
         listed = "; ".join(map(str, self.rivals[:_SHOWN_INPUTS]))
@@ -176,6 +184,8 @@ class Outcome(Result, Tabular):
     def proof(self) -> str:
         """Whether it is proved, by what, or what is missing: the only place where a run that was followed is called proved."""
         words, proof = WORDS["proved"], self.certificate
+        if self.constant:
+            return words["constant"]
         if proof is None:
             return words["no"].format(missing=self.missing)
         kind = "found" if self.verdict is None else "yes" if self.proved else "in part"
@@ -207,6 +217,8 @@ class Outcome(Result, Tabular):
         return str(self.answer)
 
     def __repr__(self) -> str:
+        if self.constant:
+            return "Outcome(no output depends on p, proved)"
         known = "finite minimum" if self.finite else "direction unknown" if self.direction is None else "direction"
         return f"Outcome({known}, selects {self.selected.tolist()}, {'proved' if self.proved else 'not proved'})"
 
@@ -223,7 +235,7 @@ def why_not_followed(risk: AttentionRisk, optimizer: Any) -> str:
         kind, losses = type(risk.loss if type(data) is TokenDataset else data), ", ".join(k.__name__ for k in STEEPNESS)
         return words["loss" if type(data) is TokenDataset else "data"].format(kind=kind.__name__, losses=losses)
     if not (optimizer is None or has_plain_steps(optimizer)):
-        return words["optimizer"].format(kind=type(optimizer).__name__)
+        return words["optimizer"].format(kind=optimizer_words(optimizer))
     if data.n_inputs * data.n_tokens > MAX_TOKENS:
         return words["tokens"].format(most=f"{MAX_TOKENS:,}")
     return "" if _in_range(data, data.head(risk.head)) else words["range"]
@@ -240,9 +252,36 @@ def outcomes(risk: AttentionRisk, start: Any, optimizer: Any) -> list[Outcome]:
     starts = starting_points(risk, start)
     if why_not_followed(risk, optimizer):
         return []
+    moves: BoolArray = np.any(depends_on_p(data, heads) | rounding_decides(data, heads), axis=-1)
+    found: list[Outcome | None] = [
+        None if moves[j] else _unmoved(data[j], starts[j], optimizer) for j in range(len(data))
+    ]
     if optimizer is None:
-        return [_by_flow(data[j], heads[j], risk.loss, starts[j], None) for j in range(len(data))]
-    return _by_steps(data, heads, risk.loss, starts, optimizer)
+        followed = [_by_flow(data[j], heads[j], risk.loss, starts[j], None) for j in np.flatnonzero(moves)]
+    else:
+        followed = _by_steps(data[moves], heads[moves], risk.loss, starts[moves], optimizer) if moves.any() else []
+    rest = iter(followed)
+    return [next(rest) if outcome is None else outcome for outcome in found]
+
+
+def _unmoved(data: TokenDataset, start: FloatArray, optimizer: Any) -> Outcome:
+    """Training where no output depends on p: every gradient is zero."""
+    leading = directional_margin(data, start if np.any(start) else np.ones_like(start)).selected
+    return Outcome(
+        selected=leading,
+        direction=None,
+        point=start,
+        way=0.0,
+        optimizer=optimizer,
+        by_flow=False,
+        certificate=None,
+        verdict=None,
+        missing="",
+        finite=False,
+        error=0.0,
+        rivals=(),
+        constant=True,
+    )
 
 
 def _in_range(data: TokenDataset, heads: FloatArray) -> bool:

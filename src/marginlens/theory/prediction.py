@@ -45,8 +45,6 @@ from marginlens.theory.implicit_bias import (
     BY_C,
     ON_P,
     ImplicitBias,
-    UnprovedSteps,
-    as_theorems_see,
     claim_words,
     implicit_bias,
     is_known,
@@ -66,6 +64,7 @@ from marginlens.theory.optimality import (
     token_optimality,
 )
 from marginlens.theory.outcome import Answer, Outcome, outcomes, why_not_followed
+from marginlens.theory.unproved_steps import UnprovedSteps, as_theorems_see
 from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
 
 EQ17_ONLY = ", under Eq. (17) alone"  # added to a citation where a proof is read without the matrix C of C Assumption 4
@@ -134,6 +133,7 @@ class Prediction(Result, Tabular):
             known of it.
         details: the quantities behind the verdicts: `AttentionDetails`, `JointDetails`, `NextTokenDetails` or `EmbeddingDetails`.
         outcome: where training from the start ends, computed, with the certificate that proves it; None where nothing was computed.
+        not_followed: why nothing was computed, in a sentence; empty where there is an outcome.
 
     `to_frame()` has one row per condition of a theorem, and of the optimizer's bias: theorem, condition, holds, sentence.
     """
@@ -151,6 +151,7 @@ class Prediction(Result, Tabular):
     bias: ImplicitBias | None = None
     outcome: Outcome | None = None
     from_norm: float = 0.0
+    not_followed: str = ""
 
     @property
     def certain(self) -> str:
@@ -291,7 +292,7 @@ def predict(
     if batch_size is not None and given is None:
         raise reject("batch_size", "None where no optimizer is given", f"{batch_size}")
     if batch_size is not None and batch_size < getattr(risk, "n_inputs", 0):
-        rule = UnprovedSteps(given)
+        rule = UnprovedSteps(given, batch_size)
     found = predictions(risk, start, rule, max_problems)
     if isinstance(risk, AttentionRisk | MatrixRisk | FactorRisk | MulticlassRisk) and given is not None:
         biases = implicit_bias(given, risk, start=start, batch_size=batch_size)
@@ -301,6 +302,9 @@ def predict(
         ]
     if prove and isinstance(risk, AttentionRisk | MatrixRisk) and _of_vector(risk).is_linear:
         found = _computed(risk, found, start, rule)
+    else:
+        reason = WORDS["not followed"]["risk" if prove else "not asked"]
+        found = [_not_followed(prediction, reason) for prediction in found]
     return found if getattr(risk, "is_batch", False) else found[0]
 
 
@@ -345,11 +349,13 @@ def _computed(
     of_p, begin, rule, as_x = _as_vector(risk, start, optimizer)
     reason = why_not_followed(of_p, rule)
     if reason:
-        note = WORDS["why"]["not followed"].format(reason=reason)
-        return [replace(prediction, notes=(*prediction.notes, note)) for prediction in found]
+        said = [_not_followed(prediction, reason) for prediction in found]
+        return [replace(prediction, notes=(*prediction.notes, prediction.not_followed)) for prediction in said]
     answers, begun = [], "from zero" if start is None else "from this start"
     for prediction, outcome in zip(found, outcomes(of_p, begin, rule), strict=True):
         proof, direction, answer = outcome.certificate, outcome.direction, replace(prediction, outcome=outcome)
+        if outcome.constant:
+            answer = replace(answer, why=WORDS["why"]["constant"])
         if outcome.proved and isinstance(proof, Certificate) and direction is not None and prediction.direction is None:
             why = WORDS["why"]["from a point"].format(
                 norm=f"{outcome.norm:.4g}",
@@ -360,6 +366,10 @@ def _computed(
             answer = replace(answer, direction=as_x(direction), from_norm=outcome.norm, why=why)
         answers.append(answer)
     return answers
+
+
+def _not_followed(prediction: Prediction, reason: str) -> Prediction:
+    return replace(prediction, not_followed=WORDS["why"]["not followed"].format(reason=reason))
 
 
 def _of_vector(risk: AttentionRisk | MatrixRisk) -> AttentionRisk:
