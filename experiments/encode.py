@@ -20,11 +20,11 @@ from experiments.reviews import (
     paper_pipeline,
 )
 from experiments.texts import SubwordTokenizer, TextFile
+from experiments.training.script import Dots, in_one_sentence
 from marginlens.data.files import write_labelled
 from marginlens.data.plain_text import STDIN
 from marginlens.errors import reject
 from marginlens.runtime.files import check_place
-from marginlens_papers.training.script import Dots, in_one_sentence
 
 _JSON_LINES = (".json", ".jsonl", ".ndjson")
 

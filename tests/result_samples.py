@@ -25,7 +25,6 @@ from marginlens.risk.smoothness import smoothness
 from marginlens.svm.graph import GraphConflict
 from marginlens.svm.vocabulary import closed_form_candidate
 from marginlens.sweeps.summary import CellSummary, Numbers, Shares, Summary
-from marginlens_papers.embeddings import TrainingSettings, train_embeddings
 
 SEQUENCES = [[0, 1, 2], [1, 2, 3], [0, 3, 2]]
 LABELS = [1, -1, 1]
@@ -106,7 +105,6 @@ def vocabulary():
     yield "Assumption 4", check_assumption_4(data)
     wide = initial_parameters(4, 256, rng, np.float64)
     yield "a first step", first_step(wide, 1.0, data)
-    yield "a training of embeddings", train_embeddings(data, TrainingSettings(d_model=4, epochs=3, dtype="float64"))
 
 
 def next_tokens():

@@ -9,7 +9,9 @@ the classes apart gain attention and a vote, the others lose both. The picture h
 import matplotlib.pyplot as plt
 
 import marginlens as ml
-from marginlens_papers.embeddings import TrainingSettings, token_panels, train_embeddings
+from marginlens_papers.claims.b import token_panels
+from marginlens_papers.claims.b.embedding_runs import EmbeddingSettings
+from marginlens_papers.claims.b.one_layer import train_one_layer
 
 plt.rcParams.update(ml.plotting.STYLE)
 N_SEQUENCES = 2000
@@ -24,9 +26,9 @@ print(sequences)
 
 # %%
 # Train embeddings E, attention weights p and head v together.
-settings = TrainingSettings(d_model=128, epochs=EPOCHS, milestones=(), dtype="float64")
-run = train_embeddings(sequences, settings)
-print(f"accuracy {run.accuracy:.3f}")
+settings = EmbeddingSettings(d_model=128, epochs=EPOCHS, milestones=(), dtype="float64")
+run = train_one_layer(sequences, settings)
+print(f"loss {run.loss:.3f}")
 
 # %%
 # Left, selection: decisive tokens rise on both sides. Right, prediction: the vote follows the class.

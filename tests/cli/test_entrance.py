@@ -54,8 +54,6 @@ COMMANDS = dict(walk(get_command(cli.app)))
         ("--help",),
         ("solve", "-h"),
         ("probe", "-h"),
-        ("embeddings", "-h"),
-        ("vision", "-h"),
     ],
 )
 def test_help_and_version_import_nothing_heavy(words):
@@ -96,7 +94,6 @@ USAGE = [
     (("train", "a", "--steps", "many"), "--steps must be a whole number; got 'many'."),
     (("train", "a", "--step-size", "x"), "--step-size must be a number; got 'x'."),
     (("train", "a", "--steps"), "--steps"),
-    (("figure", "m"), "--plot is missing."),
 ]
 
 
@@ -114,8 +111,6 @@ COMPLETED = [
     ("marginlens train x --optimizer s", 4, {"sign-descent", "steepest-descent"}),
     ("marginlens reproduce --only A-F1", 3, {"A-F1a", "A-F1b", "A-F1c"}),
     ("marginlens reproduce --only A-F9,X-N", 3, {"A-F9,X-N1"}),
-    ("marginlens embeddings --set la", 3, {"layers="}),
-    ("marginlens vision --set wi", 3, {"width="}),
     ("marginlens lab --preset A-F1", 3, {"A-F1a", "A-F1b", "A-F1c"}),
     ("marginlens graph x --encoding l", 4, {"latin-1"}),
     ("marginlens statement A Thm ", 4, {"1", "2", "3"}),

@@ -19,11 +19,10 @@ from one_command import refusal
 
 LINES = {  # what the sentence begins with -> the command lines that it refuses
     "FILE": """
-        embeddings --out o; embeddings f.npz --out o; embeddings gone.npz --out o; graph gone.txt; graph d;
+        graph gone.txt; graph d;
         graph no.txt; graph short.npz; lab deep.npz; lab gone.npz; lab long.json; lab f3.npz; lab head.json;
         lab wide.json; solve bad.json; solve d; solve empty.npz; solve gone.npz; solve list.json; solve noy.npz;
-        train short.npz; solve twice.json; solve /dev/zero; graph twice.json; vision --out o;
-        vision gone.npz --out o; vision f.npz --digits --out o
+        train short.npz; solve twice.json; solve /dev/zero; graph twice.json
     """,
     "'X[0][0][0]' in FILE": "solve nan.json",
     "'tokens[0][0][1]' in FILE": "lab word.json",
@@ -46,7 +45,7 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     """,
     "--plot": """
         graph t.txt --plot p.gif; solve deep.npz --plot x.png; solve f.npz --plot /proc/x.png;
-        solve f.npz --plot no/x.png; solve f.npz --plot x.gif; solve s.json --plot x.png; figure gone --plot x.gif;
+        solve f.npz --plot no/x.png; solve f.npz --plot x.gif; solve s.json --plot x.png;
         train deep.npz --plot x.png; train f.npz --plot d
     """,
     "--step-size": "train f.npz --constant --step-size 0; train f.npz --step-size -1; train f.npz --step-size nan",
@@ -81,7 +80,7 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     "--tokenizer": "graph t.txt --tokenizer gone.json; graph t.txt --tokenizer t.txt; graph s.json --tokenizer t.json",
     "--preset": "lab --preset nope; lab f.npz --preset A-F1b",
     "--out": """
-        embeddings --levels 8 --out f.npz; lab --out r.html/x.html; lab --out x.txt; lab --out notes.html;
+        lab --out r.html/x.html; lab --out x.txt; lab --out notes.html;
         probe d --out f.npz; probe here --out .; probe here --out /proc/x; probe here --out t.txt;
         reproduce --out f.npz
     """,
@@ -90,21 +89,6 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     "--only": "reproduce --only NOPE",
     "--resume": "reproduce --resume --only A-F9; reproduce --resume --out nowhere",
     "MODEL_OR_PATH": "probe d; probe d --against gone; probe gone; probe run; probe someone/some-model",
-    "--epochs": "embeddings --levels 4 --epochs -1 --out o",
-    "RUN": "figure d --plot x.png; figure nothing --plot f.png",
-    "--levels": "embeddings --levels 0 --out o; embeddings f.npz --levels 8 --out o",
-    "--layers": "embeddings --levels 4 --set layers=9 --out o; embeddings --levels 4 --layers 3 --out o",
-    "--settings": """
-        embeddings --levels 8 --out o --settings {; embeddings --levels 8 --out o --settings '{"pace": 1}';
-        vision --digits --out o --settings {
-    """,
-    "--set": "embeddings --levels 8 --out o --set pace=1; embeddings --levels 8 --out o --set d_model",
-    "--set d_model": "embeddings --levels 8 --out o --set d_model=wide",
-    "--set milestones": "embeddings --levels 8 --out o --set milestones=1,x",
-    "--data-seed": "embeddings --levels 8 --out o --data-seed -1; embeddings f.npz --out o --data-seed 1",
-    "--length": "embeddings f.npz --out o --length 1",
-    "--split": "embeddings --levels 8 --out o --split train",
-    "--save-models": "vision --digits --out o --save-models m",
     "--drop": "graph t.txt --drop; solve f.npz --drop",
     "--steps": "train f.npz --steps 0; train f.npz --steps 99999999999999999999; train joint.json --steps 0",
     "--encoding": """

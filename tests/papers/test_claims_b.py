@@ -7,10 +7,9 @@ import pytest
 from scipy.stats import spearmanr
 
 from marginlens.embeddings.statistics import TokenStatistics
-from marginlens_papers.archive import archived_runs
 from marginlens_papers.claim import Effort, Progress, Verdict
 from marginlens_papers.claims.b import levels, text_runs
-from marginlens_papers.embeddings import TrainingSettings
+from marginlens_papers.claims.b.embedding_runs import EmbeddingSettings, embedding_runs
 from tolerances import ROUNDING
 
 # ---- numbers
@@ -74,10 +73,10 @@ def fake_run(name, source, layers, noise=0.02, settings=None, **changes):
     known = TokenStatistics(positive, negative, int(positive.sum() + negative.sum()))
     d = known.posterior_difference
     apart = noise * rng.standard_normal((2, 300))
-    base = archived_runs("yelp", 1)[0]
+    base = embedding_runs("yelp", 1)[0]
     curves = {one: np.array([0.5, 0.2]) for one in base.curves}
     names = tuple(f"word{chr(97 + s % 26)}" for s in range(300))
-    chosen = TrainingSettings(layers, **(settings or {}))
+    chosen = EmbeddingSettings(layers, **(settings or {}))
     made = replace(base, name=name, source=source, settings=chosen, names=names, statistics=known)
     made = replace(made, a=np.abs(d) + apart[0], b=d + apart[1], epochs=np.array([1.0, 500.0]), curves=curves)
     return replace(made, finished=True, **changes)
@@ -101,7 +100,7 @@ def shelf(monkeypatch):
     def pick(source, layers):
         return tuple(one for one in runs if (one.source, one.settings.layers) == (source, layers))
 
-    monkeypatch.setattr(text_runs, "archived_runs", pick)
+    monkeypatch.setattr(text_runs, "embedding_runs", pick)
     return runs
 
 
@@ -197,9 +196,9 @@ def test_one_seed_that_does_not_follow_is_enough_to_miss(shelf):
 
 def test_a_stopped_run_is_not_taken_as_the_papers(shelf):
     done = fake_run("x", "imdb", 1, loss=0.3)
-    stopped, short = replace(done, finished=False), replace(done, settings=TrainingSettings(1, epochs=2))
-    seeded = replace(done, settings=TrainingSettings(1, seed=7, device="cuda", tf32=True, train_v=False))
-    wide = replace(done, settings=TrainingSettings(1, spread=3.0))
+    stopped, short = replace(done, finished=False), replace(done, settings=EmbeddingSettings(1, epochs=2))
+    seeded = replace(done, settings=EmbeddingSettings(1, seed=7, device="cuda", tf32=True, train_v=False))
+    wide = replace(done, settings=EmbeddingSettings(1, spread=3.0))
     runs = (done, stopped, short, seeded, wide)
     assert [text_runs.is_stated(one) for one in runs] == [True, False, False, True, False]
     groups = text_runs.by_setting(runs)
@@ -224,7 +223,7 @@ def test_claims_on_text_measure_every_packaged_run(module):
     assert verdict is Verdict.HOLDS_IN_PART
     assert module.known is None
     groups = finding.arrays["groups"]
-    packaged = [kept for source in ("imdb", "yelp") for kept in archived_runs(source, module.layers)]
+    packaged = [kept for source in ("imdb", "yelp") for kept in embedding_runs(source, module.layers)]
     assert f"Kept: {len(packaged)} runs" in finding.note
     assert sorted(kept.name for one in groups for kept in one.runs) == sorted(kept.name for kept in packaged)
     # every reading of which finished runs are kept is judged, and no other

@@ -194,7 +194,7 @@ def test_faults_are_noticed(monkeypatch, fault, noticed):
 def test_the_kept_graphs_are_checked():
     table = c_g.text_table(3)
     assert c_g._text_differs(table) == 0
-    first = table["graphs"][0]
+    first = table.graphs[0]
     first["components"] = first["components"][::-1]
     assert c_g._text_differs(table) == 1
 

@@ -93,26 +93,6 @@ def test_the_margin_of_a_run_is_that_of_its_tightest_constraint(few):
     np.testing.assert_allclose(1.0 / runs_of.norms_of(L2(), solution.x), solution.margin, rtol=ROUNDING, atol=0.0)
 
 
-def test_archived_runs_are_read_as_they_were_written(few, tmp_path):
-    _, runs = few
-    place = tmp_path / "runs.json"
-    runs_of.archive_norm_runs(
-        runs, "p", "python -m marginlens_papers.claims.ours.norm_runs p --out /there/runs.json", place
-    )
-    read = runs_of.read_norm_runs(place)
-    np.testing.assert_allclose(read.share, runs.share, rtol=1e-5, atol=0.0)
-    np.testing.assert_array_equal(read.selected, runs.selected)
-    assert read.names == runs.names
-    assert "/there" not in place.read_text(encoding="utf-8")
-
-
-def test_the_command_takes_runs_and_says_where_they_are(tmp_path, capsys):
-    place = tmp_path / "runs.json"
-    assert runs_of.main(["p", "--steps", "200", "--problems", "1", "--out", str(place)]) == 0
-    assert runs_of.read_norm_runs(place).steps[-1] == 200
-    assert "mean share of the own margin" in capsys.readouterr().out
-
-
 def test_steps_are_shorter_in_longer_runs():
     geometry = runs_of.Geometry("ℓ∞", LInf(), 0.1, 0.5)
     assert geometry.descent(runs_of.USUAL_STEPS).size == pytest.approx(0.1)

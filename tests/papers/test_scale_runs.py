@@ -1,4 +1,4 @@
-"""Sweeps counted by width: counts that add up, the archive, and the command that makes it."""
+"""Sweeps counted by width: counts that add up, and outcomes that are those of descent."""
 
 import numpy as np
 import pytest
@@ -38,23 +38,3 @@ def test_outcomes_are_those_of_descent_and_optimality_by_themselves(runs):
         miss = 1.0 - np.asarray(ml.correlation(run.final, found.solution.x))[saturated]
         assert runs.mean_miss[k, 0] == pytest.approx(miss.mean(), rel=1e-6)
         assert runs.share_missing(1e-2)[k] == pytest.approx(np.mean(miss >= 1e-2))
-
-
-def test_the_archive_is_read_as_it_was_written(runs, tmp_path):
-    place = tmp_path / "runs.json"
-    scale.archive_scale_runs(
-        runs, {"command": "python -m marginlens_papers.claims.a.scale_runs", "seconds": 1.0}, place
-    )
-    read, facts = scale.read_scale_runs(place)
-    assert read.n_problems == COUNT
-    assert facts["seconds"] == 1.0
-    for name in ("widths", "counts", "misses", "gaps", "first"):
-        np.testing.assert_array_equal(getattr(read, name), getattr(runs, name))
-
-
-def test_the_command_sweeps_and_says_where_the_counts_are(tmp_path, capsys):
-    place = tmp_path / "runs.json"
-    assert scale.main(["--problems", "5", "--widths", "3", "--out", str(place)]) == 0
-    assert "problems a second" in capsys.readouterr().out
-    assert str(tmp_path) not in place.read_text(encoding="utf-8")
-    assert scale.main(["--problems", "0", "--out", str(place)]) == 2

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.text import Annotation, Text
 
-from marginlens_papers.embeddings.token_panels import TokenPoints, draw_tokens, informative_tokens
+from marginlens_papers.claims.b.token_panels import TokenPoints, draw_tokens, informative_tokens
 
 
 def points(n=400, seed=0):

@@ -5,10 +5,9 @@ import pytest
 import torch
 
 from marginlens.probe.models.adapters.vision import ViTAdapter
-from marginlens_papers.vision.images import LabelledImages
-from marginlens_papers.vision.measure import cls_attention, key_query_norms
-from marginlens_papers.vision.model import vision_transformer
-from marginlens_papers.vision.results import VisionSettings
+from marginlens_papers.claims.a.cls_attention import cls_attention, key_query_norms
+from marginlens_papers.claims.a.vision_runs import VisionSettings
+from marginlens_papers.claims.a.vision_training import LabelledImages, vision_transformer
 
 SINGLE = 1e-5  # float32 attention, averaged: two ways to add the same numbers
 DOUBLE = 1e-10  # norms in float64 from Gram matrices against QR factors, relative

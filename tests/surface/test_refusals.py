@@ -14,12 +14,10 @@ from marginlens.probe.heads.preferences import head_preferences, visible_types
 from marginlens.theory.embedding_limits import selected_tokens
 from marginlens_papers.claims.b.feasible_selections import feasible_selections
 from marginlens_papers.claims.b.first_step_bounds import first_step_errors, initial_concentration
+from marginlens_papers.claims.b.outputs import one_layer_outputs, two_layer_outputs
 from marginlens_papers.claims.c.next_token_paths import path_law, path_radius
 from marginlens_papers.claims.d.multi_token_limit import multi_token_limit
 from marginlens_papers.claims.random_data import acyclic_sequences_as_coded, balanced_sequences, class_clusters
-from marginlens_papers.embeddings import TrainingSettings
-from marginlens_papers.embeddings.outputs import one_layer_outputs, two_layer_outputs
-from marginlens_papers.vision.training import VisionSettings
 from plain_losses import Linear
 
 
@@ -377,14 +375,6 @@ REFUSED = [
     ("model.E", lambda: embeddings.loss_and_gradients(embeddings.Parameters(START.E[:2], START.p, START.v), *LABELLED)),
     ("sequences", lambda: one_layer_outputs(START.E, START.p, START.v, [[0, 3]])),
     ("p", lambda: two_layer_outputs(START.E, START.p[:3], START.v, [[0]])),
-    ("layers", lambda: TrainingSettings.from_dict({"layers": 3})),
-    ("learning_rate", lambda: TrainingSettings.from_dict({"learning_rate": "0.1"})),
-    ("weight_decay", lambda: TrainingSettings.from_dict({"weight_decay": -1.0})),
-    ("milestones", lambda: TrainingSettings.from_dict({"milestones": 5})),
-    ("train_v", lambda: TrainingSettings.from_dict({"train_v": "no"})),
-    ("dtype", lambda: TrainingSettings.from_dict({"dtype": "float16"})),
-    ("settings", lambda: TrainingSettings.from_dict({"pace": 1, "age": 2})),
-    ("heads", lambda: VisionSettings.from_dict({"heads": 5})),
     # pictures
     ("width", lambda: ml.plotting.paper(width="triple")),
     ("width", lambda: ml.plotting.paper(width=-1.0)),

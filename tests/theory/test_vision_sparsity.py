@@ -6,14 +6,11 @@ import numpy as np
 import pytest
 
 from fake_claims import changed
-from marginlens_papers.archive import ArchivedVisionRun, archived_vision_run
 from marginlens_papers.claim import Effort, Progress, Verdict
 from marginlens_papers.claims.a import vision as a_f67
 from marginlens_papers.claims.a.vision import DIGITS, trends
-from marginlens_papers.training.loop import Ending
-from marginlens_papers.vision.images import digit_images
-from marginlens_papers.vision.results import VisionCurves, VisionSettings
-from marginlens_papers.vision.training import train_vision
+from marginlens_papers.claims.a.vision_runs import VisionCurves, VisionRun, VisionSettings, vision_run
+from marginlens_papers.claims.a.vision_training import digit_images, train_vision
 from quick_claims import quick_run
 
 OF_KEPT_RUNS = {"maps-cifar10", "curves-cifar10", "runs-cifar10"}
@@ -75,9 +72,9 @@ def test_a_kept_run_is_held_against_the_same_bounds(quick, monkeypatch, share, v
     settings = VisionSettings(layers=2, heads=2, width=4, epochs=n - 1, optimiser="adamw", warmup=5)
     facts = {"data": {"train": 18_000}}
     made_up = curves(np.linspace(1.0, share, n), np.linspace(1.0, 2.0, n))
-    kept = ArchivedVisionRun("cifar10", settings, made_up, 0.5, Ending.FINISHED, facts)
-    monkeypatch.setattr(a_f67, "train_vision", lambda data, chosen, callback: _Done(quick.arrays["digits"][0]))
-    monkeypatch.setattr(a_f67, "archived_vision_run", lambda name: kept)
+    kept = VisionRun("cifar10", settings, made_up, 0.5, True, facts)
+    monkeypatch.setattr(a_f67, "train_vision", lambda data, chosen, advance: _Done(quick.arrays["digits"][0]))
+    monkeypatch.setattr(a_f67, "vision_run", lambda name: kept)
     finding = a_f67.A_F67().compute(Effort.QUICK, Progress())
     claim = changed(a_f67.A_F67(), expected={**a_f67._bounds("digits"), **a_f67._bounds("cifar10")})
     assert claim.judge(finding) is verdict
@@ -88,8 +85,8 @@ def test_a_kept_run_is_held_against_the_same_bounds(quick, monkeypatch, share, v
 
 @pytest.mark.statement("A Fig 7")
 def test_the_kept_run_of_a_hundred_epochs_meets_all_bounds_and_tells_where_its_map_is_sparsest(quick):
-    kept = archived_vision_run("cifar10")
-    assert kept.ending is Ending.FINISHED
+    kept = vision_run("cifar10")
+    assert kept.finished
     assert int(kept.curves.epochs[-1]) == 100
     assert quick.numbers["cifar10_share_of_first"] < 0.2
     assert quick.numbers["cifar10_norm_rank"] > 0.999
@@ -99,7 +96,7 @@ def test_the_kept_run_of_a_hundred_epochs_meets_all_bounds_and_tells_where_its_m
 
 @pytest.mark.statement("A Fig 6", "A Fig 7")
 def test_a_run_that_does_not_learn_is_not_reproduced_however_sparse_its_map(quick, monkeypatch):
-    still = archived_vision_run("cifar10-adamw-3e-3")
+    still = vision_run("cifar10-adamw-3e-3")
     numbers = a_f67._numbers_of(still)
     missed = [name for name, bound in a_f67._bounds("cifar10").items() if not bound.holds(numbers[name])]
     assert missed == ["cifar10_accuracy"]
@@ -107,7 +104,7 @@ def test_a_run_that_does_not_learn_is_not_reproduced_however_sparse_its_map(quic
     assert claim.judge(replace(quick, numbers={**quick.numbers, **numbers})) is Verdict.DOES_NOT_HOLD
     assert f"test accuracy {still.accuracy:.3f}); more epochs were not tried" in quick.note
     assert np.isnan(a_f67.stated_rate_share([still]))
-    assert a_f67.stated_rate_share([still, archived_vision_run("cifar10-sgd-3e-3")]) == pytest.approx(0.9895, abs=1e-4)
+    assert a_f67.stated_rate_share([still, vision_run("cifar10-sgd-3e-3")]) == pytest.approx(0.9895, abs=1e-4)
 
 
 @pytest.mark.statement("A Fig 7")
@@ -125,7 +122,7 @@ def test_a_run_as_the_paper_describes_it_would_be_reproduced(quick):
 @pytest.mark.statement("A Fig 7")
 @pytest.mark.parametrize("name", ["cifar10", *a_f67.OTHERS])
 def test_the_map_gets_denser_again_only_once_most_training_images_are_known(name):
-    run = archived_vision_run(name).curves
+    run = vision_run(name).curves
     s, accuracy = run.by_layer["sparsity"][:, -1], run.scalars["train_accuracy"]
     over_ten = np.convolve(s, np.full(10, 0.1), "valid") if len(s) > 10 else s
     lowest = int(np.argmin(over_ten)) + len(s) - len(over_ten)  # the last of the ten epochs

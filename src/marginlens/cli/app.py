@@ -33,11 +33,6 @@ COMMANDS = {
 PAPERS = {  # of the package marginlens_papers, where it is installed
     "reproduce": Entry("marginlens_papers.commands", "reproduce", "Run the papers' claims and write the report."),
     "claims": Entry("marginlens_papers.commands", "claims", "List every claim with its last result."),
-    "embeddings": Entry(
-        "marginlens_papers.embeddings_command", "embeddings", "Train paper B's embeddings on encoded texts."
-    ),
-    "figure": Entry("marginlens_papers.figure_command", "figure", "Draw the tokens of a run of embeddings."),
-    "vision": Entry("marginlens_papers.vision_command", "vision", "Train paper A's vision transformers."),
 }
 
 app = group(

@@ -1,37 +1,17 @@
-"""What normalised descent selects on millions of random problems: a sweep of A's Figure 9, counted by width.
-
-`python -m marginlens_papers.claims.a.scale_runs --problems 10000000 --device cuda`
-runs the sweep of X-S and puts its counts among the package's
-results, from which the claim reads them. With `--folder` the sweep itself stays, and the same command goes on after an interruption.
-"""
+"""What normalised descent selects on many random problems: a sweep of A's Figure 9, counted by width."""
 
 from __future__ import annotations
 
-import argparse
-import shlex
-import sys
-import tempfile
-import time
-from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 import numpy as np
 
-import marginlens as ml
-from marginlens.errors import whole_number
-from marginlens.gpu.device import as_device
-from marginlens.runtime.files import json_by_line, write_whole
-from marginlens.runtime.versions import versions
 from marginlens.sweeps import Plan, Sweep
 from marginlens.typing import FloatArray, IntArray
-from marginlens_papers.archive import command_without_paths, reading, results_folder
-from marginlens_papers.training.script import Dots, in_one_sentence
-from marginlens_papers.vision.results import rounded
+from marginlens_papers.tables import Table, read
 
-SCALE_RUNS_FORM = "marginlens selections at scale 1"
 WIDTHS = (2, 5, 10, 100, 300, 500)
 N_INPUTS, N_TOKENS, N_STEPS, SEED = 4, 6, 1000, 9
 SATURATED = 1.0 - 1e-5  # the mean probability of the selected tokens from which on a run counts
@@ -39,8 +19,9 @@ GLOBAL, LOCAL, NEGATIVE, UNSATURATED = range(4)  # what becomes of a run
 OUTCOMES = ("globally optimal", "locally optimal only", "saturated, negative score gap", "not saturated")
 MISS_EDGES = np.round(np.arange(-16.0, 0.45, 0.1), 10)  # of log10(1 - correlation)
 GAP_EDGES = np.round(np.arange(-1.0, 2.005, 0.01), 10)  # of score gaps
-FIRST = 2000  # problems of each width whose outcomes are archived one by one
+FIRST = 2000  # problems of each width whose outcomes are kept one by one
 _COLUMNS = ["saturation", "correlation", "score_gap", "optimality"]
+_ARRAYS = ("widths", "counts", "mean_miss", "largest_miss", "misses", "gaps")
 
 
 def scale_plan(n_problems: int, *, widths: Sequence[int] = WIDTHS) -> Plan:
@@ -66,7 +47,7 @@ def outcomes(table: Any) -> IntArray:
 
 
 @dataclass(frozen=True)
-class ScaleRuns:
+class ScaleRuns(Table):
     """Runs of a sweep counted by width.
 
     Attributes:
@@ -76,7 +57,11 @@ class ScaleRuns:
         misses: (n_widths, 2, n_bins) the same runs by log10(1 - correlation), in bins between `MISS_EDGES`; the ends take all beyond.
         gaps: (n_widths, n_bins) score gaps of the saturated runs, in bins between `GAP_EDGES`.
         first: (n_widths, up to 2,000) outcomes of the first problems.
+        facts: of runs in a table, what it says of their sweep.
     """
+
+    FORM = "marginlens selections at scale 1"
+    MADE_BY = "python -m experiments.scale_runs"
 
     widths: IntArray
     n_problems: int
@@ -86,6 +71,13 @@ class ScaleRuns:
     misses: IntArray
     gaps: IntArray
     first: IntArray
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_table(cls, name: str, values: dict[str, Any]) -> Self:
+        arrays = {column: np.array(values.pop(column)) for column in _ARRAYS}
+        first = np.array([list(map(int, row)) for row in values.pop("first")])
+        return cls(**arrays, n_problems=int(values.pop("n_problems")), first=first, facts=values)
 
     @property
     def share_negative(self) -> FloatArray:
@@ -132,75 +124,7 @@ def _histogram(values: FloatArray, edges: FloatArray) -> IntArray:
     return np.histogram(np.clip(values, edges[0], edges[-1]), bins=edges)[0]
 
 
-# ---- the archive
-
-
-def archive_scale_runs(runs: ScaleRuns, facts: dict[str, Any], into: Path) -> None:
-    """Write the counts, with the settings and versions of the sweep and the command that runs it again, to one small file."""
-    values: dict[str, Any] = {
-        "form": SCALE_RUNS_FORM,
-        **facts,
-        "versions": versions(),
-        "widths": runs.widths.tolist(),
-        "n_problems": runs.n_problems,
-        "counts": runs.counts.tolist(),
-        "mean_miss": rounded(runs.mean_miss, 6),
-        "largest_miss": rounded(runs.largest_miss, 6),
-        "misses": runs.misses.tolist(),
-        "gaps": runs.gaps.tolist(),
-        "first": ["".join(map(str, row)) for row in runs.first],
-    }
-    write_whole(into, json_by_line(values), "out")
-
-
-def archived_scale_runs() -> tuple[ScaleRuns, dict[str, Any]]:
-    """The counts that come with the package, and what the file says of their sweep."""
-    return read_scale_runs(results_folder() / "scale-runs.json")
-
-
-def read_scale_runs(path: str | Path) -> tuple[ScaleRuns, dict[str, Any]]:
-    """The counts in a file that `archive_scale_runs` wrote, and what it says of their sweep."""
-    with reading(path, SCALE_RUNS_FORM, "marginlens_papers.claims.a.scale_runs") as values:
-        values["first"] = [list(map(int, row)) for row in values["first"]]
-        arrays = {field.name: np.array(values.pop(field.name)) for field in fields(ScaleRuns)}
-        return ScaleRuns(n_problems=int(arrays.pop("n_problems")), **arrays), values
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the sweep of A's Figure 9 on many random problems of each width, and archive what is counted."""
-    parser = argparse.ArgumentParser(prog="python -m marginlens_papers.claims.a.scale_runs", description=main.__doc__)
-    parser.add_argument("--problems", type=int, default=10_000_000, help="of each width")
-    parser.add_argument("--widths", type=int, nargs="+", default=list(WIDTHS), metavar="D", help="dimensions")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="where the sweep stays; a temporary one by default")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="by default among the package's own results")
-    words = sys.argv[1:] if arguments is None else list(arguments)
-    options = parser.parse_args(words)
-
-    def take() -> int:
-        n_problems = whole_number(options.problems, "problems", at_least=1)
-        plan = scale_plan(n_problems, widths=options.widths)
-        place = options.out or results_folder() / "scale-runs.json"
-        with tempfile.TemporaryDirectory() if options.folder is None else nullcontext(options.folder) as folder:
-            began = time.perf_counter()
-            run = ml.sweep(plan, Path(folder) / "sweep", device=options.device, progress=Dots())
-            seconds = time.perf_counter() - began
-            facts = {
-                "command": command_without_paths(f"{parser.prog} {shlex.join(words)}"),
-                "plan": run.plan,
-                "device": getattr(as_device(options.device), "model", "cpu"),
-                "digest": run.digest(),
-                "seconds": round(seconds, 1),
-            }
-            runs = counted(run)
-        archive_scale_runs(runs, facts, place)
-        rate = n_problems * len(runs.widths) / seconds
-        shares = ", ".join(f"{share:.6f} (d={d})" for d, share in zip(runs.widths, runs.share_negative, strict=True))
-        print(f" {rate:,.0f} problems a second. Negative score gaps: {shares}. It is in {place}.")
-        return 0
-
-    return in_one_sentence(take)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def archived_scale_runs() -> ScaleRuns:
+    """The counts of the large sweep, which come with the package."""
+    plan = {"data": "sphere", "n_inputs": N_INPUTS, "n_tokens": N_TOKENS, "n_steps": N_STEPS, "seed": SEED}
+    return read("scale-runs", ScaleRuns, {"plan": plan, "widths": WIDTHS})

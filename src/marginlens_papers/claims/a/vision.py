@@ -14,12 +14,9 @@ import marginlens as ml
 from marginlens.probe.heads.sparsity import relative_sparsity
 from marginlens.result.palette import ACCENTS, INK, PATH
 from marginlens.typing import Axes, Figure
-from marginlens_papers.archive import ArchivedVisionRun, archived_vision_run
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress
-from marginlens_papers.training.loop import Ending
-from marginlens_papers.vision.images import digit_images
-from marginlens_papers.vision.results import VisionCurves, VisionRun, VisionSettings
-from marginlens_papers.vision.training import chosen_images, train_vision
+from marginlens_papers.claims.a.vision_runs import VisionCurves, VisionRun, VisionSettings, vision_run
+from marginlens_papers.claims.a.vision_training import TrainedVision, chosen_images, digit_images, train_vision
 
 COLUMNS = 8  # epochs shown side by side, at most
 _CELL = 1.15  # inches
@@ -221,15 +218,13 @@ class A_F67(Claim):
         settings = DIGITS if paper else QUICK
         progress.expect(len(seeds) * (settings.epochs + 1) + 1)
         data = digit_images()
-        runs: list[VisionRun] = []
+        runs: list[TrainedVision] = []
         for seed in seeds:
             with _one_thread():
-                runs.append(
-                    train_vision(data, replace(settings, seed=seed), callback=lambda record: progress.advance())
-                )
-        archived = archived_vision_run(CIFAR10)
+                runs.append(train_vision(data, replace(settings, seed=seed), progress.advance))
+        archived = vision_run(CIFAR10)
         numbers = _numbers_of(archived)
-        others = [archived_vision_run(name) for name in OTHERS]
+        others = [vision_run(name) for name in OTHERS]
         numbers["stated_rate_share_of_first"] = stated_rate_share([archived, *others])
         words, notes = (
             [_archived_words(archived, numbers)],
@@ -298,7 +293,7 @@ def trends(curves: VisionCurves) -> Trends:
     return Trends(float(sparsity[-1] / sparsity[0]), *ranks)
 
 
-def stated_rate_share(runs: list[ArchivedVisionRun]) -> float:
+def stated_rate_share(runs: list[VisionRun]) -> float:
     """The smallest last nnz/T over the first among runs at the paper's rate that learnt; nan where there is none."""
     shares = [
         trends(run.curves).share_of_first
@@ -309,7 +304,7 @@ def stated_rate_share(runs: list[ArchivedVisionRun]) -> float:
 
 
 # ---- words
-def _numbers_of(archived: ArchivedVisionRun) -> dict[str, float]:
+def _numbers_of(archived: VisionRun) -> dict[str, float]:
     last = trends(archived.curves)
     sparsity = archived.curves.by_layer["sparsity"]
     return {
@@ -324,7 +319,7 @@ def _numbers_of(archived: ArchivedVisionRun) -> dict[str, float]:
     }
 
 
-def _archived_words(archived: ArchivedVisionRun, numbers: dict[str, float]) -> str:
+def _archived_words(archived: VisionRun, numbers: dict[str, float]) -> str:
     sparsity, norm = (archived.curves.by_layer[name][:, -1] for name in ("sparsity", "norm"))
     return (
         f"CIFAR-10, {int(archived.curves.epochs[-1])} epochs: nnz/T of the last layer {sparsity[0]:.3f} → {sparsity[-1]:.3f} "
@@ -349,7 +344,7 @@ def _digit_words(found: list[Trends], accuracy: float, epochs: int) -> str:
     )
 
 
-def _note(archived: ArchivedVisionRun) -> str:
+def _note(archived: VisionRun) -> str:
     settings, data = archived.settings, archived.facts["data"]
     altered = [
         word
@@ -363,7 +358,7 @@ def _note(archived: ArchivedVisionRun) -> str:
         f"weight decay {settings.weight_decay:g}" if settings.weight_decay else "",
     ]
     added = ", ".join(extra for extra in extras if extra)
-    stopped = "" if archived.ending is Ending.FINISHED else f" of {settings.epochs}"
+    stopped = "" if archived.finished else f" of {settings.epochs}"
     return (
         "The paper's protocol was never run, so what is missed here is open and shows no mistake of the paper's. The trends are "
         "reproduced with other settings. The paper trained for 400 epochs on 50,000 images at a fixed rate of 3e-3 and does not state its "
@@ -373,11 +368,11 @@ def _note(archived: ArchivedVisionRun) -> str:
     )
 
 
-def _turn(run: ArchivedVisionRun) -> str:
+def _turn(run: VisionRun) -> str:
     """Where a run that went through all its epochs ends with a denser map than it once had, a sentence with what was measured."""
     epochs, s = run.curves.epochs, run.curves.by_layer["sparsity"][:, -1]
     lowest = int(np.argmin(s))
-    if run.ending is not Ending.FINISHED or s[-1] <= DENSER * s[lowest]:
+    if not run.finished or s[-1] <= DENSER * s[lowest]:
         return ""
     falling = trends(run.curves.until(int(epochs[lowest])))
     accuracy = run.curves.scalars["train_accuracy"]
@@ -388,7 +383,7 @@ def _turn(run: ArchivedVisionRun) -> str:
     )
 
 
-def _other_words(other: ArchivedVisionRun) -> str:
+def _other_words(other: VisionRun) -> str:
     s, norm = (other.curves.by_layer[name][:, -1] for name in ("sparsity", "norm"))
     sentence = (
         f"Tried too: {_name(other)}, {int(other.curves.epochs[-1])} epochs: "
@@ -400,12 +395,12 @@ def _other_words(other: ArchivedVisionRun) -> str:
     return " ".join(filter(None, (sentence, _turn(other))))
 
 
-def _rule(run: ArchivedVisionRun) -> str:
+def _rule(run: VisionRun) -> str:
     optimiser = "AdamW" if run.settings.optimiser == "adamw" else "SGD with momentum .9"
     return f"{optimiser} at rate {run.settings.learning_rate:g}"
 
 
-def _name(run: ArchivedVisionRun) -> str:
+def _name(run: VisionRun) -> str:
     """What tells a run on CIFAR-10 from the others: how it steps, how far it shifts its images, and its seed where that is not 0."""
     seed = f", seed {run.settings.seed}" if run.settings.seed else ""
     return f"{_rule(run)}, shifts up to {run.settings.crop}{seed}"

@@ -9,11 +9,10 @@ import numpy as np
 import marginlens as ml
 from marginlens.data.sequence_generators import Levels, level_sequences
 from marginlens.typing import Figure, FloatArray
-from marginlens_papers.archive import LEVELS, ArchivedRun, archived_runs
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
+from marginlens_papers.claims.b.embedding_runs import LEVELS, EmbeddingRun, EmbeddingSettings, embedding_runs
+from marginlens_papers.claims.b.one_layer import OneLayerRun, train_one_layer
 from marginlens_papers.claims.b.text_runs import Ranks, panels, ranks_of, spearman
-from marginlens_papers.embeddings.settings import TrainingSettings
-from marginlens_papers.embeddings.train import TrainingRun, train_embeddings
 
 SEED = 2
 SIZES, SEEDS = (
@@ -108,17 +107,17 @@ def out_of_order(means: FloatArray) -> int:
     return int(np.sum(~(np.diff(means) > 0.0)))
 
 
-def stated_run() -> ArchivedRun:
+def stated_run() -> EmbeddingRun:
     """The kept run at the paper's rate for synthetic data."""
-    return min(archived_runs(LEVELS, 1), key=lambda run: abs(np.log(run.settings.learning_rate / 1e-4)))
+    return min(embedding_runs(LEVELS, 1), key=lambda run: abs(np.log(run.settings.learning_rate / 1e-4)))
 
 
-def _trained(n: int, d: int, epochs: int, seed: int, progress: Progress) -> TrainingRun:
+def _trained(n: int, d: int, epochs: int, seed: int, progress: Progress) -> OneLayerRun:
     """The reduced model, trained on n sequences."""
-    settings = TrainingSettings(
+    settings = EmbeddingSettings(
         d_model=d, epochs=epochs, learning_rate=1e-3, weight_decay=1e-4, seed=seed, milestones=()
     )
-    return train_embeddings(level_sequences(n, LENGTH, seed), settings, callback=lambda record: progress.advance())
+    return train_one_layer(level_sequences(n, LENGTH, seed), settings, progress.advance)
 
 
 def _along_v(name: str, b: FloatArray) -> dict[str, float]:

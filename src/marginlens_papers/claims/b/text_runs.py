@@ -12,13 +12,11 @@ from scipy.stats import norm, rankdata
 
 import marginlens as ml
 from marginlens.typing import Axes, Figure, FloatArray, IntArray
-from marginlens_papers.archive import ArchivedRun, archived_runs
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Words
-from marginlens_papers.embeddings.settings import TrainingSettings
-from marginlens_papers.embeddings.train import FREQUENT
+from marginlens_papers.claims.b.embedding_runs import FREQUENT, EmbeddingRun, EmbeddingSettings, embedding_runs
 
 if TYPE_CHECKING:
-    from marginlens_papers.embeddings.token_panels import TokenPoints
+    from marginlens_papers.claims.b.token_panels import TokenPoints
 
 SOURCES = {"imdb": "IMDB", "yelp": "Yelp"}
 CONTROLS = {  # data of another size than the claims', kept to tell the size of the data from its kind
@@ -116,7 +114,7 @@ def bin_means(position: FloatArray, values: FloatArray) -> FloatArray:
     return np.asarray(np.bincount(bins, values, N_BINS)[counts > 0] / counts[counts > 0])
 
 
-def frequent_ranks(run: ArchivedRun) -> Ranks:
+def frequent_ranks(run: EmbeddingRun) -> Ranks:
     """The correlations over the tokens with at least 200 occurrences."""
     known = run.statistics
     return ranks_of(known.posterior_difference, run.a, run.b, np.flatnonzero(known.count >= FREQUENT))
@@ -127,19 +125,19 @@ def of_order(exponent: int) -> Bound:
     return Bound(10.0 ** (exponent - 0.5), 10.0 ** (exponent + 1))
 
 
-def reading_of(settings: TrainingSettings) -> str:
+def reading_of(settings: EmbeddingSettings) -> str:
     """Which of the `READINGS` a run follows."""
     return f"{'affine_' if settings.affine else ''}{'trained' if settings.train_v else 'fixed'}"
 
 
-def is_stated(run: ArchivedRun) -> bool:
+def is_stated(run: EmbeddingRun) -> bool:
     """Whether a run has all of the paper's settings for text, in any of the readings.
 
     Seed, device and the rounding of products on a GPU are not among them.
     """
     given = run.settings
     free = ("train_v", "affine", "seed", "device", "tf32")
-    stated = TrainingSettings(given.layers, **{name: getattr(given, name) for name in free})
+    stated = EmbeddingSettings(given.layers, **{name: getattr(given, name) for name in free})
     return run.finished and given == stated
 
 
@@ -148,14 +146,14 @@ def is_stated(run: ArchivedRun) -> bool:
 class Seeds:
     """Runs of one setting on one dataset, one for each seed, and the correlations at the end of each."""
 
-    runs: tuple[ArchivedRun, ...]
+    runs: tuple[EmbeddingRun, ...]
     ranks: tuple[Ranks, ...]
 
     @property
     def title(self) -> str:
         """The dataset and what differs from the paper's settings, and how many seeds there are."""
         run = self.runs[0]
-        given, usual = run.settings, TrainingSettings()
+        given, usual = run.settings, EmbeddingSettings()
         stopped = sorted(int(run.epochs[-1]) for run in self.runs if not run.finished)
         reading = READINGS[reading_of(given)]
         said = [SOURCES.get(run.source, run.source), f"rate {given.learning_rate:g}", reading]
@@ -220,9 +218,9 @@ class Seeds:
         )
 
 
-def by_setting(runs: Sequence[ArchivedRun]) -> list[Seeds]:
+def by_setting(runs: Sequence[EmbeddingRun]) -> list[Seeds]:
     """Runs on one dataset grouped by all that they share but the seed, in the order in which settings first come; stopped ones apart."""
-    groups: dict[Any, list[ArchivedRun]] = {}
+    groups: dict[Any, list[EmbeddingRun]] = {}
     for run in runs:
         shared = replace(run.settings, seed=0, device="cpu", tf32=False)
         groups.setdefault((run.source, shared, run.finished), []).append(run)
@@ -285,7 +283,7 @@ class TextRuns(Claim):
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Measure every archived run of this depth on IMDB and Yelp."""
-        groups = {source: by_setting(archived_runs(source, self.layers)) for source in SOURCES}
+        groups = {source: by_setting(embedding_runs(source, self.layers)) for source in SOURCES}
         numbers: dict[str, float] = {}
         chosen = []
         for source, readings in progress.each(list(self.judged.items())):
@@ -372,7 +370,7 @@ class B_F14(TextRuns):
         """By how many powers of ten two layers end below one layer, with v fixed in both or trained in both."""
         contrasts, losses = {}, []
         for source, readings in self.judged.items():
-            one_layer = stated_runs(by_setting(archived_runs(source, 1)))
+            one_layer = stated_runs(by_setting(embedding_runs(source, 1)))
             for reading in readings:
                 single = one_layer.get(reading.removeprefix("affine_"))
                 ends = [float("nan") if single is None else single.loss, numbers[f"{source}_{reading}_loss"]]
@@ -404,7 +402,7 @@ def control_sentences(layers: int) -> str:
     """What the kept runs of this depth on data of other sizes ended at, at the stated settings."""
     said = []
     for source, words in CONTROLS.items():
-        for run in archived_runs(source, layers):
+        for run in embedding_runs(source, layers):
             when = "" if run.finished else f" when stopped after epoch {int(run.epochs[-1])}"
             said.append(f"{words}: {loss_text(run.loss)}{when}")
     return f"Training loss with v trained on other sizes of data: {'; '.join(said)}." if said else ""
@@ -474,7 +472,7 @@ def _weakening(chosen: Sequence[Seeds]) -> str:
 # ---- pictures
 def points_of(run: Any) -> TokenPoints:
     """The points of a kept run, or of one just trained."""
-    from marginlens_papers.embeddings.token_panels import TokenPoints
+    from marginlens_papers.claims.b.token_panels import TokenPoints
 
     known = run.statistics
     names = getattr(run, "names", None)
@@ -483,7 +481,7 @@ def points_of(run: Any) -> TokenPoints:
 
 def panels(run: Any, title: str) -> Figure:
     """The two panels of one run, with a dozen telling tokens named."""
-    from marginlens_papers.embeddings.token_panels import draw_tokens
+    from marginlens_papers.claims.b.token_panels import draw_tokens
 
     return draw_tokens(points_of(run), title=title)
 
@@ -510,7 +508,7 @@ def training_curves(groups: Sequence[Seeds]) -> Figure:
     return fig
 
 
-def _epochs(ax: Axes, runs: Sequence[ArchivedRun]) -> None:
+def _epochs(ax: Axes, runs: Sequence[EmbeddingRun]) -> None:
     ax.set(xscale="log", xlabel="epoch (dotted: the rate falls to a tenth)")
     for epoch in sorted(
         {milestone for run in runs for milestone in run.settings.milestones if milestone < run.epochs[-1]}

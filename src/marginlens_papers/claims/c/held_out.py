@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from importlib.resources import files
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from marginlens.nexttoken import score_held_out
 from marginlens.nexttoken.scores import HeldOutScores
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
+from marginlens_papers.tables import Table, read
 
 SEED = 31
 WINDOW, VOCABULARY, HELD_OUT = 3, 30, 0.2
@@ -76,10 +76,26 @@ def _errors(accuracy: float, expected: float, n_samples: int) -> float:
     return float((accuracy - expected) / np.sqrt(expected * (1.0 - expected) / n_samples))
 
 
-def shakespeare() -> list[dict[str, Any]]:
-    """What `marginlens graph --held-out 0.1 --json` said of tiny Shakespeare, for windows of 3 and 8 characters and of 8 words."""
-    place = files("marginlens_papers") / "results" / "shakespeare-held-out.json"
-    return list(json.loads(place.read_text(encoding="utf-8"))["runs"])
+@dataclass(frozen=True)
+class HeldOutTable(Table):
+    """What `marginlens graph --held-out 0.1 --json` said of a text, for windows of 3 and 8 characters and of 8 words."""
+
+    MADE_BY = "marginlens graph tinyshakespeare.txt --held-out 0.1 --json"
+    WINDOWS: ClassVar[tuple[int, ...]] = (3, 8, 8)
+
+    runs: tuple[dict[str, Any], ...]
+
+    @classmethod
+    def from_table(cls, name: str, values: dict[str, Any]) -> Self:
+        runs = tuple(values["runs"])
+        if tuple(run["settings"]["window"] for run in runs) != cls.WINDOWS:
+            raise ValueError("other windows")
+        return cls(runs)
+
+
+def shakespeare() -> tuple[dict[str, Any], ...]:
+    """The runs on tiny Shakespeare, which come with the package."""
+    return read("shakespeare-held-out", HeldOutTable, {"file": "tinyshakespeare.txt"}).runs
 
 
 def _text(n_tokens: int, weigh: Any, rng: np.random.Generator) -> IntArray:

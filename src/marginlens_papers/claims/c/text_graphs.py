@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
-from importlib.resources import files
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -15,6 +13,7 @@ from marginlens.graphs import PriorityGraph, is_acyclic, tied_positions
 from marginlens.graphs.export import from_tables
 from marginlens.typing import BoolArray, Figure
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
+from marginlens_papers.tables import Table, read
 
 SEED = 17
 WINDOWS = (3, 16)
@@ -64,17 +63,15 @@ class C_G(Claim):
         """Figure 2 with its cyclic subdataset, and the priorities of tiny Shakespeare's characters."""
         figures = {"figure-2": _draw_figure_2()}
         for window, table in finding.arrays["tables"].items():
-            graphs = from_tables(table["graphs"])
+            graphs = from_tables(table.graphs)
             title = (
-                f"Tiny Shakespeare, characters, windows of {window}: {table['samples']:,} kept, "
-                f"{table['dropped']:,} that lack the next character left out"
+                f"Tiny Shakespeare, characters, windows of {window}: {table.samples:,} kept, "
+                f"{table.dropped:,} that lack the next character left out"
             )
-            headings = [
-                f"After {table['shown'][graph['last']]} ({graph['samples']:,} windows)" for graph in table["graphs"]
-            ]
-            shown = [graphs[graph["last"]] for graph in table["graphs"]]
+            headings = [f"After {table.shown[graph['last']]} ({graph['samples']:,} windows)" for graph in table.graphs]
+            shown = [graphs[graph["last"]] for graph in table.graphs]
             figures[f"text-window-{window}"] = ml.plotting.draw_graphs(
-                shown, table["shown"], title=title, headings=headings
+                shown, table.shown, title=title, headings=headings
             )
         return figures
 
@@ -196,28 +193,42 @@ def figure_2_missed() -> int:
     return len(said) - sum(said)
 
 
-def text_table(window: int) -> dict[str, Any]:
-    """The kept graphs of tiny Shakespeare's characters, for windows of this length."""
-    place = files("marginlens_papers") / "results" / f"shakespeare-window-{window}.json"
-    return dict(json.loads(place.read_text(encoding="utf-8")))
+@dataclass(frozen=True)
+class TextGraphs(Table):
+    """The graphs of a text: how many windows have the next token and how many were left out, the tokens as they are shown, the graphs."""
+
+    MADE_BY = "marginlens graph tinyshakespeare.txt --save"
+
+    samples: int
+    dropped: int
+    shown: tuple[str, ...]
+    graphs: tuple[dict[str, Any], ...]
+
+    @classmethod
+    def from_table(cls, name: str, values: dict[str, Any]) -> Self:
+        return cls(values["samples"], values["dropped"], tuple(values["shown"]), tuple(values["graphs"]))
 
 
-def _text_differs(table: dict[str, Any]) -> int:
-    """How many kept graphs have components other than those that closing the matrix of their edges gives."""
+def text_table(window: int) -> TextGraphs:
+    """The graphs of tiny Shakespeare's characters that come with the package, for windows of this length."""
+    settings = {"settings": {"tokens": "characters", "window": window}}
+    return read(f"shakespeare-window-{window}", TextGraphs, settings)
+
+
+def _text_differs(table: TextGraphs) -> int:
+    """How many graphs of a table have components other than those that closing the matrix of their edges gives."""
     differ = 0
-    graphs = from_tables(table["graphs"])
-    for stored in table["graphs"]:
-        brute = Brute(
-            len(table["vocabulary"]), set(stored["nodes"]), {(i, j): count for i, j, count in stored["edges"]}
-        )
+    graphs = from_tables(table.graphs)
+    for stored in table.graphs:
+        brute = Brute(len(table.shown), set(stored["nodes"]), {(i, j): count for i, j, count in stored["edges"]})
         found = graphs[stored["last"]]
         differ += int(any(_compare_graph(found, brute, brute.reach()).values()))
         differ += int([part.tolist() for part in found.components] != stored["components"])
     return differ
 
 
-def _dropped(table: dict[str, Any]) -> float:
-    return float(table["dropped"] / (table["dropped"] + table["samples"]))
+def _dropped(table: TextGraphs) -> float:
+    return table.dropped / (table.dropped + table.samples)
 
 
 def _draw_figure_2() -> Figure:

@@ -175,7 +175,7 @@ class X_N1(_OneNormOneMargin):
         "10,000; × $10^(-1/4)$ "
         f"in those of 100,000) {_steps('W')}. Share: $min_r ⟨a_r, W⟩/‖W‖$ of the last W over the largest such margin for the tokens it "
         "selects, which a bracket proves. Runs of 10,000 steps are taken anew; those of 100,000 are archived, by "
-        "python -m marginlens_papers.claims.ours.norm_runs W --steps 100000 --problems 200. No run is left out."
+        "python -m experiments.norm_runs W --steps 100000 --problems 200. No run is left out."
     )
     as_stated = _own_shares("W") | {"largest_other_share": Bound(high=OTHER_SHARE)}  # "in no other"
     words = _words("W") | {"largest_other_share": Words("Largest mean share of a margin in another norm")}
@@ -195,7 +195,7 @@ class X_N2(_OneNormOneMargin):
         f"problems, of size (in runs of 10,000; × $10^(-1/4)$ in those of 100,000) {_steps('p')}. Share: "
         "$min_r ⟨a_r, p⟩/‖p‖$ of the last p "
         "over the largest such margin for the tokens it selects, which a bracket proves. Runs of 10,000 steps are taken anew; those of "
-        "100,000 are archived, by python -m marginlens_papers.claims.ours.norm_runs p --steps 100000 --problems 200. No run is left out."
+        "100,000 are archived, by python -m experiments.norm_runs p --steps 100000 --problems 200. No run is left out."
     )
     as_stated = _own_shares("p")
     words = _words("p")

@@ -1,37 +1,21 @@
-"""Descent in several norms on the same random problems, and the share of every norm's best margin that each run attains.
-
-`python -m marginlens_papers.claims.ours.norm_runs W --steps 100000 --problems 200`
-takes the long runs of X-N1 and puts their shares among the
-package's results, from which the claim reads them; `p` those of X-N2. Problems are spread over threads (`MARGINLENS_THREADS`).
-"""
+"""Descent in several norms on the same random problems, and the share of every norm's best margin that each run attains."""
 
 from __future__ import annotations
 
-import argparse
-import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 import marginlens as ml
 from marginlens.data import sphere_queries, sphere_tokens
-from marginlens.errors import whole_number
 from marginlens.risk import MatrixRisk
-from marginlens.runtime.files import json_by_line, write_whole
-from marginlens.runtime.versions import versions
 from marginlens.typing import BoolArray, FloatArray, IntArray
-from marginlens_papers.archive import command_without_paths, reading, results_folder
-from marginlens_papers.training.script import in_one_sentence
-from marginlens_papers.vision.results import rounded
+from marginlens_papers.tables import Table, read
 
-NORM_RUNS_FORM = "marginlens shares of margins 1"
 USUAL_STEPS = 10_000  # of the runs for which sizes are given
-_DIGITS = 6  # of a share that is archived
-_SHARES = ("share", "limits", "gap", "margin", "course")
+SHARES = ("share", "limits", "gap", "margin", "course")  # what a table has of a run, as numbers
 
 
 class Problems(NamedTuple):
@@ -121,7 +105,7 @@ SETTINGS: Mapping[str, Setting] = {
 
 
 @dataclass(frozen=True)
-class NormRuns:
+class NormRuns(Table):
     """Runs of several descents on the same problems, each from zero.
 
     Attributes:
@@ -134,6 +118,9 @@ class NormRuns:
         steps: at which `course` (n_descents, n_problems, n_saved) has the share of the final tokens' margin in the descent's norm.
     """
 
+    FORM = "marginlens shares of margins 1"
+    MADE_BY = "python -m experiments.norm_runs"
+
     names: tuple[str, ...]
     share: FloatArray
     limits: FloatArray
@@ -144,6 +131,17 @@ class NormRuns:
     margin: FloatArray
     steps: IntArray
     course: FloatArray
+
+    @classmethod
+    def from_table(cls, name: str, values: dict[str, Any]) -> Self:
+        return cls(
+            names=tuple(values["names"]),
+            solver_gap=float(values["solver_gap"]),
+            changed=np.array(values["changed"], dtype=bool),
+            selected=np.array(values["selected"], dtype=np.int64),
+            steps=np.array(values["steps"], dtype=np.int64),
+            **{share: np.array(values[share], dtype=np.float64) for share in SHARES},
+        )
 
     @property
     def table(self) -> FloatArray:
@@ -217,76 +215,18 @@ def norms_of(norm: ml.Norm, points: FloatArray) -> FloatArray:
     return np.array([norm.value(point) for point in points])
 
 
-# ---- the archive of longer runs
-
-
-def archive_norm_runs(runs: NormRuns, variable: str, command: str, into: Path) -> None:
-    """Write the shares of all runs, with settings, versions and the command that takes them again, to one small file."""
-    setting = SETTINGS[variable]
-    values = {
-        "form": NORM_RUNS_FORM,
-        "variable": variable,
-        "problems": {"count": int(runs.share.shape[-1]), "drawn": setting.words},
-        "descents": {geometry.name: repr(geometry.descent(int(runs.steps[-1]))) for geometry in setting.geometries},
-        "n_steps": int(runs.steps[-1]),
-        "command": command_without_paths(command),
-        "versions": versions(),
-        "solver_gap": float(f"{runs.solver_gap:.1e}"),
-        "steps": runs.steps.tolist(),
-        "names": list(runs.names),
-        **{name: rounded(getattr(runs, name), _DIGITS) for name in _SHARES},
-        "changed": runs.changed.astype(int).tolist(),
-        "selected": runs.selected.tolist(),
-    }
-    write_whole(into, json_by_line(values), "out")
-
-
 def archived_norm_runs(variable: str, n_steps: int) -> NormRuns:
     """The runs of this variable and length that come with the package."""
-    return read_norm_runs(results_folder() / file_name(variable, n_steps))
+    return read(table_name(variable, n_steps), NormRuns, settings_of(variable, n_steps))
 
 
-def read_norm_runs(path: str | Path) -> NormRuns:
-    """The runs in a file that `archive_norm_runs` wrote."""
-    with reading(path, NORM_RUNS_FORM, "marginlens_papers.claims.ours.norm_runs") as values:
-        return NormRuns(
-            names=tuple(values["names"]),
-            solver_gap=float(values["solver_gap"]),
-            changed=np.array(values["changed"], dtype=bool),
-            selected=np.array(values["selected"], dtype=np.int64),
-            steps=np.array(values["steps"], dtype=np.int64),
-            **{name: np.array(values[name], dtype=np.float64) for name in _SHARES},
-        )
+def table_name(variable: str, n_steps: int) -> str:
+    """What the table of these runs is called."""
+    return f"norm-runs-{variable}-{n_steps}"
 
 
-def file_name(variable: str, n_steps: int) -> str:
-    """What the file of these runs is called."""
-    return f"norm-runs-{variable}-{n_steps}.json"
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Take descents in several norms on random problems, and archive the shares of each norm's margin."""
-    parser = argparse.ArgumentParser(prog="python -m marginlens_papers.claims.ours.norm_runs", description=main.__doc__)
-    parser.add_argument("variable", choices=tuple(SETTINGS), help="what is trained: the matrix W or the vector p")
-    parser.add_argument("--steps", type=int, default=100_000, help="of each run")
-    parser.add_argument("--problems", type=int, default=200, help="for each descent")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="by default among the package's own results")
-    words = sys.argv[1:] if arguments is None else list(arguments)
-    options = parser.parse_args(words)
-
-    def take() -> int:
-        n_steps = whole_number(options.steps, "steps", at_least=200)
-        setting = SETTINGS[options.variable]
-        problems = setting.draw(whole_number(options.problems, "problems", at_least=1))
-        runs = norm_runs(problems, setting.geometries, n_steps, lambda: print(".", end="", flush=True))
-        place = options.out or results_folder() / file_name(options.variable, n_steps)
-        archive_norm_runs(runs, options.variable, f"{parser.prog} {shlex.join(words)}", place)
-        own = ", ".join(f"{name} {share:.4f}" for name, share in zip(runs.names, np.diag(runs.table), strict=True))
-        print(f" mean share of the own margin: {own}. It is in {place}, {place.stat().st_size / 1e3:.0f} kB.")
-        return 0
-
-    return in_one_sentence(take)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def settings_of(variable: str, n_steps: int) -> dict[str, Any]:
+    """What a table says its runs were made with."""
+    setting = SETTINGS[variable]
+    descents = {geometry.name: repr(geometry.descent(n_steps)) for geometry in setting.geometries}
+    return {"variable": variable, "n_steps": n_steps, "problems": {"drawn": setting.words}, "descents": descents}

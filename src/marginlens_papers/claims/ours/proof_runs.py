@@ -1,35 +1,22 @@
-"""Whether proved limits are ever contradicted: normalised steps on random problems, followed long after their limit is proved (X Thm 1).
-
-`python -m marginlens_papers.claims.ours.proof_runs --problems 1000000 --seed 0` counts them in as many processes as there are processors,
-and puts the counts among the package's results, from which X-P2 reads them.
-"""
+"""Whether proved limits are ever contradicted: normalised steps on random problems, followed long after their limit is proved (X Thm 1)."""
 
 from __future__ import annotations
 
-import argparse
-import sys
-import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 import marginlens as ml
 from marginlens.arithmetic.directions import length
 from marginlens.data.counter_based import sphere_problems
-from marginlens.errors import whole_number
-from marginlens.runtime.files import json_by_line, write_whole
-from marginlens.runtime.versions import versions
 from marginlens.theory.attraction import Missing, find_tubes
 from marginlens.typing import FloatArray, IntArray
-from marginlens_papers.archive import reading, results_folder
-from marginlens_papers.training.script import Dots, in_one_sentence
+from marginlens_papers.tables import Table, read
 
-PROOF_RUNS_FORM = "marginlens proved limits 1"
 SHAPES = ((1, 4, 2), (2, 4, 2), (2, 4, 3), (3, 5, 4), (3, 5, 10), (4, 6, 30))  # n, T, d; problem j has shape j mod 6
 STEP, FARTHEST = 1.0, 10.0  # length of a step; norms of starts are uniform up to FARTHEST
 MARKS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)  # steps after which a point is looked at
@@ -43,7 +30,7 @@ _FORMS = ((len(SHAPES), len(COUNTS)), (len(SHAPES), len(MARKS)), (len(SHAPES), l
 
 
 @dataclass(frozen=True)
-class ProofRuns:
+class ProofRuns(Table):
     """Runs of all shapes, counted.
 
     Attributes:
@@ -51,11 +38,30 @@ class ProofRuns:
             point outside the tube; of these with a token that scores higher than the selected one; steps taken after the proofs.
         open, open_wrong: (n_shapes, n_marks) runs whose limit is proved at a later mark, and those of them whose leading tokens at
             this mark are not the ones at the end.
+        facts: of runs in a table, what it says of how they were made.
     """
+
+    FORM = "marginlens proved limits 1"
+    MADE_BY = "python -m experiments.proof_runs"
 
     counts: IntArray
     open: IntArray
     open_wrong: IntArray
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def none(cls) -> Self:
+        """No runs yet."""
+        counts, still_open, wrong = (np.zeros(shape, dtype=np.int64) for shape in _FORMS)
+        return cls(counts, still_open, wrong)
+
+    @classmethod
+    def from_table(cls, name: str, values: dict[str, Any]) -> Self:
+        arrays = {
+            column: np.array(values.pop(column), dtype=np.int64).reshape(shape)
+            for column, shape in zip(("counts", "open", "open_wrong"), _FORMS, strict=True)
+        }
+        return cls(**arrays, facts=values)
 
     def __add__(self, other: ProofRuns) -> ProofRuns:
         return ProofRuns(self.counts + other.counts, self.open + other.open, self.open_wrong + other.open_wrong)
@@ -82,7 +88,7 @@ def _chunk(n_problems: int, seed: int, task: int) -> ProofRuns:
     part, cell = divmod(task, len(SHAPES))
     n, T, d = SHAPES[cell]
     first, last = part * CHUNK, min((part + 1) * CHUNK, (n_problems - cell + len(SHAPES) - 1) // len(SHAPES))
-    found = ProofRuns(*(np.zeros(shape, dtype=np.int64) for shape in _FORMS))
+    found = ProofRuns.none()
     if last <= first:
         return found
     data, v = sphere_problems(first, last, n, T, d, seed, cell)
@@ -132,64 +138,12 @@ def _followed(data: Any, v: FloatArray, points: FloatArray, tubes: Any, n_steps:
     return leading, wrong, outside & ~wrong
 
 
-# ---- the archive
+def archived_proof_runs() -> ProofRuns:
+    """The counts that come with the package."""
+    return read("proof-runs", ProofRuns, table_settings())
 
 
-def read_proof_runs(path: str | Path) -> tuple[ProofRuns, dict[str, Any]]:
-    """The counts in a file that `main` wrote, and what it says of how they were made."""
-    with reading(path, PROOF_RUNS_FORM, "marginlens_papers.claims.ours.proof_runs") as values:
-        arrays = (np.array(values.pop(name), dtype=np.int64) for name in ("counts", "open", "open_wrong"))
-        return ProofRuns(*(array.reshape(shape) for array, shape in zip(arrays, _FORMS, strict=True))), values
-
-
-def archived_proof_runs() -> tuple[ProofRuns, dict[str, Any]] | None:
-    """The counts that come with the package, and what the file says of them; None where there is no such file."""
-    place = results_folder() / "proof-runs.json"
-    return read_proof_runs(place) if place.is_file() else None
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Follow normalised steps on random problems long after their limit is proved, and archive how many contradict it."""
-    parser = argparse.ArgumentParser(
-        prog="python -m marginlens_papers.claims.ours.proof_runs", description=main.__doc__
-    )
-    parser.add_argument("--problems", type=int, default=1_000_000, help="of all shapes together")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, help="processes; by default as many as there are processors")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="by default among the package's own results")
-    options = parser.parse_args(arguments)
-
-    def take() -> int:
-        n_problems = whole_number(options.problems, "problems", at_least=1)
-        seed = whole_number(options.seed, "seed", at_least=0)
-        place = options.output or results_folder() / "proof-runs.json"
-        began, report = time.perf_counter(), Dots()
-        runs = ProofRuns(*(np.zeros(shape, dtype=np.int64) for shape in _FORMS))
-        with ProcessPoolExecutor(options.workers) as executor:
-            for chunk in proof_runs(n_problems, seed, executor=executor):
-                runs = runs + chunk
-                report(runs.total("problems"), n_problems)
-        seconds = time.perf_counter() - began
-        values = {
-            "form": PROOF_RUNS_FORM,
-            "command": f"{parser.prog} --problems {n_problems} --seed {seed}",
-            "settings": {"problems": n_problems, "seed": seed, "step": STEP, "farthest_start": FARTHEST},
-            "shapes": SHAPES,
-            "marks": MARKS,
-            "columns": COUNTS,
-            "seconds": round(seconds, 1),
-            "versions": versions(),
-            **{name: getattr(runs, name).tolist() for name in ("counts", "open", "open_wrong")},
-        }
-        write_whole(place, json_by_line(values), "output")
-        proved, wrong = runs.total("proved"), runs.contradicted
-        print(
-            f" {n_problems / seconds:,.0f} problems a second. {proved:,} proved, {wrong:,} contradicted. It is in {place}."
-        )
-        return 0
-
-    return in_one_sentence(take)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def table_settings() -> dict[str, Any]:
+    """What a table says its runs were made with, whatever problems they are."""
+    settings = {"step": STEP, "farthest_start": FARTHEST}
+    return {"settings": settings, "shapes": SHAPES, "marks": MARKS, "columns": COUNTS}

@@ -142,24 +142,20 @@ class X_P2(Claim):
         runs, stored = reduce(add, chunks), archived_proof_runs()
         place = MARKS.index(CONTROL)
         numbers = {
-            "contradictions": float(runs.contradicted + (stored[0].contradicted if stored else 0)),
+            "contradictions": float(runs.contradicted + stored.contradicted),
             "share_proved": runs.total("proved") / n_problems,
             "share_without_proof_wrong": float(runs.open_wrong[:, place].sum() / max(1, runs.open[:, place].sum())),
             "share_outscored": runs.total("outscored") / max(1, runs.total("proved")),
             "proved": float(runs.total("proved")),
             "steps_after_proofs": float(runs.total("further_steps")),
         }
-        archived = {f"stored_{name}": float(stored[0].total(name)) for name in COUNTS} if stored else {}
-        if stored:
-            archived["stored_contradictions"] = float(stored[0].contradicted)
-        measured = _counted(runs, numbers)
-        if stored:
-            measured += (
-                f" Of {archived['stored_proved']:,.0f} proved limits of `{stored[1]['command']}` "
-                f"{archived['stored_contradictions']:.0f} are contradicted."
-            )
-        arrays = {"runs": reduce(add, [runs, *(stored[:1] if stored else [])])}
-        return Finding(measured, numbers | archived, arrays, archived=tuple(archived))
+        archived = {f"stored_{name}": float(stored.total(name)) for name in COUNTS}
+        archived["stored_contradictions"] = float(stored.contradicted)
+        measured = _counted(runs, numbers) + (
+            f" Of {archived['stored_proved']:,.0f} proved limits of `{stored.facts['command']}` "
+            f"{archived['stored_contradictions']:.0f} are contradicted."
+        )
+        return Finding(measured, numbers | archived, {"runs": runs + stored}, archived=tuple(archived))
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """How often the leading tokens are not those of the limit before there is a proof, and how many runs have one, over steps."""

@@ -33,7 +33,7 @@ class X_S(Claim):
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Read the counts of the large sweep, and train the first problems of each width again."""
-        runs, facts = archived_scale_runs()
+        runs = archived_scale_runs()
         n_again = min(FIRST if effort is Effort.PAPER else 100, runs.n_problems)
         progress.expect(1)
         with tempfile.TemporaryDirectory() as folder:
@@ -50,7 +50,7 @@ class X_S(Claim):
             "largest_half_width": float(half.max()),
             "largest_share_below_099": float(tail.max()),
             "same_outcome_on_this_machine": float(same),
-            "problems_a_second": runs.n_problems * len(runs.widths) / facts["seconds"],
+            "problems_a_second": runs.n_problems * len(runs.widths) / runs.facts["seconds"],
             **{f"share_negative_d{d}": float(s) for d, s in zip(runs.widths, runs.share_negative, strict=True)},
             **{f"share_below_099_d{d}": float(s) for d, s in zip(runs.widths, tail, strict=True)},
             **{
@@ -58,7 +58,7 @@ class X_S(Claim):
             },
         }
         stored = [name for name in numbers if name != "same_outcome_on_this_machine"]
-        note = _note(runs, facts, numbers, half, n_again)
+        note = _note(runs, numbers, half, n_again)
         return Finding(_sentence(runs, numbers, half), numbers, {"runs": runs}, note=note, archived=stored)
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
@@ -80,7 +80,7 @@ def _sentence(runs: ScaleRuns, numbers: dict[str, float], half: Any) -> str:
     )
 
 
-def _note(runs: ScaleRuns, facts: dict[str, Any], numbers: dict[str, float], half: Any, n_again: int) -> str:
+def _note(runs: ScaleRuns, numbers: dict[str, float], half: Any, n_again: int) -> str:
     d = min(runs.widths, key=lambda width: numbers[f"smallest_corr_d{width}"])
     needed = runs.n_problems * (half / 1e-5) ** 2
     rarest = runs.widths[int(np.argmax(needed))]
@@ -90,10 +90,10 @@ def _note(runs: ScaleRuns, facts: dict[str, Any], numbers: dict[str, float], hal
         if count
     )
     return (
-        f"The sweep ran at {numbers['problems_a_second']:,.0f} problems a second on {facts['device']}, with all that is recorded. The "
+        f"The sweep ran at {numbers['problems_a_second']:,.0f} problems a second on {runs.facts['device']}, with all that is recorded. The "
         f"smallest correlation of all saturated runs is {numbers[f'smallest_corr_d{d}']:.3f}, at d = {d}; those with a negative gap have "
         f"mean correlation {negative}. Where negative gaps are more frequent, ±1e-5 takes more problems, {needed.max():.1e} at "
-        f"d = {rarest}. The counts were made by `{facts['command']}`; {n_again:,} problems of each width were trained again here."
+        f"d = {rarest}. The counts were made by `{runs.facts['command']}`; {n_again:,} problems of each width were trained again here."
     )
 
 
