@@ -18,7 +18,6 @@ extensions += ["myst_parser", "sphinx_gallery.gen_gallery", "marginlens_site"]
 exclude_patterns = [
     "README.md",
     "_templates",
-    "gallery/backreferences",
     "**/sg_execution_times.rst",
     "sg_execution_times.rst",
 ]
@@ -72,9 +71,6 @@ sphinx_gallery_conf = {
     "filename_pattern": r"\.py$",
     "subsection_order": [f"../examples/{group}" for group in GROUPS],
     "within_subsection_order": "FileNameSortKey",
-    "backreferences_dir": "gallery/backreferences",
-    "doc_module": ("marginlens",),
-    "reference_url": {"marginlens": None},
     "parallel": 2,
     "show_signature": False,
     "min_reported_time": 1e9,

@@ -16,6 +16,7 @@ from typed_pages import ROOT, blocks, is_shown
 
 OPTIONAL = (
     "matplotlib",
+    "latex2mathml",
     "sklearn",
     "PIL",
     "pyarrow",

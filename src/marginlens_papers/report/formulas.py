@@ -6,7 +6,6 @@ import re
 import unicodedata
 from functools import cache
 
-from latex2mathml.converter import convert
 from markupsafe import Markup, escape
 
 _FORMULA = re.compile(r"\$(?=\S)([^$\n]+)(?<=\S)\$(?!\d)")
@@ -58,6 +57,8 @@ def plain(text: str) -> str:
 @cache
 def mathml(formula: str) -> Markup:
     """A formula in plain notation, such as "‖W‖_F", "p^mm" or "e^(−R·margin)", as MathML; escaped text where it is no formula."""
+    from latex2mathml.converter import convert
+
     try:
         element = convert(latex(formula))
     except Exception:  # the converter has no common error; a text that it refuses is still a text

@@ -113,7 +113,8 @@ def reproduce(
         Interrupted: on an interruption after a claim had finished. The report is published with the finished claims; the others of
             `claims` are marked as unfinished. One before that leaves the earlier report as it was.
     """
-    require("matplotlib", "report", "The report")
+    for package in ("matplotlib", "latex2mathml"):
+        require(package, "report", "The report")
     watching = watcher or Watcher()
     with draft(folder) as new:
         read_ledger(new.place)  # what is wrong with it is said before any computing
