@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import networkx
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "src"
@@ -105,3 +106,33 @@ def targets(tree):
         if isinstance(node, ast.ImportFrom) and node.module and node not in for_types:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+REFUSED_AT_ONCE = {
+    "no folder": "probe nowhere",
+    "no config": "probe empty",
+    "no weights": "probe without-weights",
+    "no text": "probe minilm --text nowhere.txt",
+    "no second model": "probe nowhere --against empty",
+    "a limit of none": "probe without-weights --limit 0",
+}
+
+
+@pytest.mark.parametrize("line", REFUSED_AT_ONCE.values(), ids=REFUSED_AT_ONCE)
+def test_the_command_refuses_what_is_not_there_before_numpy_is_imported(tmp_path, line):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "without-weights").mkdir()
+    (tmp_path / "without-weights" / "config.json").write_text('{"model_type": "gpt2"}', encoding="utf-8")
+    script = """
+import sys
+from marginlens_command import main
+try:
+    main()
+except SystemExit as end:
+    print(end.code, [name for name in ("numpy", "scipy", "torch", "transformers") if name in sys.modules])
+"""
+    command = [sys.executable, "-c", script, *line.split()]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "2 []\n"
+    assert done.stderr.startswith("marginlens: ")
+    assert done.stderr.count("\n") == 1

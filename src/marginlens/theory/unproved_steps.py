@@ -8,12 +8,12 @@ from marginlens.norms import L2
 from marginlens.optimizers import (
     Adam,
     Blockwise,
-    Decaying,
     GradientDescent,
     MirrorDescent,
     NormalizedGD,
     SteepestDescent,
 )
+from marginlens.optimizers.decay import Decaying
 
 
 class UnprovedSteps:
