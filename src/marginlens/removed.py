@@ -102,6 +102,18 @@ REMOVED = {
     },
 }
 
+_RUNS = "it is in the folder experiments of a checkout"
+# name of a command -> a clause that says what to use instead
+REMOVED_COMMANDS = {
+    "sweep": "use ml.sweep in Python",
+    "text": _CLASSIFIER,
+    "bench": "use python -m benchmarks in a checkout",
+    "encode": f"{_RUNS}, as python -m experiments.encode",
+    "embeddings": f"{_RUNS}, as python -m experiments.embeddings",
+    "figure": f"{_RUNS}, as python -m experiments.figure",
+    "vision": f"{_RUNS}, as python -m experiments.vision",
+}
+
 
 def no_attribute(module: str, name: str) -> AttributeError:
     """The error for a name that a module does not have: what to use instead if it once had it."""

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from marginlens.cli._deferred import errors, rows, terminal
-from marginlens.cli._exit import EXIT_NOT_REPRODUCED, errors_as_sentences
-from marginlens.cli._options import AsJson, Quiet
+from marginlens.cli.options import AsJson, Quiet
+from marginlens.cli.output import Output
+from marginlens.errors import calling, reject
 
 if TYPE_CHECKING:
     from marginlens_papers.claim import Claim, Effort
     from marginlens_papers.report import Report
 
+_EXIT_NOT_REPRODUCED = 1
 _WORKERS = 4  # processes that compute claims side by side, at most
-_REPORT = Path("report")  # where the report is unless said otherwise
+_REPORT = Path("report")
 _CLAIM = re.compile(r'^    "([A-Z]-\w+)": "', re.MULTILINE)
 
 
@@ -35,12 +36,14 @@ def claim_ids(incomplete: str) -> list[str]:
     return [f"{before}{comma}{name}" for name in known if name.lower().startswith(last.lower())]
 
 
+@calling(folder="out")
 def reproduce(
     only: Annotated[
         list[str] | None,
         typer.Option(
             metavar="ID",
-            help="Run this claim alone; repeat it or separate ids by commas for several.",
+            help="Claim to run; repeat it or separate ids by commas for several.",
+            show_default="all",
             autocompletion=claim_ids,
         ),
     ] = None,
@@ -48,107 +51,112 @@ def reproduce(
     resume: Annotated[
         bool, typer.Option("--resume", help="Run the claims that an interrupted run left unfinished, at its sizes.")
     ] = False,
-    out: Annotated[Path, typer.Option("--out", "--output", metavar="FOLDER", help="Where the report goes.")] = _REPORT,
+    out: Annotated[Path, typer.Option("--out", "--output", metavar="FOLDER", help="Folder of the report.")] = _REPORT,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run the claims and write the report, with a line for each claim that ends.
+    """Run the papers' claims and write the report, with a line for each claim that ends.
 
     The report is there after the first claim and grows with the others. With --only and --resume, the other claims keep the results that
-    it already holds. Exits with 1 when a claim that ran does not hold,
-    other than those that declare this as known.
-    Claims draw their random numbers from seeds of their own, so that every run gives the same numbers.
+    it already holds. Exits with 1 if a claim that ran does not hold, unless it declares this as known. Claims draw their random numbers
+    from seeds of their own, so that every run gives the same numbers.
 
+    \b
     Examples:
-        marginlens reproduce --quick
-        marginlens reproduce --only A-F9,C-T2 --out my-report
-        marginlens reproduce --resume
-        marginlens reproduce --quick --quiet && echo nothing new fails
+      marginlens reproduce --quick
+      marginlens reproduce --only A-F9,C-T2 --out my-report
+      marginlens reproduce --resume
+      marginlens reproduce --quick --quiet && echo nothing new fails
     """
-    with errors_as_sentences("The earlier report, if there was one, is untouched.", folder="{out}"):
-        from marginlens.runtime.threads import n_threads
-        from marginlens_papers import report
-        from marginlens_papers.claim import Effort
-        from marginlens_papers.claims import catalogue
-        from marginlens_papers.report.ledger import summary
-        from marginlens_papers.report.model_page import write_model_page
-        from marginlens_papers.report.terminal import ClaimBars
+    output = Output(as_json, quiet)
+    try:
+        published = _published(only, quick, resume, out, quiet)
+    except KeyboardInterrupt as interruption:
+        raise KeyboardInterrupt(str(interruption) or "The earlier report, if there was one, is untouched.") from None
+    from marginlens_papers.report.ledger import summary
 
-        effort = Effort.QUICK if quick else Effort.PAPER
-        chosen = catalogue.chosen([name for group in only or () for name in group.split(",")]) if only else None
-        if resume:
-            chosen = _unfinished(out, effort, only)
-        entries = report.ledger(out)
-        whole = chosen is None or (resume and all(entry.result or entry.unfinished for entry in entries))
-        if not resume and (missing := [entry.id for entry in entries if entry.unfinished]):
-            typer.echo(f"An earlier run has not finished {_listed(missing)}.", err=True)
-        with ClaimBars() as bars:
-
-            def model_page(folder: Path, size: Effort) -> str:
-                return write_model_page(folder, size, bars.bar("A real model"))
-
-            try:
-                published = report.reproduce(
-                    catalogue.known_claims() if chosen is None else chosen,
-                    out,
-                    effort=effort,
-                    retained=() if chosen is None else catalogue.known_claims(),
-                    watcher=bars,
-                    workers=min(n_threads(), _WORKERS),
-                    beside=model_page if whole else None,
-                )
-            except report.Interrupted as interruption:
-                raise KeyboardInterrupt(_after_interruption(interruption.report, effort, out)) from None
-    said = f"{summary(published.entries)}."
-    if as_json:
-        answer = {"claims": [entry.to_dict() for entry in published.entries], "tally": said}
-        ran = {"ran": list(published.ran), "failed": [entry.id for entry in published.failures]}
-        typer.echo(rows.as_json({**answer, **ran, "report": _shown(published.page)}))
-    else:
-        terminal.say(f"{said}\nWritten to {_shown(published.page)}")
-        if published.beside:
-            terminal.say(published.beside)
+    tally, page = f"{summary(published.entries)}.", _shown(published.page)
+    answer = {"claims": [entry.to_dict() for entry in published.entries], "tally": tally}
+    answer |= {"ran": list(published.ran), "failed": [entry.id for entry in published.failures], "report": page}
+    output.show(answer, [tally, f"Written to {page}", *([published.beside] if published.beside else [])])
     if missing := [entry.id for entry in published.unfinished]:
         typer.echo(f"The report is incomplete since an interrupted run: {_listed(missing)}.", err=True)
     if published.failures:
-        raise typer.Exit(EXIT_NOT_REPRODUCED)
+        raise typer.Exit(_EXIT_NOT_REPRODUCED)
+
+
+def _published(only: list[str] | None, quick: bool, resume: bool, out: Path, quiet: bool) -> Report:
+    """Run the claims that are asked for, and write their report."""
+    from marginlens.runtime.threads import n_threads
+    from marginlens_papers import report
+    from marginlens_papers.claim import Effort
+    from marginlens_papers.claims import catalogue
+    from marginlens_papers.report.model_page import write_model_page
+    from marginlens_papers.report.terminal import ClaimBars
+
+    effort = Effort.QUICK if quick else Effort.PAPER
+    chosen = catalogue.chosen([name for group in only or () for name in group.split(",")]) if only else None
+    if resume:
+        chosen = _unfinished(out, effort, only)
+    entries = report.ledger(out)
+    whole = chosen is None or (resume and all(entry.result or entry.unfinished for entry in entries))
+    if not resume and (missing := [entry.id for entry in entries if entry.unfinished]):
+        typer.echo(f"An earlier run has not finished {_listed(missing)}.", err=True)
+    with ClaimBars(quiet=quiet) as bars:
+
+        def model_page(folder: Path, size: Effort) -> str:
+            return write_model_page(folder, size, bars.bar("A real model"))
+
+        try:
+            return report.reproduce(
+                catalogue.known_claims() if chosen is None else chosen,
+                out,
+                effort=effort,
+                retained=() if chosen is None else catalogue.known_claims(),
+                watcher=bars,
+                workers=min(n_threads(), _WORKERS),
+                beside=model_page if whole else None,
+            )
+        except report.Interrupted as interruption:
+            raise KeyboardInterrupt(_after_interruption(interruption.report, effort, out)) from None
 
 
 def claims(
-    folder: Annotated[
-        Path, typer.Option("--report", metavar="FOLDER", help="The report to take results from.")
-    ] = _REPORT,
+    folder: Annotated[Path, typer.Option("--report", metavar="FOLDER", help="Report to take results from.")] = _REPORT,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """List every claim with its last result.
 
+    \b
     Examples:
-        marginlens claims
-        marginlens claims --report my-report --json
+      marginlens claims
+      marginlens claims --report my-report --json
     """
-    with errors_as_sentences():
-        from marginlens_papers import report
-        from marginlens_papers.report.terminal import ledger_line
+    from rich.console import Console
 
-        if folder.exists() and not folder.is_dir():
-            raise errors.reject("folder", "a folder with a report", f"the file {str(folder)!r}")
-        entries = report.ledger(folder)
-        if as_json:
-            typer.echo(rows.as_json([entry.to_dict() for entry in entries]))
-            return
-        screen = terminal.console()
-        for entry in entries:
-            screen.print(ledger_line(entry), soft_wrap=True)
-        if not any(entry.result for entry in entries):
-            place = "" if folder == _REPORT else f" --out {shlex.quote(str(folder))}"
-            typer.echo(f"There is no report in {folder} yet: marginlens reproduce{place} makes one.", err=True)
-        for effort in sorted({entry.unfinished for entry in entries if entry.unfinished}, key=lambda item: item.name):
-            missing = [entry.id for entry in entries if entry.unfinished is effort]
-            typer.echo(
-                f"A run has not finished {_listed(missing)}; after an interruption: {_resuming(effort, folder)}.",
-                err=True,
-            )
+    from marginlens_papers import report
+    from marginlens_papers.report.terminal import ledger_line
+
+    if folder.exists() and not folder.is_dir():
+        raise reject("folder", "a folder with a report", f"the file {str(folder)!r}")
+    entries = report.ledger(folder)
+    if as_json:
+        Output(as_json).show([entry.to_dict() for entry in entries])
+        return
+    screen = Console(highlight=False, quiet=quiet)
+    for entry in entries:
+        screen.print(ledger_line(entry), soft_wrap=True)
+    if not any(entry.result for entry in entries):
+        place = "" if folder == _REPORT else f" --out {shlex.quote(str(folder))}"
+        typer.echo(f"There is no report in {folder} yet: marginlens reproduce{place} makes one.", err=True)
+    for effort in sorted({entry.unfinished for entry in entries if entry.unfinished}, key=lambda item: item.name):
+        missing = [entry.id for entry in entries if entry.unfinished is effort]
+        resuming = f"after an interruption: {_resuming(effort, folder)}"
+        typer.echo(f"A run has not finished {_listed(missing)}; {resuming}.", err=True)
+
+
+COMMANDS = (reproduce, claims)  # of the package, for the command line of the library
 
 
 def _unfinished(out: Path, effort: Effort, only: list[str] | None) -> tuple[Claim, ...]:
@@ -157,14 +165,14 @@ def _unfinished(out: Path, effort: Effort, only: list[str] | None) -> tuple[Clai
     from marginlens_papers.claims import catalogue
 
     if only:
-        raise errors.reject("resume", "given without --only", "both", "Leave one of them out.")
+        raise reject("resume", "given without --only", "both", "Leave one of them out.")
     efforts = {entry.id: entry.unfinished for entry in report.ledger(out)}
     found = tuple(claim for claim in catalogue.known_claims() if efforts[claim.id] is effort)
     if not found:
         other = next((other for other in efforts.values() if other), None)
         got = f"{str(out)!r}, which has none" if other is None else f"one of the other size in {str(out)!r}"
         remedy = "" if other is None else f"To go on with that one: {_resuming(other, out)}."
-        raise errors.reject("resume", "given where a run was interrupted after it had finished a claim", got, remedy)
+        raise reject("resume", "given where a run was interrupted after it had finished a claim", got, remedy)
     return found
 
 

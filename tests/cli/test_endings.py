@@ -10,9 +10,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import tolerances
-from marginlens.cli._commands import Entry, group
+from marginlens.cli import app as cli
 from marginlens.data import figure_8, write_problem
 
 slow = pytest.mark.slow  # it starts and ends processes
@@ -49,21 +50,17 @@ def test_a_signal_during_the_imports_is_one_sentence_and_130(tmp_path, package, 
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "marginlens: interrupted.\n")
 
 
-@slow
-def test_ctrl_c_while_a_command_is_imported_is_one_sentence_and_130(tmp_path, monkeypatch, capsys):
-    (tmp_path / "interrupted_command.py").write_text("raise KeyboardInterrupt")
-    monkeypatch.syspath_prepend(tmp_path)
-    app = group(
-        {"run": Entry("interrupted_command", "run", "Run."), "stop": Entry("interrupted_command", "stop", "Stop.")}
-    )
-    with pytest.raises(SystemExit) as ending:
-        app(["run"])
-    assert ending.value.code == 130
-    assert capsys.readouterr() == ("", "marginlens: interrupted.\n")
+def test_ctrl_c_in_a_command_is_one_sentence_and_130(here, monkeypatch):
+    def interrupted(path):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("marginlens.data.files.holds_sequences", interrupted)
+    done = CliRunner().invoke(cli.app, ["solve", "f.npz"])
+    assert (done.exit_code, done.stdout, done.stderr) == (130, "", "marginlens: interrupted.\n")
 
 
 FINALIZED = """
-import os, signal, time
+import os, signal, sys, time
 
 import marginlens.cli.app as cli
 
@@ -72,14 +69,15 @@ class Compiled:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0)
 
-def command(**_):
+@cli.app.command()
+def spin():
     Compiled()
     end = time.monotonic() + {seconds}
     while time.monotonic() < end:
         pass
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
-cli.app = command
+sys.argv = ["marginlens", "spin"]
 cli.main()
 """
 
@@ -110,8 +108,6 @@ def test_an_import_that_fails_is_told_with_its_traceback(tmp_path):
 @slow
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.default_int_handler])
 def test_the_command_line_raises_on_signals_unless_they_are_ignored(monkeypatch, handler):
-    from marginlens.cli import app as cli
-
     seen = {}
     monkeypatch.setattr(cli, "app", lambda **_: seen.update({one: signal.getsignal(one) for one in before}))
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)

@@ -19,20 +19,20 @@ from one_command import refusal
 
 LINES = {  # what the sentence begins with -> the command lines that it refuses
     "FILE": """
-        graph gone.txt; graph d;
-        graph no.txt; graph short.npz; lab deep.npz; lab gone.npz; lab long.json; lab f3.npz; lab head.json;
-        lab wide.json; solve bad.json; solve d; solve empty.npz; solve gone.npz; solve list.json; solve noy.npz;
-        train short.npz; solve twice.json; solve /dev/zero; graph twice.json
+        graph gone.txt; graph d; graph no.txt; graph short.npz; lab deep.npz; lab gone.npz; lab long.json; lab f3.npz;
+        lab head.json; lab wide.json; solve bad.json; solve d; solve empty.npz; solve gone.npz; solve list.json;
+        solve noy.npz; train short.npz; solve twice.json; solve /dev/zero; graph twice.json
     """,
-    "'X[0][0][0]' in FILE": "solve nan.json",
-    "'tokens[0][0][1]' in FILE": "lab word.json",
-    "'y' in FILE": "solve shape.npz; solve y3.npz",
-    "'v' in FILE": "solve vshape.npz",
-    "'labels' in FILE": "graph seqbad.json; solve lab.json; solve seqbad.json; train seqbad.json",
+    "'X[0][0][0]' in {}": "solve nan.json",
+    "'tokens[0][0][1]' in {}": "lab word.json",
+    "'y' in {}": "solve shape.npz; solve y3.npz",
+    "'v' in {}": "solve vshape.npz",
+    "'labels' in {}": "graph seqbad.json; solve lab.json; solve seqbad.json; train seqbad.json",
     "--start": """
-        solve f.npz --start ٣,٤; solve f.npz --norm l1 --start 1,2; solve f.npz --start 1; solve f.npz --start 1,2 --selected 0,0;
-        solve f.npz --start 2e151,1; solve f.npz --start a; train f.npz --start 1,-3e200; train f.npz --start 1,2,3;
-        train f.npz --start inf,0; train s.json --start 1,2; train s.json --start 1e160,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0
+        solve f.npz --start ٣,٤; solve f.npz --norm l1 --start 1,2; solve f.npz --start 1;
+        solve f.npz --start 1,2 --selected 0,0; solve f.npz --start 2e151,1; solve f.npz --start a;
+        train f.npz --start 1,-3e200; train f.npz --start 1,2,3; train f.npz --start inf,0; train s.json --start 1,2;
+        train s.json --start 1e160,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0
     """,
     "--selected": """
         solve f.npz --selected 0; solve f.npz --selected 0,2; solve f.npz --selected 1,-77777777777777777777;
@@ -40,13 +40,14 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     """,
     "--norm": """
         solve f.npz --norm l0.5; solve f.npz --norm longest; solve f.npz --norm spectral; solve f.npz --norm x;
-        solve s.json --norm l1; train f.npz --optimizer mirror-descent; train f.npz --optimizer mirror-descent --norm l-inf;
-        train f.npz --optimizer sign-descent --norm l1; train f.npz --optimizer steepest-descent
+        solve s.json --norm l1; train f.npz --optimizer mirror-descent;
+        train f.npz --optimizer mirror-descent --norm l-inf; train f.npz --optimizer sign-descent --norm l1;
+        train f.npz --optimizer steepest-descent
     """,
     "--plot": """
         graph t.txt --plot p.gif; solve deep.npz --plot x.png; solve f.npz --plot /proc/x.png;
-        solve f.npz --plot no/x.png; solve f.npz --plot x.gif; solve s.json --plot x.png;
-        train deep.npz --plot x.png; train f.npz --plot d
+        solve f.npz --plot no/x.png; solve f.npz --plot x.gif; solve s.json --plot x.png; train deep.npz --plot x.png;
+        train f.npz --plot d
     """,
     "--step-size": "train f.npz --constant --step-size 0; train f.npz --step-size -1; train f.npz --step-size nan",
     "--optimizer": """
@@ -56,33 +57,38 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     "--limit": "probe m --limit 0",
     "--queries": "probe m --queries 0",
     "--offset": "probe m --offset -1",
-    "--momentum": "train f.npz --momentum 2 --optimizer sign-descent; train f.npz --optimizer sign-descent --momentum 1",
+    "--momentum": """
+        train f.npz --momentum 2 --optimizer sign-descent; train f.npz --optimizer sign-descent --momentum 1
+    """,
     "--eps": "train f.npz --eps 1; train f.npz --optimizer adam --eps -1; train joint.json --eps 0.1",
     "--decay": """
-        train f.npz --decay -1 --optimizer sign-descent; train f.npz --decay 0.5; train f.npz --decay 2 --optimizer sign-descent;
-        train f.npz --decay nan --optimizer sign-descent
+        train f.npz --decay -1 --optimizer sign-descent; train f.npz --decay 0.5;
+        train f.npz --decay 2 --optimizer sign-descent; train f.npz --decay nan --optimizer sign-descent
     """,
     "--seed": "graph t.txt --seed -1; train f.npz --seed 1; train f.npz --start random --seed -1",
     "--loss": """
         train f.npz --loss hinge; train f.npz --loss log; train s.json --loss hinge; train s.json --loss logistic
     """,
-    "'sequences' in FILE": """
+    "'sequences' in {}": """
         graph far.json --sequences x.npz; graph mixed.json --held-out 0.5; graph none.json; solve mixed.json;
         train none.json
     """,
-    "--window": "graph t.txt --window 10000; graph t.txt --window 0; graph t.txt --window 1; graph t.txt --window 40",
+    "--window": """
+        graph t.txt --window 10000; graph t.txt --window 0; graph t.txt --window 1; graph t.txt --window 40
+    """,
     "--d-model": "graph t.txt --d-model 0",
     "--held-out": "graph t.txt --held-out 2; graph t.txt --held-out 1; graph t.txt --held-out nan",
     "--vocabulary": "graph t.txt --vocabulary 3; graph t.txt --words --vocabulary 0",
     "--prefix": "graph t.txt --prefix Ω; graph t.txt --prefix Z",
     "--tokens": "graph t.txt --prefix t --tokens -1; graph t.txt --tokens 5",
     "--sequences": "graph t.txt --sequences x.txt",
-    "--tokenizer": "graph t.txt --tokenizer gone.json; graph t.txt --tokenizer t.txt; graph s.json --tokenizer t.json",
+    "--tokenizer": """
+        graph t.txt --tokenizer gone.json; graph t.txt --tokenizer t.txt; graph s.json --tokenizer t.json
+    """,
     "--preset": "lab --preset nope; lab f.npz --preset A-F1b",
     "--out": """
-        lab --out r.html/x.html; lab --out x.txt; lab --out notes.html;
-        probe d --out f.npz; probe here --out .; probe here --out /proc/x; probe here --out t.txt;
-        reproduce --out f.npz
+        lab --out r.html/x.html; lab --out x.txt; lab --out notes.html; probe d --out f.npz; probe here --out .;
+        probe here --out /proc/x; probe here --out t.txt; reproduce --out f.npz
     """,
     "LABEL": "statement A Thm 99; statement Q Thm 1",
     "--report": "claims --report f.npz",
@@ -141,6 +147,7 @@ def write_files():
         "none.json": json.dumps({"sequences": [["a"], []], "labels": ["a", "a"]}),
         "mixed.json": json.dumps({"sequences": [[1], ["b", "b"]], "labels": [1, 1]}),
         "far.json": json.dumps({"sequences": [[3, 7000000]], "labels": [3]}),
+        "lacking.json": json.dumps({"sequences": [[0, 1], [1, 0]], "labels": [2, 0]}),
         "short.npz": "PK",
         "lab.json": json.dumps({"format": "marginlens-problem", "tokens": [[[1, 2]]], "labels": [2], "head": [1, 0]}),
         "word.json": '{"format": "marginlens-problem", "tokens": [[[1, "x"]]], "head": [1, 0]}',
@@ -160,7 +167,7 @@ def write_files():
 def test_a_bad_command_line_is_one_sentence_about_what_was_typed_and_leaves_no_file(files, line, name):
     before = set(files.rglob("*"))
     sentence = refusal(CliRunner().invoke(cli.app, shlex.split(line)))
-    assert sentence.startswith(f"{name} must be ")
+    assert sentence.startswith(f"{name.format(line.split()[1])} must be ")
     assert set(files.rglob("*")) == before
     unquoted = re.sub(r"'[^']*'", "", sentence)
     assert not re.search(r"argument|\bml\.|\bnp\.|`\w+[=`]", unquoted)
@@ -178,6 +185,11 @@ def test_a_refusal_carries_its_parts_and_is_worded_once():
     with pytest.raises(InputError) as caught, calling("kept.json", path="path"):
         raise reject("path", "a file", "none")
     assert (caught.value.argument, caught.value.file) == ("path", "")
+
+
+def test_other_arguments_of_a_sentence_are_written_as_options(files):
+    sentence = refusal(CliRunner().invoke(cli.app, ["graph", "lacking.json"]))
+    assert sentence.endswith("Leave them out with --drop.\n")
 
 
 @pytest.mark.parametrize("line", ["solve {}", "graph {}", "{}", "lab --out {}.html"])

@@ -32,25 +32,25 @@ def test_it_is_the_run_that_the_library_makes(here, case):
     write_problem("r.json", data, v)
     (told,) = numbers("r.json", *words)["problems"]
     run = ml.descend(data, v, **options)
-    np.testing.assert_allclose(np.multiply(told["direction"], told["norm"]), run.final, rtol=LOOP_AGREEMENT, atol=0.0)
-    assert told["selected"] == run.selected.tolist()
-    assert told["steps_taken"] == run.steps_taken
-    assert told["status"] == run.status.name
-    np.testing.assert_allclose(told["probabilities"], run.attention.max(axis=-1), rtol=LOOP_AGREEMENT, atol=0.0)
+    np.testing.assert_allclose(told["run"]["final"], run.final, rtol=LOOP_AGREEMENT, atol=0.0)
+    assert told["run"]["selected"] == run.selected.tolist()
+    assert told["run"]["steps_taken"] == run.steps_taken
+    assert told["run"]["status"] == run.status.name
+    np.testing.assert_allclose(told["run"]["attention"], run.attention, rtol=LOOP_AGREEMENT, atol=ROUNDING)
     svm = ml.token_optimality(data, v, run.selected)
     assert told["correlation"] == pytest.approx(ml.correlation(run.final, svm.direction), abs=LOOP_AGREEMENT)
-    assert told["solution"]["margin"] == pytest.approx(svm.margin, rel=ROUNDING)
-    assert told["solution"]["score_gap"] == pytest.approx(svm.score_gap, rel=ROUNDING)
+    np.testing.assert_allclose(told["optimality"]["solution"]["x"], svm.solution.x, rtol=CONDITIONED)
+    assert told["optimality"]["score_gap"] == pytest.approx(svm.score_gap, rel=ROUNDING)
 
 
 def test_a_constant_step_is_the_largest_that_the_theorems_allow_unless_given(here):
     data, v = sphere_tokens(4, 2, 3, 5, 0)
     write_problem("b.npz", data, v)
     told = numbers("b.npz", "--constant", "--steps", "10")["training"]
+    step_size = float(ml.theory.smoothness(data, v).largest_step.min())
     assert told == {
         "steps": 10,
-        "step": "constant",
-        "step_size": pytest.approx(ml.theory.smoothness(data, v).largest_step.min(), rel=ROUNDING),
+        "optimizer": repr(ml.GradientDescent(step_size)),
         "loss": "logistic",
         "start": [0.0] * 5,
     }
@@ -60,9 +60,9 @@ def test_it_prints_where_training_went_and_what_that_is(here):
     write_problem("b.npz", *figure_1b())
     result = train("b.npz", "--start", "0,-1", "--step-size", "0.1", "--steps", "20000")
     assert result.exit_code == 0, result.output
-    assert "20,000 normalised steps of length 0.1, logistic loss, from (0.000, -1.000)" in result.stdout
-    assert "locally optimal (LMM)" in result.stdout
-    assert "It took every step that was asked for. (20,000 steps)" in result.stdout
+    assert "20,000 steps of NormalizedGD(size=0.1), logistic loss, from [ 0. -1.]" in result.stdout
+    assert "TokenOptimality([1], locally optimal" in result.stdout
+    assert "It took every step that was asked for." in result.stdout
     flat = " ".join(result.stdout.split())
     assert re.search(
         r"The limit is certain from norm \S+ on, and the trained direction has cosine 1\.000000 with it\.", flat
@@ -74,12 +74,10 @@ def test_it_prints_where_training_went_and_what_that_is(here):
 def test_a_certain_limit_is_reached(here):
     Path("a.json").write_text('{"X": [[[-0.1, 1], [1, 0], [0, 0]]], "K": null, "y": [1], "v": [0, 1]}')
     (told,) = numbers("a.json", "--constant", "--step-size", "0.05", "--steps", "200000")["problems"]
-    assert [one["applies"] for one in told["prediction"]["theorems"][:2]] == [True, True]
-    np.testing.assert_allclose(
-        told["prediction"]["direction"], told["solution"]["direction"], rtol=0.0, atol=CONDITIONED
-    )
-    assert told["correlation_with_prediction"] == pytest.approx(told["correlation"], abs=CONDITIONED)
-    assert told["correlation_with_prediction"] > SLOW_DESCENT
+    assert [one["applies"] for one in told["prediction"]["verdicts"][:2]] == [True, True]
+    x = np.array(told["optimality"]["solution"]["x"])
+    np.testing.assert_allclose(told["prediction"]["direction"], x / np.linalg.norm(x), rtol=0.0, atol=CONDITIONED)
+    assert told["correlation"] > SLOW_DESCENT
     assert told["agreement"].startswith("The limit is certain from the start, and the trained direction has cosine 0.9")
 
 
@@ -103,7 +101,7 @@ def test_limits_are_certain_where_the_run_proves_them_and_observed_where_it_is_n
     assert "With --constant the steps are those of the theorem, and the limit is certain" in words
     (told,) = numbers("many.npz")["problems"]
     assert told["prediction"]["direction"] is None
-    assert told["correlation_with_observed"] > ALIGNED
+    assert ml.correlation(told["run"]["final"], told["prediction"]["observed"]) > ALIGNED
 
 
 def test_a_batch_has_one_row_per_problem_and_equals_its_problems(here):
@@ -113,14 +111,13 @@ def test_a_batch_has_one_row_per_problem_and_equals_its_problems(here):
     assert np.mean([one["correlation"] for one in told]) > DIRECTION_ON_RANDOM_DATA
     result = train("b.npz")
     for j, one in enumerate(told):
-        text = next(text for text in result.stdout.splitlines() if text.startswith(f"│       {j} │"))
-        assert f"{one['correlation']:.6f}" in text
-        assert f" {one['solution']['kind']} " in text
+        text = next(text for text in result.stdout.splitlines() if text.startswith(f"problem {j}: "))
+        assert f"cosine {one['correlation']:.6f}" in text
     assert f"smallest {min(one['correlation'] for one in told):.6f}." in result.stdout
     write_problem("one.npz", data[2], v[2])
     alone = numbers("one.npz")["problems"][0]
-    assert alone["selected"] == told[2]["selected"]
-    np.testing.assert_allclose(alone["direction"], told[2]["direction"], rtol=LOOP_AGREEMENT, atol=0.0)
+    assert alone["run"]["selected"] == told[2]["run"]["selected"]
+    np.testing.assert_allclose(alone["run"]["final"], told[2]["run"]["final"], rtol=LOOP_AGREEMENT, atol=0.0)
 
 
 WITHOUT_DIRECTION = {
@@ -135,14 +132,13 @@ def test_a_run_without_a_direction_says_why(here, case):
     text, sentence = WITHOUT_DIRECTION[case]
     Path("s.json").write_text(text)
     (told,) = numbers("s.json")["problems"]
-    assert told["direction"] == [None, None]
+    assert told["run"]["final"] == [0.0, 0.0]
     assert told["correlation"] is None
-    assert told["status"] == "STATIONARY"
+    assert told["run"]["status"] == "STATIONARY"
     assert sentence in told["agreement"]
     result = train("s.json")
     assert result.exit_code == 0
     assert sentence in result.stdout
-    assert "nan" not in result.stdout
 
 
 @pytest.mark.parametrize(("name", "steps"), [("t.png", "3000"), ("t.svg", "300")])
@@ -176,7 +172,7 @@ def test_other_optimizers_report_the_share_of_their_own_margin(here, case):
     assert told["training"]["optimizer"] == repr(optimizer)
     (row,) = told["problems"]
     run = ml.descend(data, v, optimizer=optimizer, n_steps=600)
-    np.testing.assert_allclose(np.multiply(row["direction"], row["norm"]), run.final, rtol=LOOP_AGREEMENT, atol=1e-9)
+    np.testing.assert_allclose(row["run"]["final"], run.final, rtol=LOOP_AGREEMENT, atol=1e-9)
     margin = np.min(ml.AttentionRisk(data, v).margin_rows(run.selected).rows @ run.final) / norm.value(run.final)
     best = ml.att_svm(data, run.selected, norm=norm).bracket().upper
     assert row["norm_margin"]["norm"] == repr(norm)
@@ -194,9 +190,9 @@ def test_matrices_of_next_tokens_are_trained_by_muon(here):
     assert told["training"]["optimizer"].startswith("Muon(0.01")
 
 
-def test_nothing_is_said_of_a_direction_that_is_none_and_nothing_by_numpy(here):
+def test_steps_beyond_the_range_of_numbers_print_no_warning_of_numpy(here):
     write_problem("f.npz", *figure_8())
     result = train("f.npz", "--step-size", "1.5e308", "--steps", "4", "--start", "3e149,1e149")
     assert result.exit_code == 0, result.output
     assert "overflow" not in result.stderr
-    assert max(map(len, result.stdout.splitlines())) < 200
+    assert max(map(len, result.stdout.split())) < 60

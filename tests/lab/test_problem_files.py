@@ -159,7 +159,7 @@ def test_problems_pass_through_the_page_and_the_command_line_bit_for_bit(tmp_pat
                 del ends[-1]["problems"][0]["prediction"]
         assert ends[0] == ends[1]
         run = ml.descend(problem.risk, optimizer=problem.optimizer, n_steps=problem.n_steps, start=problem.start)
-        assert ends[0]["problems"][0]["norm"] == run.norm
+        assert ends[0]["problems"][0]["run"]["norm"] == run.norm
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=6, max_size=6))

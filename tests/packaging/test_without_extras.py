@@ -103,7 +103,7 @@ def test_the_command_line_works_without_the_package_of_the_papers_and_leaves_out
         assert "marginlens_papers" not in done.stdout + done.stderr
     done = marginlens("reproduce")
     assert done.returncode == 2
-    assert "There is no command 'reproduce'" in done.stderr
+    assert "No such command 'reproduce'" in done.stderr
 
 
 def test_a_star_import_gives_what_is_installed():

@@ -4,7 +4,6 @@ import numpy as np
 
 from marginlens import plotting
 from marginlens.arithmetic.directions import angle, correlation
-from marginlens.cli import _rows
 from marginlens.data import TokenDataset, figure_1b, scored_tokens
 from marginlens.dynamics import Record, descend
 from marginlens.optimizers import NormalizedGD
@@ -16,7 +15,9 @@ def rows_of(data, v, selected=None):
     """The rows that the commands draw: the GMM's, or those of a selection for each problem."""
     batch = data.as_batch()
     found = globally_optimal_direction(batch, v) if selected is None else token_optimality(batch, v, selected)
-    return [[row] for row in _rows.solution_rows(found)]
+    kinds = ["GMM" if best else "LMM" for best in found.is_globally_optimal]
+    columns = zip(kinds, found.selected, found.direction, strict=True)
+    return [[dict(zip(("kind", "selected", "direction"), row, strict=True))] for row in columns]
 
 
 def points_of(ax, marker_size):

@@ -1,81 +1,208 @@
-"""The command line: which commands there are, what each does in one line, and how they are begun."""
+"""The command line: its commands, and the one place that turns errors into sentences."""
 
 from __future__ import annotations
 
 import io
+import re
 import signal
 import sys
 import threading
+import warnings
 from _thread import interrupt_main
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from marginlens import __version__
-from marginlens.cli._commands import HELP_NAMES, Entry, group
-from marginlens.cli._exit import errors_as_sentences
+from marginlens.cli.graph import graph
+from marginlens.cli.lab import lab
+from marginlens.cli.probe import probe
+from marginlens.cli.samples import samples
+from marginlens.cli.solve import solve
+from marginlens.cli.statement import statement
+from marginlens.cli.train import train
+from marginlens.errors import CoreError, EngineError, InputError, MissingExtra, Remedy
+from marginlens.removed import REMOVED_COMMANDS
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
-_FINALIZER_SECONDS = 0.01  # after which a finalizer that was interrupted has ended
+EXIT_UNUSABLE = 2
+EXIT_INTERRUPTED = 130
+LONG_WORD = re.compile(r"\S{200,}")  # such as a path that is too long to be repeated
+FINALIZER_SECONDS = 0.01  # after which a finalizer that was interrupted has ended
 
-COMMANDS = {
-    "solve": Entry("marginlens.cli.solve", "solve", "Predict where training goes, with proofs."),
-    "train": Entry("marginlens.cli.train", "train", "Train attention weights and compare them with the theory."),
-    "graph": Entry("marginlens.cli.graph", "graph", "Rank tokens by what the data say follows."),
-    "probe": Entry("marginlens.cli.probe", "probe", "Measure what the attention heads of a model select."),
-    "lab": Entry("marginlens.cli.lab", "lab", "Open the interactive page, with a problem of yours."),
-    "samples": Entry("marginlens.cli.samples", "samples", "Write small files to try the other commands with."),
-    "statement": Entry("marginlens.cli.statement", "statement", "Find the function behind a theorem of the papers."),
-}
-PAPERS = {  # of the package marginlens_papers, where it is installed
-    "reproduce": Entry("marginlens_papers.commands", "reproduce", "Run the papers' claims and write the report."),
-    "claims": Entry("marginlens_papers.commands", "claims", "List every claim with its last result."),
-}
 
-app = group(
-    {**COMMANDS, **(PAPERS if find_spec("marginlens_papers") else {})},
+# ---- errors
+
+
+class CommandLine(TyperGroup):
+    """All commands. An error of the user's ends any of them in one sentence on stderr."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of this name; a removed one is refused with what to use instead."""
+        if cmd_name in REMOVED_COMMANDS:
+            raise InputError(f"The command {cmd_name} was removed: {REMOVED_COMMANDS[cmd_name]}.")
+        return super().get_command(ctx, cmd_name)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The options. Flags that are absent are False, not None, which typer would import pydantic to check."""
+        options = super().get_params(ctx)
+        for option in options:
+            option.default = False if option.default is None else option.default
+        return options
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        with errors_as_sentences(self, ctx):
+            return super().invoke(ctx)
+
+    def main(self, args: Any = None, *, standalone_mode: bool = True, **options: Any) -> Any:  # type: ignore[override]
+        """Run what was typed."""
+        try:
+            with errors_as_sentences():
+                code = super().main(args, standalone_mode=False, **options)
+        except typer.Exit as ending:
+            code = ending.exit_code
+        if standalone_mode:
+            sys.exit(code if isinstance(code, int) else 0)
+        return code
+
+
+@contextmanager
+def errors_as_sentences(group: TyperGroup | None = None, context: Any = None) -> Iterator[None]:
+    """End in one sentence on stderr if something is unusable or the run is interrupted; other exceptions are defects and go on.
+
+    Args:
+        group: the commands.
+        context: of the group, once it knows which command is called.
+    """
+    try:
+        with _warnings_as_sentences():
+            yield
+    except (
+        BrokenPipeError,
+        typer.Exit,
+    ):  # a pipe breaks if its reader leaves, as head does: nobody is there to be told
+        raise
+    except KeyboardInterrupt as interruption:
+        _end(f"interrupted. {interruption}", EXIT_INTERRUPTED)
+    except Exception as problem:
+        command = None if group is None else group.commands.get(context.invoked_subcommand or "")
+        sentence = _sentence(problem, [] if command is None else command.params)
+        if sentence is None:
+            raise
+        _end(LONG_WORD.sub(lambda word: f"{word[0][:60]}…{word[0][-20:]}", sentence), EXIT_UNUSABLE)
+
+
+def _end(sentence: str, code: int) -> NoReturn:
+    typer.echo(f"marginlens: {sentence}".rstrip(), err=True)
+    raise typer.Exit(code) from None
+
+
+def _sentence(problem: Exception, parameters: list[Any]) -> str | None:
+    """The sentence for an error; None for a defect of the library."""
+    if isinstance(problem, InputError):
+        return _refusal(problem, parameters)
+    if hasattr(problem, "format_message"):  # of typer, whose class is another one in versions that stand on click
+        context = getattr(problem, "ctx", None)
+        path = "marginlens" if context is None else context.command_path
+        text = " ".join(problem.format_message().split())
+        return f"{text}{'' if text.endswith(('.', '?')) else '.'} See {path} --help."
+    if isinstance(problem, MemoryError):
+        return f"Not enough memory. {problem}"
+    return str(problem) if isinstance(problem, CoreError | EngineError | MissingExtra | OSError) else None
+
+
+def _refusal(problem: InputError, parameters: list[Any]) -> str:
+    """The sentence for an argument, or an entry of a file, named as it is typed."""
+    if not problem.argument:
+        return str(problem)
+    typed = {parameter.name: _typed_name(parameter) for parameter in parameters}
+    name = typed.get(problem.argument, f"The {problem.argument}")
+    if problem.file:
+        name = f"{problem.argument!r} in {problem.file}"
+    needs_no_got = problem.expected.startswith("left out") or problem.got in ("none", "both")
+    got = "" if needs_no_got else f"; got {problem.got}"
+    names = {**typed, "unrealizable": typed.get("drop", "")}
+    remedy = problem.remedy
+    remedy = remedy.naming(lambda argument: names.get(argument, "")) if isinstance(remedy, Remedy) else remedy
+    return f"{name} must be {problem.expected}{got}. {remedy}".rstrip()
+
+
+def _typed_name(parameter: Any) -> str:
+    """The longest form of an option, or the name of an argument in the help."""
+    options = [name for name in parameter.opts if name.startswith("--")]
+    return options[0] if options else str(parameter.metavar)
+
+
+@contextmanager
+def _warnings_as_sentences() -> Iterator[None]:
+    """Print warnings of the library as sentences."""
+
+    def say(message: Any, *_: Any, **__: Any) -> None:
+        typer.echo(f"marginlens: {message}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.simplefilter("ignore", RuntimeWarning)  # of numpy, on an overflow that the result itself reports
+        warnings.showwarning = say
+        yield
+
+
+# ---- commands
+
+app = typer.Typer(
+    cls=CommandLine,
     help="Predict, train and verify what softmax attention selects.",
     epilog="marginlens COMMAND --help explains a command and gives examples. "
     "Exit codes: 0 done, 1 a claim does not hold and does not declare it, 2 something given is unusable, 130 interrupted.",
-    context_settings={"help_option_names": HELP_NAMES},
-    add_completion=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
 )
+for command in (solve, train, probe, graph, lab, samples, statement):
+    app.command()(command)
+if find_spec("marginlens_papers") is not None:
+    for command in import_module("marginlens_papers.commands").COMMANDS:
+        app.command()(command)
 
 
 @app.callback(invoke_without_command=True)
-def _options(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+def _options(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
     if version:
         typer.echo(f"marginlens {__version__}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+# ---- the console
 
 
 def main() -> None:
-    """The command line, once it is imported; `marginlens_command` is what the console calls."""
+    """Run the command line; the console command is `marginlens_command`."""
     for stream in (sys.stdout, sys.stderr):  # signs that the terminal lacks are printed as their numbers
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    try:
-        with errors_as_sentences():  # also where the help or the last table cannot be printed
-            _interruptible()
-            app(prog_name="marginlens")
-    except typer.Exit as ending:
-        sys.exit(ending.exit_code)
-
-
-def _interruptible() -> None:
-    """Let Ctrl-C, unless it is ignored, and being asked to terminate raise: what was begun is cleaned up."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what was begun is cleaned up
     sys.unraisablehook = _interrupt_again
+    app(prog_name="marginlens")
 
 
 def _interrupt_again(ignored: UnraisableHookArgs) -> None:
-    """Interrupt once more where Ctrl-C came inside a finalizer, as compilers have many: Python drops what these raise."""
+    """Interrupt once more if Ctrl-C came inside a finalizer, as compilers have many: Python drops what these raise."""
     if ignored.exc_type is KeyboardInterrupt:
-        threading.Timer(_FINALIZER_SECONDS, interrupt_main, (signal.SIGTERM,)).start()
+        threading.Timer(FINALIZER_SECONDS, interrupt_main, (signal.SIGTERM,)).start()
     else:
         sys.__unraisablehook__(ignored)

@@ -5,26 +5,31 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from marginlens.cli._deferred import terminal
-from marginlens.cli._exit import Answer, command
-from marginlens.cli._options import argument
+import typer
+
+from marginlens.cli.options import AsJson, Quiet
+from marginlens.cli.output import Output
 
 
-@command()
 def samples(
-    folder: Annotated[str, argument("DIR", "The folder for them, which is made unless it is there.")],
-) -> Answer:
-    """Write sample files: reviews.csv, sentences.txt, book.txt, problem.npz and tiny-model, a transformer of eight heads.
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder for the files, made if missing.")],
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write small files to try the other commands with.
 
-    They are made up, small and the same on every machine; docs/start.md uses each of them. No other file is overwritten.
+    These are reviews.csv, sentences.txt, book.txt, problem.npz and tiny-model, a transformer of eight heads: made up, and the same on
+    every machine. No other file is overwritten.
 
+    \b
     Examples:
-        marginlens samples samples
+      marginlens samples samples
     """
     from marginlens.data.samples import write_samples
+    from marginlens.result import counted
 
-    before = {place.name for place in Path(folder).iterdir()} if folder and Path(folder).is_dir() else set()
+    before = {entry.name for entry in Path(folder).iterdir()} if folder and Path(folder).is_dir() else set()
     written = write_samples(folder)
     others = before - {path.relative_to(folder).parts[0] for path in written}
-    said = [f"Left as found in {folder}: {terminal.counted(len(others), 'other file')}."] if others else []
-    return Answer({"written": [str(path) for path in written]}, said, written)
+    lines = [f"Left as found in {folder}: {counted(len(others), 'other file')}."] if others else []
+    Output(as_json, quiet).show({"written": [str(path) for path in written]}, lines, written)

@@ -2,212 +2,219 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 import marginlens as ml
-from marginlens.cli._deferred import rows as _rows
-from marginlens.cli._deferred import terminal
-from marginlens.cli._exit import Answer, command
-from marginlens.cli._options import (
+from marginlens.cli.options import (
     LISTED_NORMS,
-    OF_PROBLEM_FILE,
+    PROBLEM_ARGUMENTS,
+    AsJson,
     DropUnrealizable,
-    PlotPlace,
+    PlotFile,
     ProblemFile,
-    TokenProblem,
+    Quiet,
     numbers,
-    option,
+    read_sequence_problem,
     read_token_problem,
     refuse_options,
+    vector,
+    words_of,
 )
+from marginlens.cli.output import Output
+from marginlens.errors import calling
 
-_COLUMNS = (
-    "kind={kind}, selects={selected:selection}, direction={direction:vector}, margin={margin:number}, "
-    "score gap={score_gap:number}, status={status.lower}, residual={self:residual}"
-)
-_NORM_COLUMNS = (
-    "selects={selected:selection}, direction={direction:vector}, margin={margin:number}, status={status.lower}, "
-    "residual={self:residual}, only one={is_unique:yes|no}"
-)
-_MAX_ROWS = 20  # directions of one problem that the terminal shows; JSON has all
+if TYPE_CHECKING:
+    from marginlens.data.files import SequenceProblem
+    from marginlens.lab.problem_files import LabProblem
+    from marginlens.theory import Prediction, TokenOptimality
+
+MAX_DIRECTIONS = 10  # printed; JSON has all
 
 
-@command(**OF_PROBLEM_FILE)
+@calling(**PROBLEM_ARGUMENTS)
 def solve(
     file: ProblemFile,
     selected: Annotated[
-        str | None, option("0,1,2", "Solve the ATT-SVM of these tokens alone, one index per input, from 0.")
+        str | None,
+        typer.Option(metavar="0,1,2", help="Token of each input, from 0, whose ATT-SVM alone is solved."),
     ] = None,
     start: Annotated[
-        str | None, option("0.5,-1", "Where training will start, one number per coordinate: A Thm 3 asks for it.")
+        str | None, typer.Option(metavar="0.5,-1", help="Point where training will start, for A Thm 3.")
     ] = None,
     norm: Annotated[
         str | None,
-        option(
-            "l-inf",
-            "Solve the ATT-SVM of the selected, or else the highest-scoring, tokens in this norm: l1, l2, l-inf, l3 and so on.",
-            words=LISTED_NORMS,
+        typer.Option(
+            metavar="l-inf",
+            help="Norm (l1, l2, l-inf, l3 and so on) in which to solve the ATT-SVM of the selected, or else the highest-scoring, tokens.",
+            autocompletion=words_of(*LISTED_NORMS),
         ),
     ] = None,
     drop: DropUnrealizable = False,
-    plot: PlotPlace = None,
-) -> Answer:
+    plot: PlotFile = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
     """Predict where training goes: which theorems apply, and the max-margin directions with their proofs.
 
-    GMM is the max-margin direction of the highest-scoring tokens, an LMM that of tokens which outscore their neighbours. Where several
+    GMM is the max-margin direction of the highest-scoring tokens, an LMM that of tokens which outscore their neighbours. If several
     tokens of an input share its highest score, G^mm are the global minima of ATT-SVM', which asks that one of them be selected.
 
     Descent in another norm, such as sign descent in l-inf, heads for that norm's margin: --norm solves it, with bounds that prove it.
 
-    A problem that the lab saved is predicted for its own start, loss and optimizer; where its head is trained too, by A Thms 5 and 6.
+    A problem that the lab saved is predicted for its own start, loss and optimizer; if its head is trained too, by A Thms 5 and 6. A file
+    of sequences is a next-token problem, predicted by C Thms 1 to 3.
 
-    A file of sequences is a next-token problem: its Graph-SVM, its cyclic correction, and what C Thms 1 to 3 say.
-
+    \b
     Examples:
-        marginlens solve problem.npz
-        marginlens solve problem.npz --start 0.5,-1 --plot directions.svg
-        marginlens solve problem.npz --selected 0,1,2 --norm l-inf
-        marginlens solve sequences.json --drop --json
+      marginlens solve problem.npz
+      marginlens solve problem.npz --start 0.5,-1 --plot directions.svg
+      marginlens solve problem.npz --selected 0,1,2 --norm l-inf
+      marginlens solve sequences.json --drop --json
     """
     from marginlens.data.files import holds_sequences
 
+    output = Output(as_json, quiet)
     if holds_sequences(file):
         refuse_options("for a file of sequences", selected=selected, start=start, norm=norm, plot=plot)
-        sequences = _rows.read_sequence_problem(file, drop=drop)
-        with terminal.stage("Solving Graph-SVM and the cyclic correction"):
+        sequences = read_sequence_problem(file, drop=drop)
+        with output.stage("Solving Graph-SVM and the cyclic correction"):
             prediction = ml.predict_limit(sequences.named.data, head=sequences.head)
-        row = _rows.sequence_row(file, sequences, prediction)
-        said = [*_rows.outcome_text(row["prediction"]["outcome"]), *_rows.sequence_text(row)]
-        return Answer(row, [*said, *_rows.theorem_text(row["prediction"])])
+        row, lines = sequence_answer(file, sequences, prediction)
+        output.show(row, lines)
+        return
     refuse_options("unless the file holds sequences", drop=drop)
-    problem = read_token_problem(file)
-    if not isinstance(problem, TokenProblem):
+    data, v, run = read_token_problem(file)
+    if v is None:
         refuse_options("where the head is trained too", selected=selected, start=start, norm=norm, plot=plot)
-        row = _rows.solve_joint(file, problem)
-        return Answer(row, _rows.joint_text(row))
-    data, v = problem.data, problem.head
+        assert run is not None
+        prediction = ml.predict(run.risk)
+        output.show(prediction, [f"{file}: {run!r}", str(prediction)])
+        return
     if plot is not None:
-        from marginlens.plotting.files import write_figure
-        from marginlens.plotting.plane import check_plot, problem_figure
+        from marginlens.plotting.plane import check_plot
 
         check_plot(data, plot)
+    batch = data.as_batch()
+    head = batch.head(v)
     if norm is None and selected is None:
-        problems = _predicted(problem, start)
+        predictions = _predictions(batch, head, run, start, output)
+        rows = [prediction.to_dict() for prediction in predictions]
+        drawn = [_candidates(prediction) for prediction in predictions]
+        lines = _predicted_lines(predictions, is_batch=data.is_batch)
     else:
         refuse_options("when selected or norm is given, which predict nothing", start=start)
-        batch = data.as_batch()
-        tokens = batch.optimal(batch.head(v))
+        tokens = batch.optimal(head)
         if selected is not None:
             tokens = batch.selection(numbers(selected, "selected", data.n_inputs, int))
-        if norm is None:
-            rows = _rows.solution_rows(ml.token_optimality(batch, v, tokens))
-        else:
-            from marginlens.norms.choice import norm_named
-
-            rows = _rows.norm_rows(ml.att_svm(batch, tokens, norm=norm_named(norm)), tokens)
-        problems = [{"problem": j, "prediction": None, "solutions": [row]} for j, row in enumerate(rows)]
+        solved = [_solve_selection(batch[j], head[j], tokens[j], norm) for j in range(len(batch))]
+        rows, drawn = [row for row, _ in solved], [[row] for row, _ in solved]
+        lines = [f"problem {j}: {text[0]}" for j, (_, text) in enumerate(solved)] if data.is_batch else solved[0][1]
     if plot is not None:
-        write_figure(plot, problem_figure(data, v, [problem["solutions"] for problem in problems]))
-    found = {"file": str(file), "size": _rows.size_of(data), "problems": problems}
-    return Answer(found, _text(found, data.is_batch), [plot])
+        from marginlens.plotting.files import write_figure
+        from marginlens.plotting.plane import problem_figure
+
+        write_figure(plot, problem_figure(data, v, drawn))
+    output.show({"problems": rows}, [f"{file}: {data!r}", *lines], [plot])
 
 
-def _predicted(problem: TokenProblem, start: str | None) -> list[dict[str, Any]]:
-    """The prediction and every max-margin direction of each problem, the global ones first; for the run of a file where it has one."""
-    batch = problem.data.as_batch()
-    head = batch.head(problem.head)
+def _predictions(
+    batch: ml.TokenDataset, head: Any, run: LabProblem | None, start: str | None, output: Output
+) -> list[Prediction]:
+    """The prediction of each problem, for the run that the file describes if it does."""
     begin = None if start is None else batch.point(numbers(start, "start", batch.d_key), "start")
     options: dict[str, Any] = {}
-    if problem.run is not None:
-        options = {"loss": problem.run.loss, "optimizer": problem.run.optimizer}
-        begin = batch.point(problem.run.start) if begin is None else begin
-    problems: list[dict[str, Any]] = []
-    with terminal.stage("Solving") as bar:
+    if run is not None:
+        options = {"loss": run.loss, "optimizer": run.optimizer}
+        begin = batch.point(run.start) if begin is None else begin
+    predictions = []
+    with output.stage("Solving") as bar:
         for j in range(len(batch)):
-            prediction = ml.predict_limit(batch[j], head[j], start=None if begin is None else begin[j], **options)
-            listed = prediction.candidates is not None and prediction.candidates.complete
-            row = {**_rows.prediction_row(prediction), "every_direction_listed": listed}
-            solutions = _rows.candidate_rows(batch[j], head[j], prediction)
-            problems.append({"problem": j, "prediction": row, "solutions": solutions})
+            first = None if begin is None else begin[j]
+            predictions.append(ml.predict_limit(batch[j], head[j], start=first, **options))
             bar(j + 1, len(batch))
-    return problems
+    return predictions
 
 
-# ---- the terminal
-
-
-def _text(found: dict[str, Any], is_batch: bool) -> Iterator[Any]:
-    yield f"{found['file']}: {found['size']}"
+def _predicted_lines(predictions: list[Prediction], *, is_batch: bool) -> list[str]:
     if is_batch:
-        predicted = all(problem["prediction"] for problem in found["problems"])
-        title = "The GMM of each problem" if predicted else "The hard-margin problem of each"
-        yield terminal.rows_table(title, [_batch_cells(problem) for problem in found["problems"]])
-        return
-    (problem,) = found["problems"]
-    if problem["prediction"] is None:
-        yield from _selected_text(problem["solutions"][0])
+        return [
+            f"problem {j}: ends at: {prediction.answer.ends_at}. proved? {prediction.answer.proof}."
+            for j, prediction in enumerate(predictions)
+        ]
+    (prediction,) = predictions
+    lines = [str(prediction)]
+    for direction in _candidates(prediction)[:MAX_DIRECTIONS]:
+        lines.append(f"{direction['kind']} of {direction['selected']}: direction {vector(direction['direction'])}")
+    return lines
+
+
+def _candidates(prediction: Prediction) -> list[dict[str, Any]]:
+    """The directions that the limit may have, as figures take them."""
+    candidates = prediction.candidates
+    if candidates is None:
+        return []
+    columns = zip(candidates.labels, candidates.selections.tolist(), candidates.directions, strict=True)
+    return [dict(zip(("kind", "selected", "direction"), column, strict=True)) for column in columns]
+
+
+def _solve_selection(data: ml.TokenDataset, v: Any, tokens: Any, norm: str | None) -> tuple[dict[str, Any], list[str]]:
+    """The ATT-SVM of one selection: its numbers, and lines that begin with a summary."""
+    if norm is None:
+        optimality = ml.token_optimality(data, v, tokens)
+        solution, summary = optimality.solution, str(optimality)
+        row = {**optimality.to_dict(), "kind": selection_kind(optimality)}
     else:
-        yield from _predicted_text(problem["prediction"], problem["solutions"])
+        from marginlens.norms.choice import norm_named
+
+        solution = ml.att_svm(data, tokens, norm=norm_named(norm))
+        summary, row = str(solution), {"selected": tokens.tolist(), "kind": "max-margin"}
+    bounds = solution.bracket()
+    row |= {
+        "solution": solution.to_dict(),
+        "direction": solution.direction,
+        "margin": solution.margin,
+        "kkt_residual": solution.kkt_residual(),
+        "certificate_residual": solution.certificate_residual(),
+        "bracket": {**bounds._asdict(), "gap": bounds.gap},
+        "is_unique": solution.is_unique,
+    }
+    lines = [summary, f"direction: {vector(solution.direction)}", solution.status.value]
+    if solution.status is ml.Status.INFEASIBLE:
+        lines.append(
+            f"The rows add up to zero with the weights of the certificate: residual {row['certificate_residual']:.1g}."
+        )
+    elif solution.status is not ml.Status.TRIVIAL:
+        lines.append(
+            f"This p has norm {bounds.upper:.12g}, and no p with margin one has a norm below {bounds.lower:.12g}: "
+            f"a gap of {bounds.gap:.1g}."
+        )
+    if solution.is_unique is False:
+        lines.append("Other vectors of the same norm have the same margin.")
+    return row, lines
 
 
-def _selected_text(row: dict[str, Any]) -> Iterator[Any]:
-    in_norm = f" in {row['norm']}" if "norm" in row else ""
-    yield terminal.rows_table(f"The hard-margin problem of these tokens{in_norm}", [_direction_cells(row)])
-    yield ml.Status[row["status"]].value
-    if "norm" in row and row["status"] != "INFEASIBLE":
-        bounds = row["bracket"]
-        if row["status"] in ("OPTIMAL", "INACCURATE"):
-            yield (
-                f"This p has norm {bounds['upper']:.12g}, and no p with margin one a norm below {bounds['lower']:.12g}: "
-                f"a gap of {bounds['gap']:.1g}."
-            )
-        if row["is_unique"] is False:
-            yield "Other vectors of the same norm have the same margin."
-    elif row["proof"]:
-        meaning = "p is the sum of these multiples of k_selected - k_other, each of which it gives margin one."
-        if row["status"] == "INFEASIBLE":
-            meaning = "these multiples of k_selected - k_other add up to zero, so no p makes all of them positive."
-        yield f"Its proof: {meaning}"
-        yield terminal.rows_table("", row["proof"][:_MAX_ROWS])
-        yield from _more(row["proof"])
+def selection_kind(optimality: TokenOptimality) -> str:
+    """GMM, LMM, neither, or none for tokens that no direction selects."""
+    if not optimality.is_feasible:
+        return "none"
+    return "GMM" if optimality.is_globally_optimal else "LMM" if optimality.is_locally_optimal else "neither"
 
 
-def _more(rows: list[Any]) -> Iterator[str]:
-    if len(rows) > _MAX_ROWS:
-        yield f"and {len(rows) - _MAX_ROWS} more; --json lists them all."
-
-
-def _predicted_text(prediction: dict[str, Any], solutions: list[dict[str, Any]]) -> Iterator[Any]:
-    yield from _rows.outcome_text(prediction["outcome"])
-    yield terminal.rows_table("Max-margin directions", [_direction_cells(row) for row in solutions[:_MAX_ROWS]])
-    yield from _more(solutions)
-    tied = any(row["kind"] == "G^mm" for row in solutions)
-    if prediction["every_direction_listed"]:
-        yield f"These are all locally optimal directions (P^mm){', and all of G^mm' if tied else ''}."
-    else:
-        shown = "G^mm" if tied else "the GMM"
-        yield f"There are too many locally optimal directions (P^mm) to list them; {shown} alone is shown."
-    yield from _rows.theorem_text(prediction)
-    missing = [row["selected"] for row in solutions if row["kind"] == "GMM" and row["status"] == "INFEASIBLE"]
-    if missing:
-        yield f"The GMM does not exist: --selected {','.join(map(str, missing[0]))} shows the proof."
-
-
-def _direction_cells(row: dict[str, Any]) -> dict[str, Any]:
-    return _rows.cells(row, _NORM_COLUMNS if "norm" in row else _COLUMNS)
-
-
-def _batch_cells(problem: dict[str, Any]) -> dict[str, Any]:
-    """The first direction of a problem of a batch, and what is predicted."""
-    prediction = problem["prediction"]
-    cells = {"problem": problem["problem"], **_direction_cells(problem["solutions"][0])}
-    del cells["direction"]
-    if prediction is not None:
-        del cells["kind"]
-        n_local = sum(row["kind"] == "LMM" for row in problem["solutions"])
-        cells["LMM"] = str(n_local) if prediction["every_direction_listed"] else "not listed"
-        applying = [theorem.citation for theorem in prediction["theorems"] if theorem.applies]
-        cells["theorems"] = ", ".join(applying) or "none"
-        cells["certain"] = prediction["certain"] or "no"
-    return cells
+def sequence_answer(file: Path, problem: SequenceProblem, prediction: Prediction) -> tuple[dict[str, Any], list[str]]:
+    """What paper C says about the sequences of a file: its numbers and its text."""
+    named, names = problem.named, problem.named.vocabulary.quoted
+    head = "C Eᵀ = I" if problem.head is None else "given"
+    row, lines = prediction.to_dict(), [f"{file}: {named.data!r}, head: {head}", str(prediction)]
+    targets = prediction.details.targets
+    for sample in named.data.unrealizable[:1]:
+        token = "no token" if targets[sample] < 0 else names[targets[sample]]
+        lines.append(f"Sample {sample} lacks its label: the head separates {token} there.")
+    priority = prediction.details.priority
+    if priority.status is ml.Status.INFEASIBLE:
+        conflict = ml.svm.graph_conflict(priority)
+        row["conflict"] = conflict.to_dict(named.vocabulary.shown)
+        lines.append(conflict.describe(names))
+    return row, lines

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
@@ -12,14 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
-from marginlens.cli._commands import is_quiet, wants_json
-from marginlens.cli._deferred import errors, terminal
-from marginlens.cli._exit import Answer, command
-from marginlens.cli._options import argument
+from marginlens.cli.options import AsJson, Quiet
+from marginlens.cli.output import Output
+from marginlens.errors import calling, reject
 from marginlens.papers import SOURCES, listed_statements, natural
-from marginlens.runtime.packs import CLAIMS, pack_names
 
-_LONG_WORDS = {
+LONG_WORDS = {
     "theorem": "thm",
     "lem": "lemma",
     "prop": "proposition",
@@ -35,12 +32,12 @@ _LONG_WORDS = {
 def label_words(ctx: typer.Context, incomplete: str) -> list[str]:
     """The next words of statements that begin with the words typed so far: A, then Thm, then 3."""
     typed = [_unquoted(word).lower() for word in ctx.params.get("words") or ()]
-    found: dict[str, None] = {}
+    following: dict[str, None] = {}
     for row in listed_statements():
         words = [_unquoted(word) for word in row["statement"].split()]
         if len(words) > len(typed) and [word.lower() for word in words[: len(typed)]] == typed:
-            found[words[len(typed)]] = None
-    return [word for word in found if word.lower().startswith(_unquoted(incomplete).lower())]
+            following[words[len(typed)]] = None
+    return [word for word in following if word.lower().startswith(_unquoted(incomplete).lower())]
 
 
 def _unquoted(word: str) -> str:
@@ -48,38 +45,33 @@ def _unquoted(word: str) -> str:
     return re.sub(r"[()'\u2019]", "", word).rstrip(".")
 
 
-@command(label="{words}")
+@calling(label="words")
 def statement(
     words: Annotated[
         list[str] | None,
-        argument(
-            "LABEL",
-            "Such as A Thm 3 or A Eq 10; a paper's letter alone lists its statements.",
+        typer.Argument(
+            metavar="LABEL",
+            help="Label, such as A Thm 3 or A Eq 10; a paper's letter alone lists its statements.",
             autocompletion=label_words,
         ),
     ] = None,
-) -> Answer | None:
-    """Say what a statement of the papers says, and find the function behind it: how to import it, where it stands, which claims show it.
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Find the functions behind a theorem of the papers, what it says, and the claims that show it.
 
     A paper's letter lists all its statements. An equation inside a function leads to that function, a step of a proof to what it proves.
 
+    \b
     Examples:
-        marginlens statement A Thm 3
-        marginlens statement C --json
-        marginlens statement
+      marginlens statement A Thm 3
+      marginlens statement C --json
+      marginlens statement
     """
     label = " ".join(words) if words else None
     rows = found(label)
-    if wants_json() or (label is not None and label.strip().upper() not in SOURCES):
-        lines = (
-            [json.dumps(rows, indent=2)] if wants_json() else [line for row in rows for line in _statement_lines(row)]
-        )
-        if wants_json() or not is_quiet():
-            typer.echo("\n".join(lines))  # by itself, since a look-up needs none of the packages that tables do
-        return None
-    shown = [{**row, "functions": "\n".join(map(_function, row["functions"]))} for row in rows]
-    names = ("statement", "says", "functions")
-    return Answer(rows, [terminal.rows_table("Statements", [{name: row[name] for name in names} for row in shown])])
+    is_list = label is None or label.strip().upper() in SOURCES
+    Output(as_json, quiet).show(rows, (line for row in rows for line in (_short if is_list else _full)(row)))
 
 
 def found(label: str | None) -> list[dict[str, Any]]:
@@ -95,7 +87,9 @@ def found(label: str | None) -> list[dict[str, Any]]:
 
 
 def _claims_of_packs() -> Iterable[Any]:
-    """The claims that installed packages add, which are imported only where there are any."""
+    """The claims that installed packages add, which are imported only if there are any."""
+    from marginlens.runtime.packs import CLAIMS, pack_names
+
     if not pack_names(CLAIMS) or find_spec("marginlens_papers") is None:
         return ()
     return import_module("marginlens_papers.claims.catalogue").added_claims()
@@ -114,16 +108,22 @@ def _wanted(label: str | None, labels: list[str], earlier: Mapping[str, str]) ->
     near = get_close_matches(key, [_plain(one) for one in labels], n=3, cutoff=0.5)
     close = [one for one in labels if _plain(one) in near]
     expected = f"a statement such as {', '.join(close)}" if close else "a paper's letter and label, such as 'A Thm 3'"
-    raise errors.reject("label", expected, repr(label), "`marginlens statement` lists all.")
+    raise reject("label", expected, repr(label), "`marginlens statement` lists all.")
 
 
 def _plain(label: str) -> str:
     """A label without what people write in different ways: case, brackets, dots, hyphens, spaces, long words and their short forms."""
     words = re.findall(r"[a-z]+|\d+|[^\sa-z\d().-]+", label.lower().replace("’", "'"))
-    return " ".join(_LONG_WORDS.get(word, word) for word in words)
+    return " ".join(LONG_WORDS.get(word, word) for word in words)
 
 
-def _statement_lines(row: dict[str, Any]) -> Iterator[str]:
+def _short(row: dict[str, Any]) -> Iterator[str]:
+    functions = ", ".join(_inside(one) + one["name"].removeprefix("marginlens.") for one in row["functions"])
+    yield f"{row['statement']}  {functions}"
+    yield f"  {row['says']}"
+
+
+def _full(row: dict[str, Any]) -> Iterator[str]:
     yield row["statement"]
     yield f"  {row['says']}"
     for one in row["functions"]:
@@ -137,10 +137,6 @@ def _statement_lines(row: dict[str, Any]) -> Iterator[str]:
         yield f"  shown by: marginlens reproduce --only {','.join(row['claims'])}"
     for name, sentence in zip(row["claims"], row["claims_say"], strict=True):
         yield f"    {name}: {sentence}"
-
-
-def _function(function: dict[str, Any]) -> str:
-    return _inside(function) + function["name"].removeprefix("marginlens.")
 
 
 def _inside(function: dict[str, Any]) -> str:

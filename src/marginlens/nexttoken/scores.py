@@ -11,7 +11,7 @@ import numpy as np
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_sequence
 from marginlens.data.text_windows import SequenceSplit
 from marginlens.errors import reject, whole_number
-from marginlens.result import Described, Displayed
+from marginlens.result import Described, Displayed, counted
 from marginlens.risk.sequence_batch import ReducedProblem, reduce_sequences
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
@@ -224,6 +224,34 @@ class HeldOutScores(NamedTuple):
         ]
         facts = {"windows": self.n_windows, "left_out": self.n_unknown, "free_bigram_accuracy": self.free_accuracy}
         return {**facts, "mixed": MIXED_SHARE, "scores": rows}
+
+    def __str__(self) -> str:
+        first = next(iter(self.scores.values()))
+        lines = [
+            f"Prediction of {counted(first.n_samples, 'sequence')} held out; every rule chooses among the tokens of the sequence:"
+        ]
+        width = max(map(len, self.scores))
+        for rule, score in self.scores.items():
+            shares = {"impossible": score.impossible, "unknown": score.unknown, "slow": score.slow}
+            listed = "".join(f", {name} {share:.2%}" for name, share in shares.items() if share)
+            losses = f"log-loss {score.log_loss:.3f} ({score.mixed_log_loss:.3f} at {MIXED_SHARE:.0%} uniform)"
+            lines.append(f"  {rule:<{width}}  accuracy {score.accuracy:.3f}, {losses}{listed}".replace("inf", "∞"))
+        if any(score.impossible for score in self.scores.values()):
+            lines.append("Impossible: the token that follows had probability zero, which makes the log-loss infinite.")
+        if any(score.slow for score in self.scores.values()):
+            lines.append(
+                "Slow: weights that grow only like the logarithm of the norm decide, which only enormous layers reach."
+            )
+        if self.n_unknown:
+            share = self.n_unknown / (self.n_unknown + first.n_samples)
+            lines.append(f"{self.n_unknown:,} more ({share:.0%}) are left out because <unknown> follows them.")
+        if self.n_windows is not None:
+            rule, right = next(iter(self.scores)), first.accuracy * first.n_samples / self.n_windows
+            lines.append(
+                f"Of all {self.n_windows:,} windows held out, {first.n_samples / self.n_windows:.1%} hold the token that follows. Of all, "
+                f"the {rule} predicts {right:.1%}, and a bigram of the text that may choose any token {self.free_accuracy:.1%}."
+            )
+        return "\n".join(lines)
 
 
 def score_held_out(split: SequenceSplit, rules: Mapping[str, NextTokenAutomaton | WindowNgram]) -> HeldOutScores:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from marginlens.cli._terminal import duration
 from marginlens.lab import permalink, presets, write_lab
 from marginlens.pages import render
 from marginlens.papers import SOURCES, Paper
@@ -229,6 +228,18 @@ def _made(result: ClaimResult, versions: Mapping[str, str]) -> str:
     size = " at reduced sizes" if result.effort is Effort.QUICK else ""
     others = [f"{name} {value}" for name, value in result.versions.items() if versions.get(name) != value]
     return ", ".join([f"{duration(result.seconds)}{size}", _moment(result.finished), *others])
+
+
+def duration(seconds: float) -> str:
+    """A time in words: 0.4 s, 12 s, 3 min 4 s, 1 h 2 min."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def _moment(iso: str) -> str:

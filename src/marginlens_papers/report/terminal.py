@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from rich.markup import escape
 
-from marginlens.cli._terminal import Bar, Bars, duration
+from marginlens.cli.output import Bar, Bars
 from marginlens.runtime.progress import ProgressCallback
 from marginlens_papers.claim import Claim, Verdict
 from marginlens_papers.report.formulas import plain
 from marginlens_papers.report.ledger import MARKS, Entry
-from marginlens_papers.report.page import in_two
+from marginlens_papers.report.page import duration, in_two
 from marginlens_papers.report.run import Watcher
 
 _COLOURS: dict[Verdict, str] = {
@@ -26,8 +26,8 @@ _WIDTH = max(len(verdict.value) for verdict in Verdict)
 class ClaimBars(Bars, Watcher):
     """A run of claims on a console; use it in a `with` block."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, quiet: bool = False) -> None:
+        super().__init__(quiet=quiet)
         self._running: dict[str, Bar] = {}
 
     def begin(self, claim: Claim) -> ProgressCallback:

@@ -1,0 +1,116 @@
+"""Options that several commands share, and the problems and numbers that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from marginlens.errors import calling, reject
+from marginlens.names import NORMS
+
+if TYPE_CHECKING:
+    from marginlens.data.files import SequenceProblem
+    from marginlens.data.tokens import FloatArray, TokenDataset
+    from marginlens.lab.problem_files import LabProblem
+
+DEVICES = ("cpu", "cuda", "cuda:1", "mps")
+ENCODINGS = ("utf-8", "latin-1", "cp1252", "utf-16")
+LISTED_NORMS = (*NORMS.names, "l1.75", "l3")  # offered by completion
+MAX_WEIGHT = 1e150  # norms of weights are sums of squares, which must be finite
+
+
+def words_of(*words: str) -> Callable[[str], list[str]]:
+    """The completion of an option that takes one of these words."""
+    return lambda incomplete: [word for word in words if word.startswith(incomplete.lower())]
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the numbers as JSON and nothing else.")]
+Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="Print only errors, and what another option asks for: no text or progress."),
+]
+ProblemFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE",
+        help="Problem in a .npz or JSON file with X, y, v and optionally K or W, or as the lab saved it; or sequences and labels, "
+        "with vocabulary, E and C if wanted. - reads stdin.",
+    ),
+]
+DropUnrealizable = Annotated[
+    bool, typer.Option("--drop", help="Leave out sequences of the file that lack their label.")
+]
+PlotFile = Annotated[
+    Path | None,
+    typer.Option(metavar="OUT.png", help="Picture (.png, .svg or .pdf) of a problem whose keys have two coordinates."),
+]
+PROBLEM_ARGUMENTS = {  # arguments of the library that are the file of a command, or its --drop
+    **dict.fromkeys(("path", "data", "problem"), "file"),
+    "unrealizable": "drop",
+}
+
+
+def read_token_problem(file: Path) -> tuple[TokenDataset, FloatArray | None, LabProblem | None]:
+    """Tokens, head, and the run that a file of the lab describes; None for other files.
+
+    The head is None if it is trained together with attention.
+    """
+    from marginlens.data.files import is_problem, read_entries, read_problem
+    from marginlens.lab.problem_files import LabProblem
+
+    entries = read_entries(file)
+    if not is_problem(entries):
+        return *read_problem(file), None
+    problem = LabProblem.from_dict(entries, str(file))
+    return problem.data, None if problem.trains_head else problem.head, problem
+
+
+def read_sequence_problem(file: Path, *, drop: bool) -> SequenceProblem:
+    """The sequences of a file and its head. Sequences without their label are dropped, kept if the file has a head, or refused."""
+    from marginlens.data.files import read_sequence_problem
+    from marginlens.data.sequences import reject_unrealizable
+
+    if drop:
+        return read_sequence_problem(file, unrealizable="drop")
+    problem = read_sequence_problem(file, unrealizable="keep")
+    data = problem.named.data
+    if problem.head is None and len(data.unrealizable):
+        remedy = 'Leave them out with --drop, or give a head "C" in the file.'
+        with calling(file):
+            raise reject_unrealizable(data.unrealizable, data.labels, remedy)
+    return problem
+
+
+def refuse_options(reason: str, **options: Any) -> None:
+    """Refuse options that do not go with the file or with other options: each must be None or False."""
+    for name, value in options.items():
+        if value is not None and value is not False:
+            raise reject(name, f"left out {reason}", repr(value if isinstance(value, bool) else str(value)))
+
+
+def numbers(text: str, argument: str, count: int, kind: type = float) -> list[Any]:
+    """Numbers separated by commas: finite ones, or token indices if `kind` is int."""
+    words, example = ("token indices", "0,1,2") if kind is int else ("finite numbers", "0.5,-1")
+    try:
+        if not text.isascii():  # digits of other scripts, which no other option takes
+            raise ValueError
+        values = [kind(part) for part in text.split(",")]
+    except ValueError:
+        raise reject(argument, f"{words} separated by commas, such as {example}", repr(text)) from None
+    if len(values) != count:
+        raise reject(argument, f"{words} separated by commas, {count} in all", f"{len(values)}")
+    limit = 2**63 if kind is int else MAX_WEIGHT
+    wrong = next((value for value in values if not -limit < value < limit), None)
+    if wrong is not None:
+        raise reject(argument, f"{words} separated by commas, below {limit:g}", f"{wrong}")
+    return values
+
+
+def vector(values: Any) -> str:
+    """The coordinates of a direction or a point, the first and last of a long one."""
+    import numpy as np
+
+    return np.array2string(np.asarray(values, dtype=np.float64), precision=3, threshold=8, suppress_small=True)

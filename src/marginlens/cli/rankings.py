@@ -1,0 +1,314 @@
+"""Rankings of the tokens of a text or of listed sequences, by last token."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import marginlens as ml
+from marginlens.data.files import read_sequences
+from marginlens.data.text_windows import embeddings, held_out_share, split_ids, split_sequences, windows_of
+from marginlens.data.tokenizer import read_tokenizer
+from marginlens.data.vocabulary import NamedSequences
+from marginlens.errors import calling, reject
+from marginlens.graphs.counting import count_windows
+from marginlens.graphs.description import describe_order
+from marginlens.graphs.priority import component_order
+from marginlens.result import counted
+from marginlens.runtime.files import write_whole
+
+if TYPE_CHECKING:
+    from marginlens.data.text_windows import SequenceSplit
+    from marginlens.data.vocabulary import Vocabulary
+    from marginlens.graphs import PriorityGraph
+    from marginlens.graphs.priority import Evidence
+    from marginlens.svm import GraphSolution
+    from marginlens.typing import IntArray
+
+MAX_POSITIONS_IN_MEMORY = 1 << 25  # tokens of all windows that are made at once: 256 MB, several times in a dataset
+N_SHOWN = 3  # last tokens that are shown by default
+MAX_COMPONENTS = 10_000  # up to which chains of rankings are followed: 200 MB
+GRAPH_PACKAGES = ("python", "marginlens", "numpy", "scipy")  # whose versions a saved file names
+
+
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """The priority graphs of all sequences, and the last tokens whose graphs are shown.
+
+    Attributes:
+        file: the text, or the list of sequences.
+        settings: what decides what is read, besides the file.
+        vocabulary: of the sequences.
+        graphs: the priority graphs of all sequences by last token.
+        counts: (n_vocabulary,) how many sequences end in each token.
+        n_dropped: how many more lack the token that follows them.
+        shown: the last tokens whose graphs are shown.
+        evidence: the evidence of a graph, whose `first` counts from the beginning of the file.
+        size: of all sequences, in words.
+        window: tokens of a window of a text; None for listed sequences.
+        named: the sequences, of a text those that fit in memory; None if nothing needs them.
+        split: the same with what is held out; None if nothing is.
+        learned: the graphs of `named`, or all graphs.
+        text: tokens and windows of a text; None for listed sequences.
+    """
+
+    file: Path
+    settings: dict[str, Any]
+    vocabulary: Vocabulary
+    graphs: Mapping[int, PriorityGraph]
+    counts: IntArray
+    n_dropped: int
+    shown: list[int]
+    evidence: Callable[[PriorityGraph], Evidence]
+    size: str
+    window: int | None
+    named: NamedSequences | None
+    split: SequenceSplit | None
+    learned: Mapping[int, PriorityGraph]
+    text: dict[str, Any] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The shown graphs as plain values."""
+        held_out = {} if self.split is None else {"held_out": {"sequences": len(self.split.held_out)}}
+        return {
+            "file": str(self.file),
+            "size": self.size,
+            "settings": self.settings,
+            "samples": int(self.counts.sum()),
+            "dropped": self.n_dropped,
+            **held_out,
+            "last_tokens": len(self.graphs),
+            "acyclic": sum(graph.is_acyclic for graph in self.graphs.values()),
+            "graphs": [self._graph_row(k) for k in self.shown],
+            **({} if self.text is None else {"text": self.text}),
+        }
+
+    def _graph_row(self, last: int) -> dict[str, Any]:
+        """The sizes of a graph and its order: the components that sequences rank above others, and the pairs of tokens behind it."""
+        graph, names = self.graphs[last], self.vocabulary.shown
+        evidence = self.evidence(graph)
+        sizes = np.bincount(graph.component_of)
+        count, direct = graph.n_components * (graph.n_components - 1) // 2, len(evidence.components)
+        reached = None
+        if graph.n_components <= MAX_COMPONENTS:
+            reached = int(component_order(graph).reach.sum())
+        pairs = zip(evidence.pairs.tolist(), evidence.samples.tolist(), evidence.first.tolist(), strict=True)
+        above = zip(evidence.components.tolist(), evidence.component_samples.tolist(), strict=True)
+        return {
+            "last": names[graph.last],
+            "samples": int(self.counts[last]),
+            "tokens": len(graph.nodes),
+            "components": graph.n_components,
+            "largest_component": int(sizes.max()),
+            "strict_pairs": len(graph.strict),
+            "tied_pairs": int(np.sum(sizes * (sizes - 1) // 2)),
+            "acyclic": graph.is_acyclic,
+            "order": {
+                "equal": [[names[token] for token in part] for part in graph.components],
+                "compared": {
+                    "directly": direct,
+                    "through_chains": None if reached is None else reached - direct,
+                    "not": None if reached is None else count - reached,
+                },
+                "above": [{"component": i, "over": j, "sequences": times} for (i, j), times in above],
+                "pairs": [
+                    {"above": names[i], "below": names[j], "sequences": times, "first": first}
+                    for (i, j), times, first in pairs
+                ],
+            },
+        }
+
+    def lines(self, row: dict[str, Any]) -> Iterator[str]:
+        """The text of `row`: how many sequences there are and how many were left out, then the order after each shown last token."""
+        yield f"{self.file}: {self.size}"
+        left_out = ""
+        if self.n_dropped:
+            share = f"{self.n_dropped / (self.n_dropped + row['samples']):.0%}"
+            left_out = f"{counted(self.n_dropped, 'sequence')} ({share}) lack the token that follows and are left out. "
+        held_out = "" if self.split is None else f"{counted(len(self.split.held_out), 'other')} held out. "
+        yield f"{left_out}{held_out}{counted(len(self.graphs), 'different last token')}, {row['acyclic']:,} without ties."
+        for graph in row["graphs"]:
+            yield from describe_order(graph["last"], graph["order"])
+        if self.text is not None and self.text["learned_tokens"] not in (None, self.text["tokens"]):
+            learned = f"{self.text['learned_tokens']:,} of {self.text['tokens']:,} tokens"
+            yield f"What follows is learned from the first {learned}, whose windows fit in memory."
+
+    def separability(self, solution: GraphSolution | None) -> tuple[dict[str, Any], list[str]]:
+        """Whether one W ranks all tokens after all last tokens as the graphs say: numbers and sentences.
+
+        Args:
+            solution: the Graph-SVM of the graphs; None for one-hot tokens, which separate every order.
+        """
+        names = ("status", "margin", "residual", "smallest_gap")
+        n_strict = sum(len(graph.strict) for graph in self.learned.values())
+        row: dict[str, Any] = {"separable": True, **dict.fromkeys(names), "strict_pairs": n_strict}
+        if solution is None:
+            every = "One-hot embeddings separate every order, so that some W ranks all tokens of all last tokens so."
+            return row, [f"{every} How large it must be: --margin."]
+        infeasible, margin = solution.status is ml.Status.INFEASIBLE, float(solution.margin)
+        residual = float(solution.certificate_residual() if infeasible else solution.kkt_residual())
+        gaps = solution.rows.apply(
+            solution.x.reshape(-1)
+        )  # (e_i - e_j)ᵀ W e_k over all pairs i ⇒ j of all last tokens k
+        smallest = None if infeasible or not len(gaps) else float(gaps.min())
+        is_solved = solution.status in (ml.Status.OPTIMAL, ml.Status.TRIVIAL)
+        row |= dict(zip(names, (solution.status.name, margin, residual, smallest), strict=True))
+        row["separable"] = is_solved
+        sentences = [f"Graph-SVM of all last tokens: {solution.status.value} Residual {residual:.1g}."]
+        if 0.0 < margin < np.inf:  # W^mm has gaps of at least 1, so log 99 of it is the shortest W that ranks 99 to 1
+            sentences.append(
+                f"Margin {margin:.4g}: W needs norm {np.log(99.0) / margin:,.0f} to rank every pair at least 99 to 1."
+            )
+        if infeasible and self.named is not None:
+            conflict = ml.svm.graph_conflict(solution)
+            row["conflict"] = conflict.to_dict(self.vocabulary.shown)
+            evidence = {k: ml.graphs.ranking_evidence(self.named.data, self.learned[k]) for k in conflict.last_tokens}
+            for ranking, (k, i, j) in zip(row["conflict"]["rankings"], conflict.pairs.tolist(), strict=True):
+                is_pair = (evidence[k].pairs == [i, j]).all(axis=1)
+                ranking["sequences"] = int(evidence[k].samples[is_pair].sum())
+            sentences.append(conflict.describe(self.vocabulary.quoted))
+            sentences.append("Linearly independent embeddings, such as one-hot ones, separate every order.")
+        return row, sentences
+
+    def draw(self, path: Path) -> None:
+        """Write the picture of the shown graphs."""
+        from marginlens.plotting.files import write_figure
+
+        shown = [self.graphs[k] for k in self.shown]
+        write_figure(path, ml.plotting.draw_graphs(shown, self.vocabulary.shown))
+
+    def save(self, path: Path, command: str) -> None:
+        """Write the shown graphs edge by edge, with what made them: settings, versions, the command and the file's fingerprint."""
+        from marginlens.graphs.export import to_table
+        from marginlens.runtime.versions import versions
+
+        with self.file.open("rb") as content:
+            fingerprint = hashlib.file_digest(content, "sha256").hexdigest()
+        facts = {
+            "command": command,
+            "file": self.file.name,
+            "sha256": fingerprint,
+            "settings": self.settings,
+            "versions": {name: version for name, version in versions().items() if name in GRAPH_PACKAGES},
+            "samples": int(self.counts.sum()),
+            "dropped": self.n_dropped,
+            "vocabulary": list(self.vocabulary.names),
+            "shown": list(self.vocabulary.shown),
+            "graphs": [{**to_table(self.graphs[k]), "samples": int(self.counts[k])} for k in self.shown],
+        }
+        write_whole(path, (json.dumps(facts, ensure_ascii=False) + "\n").encode(), "save")
+
+
+def rank_list(file: Path, last: Sequence[str] | None, held_out: float | None, *, drop: bool, seed: int) -> Ranking:
+    """Rank the tokens of listed sequences; `last` names the last tokens to show, the most frequent by default."""
+    named, split = read_sequences(file, unrealizable="drop" if drop else "refuse"), None
+    if held_out is not None:
+        split = split_sequences(named, held_out=held_out, rng=seed)
+        named = split.training
+    data, graphs = named.data, ml.priority_graphs(named.data)
+    counts = np.bincount(data.last, minlength=data.n_vocabulary)
+    original = data.original_samples() if split is None else split.samples
+
+    def evidence(graph: PriorityGraph) -> Evidence:
+        of_data = ml.graphs.ranking_evidence(data, graph)
+        return replace(of_data, first=original[of_data.first])
+
+    ragged = "" if np.ptp(data.lengths) == 0 else "up to "
+    return Ranking(
+        file=file,
+        settings={"tokens": "listed", "unrealizable": "drop" if drop else "refuse"},
+        vocabulary=named.vocabulary,
+        graphs=graphs,
+        counts=counts,
+        n_dropped=len(data.dropped),
+        shown=_shown_last_tokens(graphs, named.vocabulary, counts, last),
+        evidence=evidence,
+        size=_size(len(data), f"{ragged}{data.lengths.max()}", data.n_vocabulary, data.d_model),
+        window=None,
+        named=named,
+        split=split,
+        learned=graphs,
+    )
+
+
+def rank_text(
+    file: Path,
+    last: Sequence[str] | None,
+    held_out: float | None,
+    window: int,
+    n_words: int | None,
+    d_model: int | None,
+    seed: int,
+    encoding: str | None,
+    tokenizer: Path | None,
+    *,
+    in_memory: bool,
+) -> Ranking:
+    """Rank the tokens of a text of any length.
+
+    Args:
+        n_words: words with an id of their own; None if characters are the tokens.
+        in_memory: whether something needs the windows themselves, or as many as fit in memory.
+    """
+    unit: Any = ml.data.Characters() if n_words is None else ml.data.Words(max_vocabulary=n_words)
+    units = "characters" if n_words is None else f"words, the {n_words} most frequent"
+    if tokenizer is not None:
+        units = f"tokenizer {tokenizer.name}"
+        with calling(path="tokenizer"):
+            unit = read_tokenizer(tokenizer)
+    text = ml.data.TextTokens(file, unit, encoding=encoding or "utf-8")
+    share = 0.0 if held_out is None else held_out_share(held_out)
+    end, most = len(text) - round(share * len(text)), max(MAX_POSITIONS_IN_MEMORY // window, window + 1)
+    vocabulary, named, split = text.vocabulary, None, None
+    if in_memory:
+        E, first = embeddings(len(vocabulary), d_model, seed), text.read(0, min(end, most))
+        if held_out is None:
+            named = NamedSequences(windows_of(first, window, E), vocabulary)
+        else:
+            split = split_ids(first, text.read(end, min(len(text), end + most)), window, vocabulary, E)
+            named = split.training
+    windows = count_windows(text.chunks(0, end), window)
+    graphs, counts = windows.graphs(), windows.ending_in(len(vocabulary))
+    width = "one-hot" if d_model is None else f"{d_model} random coordinates, seed {seed}"
+    return Ranking(
+        file=file,
+        settings={"tokens": units, "window": window, "embeddings": width},
+        vocabulary=vocabulary,
+        graphs=graphs,
+        counts=counts,
+        n_dropped=windows.n_dropped,
+        shown=_shown_last_tokens(graphs, vocabulary, counts, last),
+        evidence=lambda graph: ml.graphs.ranking_evidence(text.chunks(0, end), graph, window=window),
+        size=_size(int(counts.sum()), str(window), len(vocabulary), d_model or len(vocabulary)),
+        window=window,
+        named=named,
+        split=split,
+        learned=graphs if named is None or end <= most else ml.priority_graphs(named.data),
+        text={"tokens": end, "learned_tokens": min(end, most) if in_memory else None, "windows": windows.n_windows},
+    )
+
+
+def _size(count: int, length: str, n_vocabulary: int, d_model: int) -> str:
+    return f"{counted(count, 'sequence')} of {length} over {counted(n_vocabulary, 'token')}, d_model = {d_model}"
+
+
+def _shown_last_tokens(
+    graphs: Mapping[int, PriorityGraph], vocabulary: Vocabulary, counts: IntArray, last: Sequence[str] | None
+) -> list[int]:
+    """The last tokens to show: those that are named, with or without signs for blanks, or the most frequent ones."""
+    if not last:
+        frequent = np.argsort(-counts, kind="stable")
+        return [int(k) for k in frequent if counts[k]][:N_SHOWN]
+    ids = {name: k for names in (vocabulary.shown, vocabulary.names) for k, name in enumerate(names)}
+    for name in last:
+        if name not in ids:
+            raise reject("last", f"one of the {len(vocabulary):,} tokens of the vocabulary", repr(name))
+        if ids[name] not in graphs:
+            raise reject("last", "the last token of some sequence that holds the token which follows it", repr(name))
+    return list(dict.fromkeys(ids[name] for name in last))
