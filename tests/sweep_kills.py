@@ -6,6 +6,7 @@ A kind is `parent`, the process that runs a sweep on loky's processes, or `worke
 same on a local Dask cluster of two workers. All four by turns unless given.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -43,13 +44,18 @@ def announce(pids):
     print(json.dumps(pids), flush=True)
 
 if __name__ == "__main__":
-    plan, folder, is_dask = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3] == "dask"
-    if is_dask:
+    plan, folder, kind = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
+    if kind == "dask":
         from distributed import Client, LocalCluster
         with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster:
             with Client(cluster) as client:
                 announce(list(client.run(os.getpid).values()))
                 ml.sweep(plan, folder, client.get_executor())
+    elif kind == "pool":
+        from concurrent.futures import ProcessPoolExecutor
+        with ProcessPoolExecutor(2) as executor:
+            announce([])
+            ml.sweep(plan, folder, executor)
     else:
         announce([])
         ml.sweep(plan, folder)
@@ -66,7 +72,10 @@ def count_chunks(folder):
 
 
 def start(folder, kind="parent", plan=PLAN):
-    """Run a sweep in a process of its own, which leads a group of processes as one started by a terminal does."""
+    """Run a sweep in a process of its own, which leads a group of processes as one started by a terminal does.
+
+    Its kind is `parent`, on loky's processes, `pool`, on a `ProcessPoolExecutor`, or `dask`, on a local cluster of two workers.
+    """
     command = [sys.executable, "-c", RUN, json.dumps(plan), str(folder), kind.split()[0]]
     environment = {**os.environ, "MARGINLENS_THREADS": "2"}
     return subprocess.Popen(
@@ -81,6 +90,16 @@ def loky_workers(process):
         return [int(child) for child in listed if b"popen_loky" in Path(f"/proc/{child}/cmdline").read_bytes()]
     except (FileNotFoundError, ProcessLookupError):
         return []
+
+
+def group_members(group):
+    """The processes of a group that have not ended."""
+    members = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            state, _, in_group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+            members += [int(entry.name)] if int(in_group) == group and state != "Z" else []
+    return members
 
 
 class Trials:

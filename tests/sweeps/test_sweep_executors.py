@@ -11,7 +11,7 @@ import marginlens as ml
 import tolerances
 from marginlens.errors import EngineError
 from refusals import refused
-from sweep_kills import KINDS, PLAN, Trials, chunk_bytes, count_chunks, loky_workers, start
+from sweep_kills import KINDS, PLAN, Trials, chunk_bytes, count_chunks, group_members, loky_workers, start
 
 KEYS = {"n_inputs": 3, "n_tokens": 4, "d": [2, 7], "n_steps": 30, "n_problems": 25, "chunk": 6, "seed": 5}
 N_KILLS = 10
@@ -141,7 +141,7 @@ def begun(trials, name, n_chunks):
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_a_sweep_soon_keeps_what_is_finished_and_says_how_to_go_on(trials):
+def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(trials):
     process, folder = begun(trials, "interrupted", 2)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
     _, error = process.communicate(timeout=tolerances.HANGING)
@@ -151,6 +151,68 @@ def test_ctrl_c_ends_a_sweep_soon_keeps_what_is_finished_and_says_how_to_go_on(t
     sweep = ml.sweeps.Sweep.open(folder)
     assert 2 <= sweep.status().chunks_done < sweep.status().n_chunks
     assert sweep.table(partial=True).num_rows == sweep.status().problems_done
+
+
+SLOW_CHUNKS = {**PLAN, "n_steps": [200_000, 200_001], "n_problems": 40}  # eight chunks of about half a second
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return chunk_bytes(ml.sweep(SLOW_CHUNKS, tmp_path_factory.mktemp("slow") / "undisturbed").folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["parent", "pool", "dask"])
+@pytest.mark.parametrize(("n_chunks", "delay"), [(0, 0.0), (0, 0.8), (1, 0.0), (2, 0.3)])
+def test_after_ctrl_c_no_process_remains_and_the_folder_goes_on_to_the_same_bytes(
+    undisturbed, tmp_path, kind, n_chunks, delay
+):
+    """At the start, while workers start, when a chunk has just been written, and in the middle of the next ones."""
+    if kind == "dask":
+        pytest.importorskip("distributed")
+    folder = tmp_path / "made"
+    process = start(folder, kind, SLOW_CHUNKS)
+    process.stdout.readline()
+    while process.poll() is None and count_chunks(folder) < n_chunks:
+        time.sleep(0.002)
+    time.sleep(delay)
+    os.killpg(process.pid, signal.SIGINT)
+    _, error = process.communicate(timeout=tolerances.HANGING)
+    assert process.returncode != 0
+    assert "KeyboardInterrupt" in error
+    until = time.monotonic() + tolerances.HANGING
+    while group_members(process.pid) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert group_members(process.pid) == []
+    assert chunk_bytes(ml.sweep(SLOW_CHUNKS, folder).folder) == undisturbed
+    assert sorted(entry.name for entry in folder.iterdir()) == ["chunks", "lock", "plan.json"]
+
+
+class Watched(ThreadPoolExecutor):
+    """Threads, and the futures of all chunks that were handed to them."""
+
+    def __init__(self):
+        super().__init__(2)
+        self.futures = []
+
+    def submit(self, function, /, *arguments):
+        self.futures.append(super().submit(function, *arguments))
+        return self.futures[-1]
+
+
+def test_workers_give_up_their_chunks_when_the_sweep_has_ended(tmp_path):
+    """Ctrl-C after the first chunk, while a thread is in the middle of a chunk of minutes."""
+    plan = {"n_inputs": 3, "n_tokens": 4, "d": 3, "n_steps": [1, 10**9], "n_problems": 1}
+
+    def interrupt(done, total):
+        if done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match="1 of 2 problems"), Watched() as executor:
+        ml.sweep(plan, tmp_path / "made", executor, progress=interrupt)
+    _, long = executor.futures
+    assert long.cancelled() or "has ended" in str(long.exception())
+    assert ml.sweeps.Sweep.open(tmp_path / "made").status().chunks_done == 1
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from marginlens.errors import EngineError, InputError, calling, reject, require
 from marginlens.gpu.device import Device, as_device
 from marginlens.gpu.random_problems import Numbers
 from marginlens.optimizers.choice import optimizer_named
+from marginlens.runtime.progress import ProgressCallback
 from marginlens.runtime.threads import single_blas_thread
 from marginlens.sweeps.choices import called, loss_named, starting_point
 from marginlens.sweeps.grid import Cell, Chunk
@@ -52,9 +53,15 @@ def arrow() -> Any:
 
 @dataclass(frozen=True)
 class ChunkWork:
-    """Compute a chunk by its number: make its problems, train and measure them, and return the bytes of its file."""
+    """Compute a chunk by its number: make its problems, train and measure them, and return the bytes of its file.
+
+    Args:
+        stop: a file that the process of the sweep makes when nobody waits for chunks any more. Workers on other machines see it if they
+            share the folder, and otherwise finish the chunk in hand.
+    """
 
     plan: Plan
+    stop: Path | None = None
     version: str = __version__
 
     def __call__(self, index: int) -> bytes:
@@ -62,18 +69,24 @@ class ChunkWork:
             raise EngineError(
                 f"Workers need marginlens {self.version}, the version of this process; one has {__version__}."
             )
+        self.check_wanted()
         chunk = self.plan.grid.chunk_at(index)
-        return encoded(measured(self.plan, chunk), chunk, self.plan.hash)
+        return encoded(measured(self.plan, chunk, self.check_wanted), chunk, self.plan.hash)
+
+    def check_wanted(self, done: int = 0, total: int = 0) -> None:
+        """Give the chunk up if the sweep has ended: no executor takes back what it has handed to a worker."""
+        if self.stop is not None and self.stop.exists():
+            raise EngineError("The sweep that this chunk belongs to has ended.")
 
 
-def measured(plan: Plan, chunk: Chunk) -> dict[str, Any]:
+def measured(plan: Plan, chunk: Chunk, progress: ProgressCallback | None = None) -> dict[str, Any]:
     """Name → what was recorded of the problems of a chunk: an array whose first axis counts them, or `Categories`."""
     settings, device = plan.cells[chunk.cell].settings, as_device(plan.device)
     with single_blas_thread():  # sums then have the same order whatever runs beside them
         if device is None or not isinstance(settings["data"], str):
-            return _columns(plan, chunk)
+            return _columns(plan, chunk, progress=progress)
         pieces = [
-            _columns(plan, chunk, span) if plan.measures else _columns_on_device(plan, chunk, span, device)
+            _columns(plan, chunk, span, progress) if plan.measures else _columns_on_device(plan, chunk, span, device)
             for span in device_parts(device, settings, chunk.n_problems)
         ]
     return {name: joined([piece[name] for piece in pieces]) for name in pieces[0]}
@@ -90,9 +103,11 @@ def _columns_on_device(plan: Plan, chunk: Chunk, span: tuple[int, int], device: 
     return device_columns(made, training, plan.record or (), device)
 
 
-def _columns(plan: Plan, chunk: Chunk, span: tuple[int, int] | None = None) -> dict[str, Any]:
+def _columns(
+    plan: Plan, chunk: Chunk, span: tuple[int, int] | None = None, progress: ProgressCallback | None = None
+) -> dict[str, Any]:
     """What is recorded of a chunk, or of its problems first … last - 1, by name, and what functions of one's own measure of them."""
-    run = trained(plan, chunk, span)
+    run = trained(plan, chunk, span, progress)
     n_problems = chunk.n_problems if span is None else span[1] - span[0]
     columns = recorded(run, plan.record or ())
     for name, measure in plan.measures.items():
@@ -104,7 +119,9 @@ def _columns(plan: Plan, chunk: Chunk, span: tuple[int, int] | None = None) -> d
     return columns
 
 
-def trained(plan: Plan, chunk: Chunk, span: tuple[int, int] | None = None) -> ChunkRun | SequenceChunkRun:
+def trained(
+    plan: Plan, chunk: Chunk, span: tuple[int, int] | None = None, progress: ProgressCallback | None = None
+) -> ChunkRun | SequenceChunkRun:
     """The runs of a chunk, or of its problems first … last - 1 with `span` = (first, last): the problems, and the descent on them."""
     cell = plan.cells[chunk.cell]
     settings = {**cell.settings, "step": plan.step_of(cell)}
@@ -115,7 +132,8 @@ def trained(plan: Plan, chunk: Chunk, span: tuple[int, int] | None = None) -> Ch
     shape = (data.d_key,) if plan.problem == "selection" else (data[0].d_model, data[0].d_model)
     start = _start(plan, chunk, shape)
     start = None if start is None else start[first:last]
-    run = descend(data, head, start=start, record=record, device=plan.device, **_training(plan, chunk))
+    options = {"record": record, "progress": progress, "device": plan.device, **_training(plan, chunk)}
+    run = descend(data, head, start=start, **options)
     kind = ChunkRun if plan.problem == "selection" else SequenceChunkRun
     return kind(data, head, run, settings)
 

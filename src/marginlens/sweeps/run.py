@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
-from contextlib import closing
+from contextlib import closing, nullcontext
 from typing import Any
 
 from marginlens.errors import reject
@@ -13,7 +13,7 @@ from marginlens.runtime.threads import n_threads
 from marginlens.sweeps.chunk import ChunkWork, arrow
 from marginlens.sweeps.executors import RESUME, computed, computed_in_processes
 from marginlens.sweeps.plan import Plan, as_plan
-from marginlens.sweeps.store import Sweep, opened, write_chunk
+from marginlens.sweeps.store import Sweep, opened, stop_file, write_chunk
 
 
 def sweep(
@@ -56,8 +56,10 @@ def sweep(
         report = Progress(as_progress(progress), grid.n_total)
         report.advance(sum(grid.chunk_at(index).n_problems for index in finished))
         missing = [index for index in range(grid.n_chunks) if index not in finished]
+        # The processes of the default are killed instead.
+        stopping = nullcontext() if executor is None else stop_file(made.folder)
         try:
-            with closing(_results(placed, missing, executor)) as results:
+            with stopping as stop, closing(_results(ChunkWork(placed, stop), missing, executor)) as results:
                 for index, content in results:
                     write_chunk(made, index, content)
                     report.advance(grid.chunk_at(index).n_problems)
@@ -67,12 +69,11 @@ def sweep(
     return made
 
 
-def _results(plan: Plan, chunks: list[int], executor: Executor | None) -> Any:
+def _results(work: ChunkWork, chunks: list[int], executor: Executor | None) -> Any:
     """A generator of (chunk, its file's bytes)."""
-    work = ChunkWork(plan)
     if executor is not None:
         return computed(work, chunks, executor)
-    if min(len(chunks), n_threads()) > 1 and plan.device == "cpu":
+    if min(len(chunks), n_threads()) > 1 and work.plan.device == "cpu":
         return computed_in_processes(work, chunks)
     return _computed_here(work, chunks)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
 
 from marginlens.errors import InputError, reject, require
 from marginlens.names import nearest
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 DIGEST_FORMAT = "marginlens-table-1"
 PLAN, CHUNKS, LOCK = "plan.json", "chunks", "lock"
+STOPPED = ".stopped"  # ends the name of a file which says that the sweep with this number has ended
 LOCK_SECONDS = 0.3  # for which a lock that another process holds is tried again
 _CHUNK_NAME = re.compile(r"(\d{6,})\.parquet")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -328,6 +330,21 @@ def opened(folder: Any, plan: Plan) -> Iterator[Sweep]:
 
 
 @contextmanager
+def stop_file(folder: Path) -> Iterator[Path]:
+    """A path of a file that is made if the block ends with an error or with Ctrl-C; the next sweep in this folder removes it.
+
+    An executor finishes what it has handed to its workers, several chunks each. Workers that see this file give theirs up.
+    """
+    place = folder / f".{uuid4().hex}{STOPPED}"
+    try:
+        yield place
+    except BaseException:
+        with suppress(OSError):
+            place.touch()
+        raise
+
+
+@contextmanager
 def _writable(place: Path) -> Iterator[None]:
     """Refuse a folder that cannot be written in one sentence."""
     try:
@@ -348,7 +365,7 @@ def _check_free(place: Path) -> None:
 
 
 def _remove_leftovers(place: Path) -> None:
-    """Remove what a process that was killed had begun to write."""
-    for folder in (place, place / CHUNKS):
-        for leftover in folder.glob(f".*{PARTIAL}"):
+    """Remove what a process that was killed had begun to write, and what told workers to stop."""
+    for pattern in (f".*{PARTIAL}", f"{CHUNKS}/.*{PARTIAL}", f".*{STOPPED}"):
+        for leftover in place.glob(pattern):
             leftover.unlink(missing_ok=True)
