@@ -41,6 +41,7 @@ import json, os, sys, time
 import marginlens as ml
 
 def announce(pids):
+    ml.sweep  # imports what it needs
     print(json.dumps(pids), flush=True)
 
 if __name__ == "__main__":

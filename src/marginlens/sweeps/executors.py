@@ -13,19 +13,27 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from marginlens.errors import EngineError
-from marginlens.runtime.interrupts import interrupts_blocked
+from marginlens.runtime.interrupts import deferred_interrupts, interrupts_blocked
 from marginlens.runtime.threads import n_threads
 
 MAX_IN_FLIGHT = 256  # chunks handed to an executor at a time, so that neither chunks nor results pile up
 MAX_DEATHS = 3  # times in a row that worker processes may die without a chunk finished in between
+INTERRUPT_POLL_SECONDS = 0.1  # between two looks for Ctrl-C
 PARENT_POLL_SECONDS = 0.5  # between two looks of a worker process whether the sweep that started it is still there
 RESUME = "The finished chunks are kept; run the same sweep again to go on."
 
 ChunkFunction = Callable[[int], bytes]
 
 
-def computed(work: ChunkFunction, chunks: Iterable[int], executor: Executor) -> Generator[tuple[int, bytes]]:
-    """Yield (chunk, work(chunk)) as chunks are finished, in any order; cancel what has not begun if the caller stops early."""
+def computed(
+    work: ChunkFunction, chunks: Iterable[int], executor: Executor, interrupted: Callable[[], bool]
+) -> Generator[tuple[int, bytes]]:
+    """Yield (chunk, work(chunk)) as chunks are finished, in any order; cancel what has not begun if the caller stops early.
+
+    Args:
+        interrupted: says whether Ctrl-C has come, which then becomes a KeyboardInterrupt. It has to be deferred: one that is raised while a
+            callback of the garbage collector runs is lost, and Dask has such a callback.
+    """
     waiting, running = iter(chunks), dict[Future[bytes], int]()
     try:
         while True:
@@ -33,7 +41,9 @@ def computed(work: ChunkFunction, chunks: Iterable[int], executor: Executor) -> 
                 running[executor.submit(work, chunk)] = chunk
             if not running:
                 return
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            done, _ = wait(running, INTERRUPT_POLL_SECONDS, FIRST_COMPLETED)
+            if interrupted():
+                raise KeyboardInterrupt
             # Hand out what is finished before an error is raised.
             for future in sorted(done, key=_has_failed):
                 yield running.pop(future), future.result()
@@ -57,8 +67,8 @@ def computed_in_processes(work: ChunkFunction, chunks: Iterable[int]) -> Generat
     remaining, deaths = dict.fromkeys(chunks), 0
     while remaining:
         try:
-            with _processes() as executor:
-                for chunk, content in computed(work, list(remaining), executor):
+            with deferred_interrupts() as interrupted, _processes() as executor:
+                for chunk, content in computed(work, list(remaining), executor, interrupted):
                     del remaining[chunk]
                     deaths = 0
                     yield chunk, content

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from concurrent.futures import Executor
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from typing import Any
 
 from marginlens.errors import reject
+from marginlens.runtime.interrupts import deferred_interrupts
 from marginlens.runtime.progress import Progress, ProgressCallback, as_progress
 from marginlens.runtime.threads import n_threads
-from marginlens.sweeps.chunk import ChunkWork, arrow
+from marginlens.sweeps.chunk import ChunkWork
 from marginlens.sweeps.executors import RESUME, computed, computed_in_processes
 from marginlens.sweeps.plan import Plan, as_plan
 from marginlens.sweeps.store import Sweep, opened, stop_file, write_chunk
@@ -47,19 +48,23 @@ def sweep(
 
         EngineError: if the workers are gone, with every finished chunk kept.
     """
-    arrow()
     placed = as_plan(plan).on(device)
     if not (executor is None or callable(getattr(executor, "submit", None))):
         raise reject("executor", "a concurrent.futures.Executor, or None", type(executor).__name__)
-    with opened(folder, placed) as made:
+    waiting = nullcontext(_never) if executor is None else deferred_interrupts()
+    with waiting as interrupted, opened(folder, placed) as made:
         finished, grid = made.listed(), placed.grid
         report = Progress(as_progress(progress), grid.n_total)
         report.advance(sum(grid.chunk_at(index).n_problems for index in finished))
         missing = [index for index in range(grid.n_chunks) if index not in finished]
-        # The processes of the default are killed instead.
-        stopping = nullcontext() if executor is None else stop_file(made.folder)
         try:
-            with stopping as stop, closing(_results(ChunkWork(placed, stop), missing, executor)) as results:
+            with ExitStack() as stack:
+                if executor is None:
+                    results = _own_results(ChunkWork(placed), missing)
+                else:
+                    work = ChunkWork(placed, stack.enter_context(stop_file(made.folder)))
+                    results = computed(work, missing, executor, interrupted)
+                stack.enter_context(closing(results))
                 for index, content in results:
                     write_chunk(made, index, content)
                     report.advance(grid.chunk_at(index).n_problems)
@@ -69,15 +74,17 @@ def sweep(
     return made
 
 
-def _results(work: ChunkWork, chunks: list[int], executor: Executor | None) -> Any:
-    """A generator of (chunk, its file's bytes)."""
-    if executor is not None:
-        return computed(work, chunks, executor)
+def _never() -> bool:
+    return False
+
+
+def _own_results(work: ChunkWork, chunks: list[int]) -> Generator[tuple[int, bytes]]:
+    """(chunk, its file's bytes), by processes of this machine if several chunks are left."""
     if min(len(chunks), n_threads()) > 1 and work.plan.device == "cpu":
         return computed_in_processes(work, chunks)
     return _computed_here(work, chunks)
 
 
-def _computed_here(work: ChunkWork, chunks: Iterable[int]) -> Iterator[tuple[int, bytes]]:
+def _computed_here(work: ChunkWork, chunks: Iterable[int]) -> Generator[tuple[int, bytes]]:
     for chunk in chunks:
         yield chunk, work(chunk)

@@ -301,6 +301,7 @@ def opened(folder: Any, plan: Plan) -> Iterator[Sweep]:
 
     That of another plan is refused, unless no chunk is in it: then that plan may have been one that could not run.
     """
+    arrow()
     from filelock import FileLock, Timeout
 
     place = resolved(as_path(folder, "folder", "the path of a folder"))
