@@ -22,7 +22,6 @@ from experiments.reviews import (
 from experiments.texts import SubwordTokenizer, TextFile
 from experiments.training.script import Dots, in_one_sentence
 from marginlens.data.files import write_labelled
-from marginlens.data.plain_text import STDIN
 from marginlens.errors import reject
 from marginlens.runtime.files import check_place
 
@@ -37,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         type=Path,
         metavar="FILE",
         help="a table (CSV, TSV, parquet, also packed), JSON lines, a folder with a folder of .txt files for each class, aclImdb or "
-        "Yelp's reviews; - reads stdin",
+        "Yelp's reviews",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="OUT.npz", help="where the ids go")
     parser.add_argument(
@@ -46,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, column in (("text", "of the texts"), ("label", "of the labels"), ("split", "that names each row's part")):
         parser.add_argument(f"--{name}", metavar="COLUMN", help=f"column {column}, by name or number from 1")
     parser.add_argument("--delimiter", metavar="SIGN", help="column delimiter (guessed)")
-    parser.add_argument("--encoding", metavar="NAME", help="text encoding, such as latin-1 (UTF-8; UTF-16 by its mark)")
+    parser.add_argument("--encoding", metavar="NAME", default="utf-8-sig", help="such as latin-1 (UTF-8)")
     parser.add_argument("--no-header", action="store_true", help="the first row of a table is data")
     parser.add_argument("--part", metavar="PART", help="take only this part (all texts)")
     parser.add_argument("--sample", type=int, metavar="N", help="draw so many texts at random (all)")
@@ -83,7 +82,7 @@ def _source(options: argparse.Namespace) -> ReviewSource:
         return ImdbFolder(file)
     if options.label is None and _has_stars(file):
         return YelpLines(file)
-    if str(file) != STDIN and not file.exists():
+    if not file.exists():
         raise reject("file", "a file or folder of labelled texts", f"{str(file)!r}, which is not there")
     columns = (options.text, options.label, options.split)
     return TwoClassFile(TextFile(file, *columns, options.delimiter, options.encoding, not options.no_header))

@@ -146,8 +146,10 @@ class YelpLines:
         short, long = f"under {self.shortest} characters", f"over {self.longest} characters"
         left_out = {neutral: 0, short: 0, long: 0}
         texts, y = [], []
-        for number, (text, entry) in enumerate(zip(*TextFile(self.path, text="text").entries(), strict=True), start=1):
-            stars = entry.get("stars")
+        file = TextFile(self.path, text="text", label="stars")
+        table = file.table()
+        columns = (file.column(table, name, ()) for name in ("text", "label"))
+        for number, (text, stars) in enumerate(zip(*columns, strict=True), start=1):
             if isinstance(stars, bool) or stars not in (1, 2, 3, 4, 5):
                 got = f"{stars!r} in review {number} of {str(self.path)!r}"
                 raise reject("path", f"{_YELP} from 1 to 5", got)
@@ -197,10 +199,9 @@ class TwoClassFile:
 
     def read(self) -> Reviews:
         """The texts, the numbers of their classes, and the parts where the file names them."""
-        found = self.file.rows(labelled=True)
-        y, classes = two_classes(found.labels or [], "label")
-        split = None if found.split is None else np.array([str(part) for part in found.split])
-        return Reviews(found.texts, y, classes, split, found.left_out)
+        found = self.file.rows()
+        y, classes = two_classes(found.labels, "label")
+        return Reviews(found.texts, y, classes, None if found.split is None else np.array(found.split))
 
 
 @dataclass(frozen=True)

@@ -57,8 +57,7 @@ LINES = {
         "sample": "r.csv --out x.npz --pieces t.txt --sample 0",
         "hold_out": "r.csv --out x.npz --pieces t.txt --hold-out 2",
         "text": "r.csv --out x.npz --pieces t.txt --text body",
-        "label": "r.csv --out x.npz --pieces t.txt --label text",
-        "delimiter": "r.csv --out x.npz --pieces t.txt --delimiter ,,",
+        "label": "r.csv --out x.npz --pieces t.txt --label body",
         "part": "r.csv --out x.npz --pieces t.txt --part dev",
     },
     embeddings: {
