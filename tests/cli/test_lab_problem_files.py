@@ -4,7 +4,8 @@ import pytest
 
 import marginlens as ml
 from marginlens.data import figure_1b, figure_1c, figure_3b
-from marginlens.lab import LabProblem, preset, write_problem
+from marginlens.lab import preset, write_problem
+from marginlens.lab.problem_files import LabProblem
 from marginlens.optimizers import Blockwise
 from marginlens.optimizers.schedules import PowerDecay
 from one_command import command, refusal

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marginlens import InputError, SequenceDataset
-from marginlens.data import NamedSequences, Vocabulary, read_text, split_sequences, split_text_windows, text_windows
-from marginlens.data.vocabulary import UNKNOWN, Characters, Listed, Words
+from marginlens.data import Vocabulary, read_text, split_sequences, split_text_windows, text_windows
+from marginlens.data.vocabulary import UNKNOWN, Characters, Listed, NamedSequences, Words
 from tolerances import ROUNDING
 
 LONG = "to be or not to be or not to suffer is the mind of the noble in the end of the question of the mind"

@@ -9,7 +9,7 @@ from scipy.special import logsumexp
 
 import marginlens as ml
 from marginlens.data import figure_3a, figure_3b
-from marginlens.dynamics import Binding
+from marginlens.dynamics.paths.path import Binding
 from random_problems import ragged_problem
 from tolerances import CONDITIONED, ROUNDING
 

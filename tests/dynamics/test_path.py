@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 import marginlens as ml
 import tolerances
 from marginlens.data import TokenDataset
-from marginlens.dynamics import Binding, Cone
+from marginlens.dynamics import Cone
+from marginlens.dynamics.paths.path import Binding
 from marginlens.risk import matrix_from_vector
 from quadratic_risk import Quadratic
 from refusals import refused

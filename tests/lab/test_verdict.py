@@ -11,8 +11,9 @@ import pytest
 import marginlens as ml
 from lab.test_findings import scored
 from lab_kernels import as_json, ask_of, needs_node
-from marginlens.lab import LabProblem, preset, presets
+from marginlens.lab import preset, presets
 from marginlens.lab.assemble import page_words
+from marginlens.lab.problem_files import LabProblem
 from marginlens.risk.build import as_risk
 from marginlens.theory import Certificate
 from marginlens.theory.attraction import WORDS

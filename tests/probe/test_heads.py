@@ -10,15 +10,19 @@ from marginlens.errors import InputError
 from marginlens.probe import (
     KeyQueryMap,
     MaxMarginSettings,
-    QuerySample,
     head_margin,
-    layer_margins,
     relative_sparsity,
     sample_queries,
     select_tokens,
     soft_sparsity,
 )
-from marginlens.probe.heads.max_margin import SAME_TOKEN_RTOL, selected_tokens, selection_constraints
+from marginlens.probe.heads.max_margin import (
+    SAME_TOKEN_RTOL,
+    QuerySample,
+    layer_margins,
+    selected_tokens,
+    selection_constraints,
+)
 from marginlens.probe.heads.preferences import MAX_GRAPH_TOKENS, POOLED, head_preferences, visible_types
 from marginlens.svm import Status, least_distance
 from marginlens.svm.bilinear import bilinear_svm

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from marginlens.errors import InputError
-from marginlens.probe import AttentionMonitor, adapter_for, probe_model, read_attention, read_run
+from marginlens.probe import AttentionMonitor, probe_model, read_attention, read_run
+from marginlens.probe.models.adapters import adapter_for
 from marginlens.probe.page import checkpoint_page
 from tiny_families import batch_for, small_model
 from tiny_transformers import encoded, tiny_bert, tiny_gpt2, tiny_llama, tiny_vit

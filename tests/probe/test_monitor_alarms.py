@@ -5,7 +5,7 @@ import logging
 import numpy as np
 import pytest
 
-from marginlens.probe import AttentionMonitor, CheckpointCurves, find_alarms, find_selections, forecast_heads, read_run
+from marginlens.probe import AttentionMonitor, CheckpointCurves, find_alarms, forecast_heads, read_run
 from marginlens.probe.monitor.alarms import (
     FLAT_SHARE,
     HORIZON_STEPS,
@@ -18,6 +18,7 @@ from marginlens.probe.monitor.alarms import (
     UNIT_NORM,
     AlarmKind,
     alarm_summary,
+    find_selections,
 )
 from marginlens.probe.monitor.forecast import EXPLODED_LOGIT, ForecastKind
 

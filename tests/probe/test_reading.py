@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from marginlens.errors import InputError
-from marginlens.probe import ProbeSettings, adapter_for, probe_model, probe_page, read_attention
+from marginlens.probe import ProbeSettings, probe_model, probe_page, read_attention
+from marginlens.probe.models.adapters import adapter_for
 from marginlens.probe.models.adapters.base import logit_rounding
 from tiny_transformers import TEXT, TEXTS, encoded, tiny_bert, tiny_gpt2, tiny_llama, tiny_vit
 

@@ -11,15 +11,12 @@ from scipy import stats
 
 from marginlens.errors import InputError
 from marginlens.probe import (
-    ImageInputs,
     ImageSettings,
     LoadedModel,
     MaxMarginSettings,
     ProbeSettings,
     TextInputs,
-    adapter_for,
     example_sentences,
-    layer_margins,
     load_model,
     probe_checkpoints,
     probe_model,
@@ -28,7 +25,10 @@ from marginlens.probe import (
     sample_queries,
     select_tokens,
 )
+from marginlens.probe.heads.max_margin import layer_margins
 from marginlens.probe.heads.preferences import head_preferences, visible_types
+from marginlens.probe.models.adapters import adapter_for
+from marginlens.probe.models.inputs import ImageInputs
 from marginlens.probe.page import draw_curves
 from marginlens.probe.page.sentences import answers
 from marginlens.probe.result import rank_test

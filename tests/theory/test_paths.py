@@ -7,7 +7,8 @@ from scipy.optimize import minimize
 import marginlens as ml
 import tolerances
 from marginlens.data import TokenDataset, figure_1b, sphere_tokens
-from marginlens.dynamics import Binding, Cone
+from marginlens.dynamics import Cone
+from marginlens.dynamics.paths.path import Binding
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic
 from marginlens.risk import AttentionRisk
 from marginlens.theory import globally_optimal_direction, in_cone, locally_optimal_directions, sample_cone

@@ -59,8 +59,10 @@ def lab(
       marginlens lab --address https://example.org/lab.html
     """
     from marginlens.data.files import holds_sequences
-    from marginlens.lab import LabProblem, Preset, read_problem, write_lab
     from marginlens.lab import preset as preset_named
+    from marginlens.lab import read_problem, write_lab
+    from marginlens.lab.presets import Preset
+    from marginlens.lab.problem_files import LabProblem
 
     _check_page(out)
     shown: LabProblem | Preset | dict[str, Any] | None = None

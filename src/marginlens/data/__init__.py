@@ -14,7 +14,7 @@ from marginlens.data.files import (
     write_problem,
     write_sequences,
 )
-from marginlens.data.label_noise import NoisyLabels, flip_labels, soft_labels
+from marginlens.data.label_noise import flip_labels, soft_labels
 from marginlens.data.labelled import LabelledSequences, embedding_tokens
 from marginlens.data.paper_examples import (
     basin_example,
@@ -48,9 +48,9 @@ from marginlens.data.sequence_generators import (
 )
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.text_tokens import TextTokens
-from marginlens.data.text_windows import SequenceSplit, split_sequences, split_text_windows, text_windows
+from marginlens.data.text_windows import split_sequences, split_text_windows, text_windows
 from marginlens.data.tokens import TokenDataset
-from marginlens.data.vocabulary import Characters, NamedSequences, Vocabulary, Words
+from marginlens.data.vocabulary import Characters, Vocabulary, Words
 from marginlens.removed import no_attribute
 
 __all__ = [
@@ -58,10 +58,7 @@ __all__ = [
     "ContextDataset",
     "LabelledSequences",
     "Levels",
-    "NamedSequences",
-    "NoisyLabels",
     "SequenceDataset",
-    "SequenceSplit",
     "TextTokens",
     "TokenDataset",
     "Vocabulary",

@@ -5,19 +5,17 @@ from typing import TYPE_CHECKING
 from marginlens.dynamics.descend import descend, matching_optimizer
 from marginlens.dynamics.flow import UntilLength, UntilNorm, flow
 from marginlens.dynamics.mini_batches import Sampling
-from marginlens.dynamics.paths import Binding, Cone, CyclicPart, Path, path
-from marginlens.dynamics.record import Record, Saved
+from marginlens.dynamics.paths import Cone, CyclicPart, Path, path
+from marginlens.dynamics.record import Record
 from marginlens.dynamics.trajectory import Trajectory
 from marginlens.removed import no_attribute
 
 __all__ = [
-    "Binding",
     "Cone",
     "CyclicPart",
     "Path",
     "Record",
     "Sampling",
-    "Saved",
     "Trajectory",
     "UntilLength",
     "UntilNorm",

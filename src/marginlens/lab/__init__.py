@@ -3,13 +3,14 @@
 The page's kernels are plain ES modules in `kernels/`, which the tests compare with the library; its views are in `page/`.
 """
 
+from typing import TYPE_CHECKING
+
 from marginlens.lab.assemble import lab_page, write_lab
-from marginlens.lab.presets import Preset, permalink, preset, presets
-from marginlens.lab.problem_files import LabProblem, read_problem, write_problem
+from marginlens.lab.presets import permalink, preset, presets
+from marginlens.lab.problem_files import read_problem, write_problem
+from marginlens.removed import no_attribute
 
 __all__ = [
-    "LabProblem",
-    "Preset",
     "lab_page",
     "permalink",
     "preset",
@@ -18,3 +19,8 @@ __all__ = [
     "write_lab",
     "write_problem",
 ]
+
+if not TYPE_CHECKING:  # a checker of types is to refuse names that are not there
+
+    def __getattr__(name: str) -> object:
+        raise no_attribute(__name__, name)

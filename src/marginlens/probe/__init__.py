@@ -4,27 +4,13 @@ from typing import TYPE_CHECKING, Any
 
 from marginlens.probe.difference import ProbeDifference, compare_models
 from marginlens.probe.heads.key_query import KeyQueryMap
-from marginlens.probe.heads.max_margin import (
-    HeadMargin,
-    MarginMatch,
-    MaxMarginSettings,
-    QuerySample,
-    head_margin,
-    layer_margins,
-    sample_queries,
-)
+from marginlens.probe.heads.max_margin import MaxMarginSettings, head_margin, layer_margins, sample_queries
 from marginlens.probe.heads.selection import select_tokens
 from marginlens.probe.heads.sparsity import relative_sparsity, soft_sparsity
-from marginlens.probe.heads.statistics import (
-    AttentionRule,
-    AttentionStatistics,
-    attention_statistics,
-    received_attention,
-)
-from marginlens.probe.models.adapters import Adapter, adapter_for, register_adapter, supported_families
+from marginlens.probe.heads.statistics import AttentionRule, attention_statistics, received_attention
+from marginlens.probe.models.adapters import Adapter, register_adapter
 from marginlens.probe.models.adapters.base import LayerReading
 from marginlens.probe.models.inputs import (
-    ImageInputs,
     ImageSettings,
     TextInputs,
     encode_texts,
@@ -35,8 +21,8 @@ from marginlens.probe.models.inputs import (
 )
 from marginlens.probe.models.loading import LoadedModel, load_model
 from marginlens.probe.models.reading import read_attention
-from marginlens.probe.monitor.alarms import Alarm, find_alarms, find_selections
-from marginlens.probe.monitor.forecast import HeadForecast, forecast_heads
+from marginlens.probe.monitor.alarms import find_alarms, find_selections
+from marginlens.probe.monitor.forecast import forecast_heads
 from marginlens.probe.monitor.record import read_run
 from marginlens.probe.page import difference_page, probe_page
 from marginlens.probe.result import CheckpointCurves, ProbeResult, ProbeSettings
@@ -48,26 +34,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Adapter",
-    "Alarm",
     "AttentionMonitor",
     "AttentionRule",
-    "AttentionStatistics",
     "CheckpointCurves",
-    "HeadForecast",
-    "HeadMargin",
-    "ImageInputs",
     "ImageSettings",
     "KeyQueryMap",
     "LayerReading",
     "LoadedModel",
-    "MarginMatch",
     "MaxMarginSettings",
     "ProbeDifference",
     "ProbeResult",
     "ProbeSettings",
-    "QuerySample",
     "TextInputs",
-    "adapter_for",
     "attention_statistics",
     "compare_models",
     "difference_page",
@@ -93,7 +71,6 @@ __all__ = [
     "sample_queries",
     "select_tokens",
     "soft_sparsity",
-    "supported_families",
 ]
 
 

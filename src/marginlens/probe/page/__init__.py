@@ -13,8 +13,9 @@ from jinja2.utils import htmlsafe_json_dumps
 
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import require
-from marginlens.lab import LabProblem, permalink
+from marginlens.lab import permalink
 from marginlens.lab.presets import state_of
+from marginlens.lab.problem_files import LabProblem
 from marginlens.pages import data_address
 from marginlens.pages import render as render_template
 from marginlens.papers import BIBLIOGRAPHY
