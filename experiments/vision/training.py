@@ -125,7 +125,7 @@ class DeviceVision(VisionTraining):
 
         low = self.settings.precision == "bfloat16"
         with torch.autocast(self.device.type, dtype=torch.bfloat16) if low else nullcontext():
-            return super().outputs(pixels)
+            return self.model(pixel_values=pixels).logits
 
     def before_step(self) -> None:
         """Clip the gradients."""
