@@ -94,7 +94,7 @@ def test_limits_are_certain_where_the_run_proves_them_and_observed_where_it_is_n
     tokens = np.concatenate([[[1.0, 0.0, 1.0]], np.column_stack([rng.normal(size=(1_100, 2)), np.zeros(1_100)])])
     write_problem("many.npz", ml.TokenDataset(tokens[None], [1]), np.array([0.0, 0.0, 1.0]))
     words = " ".join(train("many.npz").stdout.split())
-    assert "with the limit that is observed, not proved, for such steps." in words
+    assert "The limit is observed, not proved, for such steps, and the trained direction has cosine" in words
     assert (
         "Observed, not proved: the GMM direction, from every start. A Thm 2 with n = 1 proves it for constant" in words
     )
@@ -123,7 +123,7 @@ def test_a_batch_has_one_row_per_problem_and_equals_its_problems(here):
 WITHOUT_DIRECTION = {
     "one token each": ('{"X": [[[1, 2]], [[3, 4]]], "y": [1, -1], "v": [1, 1]}', "there is nothing to select."),
     "equal tokens": ('{"X": [[[1, 2], [1, 2]]], "y": [1], "v": [1, 1]}', "The softmax prefers no single token"),
-    "no head": ('{"X": [[[1, 2], [2, 1]]], "y": [1], "v": [0, 0]}', "The weights never left zero"),
+    "no head": ('{"X": [[[1, 2], [2, 1]]], "y": [1], "v": [0, 0]}', "it never left zero"),
 }
 
 

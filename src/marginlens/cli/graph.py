@@ -38,63 +38,28 @@ def graph(
             "optionally vocabulary and E.",
         ),
     ],
-    window: Annotated[
-        int | None, typer.Option(metavar="N", help="Tokens of each window of a text.", show_default=str(WINDOW))
-    ] = None,
+    window: Annotated[int | None, typer.Option(help=f"Tokens of each window of a text, {WINDOW} by default.")] = None,
     words: Annotated[bool, typer.Option("--words", help="Cut a text into words, not into characters.")] = False,
-    vocabulary: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Words with an id of their own; rarer ones are one unknown token.",
-            show_default=str(MAX_WORDS),
-        ),
-    ] = None,
+    vocabulary: Annotated[int | None, typer.Option(help=f"Words told apart, {MAX_WORDS} by default.")] = None,
     d_model: Annotated[
-        int | None,
-        typer.Option(metavar="D", help="Width of random embeddings for the tokens of a text.", show_default="one-hot"),
+        int | None, typer.Option(help="Width of random embeddings of a text; one-hot by default.")
     ] = None,
     drop: Annotated[bool, typer.Option("--drop", help="Leave out listed sequences that lack their label.")] = False,
-    last: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TOKEN", help="Last token to show; repeat it for several.", show_default="most frequent"),
-    ] = None,
-    held_out: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SHARE",
-            help="Share to predict after learning from the rest, such as 0.1: the end of a text, or listed sequences drawn at random.",
-        ),
-    ] = None,
-    prefix: Annotated[str | None, typer.Option(metavar="TEXT", help="Text that the automaton continues.")] = None,
-    tokens: Annotated[
-        int | None, typer.Option(metavar="N", help="Tokens to continue it by.", show_default=str(N_CONTINUED))
-    ] = None,
+    last: Annotated[list[str] | None, typer.Option(help="Last token to show; the most frequent by default.")] = None,
+    held_out: Annotated[float | None, typer.Option(help="Share to predict by what the rest says, such as 0.1.")] = None,
+    prefix: Annotated[str | None, typer.Option(help="Text that the automaton continues.")] = None,
+    tokens: Annotated[int | None, typer.Option(help=f"Tokens to continue it by, {N_CONTINUED} by default.")] = None,
     encoding: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Text encoding, such as latin-1.",
-            show_default="UTF-8",
-            autocompletion=words_of(*ENCODINGS),
-        ),
+        str | None, typer.Option(help="Text encoding, UTF-8 by default.", autocompletion=words_of(*ENCODINGS))
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Random seed of embeddings, samples and continuation.")] = 0,
-    margin: Annotated[
-        bool, typer.Option("--margin", help="Solve the Graph-SVM of all last tokens: how large W must be.")
-    ] = False,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="OUT.png", help="Picture (.png, .svg or .pdf) of the shown graphs.")
-    ] = None,
-    save: Annotated[
-        Path | None, typer.Option(metavar="OUT.json", help="File of the edges of the shown graphs.")
-    ] = None,
+    seed: Annotated[int, typer.Option(help="Random seed of embeddings, samples and continuation.")] = 0,
+    margin: Annotated[bool, typer.Option("--margin", help="Solve the Graph-SVM: how large W must be.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Picture (.png, .svg, .pdf) of the shown graphs.")] = None,
+    save: Annotated[Path | None, typer.Option(help="File (.json) of the edges of the shown graphs.")] = None,
     sequences: Annotated[
-        Path | None, typer.Option(metavar="OUT.npz", help="File of the sequences (.npz, .json), for solve and train.")
+        Path | None, typer.Option(help="File (.npz, .json) of the sequences, for solve and train.")
     ] = None,
-    tokenizer: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Tokenizer of the package tokenizers that cuts the text.")
-    ] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="Tokenizer (.json) that cuts the text.")] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:

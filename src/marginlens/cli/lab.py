@@ -31,18 +31,10 @@ def lab(
             metavar="FILE", help="Problem in the plane, or sequences, in a file as solve and train read it."
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="LAB.html", help="File of the page.")] = Path("lab.html"),
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Example to begin with.",
-            show_default="start-decides, playing",
-            autocompletion=preset_names,
-        ),
-    ] = None,
+    out: Annotated[Path, typer.Option(help="File of the page.")] = Path("lab.html"),
+    preset: Annotated[str | None, typer.Option(help="Example to begin with.", autocompletion=preset_names)] = None,
     address: Annotated[
-        str | None, typer.Option(metavar="URL", help="Address of a public copy, for the links that the page copies.")
+        str | None, typer.Option(help="Address of a public copy, for links that the page copies.")
     ] = None,
     no_open: Annotated[bool, typer.Option("--no-open", help="Write the page without opening it.")] = False,
     quiet: Quiet = False,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
     from marginlens.probe.result import CheckpointCurves, ProbeResult
 
 FOLDER = Path("probe-report")
-PAGE, LAB, NUMBERS, CURVES = "index.html", "lab.html", "probe.json", "checkpoints.json"
-CURVES_PNG, CURVES_SVG = "curves.png", "curves.svg"
+PAGE = "index.html"
 MODEL_ARGUMENTS = ("name", "model", "path", "folder", "folders", "file", "config", "tokenizer")
 
 
@@ -35,51 +33,28 @@ def probe(
         ),
     ],
     text: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Text file with one input per line.", show_default="200 sentences of our own"
-        ),
+        Path | None, typer.Option(help="Text with one input per line; sentences of our own by default.")
     ] = None,
-    images: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Images in a .npz, .npy, .png or .jpg file, or a folder of them."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Folder of the page.", show_default="probe-report; none with --json"),
-    ] = None,
+    images: Annotated[Path | None, typer.Option(help="Images: .npz, .npy, .png or .jpg, or a folder of them.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the page: probe-report, or none with --json.")] = None,
     max_margin: Annotated[
-        bool | None,
-        typer.Option(
-            "--max-margin/--no-max-margin",
-            help="Ask how max-margin each head is: the longest part.",
-            show_default="on; off with --checkpoints",
-        ),
+        bool | None, typer.Option(help="Ask how max-margin each head is: the longest part, off with --checkpoints.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(metavar="N", help="Number of inputs to use, the first ones.")] = None,
-    queries: Annotated[int, typer.Option(metavar="N", help="Queries of each input in the max-margin part.")] = 1,
-    seed: Annotated[int, typer.Option(metavar="N", help="Random seed of queries and baselines.")] = 0,
-    offset: Annotated[
-        int | None, typer.Option(metavar="N", help="Offset of query and key for W of models with rotary positions.")
-    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Number of inputs to use, the first ones.")] = None,
+    queries: Annotated[int, typer.Option(help="Queries of each input in the max-margin part.")] = 1,
+    seed: Annotated[int, typer.Option(help="Random seed of queries and baselines.")] = 0,
+    offset: Annotated[int | None, typer.Option(help="Offset of query and key for W with rotary positions.")] = None,
     device: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="Device of the model: cpu, cuda, cuda:1, mps.", autocompletion=words_of(*DEVICES)
-        ),
+        str, typer.Option(help=f"Device of the model: {', '.join(DEVICES)}.", autocompletion=words_of(*DEVICES))
     ] = "cpu",
     checkpoints: Annotated[
-        bool, typer.Option("--checkpoints", help="Draw curves over the checkpoints of a training run in the folder.")
+        bool, typer.Option("--checkpoints", help="Draw curves over checkpoints in a folder.")
     ] = False,
-    against: Annotated[
-        str | None, typer.Option(metavar="MODEL_OR_PATH", help="Model to compare with, on the same inputs.")
-    ] = None,
+    against: Annotated[str | None, typer.Option(help="Model to compare with, on the same inputs.")] = None,
     trust_pickle: Annotated[
-        bool, typer.Option("--trust-pickle", help="Also load weights in pickle form, which can run code.")
+        bool, typer.Option("--trust-pickle", help="Load pickled weights, which can run code.")
     ] = False,
-    download: Annotated[
-        bool, typer.Option("--download", help="Fetch the model of this name from the Hugging Face Hub.")
-    ] = False,
+    download: Annotated[bool, typer.Option("--download", help="Fetch the model from the Hugging Face Hub.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -108,7 +83,9 @@ def probe(
     asked = not checkpoints if max_margin is None else max_margin
     folder = out if out is not None or as_json else FOLDER
     if folder is not None:
-        _check_folder(folder)
+        from marginlens.runtime.probe_folders import check_folder
+
+        check_folder(folder)
     is_run = model.endswith(".parquet")
     if not is_run:
         _check_given(model, against, text, checkpoints, trust_pickle=trust_pickle, download=download)
@@ -120,6 +97,7 @@ def probe(
         refuse_options("with the file of a monitored run", **others)
         output.show(*_monitored(model, folder), pages)
         return
+    from marginlens.probe.folder import write_report
     from marginlens.probe.models.loading import load_model
     from marginlens.probe.result import ProbeSettings
     from marginlens.probe.run import checkpoint_folders, probe_checkpoints, probe_model
@@ -144,7 +122,7 @@ def probe(
                     other = load_model(against, download=download, **options)
                 result = compare_models(loaded, other, inputs, settings, progress=bar)
         if folder is not None:
-            _write_folder(folder, _files(result, checkpoints))
+            write_report(folder, result)
     output.show(result, probe_lines(result), pages)
 
 
@@ -157,9 +135,9 @@ def _monitored(path: str, folder: Path | None) -> tuple[dict[str, Any], list[str
     alarms = find_alarms(curves)
     numbers = {**curves.to_dict(), "alarms": [alarm.sentence for alarm in alarms]}
     if folder is not None:
-        from marginlens.probe.page import checkpoint_page
+        from marginlens.probe.folder import write_report
 
-        _write_folder(folder, {PAGE: checkpoint_page(curves, alarms).encode(), CURVES: _json(numbers)})
+        write_report(folder, curves, alarms)
     return numbers, [*probe_lines(curves), *(alarm_summary(alarms) or ("No alarm was raised.",))]
 
 
@@ -179,28 +157,7 @@ def _inputs(loaded: LoadedModel, text: Path | None, images: Path | None, limit: 
     return encode_texts(list(texts)[:limit], loaded.tokenizer, loaded.model.config)
 
 
-# ---- the folder
-
-
-def _check_folder(folder: Path) -> None:
-    """Refuse a place where the page cannot be written: it must be new, or an earlier probe, in a folder that exists."""
-    from marginlens.runtime.files import check_writable, resolved
-
-    final = resolved(folder)
-    expected = "a new folder, or one that an earlier probe wrote"
-    if final.exists() and not final.is_dir():
-        raise reject("out", expected, f"the file {str(folder)!r}")
-    if final.is_dir():  # it is replaced whole, so nothing may be in it that a probe did not write
-        names = {file.name for file in final.iterdir()}
-        others = sorted(names - {PAGE, LAB, NUMBERS, CURVES, CURVES_PNG, CURVES_SVG})
-        if others or (names and not names & {NUMBERS, CURVES}):
-            first = (others or sorted(names))[0]
-            raise reject("out", expected, f"{str(folder)!r}, which holds something else ({first})")
-        if Path.cwd().is_relative_to(final):
-            raise reject("out", expected, f"{str(folder)!r}, the folder that the command runs in")
-    if not final.parent.is_dir():
-        raise reject("out", "a folder inside one that exists", repr(str(folder)))
-    check_writable(final, "out")
+# ---- the model
 
 
 def _check_given(
@@ -226,38 +183,6 @@ def _refuse_checkpoints(model: str) -> None:
     if inside and not (folder / "config.json").is_file():
         got = f"{model!r}, which holds {len(inside)} of them, such as {inside[0]!r}"
         raise reject("model", "one model", got, "--checkpoints draws the curves of all; or name one of them.")
-
-
-def _files(result: Any, checkpoints: bool) -> dict[str, bytes]:
-    """The files of the folder by name."""
-    from marginlens.probe.difference import ProbeDifference
-
-    if isinstance(result, ProbeDifference):
-        from marginlens.probe.page import difference_page
-
-        return {PAGE: difference_page(result).encode(), NUMBERS: _json(result.to_dict())}
-    if not checkpoints:
-        from marginlens.lab import lab_page
-        from marginlens.probe.page import probe_page
-
-        page = probe_page(result, lab=LAB).encode()
-        return {PAGE: page, LAB: lab_page().encode(), NUMBERS: _json(result.to_dict())}
-    from marginlens.plotting.files import png, svg
-    from marginlens.probe.page import checkpoint_page, draw_curves
-
-    figure = draw_curves(result)
-    pictures = {CURVES_PNG: png(figure), CURVES_SVG: svg(figure)}
-    return {PAGE: checkpoint_page(result).encode(), **pictures, CURVES: _json(result.to_dict())}
-
-
-def _json(numbers: Any) -> bytes:
-    return json.dumps(numbers, ensure_ascii=False, allow_nan=False, indent=1).encode()
-
-
-def _write_folder(folder: Path, files: dict[str, bytes]) -> None:
-    from marginlens.runtime.files import write_folder
-
-    write_folder(folder, files, "out")
 
 
 # ---- the text

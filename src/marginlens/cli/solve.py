@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from marginlens.lab.problem_files import LabProblem
     from marginlens.theory import Prediction, TokenOptimality
 
+NORM = "Norm, such as l-inf or l3, in which to solve the ATT-SVM of the selected, or else the highest-scoring, tokens."
 MAX_DIRECTIONS = 10  # printed; JSON has all
 
 
@@ -38,20 +39,10 @@ MAX_DIRECTIONS = 10  # printed; JSON has all
 def solve(
     file: ProblemFile,
     selected: Annotated[
-        str | None,
-        typer.Option(metavar="0,1,2", help="Token of each input, from 0, whose ATT-SVM alone is solved."),
+        str | None, typer.Option(help="Token of each input, such as 0,1,2: solve their ATT-SVM alone.")
     ] = None,
-    start: Annotated[
-        str | None, typer.Option(metavar="0.5,-1", help="Point where training will start, for A Thm 3.")
-    ] = None,
-    norm: Annotated[
-        str | None,
-        typer.Option(
-            metavar="l-inf",
-            help="Norm (l1, l2, l-inf, l3 and so on) in which to solve the ATT-SVM of the selected, or else the highest-scoring, tokens.",
-            autocompletion=words_of(*LISTED_NORMS),
-        ),
-    ] = None,
+    start: Annotated[str | None, typer.Option(help="Point where training will start, such as 0.5,-1.")] = None,
+    norm: Annotated[str | None, typer.Option(help=NORM, autocompletion=words_of(*LISTED_NORMS))] = None,
     drop: DropUnrealizable = False,
     plot: PlotFile = None,
     as_json: AsJson = False,

@@ -57,69 +57,35 @@ RANDOM = "random"  # a start drawn from the standard normal distribution
 ADAM_BETAS = (0.9, 0.999)
 EUCLIDEAN = ("normalized-gd", "gradient-descent")  # the first is the default
 ARGUMENTS = {"n_steps": "steps", "power": "decay", **dict.fromkeys(("size", "step", "rate"), "step_size")}
+STEP_SIZES = "Length of a step, or with --constant the factor of the gradient; by default 1, for sequences 0.01."
+LOSS_NAMES = f"{', '.join(LOSSES.names)}; for sequences {', '.join(NEXT_TOKEN_LOSSES.names)}"
+STARTS = "Start of p, or of W row by row, such as 0.5,-1; or random. Zero by default."
+CompletedOptimizer = words_of(*OPTIMIZERS.names)
+CompletedLoss = words_of(*LOSSES.names, *NEXT_TOKEN_LOSSES.names)
+CompletedNorm = words_of(*LISTED_NORMS)
 
 
 @calling(**PROBLEM_ARGUMENTS, **ARGUMENTS)
 def train(
     file: ProblemFile,
-    steps: Annotated[
-        int | None, typer.Option(metavar="N", help="Number of steps.", show_default="1000; 4000 for sequences")
-    ] = None,
-    step_size: Annotated[
-        float | None,
-        typer.Option(
-            metavar="S",
-            help="Length of a step; with --constant the factor of the gradient.",
-            show_default="1; 0.01 for sequences",
-        ),
-    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Number of steps: 1000 by default, 4000 for sequences.")] = None,
+    step_size: Annotated[float | None, typer.Option(help=STEP_SIZES)] = None,
     constant: Annotated[
-        bool, typer.Option("--constant", help="Plain gradient descent, with the step size 1/L unless given.")
+        bool, typer.Option("--constant", help="Plain gradient descent, with steps 1/L by default.")
     ] = False,
     optimizer: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help=f"Optimizer: {', '.join(OPTIMIZERS.names)}.",
-            show_default="normalized-gd",
-            autocompletion=words_of(*OPTIMIZERS.names),
-        ),
+        typer.Option(help=f"Optimizer: {', '.join(OPTIMIZERS.names)}.", autocompletion=CompletedOptimizer),
     ] = None,
     norm: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NORM",
-            help="Norm of steepest steps; lP for the power P of mirror descent.",
-            autocompletion=words_of(*LISTED_NORMS),
-        ),
+        str | None, typer.Option(help="Norm of steepest steps; lP of mirror descent.", autocompletion=CompletedNorm)
     ] = None,
-    momentum: Annotated[
-        float | None, typer.Option(metavar="M", help="Momentum of steepest descent in any norm, below 1.")
-    ] = None,
-    eps: Annotated[float | None, typer.Option(metavar="E", help="ε of Adam.", show_default="0")] = None,
-    decay: Annotated[
-        float | None, typer.Option(metavar="A", help="Power of falling steps S·t^-A.", show_default="0")
-    ] = None,
-    loss: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LOSS",
-            help=f"Loss: {', '.join(LOSSES.names)}; for sequences {', '.join(NEXT_TOKEN_LOSSES.names)}.",
-            show_default="logistic; log-loss",
-            autocompletion=words_of(*LOSSES.names, *NEXT_TOKEN_LOSSES.names),
-        ),
-    ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            metavar="0.5,-1",
-            help="Start of p, one number per coordinate; of W row by row for sequences; or random.",
-            show_default="zero",
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Random seed of --start random.", show_default="0")
-    ] = None,
+    momentum: Annotated[float | None, typer.Option(help="Momentum of steepest descent in any norm, below 1.")] = None,
+    eps: Annotated[float | None, typer.Option(help="ε of Adam, 0 by default.")] = None,
+    decay: Annotated[float | None, typer.Option(help="Power A of falling steps S·t^-A, 0 by default.")] = None,
+    loss: Annotated[str | None, typer.Option(help=f"Loss: {LOSS_NAMES}.", autocompletion=CompletedLoss)] = None,
+    start: Annotated[str | None, typer.Option(help=STARTS)] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed of --start random, 0 by default.")] = None,
     drop: DropUnrealizable = False,
     plot: PlotFile = None,
     as_json: AsJson = False,
@@ -164,33 +130,39 @@ def train(
         return
     record = None
     if plot is not None:
-        from marginlens.plotting import recorded_steps
         from marginlens.plotting.plane import check_plot
 
         check_plot(data, plot)
     training = request.training(data, rng, v, run)
     if plot is not None:
-        record = ml.Record(recorded_steps(training.n_steps))
+        from marginlens.plotting import recorded_steps
+
+        record = ml.Record(recorded_steps(training["n_steps"]))
     batch = data.as_batch()
     with output.stage("Training") as bar:
-        trained = ml.descend(batch, v, **training.arguments, record=record, progress=bar)
-    compared = []
+        trained = ml.descend(batch, v, **training, record=record, progress=bar)
+    compared, is_euclidean = [], isinstance(training["optimizer"], ml.NormalizedGD | ml.GradientDescent)
     with output.stage("Predicting") as bar:
         for j, head in enumerate(batch.head(v)):
-            compared.append(Compared.of(batch[j], head, training, trained[j]))
+            # the trained tokens are the only candidate that matters, so others are not listed
+            asked = {name: training[name] for name in ("loss", "start", "optimizer")}
+            prediction = ml.predict_limit(batch[j], head, **asked, max_problems=1)
+            optimality = ml.token_optimality(batch[j], head, trained[j].selected)
+            margin = None if is_euclidean else _norm_margin(trained[j], training["optimizer"])
+            compared.append(Compared(trained[j], optimality, prediction, margin))
             bar(j + 1, len(batch))
     if plot is not None:
         from marginlens.plotting.files import write_figure
         from marginlens.plotting.plane import problem_figure
 
-        gmm = ml.theory.globally_optimal_direction(batch, v)
+        best = ml.theory.globally_optimal_direction(batch, v)
         drawn = [
-            [{"kind": "GMM", "selected": gmm.selected[j], "direction": gmm.direction[j]}, one.drawn]
+            [{"kind": "GMM", "selected": best.selected[j], "direction": best.direction[j]}, one.drawn]
             for j, one in enumerate(compared)
         ]
-        write_figure(plot, problem_figure(data, v, drawn, trained.saved["x"], training.loss))
-    answer = {"training": training.to_dict(), "problems": [one.to_dict() for one in compared]}
-    lines = [f"{file}: {data!r}", str(training)]
+        write_figure(plot, problem_figure(data, v, drawn, trained.saved["x"], training["loss"]))
+    answer = {"training": _settings(training), "problems": [one.to_dict() for one in compared]}
+    lines = [f"{file}: {data!r}", _sentence(training)]
     if data.is_batch:
         lines += [f"problem {j}: {one.summary}" for j, one in enumerate(compared)]
         cosines = np.array([one.correlation for one in compared])
@@ -201,7 +173,7 @@ def train(
     output.show(answer, lines, [plot])
 
 
-# ---- what is asked for
+# ---- how to train
 
 
 @dataclass(frozen=True)
@@ -245,14 +217,15 @@ class Request:
         rng: np.random.Generator,
         v: Any = None,
         run: LabProblem | None = None,
-    ) -> Training:
-        """How to train p, or W of sequences: as asked for, else as the file says in `run`."""
+    ) -> dict[str, Any]:
+        """The arguments of `descend` on p, or on W of sequences: as asked for, else as the file says in `run`."""
         import numpy as np
 
         asked, of_matrix = self if run is None else self.with_file_defaults(run), isinstance(data, ml.SequenceDataset)
         n_steps = (SEQUENCE_STEPS if of_matrix else N_STEPS) if run is None else run.n_steps
         n_steps = whole_number(n_steps if self.steps is None else self.steps, "steps", at_least=1)
-        loss = _loss(self.loss, of_matrix) if run is None or self.loss is not None else run.loss
+        losses = NEXT_TOKEN_LOSSES if of_matrix else LOSSES
+        loss = losses.class_named(self.loss or losses.names[0])() if run is None or self.loss else run.loss
         size = None if asked.step_size is None else positive_number(asked.step_size, "step_size")
         is_plain = size is None and (asked.constant or asked.optimizer_name == "gradient-descent")
         if isinstance(data, ml.SequenceDataset):
@@ -270,7 +243,8 @@ class Request:
             if size == 0.0:
                 raise reject("step_size", "given for keys so large that 1/L_p is below the range of numbers", "none")
         size = default if size is None or not np.isfinite(size) else size
-        return Training(n_steps, asked.optimizer_of_size(size, of_matrix=of_matrix), loss, start)
+        optimizer = asked.optimizer_of_size(size, of_matrix=of_matrix)
+        return {"loss": loss, "optimizer": optimizer, "n_steps": n_steps, "start": start}
 
     def point(self, size: int, rng: np.random.Generator) -> Any:
         """The start (size,): the numbers given, random ones, or zeros."""
@@ -304,36 +278,16 @@ class Request:
         return optimizer_named(name, step, self.norm, **options)
 
 
-def _loss(word: str | None, of_sequences: bool) -> Any:
-    """The loss of a word, or the default."""
-    losses = NEXT_TOKEN_LOSSES if of_sequences else LOSSES
-    return losses.class_named(losses.names[0] if word is None else word)()
+def _settings(training: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of `descend` as plain values."""
+    names = {"optimizer": repr(training["optimizer"]), "loss": kebab(type(training["loss"]).__name__)}
+    return {"steps": training["n_steps"], **names, "start": training["start"]}
 
 
-@dataclass(frozen=True)
-class Training:
-    """How to train, as objects."""
-
-    n_steps: int
-    optimizer: Any
-    loss: Any
-    start: Any
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of `descend`."""
-        return {"loss": self.loss, "optimizer": self.optimizer, "n_steps": self.n_steps, "start": self.start}
-
-    def to_dict(self) -> dict[str, Any]:
-        """The settings as plain values."""
-        start = "zero" if self.start.ndim == 2 and not self.start.any() else self.start
-        optimizer = {"optimizer": repr(self.optimizer), "loss": kebab(type(self.loss).__name__)}
-        return {"steps": self.n_steps, **optimizer, "start": start}
-
-    def __str__(self) -> str:
-        start = "the given W" if self.start.ndim == 2 else vector(self.start)
-        start = start if self.start.any() else "zero"
-        return f"{self.n_steps:,} steps of {self.optimizer!r}, {kebab(type(self.loss).__name__)} loss, from {start}"
+def _sentence(training: dict[str, Any]) -> str:
+    settings, start = _settings(training), training["start"]
+    begin = "zero" if not start.any() else "the given W" if start.ndim == 2 else vector(start)
+    return f"{settings['steps']:,} steps of {settings['optimizer']}, {settings['loss']} loss, from {begin}"
 
 
 # ---- token selection
@@ -348,15 +302,6 @@ class Compared:
     prediction: Prediction
     norm_margin: dict[str, Any] | None
 
-    @classmethod
-    def of(cls, data: ml.TokenDataset, v: Any, training: Training, run: ml.Trajectory) -> Compared:
-        """Solve the ATT-SVM and predict. The trained tokens are the only candidate that matters, so others are not listed."""
-        asked = {"loss": training.loss, "start": training.start, "optimizer": training.optimizer}
-        prediction = ml.predict_limit(data, v, **asked, max_problems=1)
-        is_euclidean = isinstance(training.optimizer, ml.NormalizedGD | ml.GradientDescent)
-        margin = None if is_euclidean else _norm_margin(run, training.optimizer)
-        return cls(run, ml.token_optimality(data, v, run.selected), prediction, margin)
-
     @property
     def correlation(self) -> float:
         """The cosine with the ATT-SVM of the selected tokens."""
@@ -369,88 +314,63 @@ class Compared:
         return {"kind": kind, "selected": tokens, "direction": self.optimality.direction}
 
     @property
+    def agreement(self) -> str:
+        """How training and theory compare, in one sentence."""
+        prediction, cosine = self.prediction, self.correlation
+        for limit, words in (
+            (prediction.direction, f"The limit is certain {prediction.certain}"),
+            (prediction.observed, "The limit is observed, not proved, for such steps"),
+        ):
+            if limit is not None and (other := ml.correlation(self.run.final, limit)) == other:
+                return f"{words}, and the trained direction has cosine {other:.6f} with it."
+        if self.optimality.solution.status is ml.Status.TRIVIAL:
+            return "No input has two tokens, so there is nothing to select."
+        if not self.optimality.is_feasible:
+            return "The softmax prefers no single token of every input, so there is no direction to compare with."
+        if cosine != cosine:
+            return "The run has no direction to compare with: it never left zero, or its first step left the range of numbers."
+        return f"No theorem makes the limit of this run certain; it has cosine {cosine:.6f} with the ATT-SVM of the tokens that it selects."
+
+    @property
     def summary(self) -> str:
         """One line of a batch."""
-        share = "" if self.norm_margin is None or self.norm_margin["share"] is None else self._share
-        return f"{self.run!r}, {self.optimality!r}, cosine {self.correlation:.6f}. {self.agreement} {share}".rstrip()
+        return f"{self.run!r}, {self.optimality!r}, cosine {self.correlation:.6f}. {self.agreement}"
 
     @property
     def lines(self) -> list[str]:
         """The comparison in full."""
-        lines = [f"{self.run!r}. {self.run.status.value}", str(self.optimality), self.optimality.solution.status.value]
-        cosine, angle = self.correlation, ml.angle(self.run.final, self.optimality.direction)
-        if cosine == cosine:  # not nan
-            lines.append(f"Its direction has cosine {cosine:.8f} with the trained one, an angle of {angle:.2e}.")
-        if self.norm_margin is not None:
-            lines += [self._share] if self.norm_margin["share"] is not None else []
-            lines.append(self.norm_margin["account"])
-        lines += [self.agreement, self.prediction.why]
+        solution, margin = self.optimality.solution, self.norm_margin
+        lines = [f"{self.run!r}. {self.run.status.value}", f"{self.optimality!r}. {solution.status.value}"]
+        if self.correlation == self.correlation:  # not nan
+            lines.append(f"Its direction has cosine {self.correlation:.8f} with the trained one.")
+        if margin is not None and margin["share"] is not None:
+            proved = f"at least {margin['proved_share']:.4f} of it by the run's own residual attention"
+            lines.append(f"It has {margin['share']:.4f} of the largest margin in {margin['norm']}, {proved}.")
+        lines += [self.agreement, self.prediction.why, *([] if margin is None else [margin["account"]])]
         if self.prediction.observed is not None and self.prediction.direction is None:
             lines.append(
                 "With --constant the steps are those of the theorem, and the limit is certain; it is then approached far more slowly."
             )
         return lines
 
-    @property
-    def _share(self) -> str:
-        assert self.norm_margin is not None
-        share, proved, norm = (self.norm_margin[name] for name in ("share", "proved_share", "norm"))
-        proof = f"at least {proved:.4f} of it by the run's own residual attention"
-        return f"It has {share:.4f} of the largest margin in {norm}, {proof}."
-
-    @property
-    def agreement(self) -> str:
-        """How training and theory compare, in one sentence."""
-        prediction, optimality, cosine = self.prediction, self.optimality, self.correlation
-        if optimality.solution.status is ml.Status.TRIVIAL:
-            return "No input has two tokens, so there is nothing to select."
-        for limit, certain in ((prediction.direction, True), (prediction.observed, False)):
-            other = float("nan") if limit is None else ml.correlation(self.run.final, limit)
-            if other == other and certain:
-                return f"The limit is certain {prediction.certain}, and the trained direction has cosine {other:.6f} with it."
-            if other == other:
-                return f"The trained direction has cosine {other:.6f} with the limit that is observed, not proved, for such steps."
-        kind = selection_kind(optimality)
-        if kind == "none":
-            return "The softmax prefers no single token of every input, so there is no direction to compare with."
-        if cosine != cosine and self.run.status is ml.Status.NON_FINITE:
-            return "The first step left what numbers can hold, so there is no direction to compare with; a smaller step size helps."
-        if cosine != cosine:
-            return "The weights never left zero, so there is no direction to compare with."
-        if kind == "neither":
-            return (
-                "The selected tokens do not outscore their neighbours, so no theorem has their direction as a limit: "
-                "the run ends at a finite minimum, or later changes tokens."
-            )
-        which = "the GMM" if kind == "GMM" else "an LMM"
-        return (
-            f"No theorem makes the limit of this run certain; it selects the tokens of {which}, and has cosine {cosine:.6f} with its "
-            "direction."
-        )
-
     def to_dict(self) -> dict[str, Any]:
         """The results by name."""
-        numbers = {"run": self.run, "optimality": self.optimality, "prediction": self.prediction}
-        return {
-            **{name: result.to_dict() for name, result in numbers.items()},
-            "correlation": self.correlation,
-            "agreement": self.agreement,
-            **({} if self.norm_margin is None else {"norm_margin": self.norm_margin}),
-        }
+        results = {"run": self.run, "optimality": self.optimality, "prediction": self.prediction}
+        numbers = {"correlation": self.correlation, "agreement": self.agreement, "norm_margin": self.norm_margin}
+        return {name: result.to_dict() for name, result in results.items()} | numbers
 
 
 def _norm_margin(run: ml.Trajectory, optimizer: Any) -> dict[str, Any]:
     """The share that the run has of the largest margin in the norm of its optimizer, and the share that it proves by itself."""
-    import numpy as np
-
     bias = ml.theory.implicit_bias(optimizer, run.risk, selected=run.selected)
     row: dict[str, Any] = {"account": str(bias or ""), "norm": None, "share": None, "proved_share": None}
     if bias is None or bias.solution is None or bias.solution.status is not ml.Status.OPTIMAL:
         return row
-    rows, norm = run.risk.margin_rows(run.selected).rows, bias.solution.norm
-    margin = float(np.min(rows @ run.final)) / norm.value(run.final) if run.norm > 0.0 else 0.0
-    share, proved = margin * bias.solution.bracket().upper, margin * run.bracket(norm).lower
-    return {**row, "norm": repr(norm), "share": max(share, 0.0), "proved_share": max(proved, 0.0)}
+    norm, largest = bias.solution.norm, bias.solution.bracket().upper
+    rows = run.risk.margin_rows(run.selected).rows
+    margin = float((rows @ run.final).min()) / norm.value(run.final) if run.norm > 0.0 else 0.0
+    proved = max(margin * run.bracket(norm).lower, 0.0)
+    return {**row, "norm": repr(norm), "share": max(margin * largest, 0.0), "proved_share": proved}
 
 
 # ---- head and attention together
@@ -463,9 +383,9 @@ def _joint_run(run: LabProblem, request: Request, rng: np.random.Generator) -> L
     if request.optimizer_name not in EUCLIDEAN:
         raise reject("optimizer", f"{' or '.join(EUCLIDEAN)} where the head is trained too", repr(request.optimizer))
     training = request.training(run.data, rng, run=run)
-    is_normalized = isinstance(training.optimizer, ml.NormalizedGD)
-    optimizer = ml.optimizers.Blockwise(training.optimizer) if is_normalized else training.optimizer
-    return replace(run, **{**training.arguments, "optimizer": optimizer})
+    if isinstance(training["optimizer"], ml.NormalizedGD):
+        training["optimizer"] = ml.optimizers.Blockwise(training["optimizer"])
+    return replace(run, **training)
 
 
 def _train_joint(file: Path, problem: LabProblem, output: Output) -> tuple[dict[str, Any], list[str]]:
@@ -482,14 +402,9 @@ def _train_joint(file: Path, problem: LabProblem, output: Output) -> tuple[dict[
         "p with p^relax": ml.correlation(p, details.p_relax.direction),
         "p with p^mm": ml.correlation(p, details.p_mm.direction),
     }
-    answer = {
-        "training": {"steps": problem.n_steps, "optimizer": repr(problem.optimizer), "start": problem.start},
-        "run": run.to_dict(),
-        "head": head,
-        "p": p,
-        "cosines": cosines,
-        "prediction": prediction.to_dict(),
-    }
+    settings = {"steps": problem.n_steps, "optimizer": repr(problem.optimizer), "start": problem.start}
+    results = {"run": run.to_dict(), "prediction": prediction.to_dict()}
+    answer = {"training": settings, **results, "head": head, "p": p, "cosines": cosines}
     listed = ", ".join(f"{name} {cosine:.8f}" for name, cosine in cosines.items())
     return answer, [f"{file}: {problem!r}", f"{run!r}. {run.status.value}", f"Cosines: {listed}.", prediction.why]
 
@@ -498,39 +413,34 @@ def _train_joint(file: Path, problem: LabProblem, output: Output) -> tuple[dict[
 
 
 def _train_sequences(
-    file: Path, problem: SequenceProblem, training: Training, output: Output
+    file: Path, problem: SequenceProblem, training: dict[str, Any], output: Output
 ) -> tuple[dict[str, Any], list[str]]:
     """Train W on the sequences of a file, and compare it with W^mm, W^cyc and the automaton if they exist."""
     import numpy as np
 
-    data = problem.named.data
+    data, loss = problem.named.data, training["loss"]
     with output.stage("Training") as bar:
-        run = ml.descend(data, head=problem.head, **training.arguments, progress=bar)
+        run = ml.descend(data, head=problem.head, **training, progress=bar)
     with output.stage("Predicting"):
-        prediction = ml.predict_limit(data, head=problem.head, loss=training.loss, optimizer=training.optimizer)
-    W, (priority, mix) = run.final, (prediction.details.priority, prediction.details.mix)
-    compared: dict[str, Any] = {"risk": ml.NextTokenRisk(data, head=problem.head, loss=training.loss).value(W)}
+        prediction = ml.predict_limit(data, head=problem.head, loss=loss, optimizer=training["optimizer"])
+    W, priority, mix = run.final, prediction.details.priority, prediction.details.mix
+    compared: dict[str, Any] = {"risk": ml.NextTokenRisk(data, head=problem.head, loss=loss).value(W)}
     if priority.status is ml.Status.OPTIMAL and run.norm > 0.0:
         compared["correlation"] = float(ml.correlation(W, priority.x, axes=2))
     if mix.status is ml.Status.FINITE:
         compared["cyclic_distance"] = float(np.linalg.norm(mix.subspace.project(W) - mix.x))
-    has_automaton = priority.status.ok and mix.status.ok
-    if has_automaton and problem.head is None and isinstance(training.loss, ml.LogLoss):
+    if priority.status.ok and mix.status.ok and problem.head is None and isinstance(loss, ml.LogLoss):
+        automaton = ml.NextTokenAutomaton(data.E, prediction.details.graphs, priority, mix, data)
+        distance = automaton.total_variation(data, W)
         compared["limit_risk"] = ml.nexttoken.limit_risk(data)
-        graphs = prediction.details.graphs
-        distance = ml.NextTokenAutomaton(data.E, graphs, priority, mix, data).total_variation(data, W)
-        compared |= {"total_variation": float(distance.mean()), "largest_total_variation": float(distance.max())}
+        compared["total_variation"] = float(distance.mean())
+        compared["largest_total_variation"] = float(distance.max())
     row, lines = sequence_answer(file, problem, prediction)
-    sentences = {
-        "risk": "risk",
-        "limit_risk": "its limit",
-        "correlation": "cosine with W^mm",
-        "cyclic_distance": "distance from W^cyc in S_cyc",
-        "total_variation": "mean total variation to the automaton",
-        "largest_total_variation": "the largest",
-    }
-    listed = ", ".join(f"{sentences[name]} {compared[name]:.6g}" for name in sentences if name in compared)
-    lines += [str(training), f"{run!r}. {run.status.value}", f"{listed[0].upper()}{listed[1:]}."]
+    words = {"correlation": "cosine with W^mm", "cyclic_distance": "distance from W^cyc in S_cyc"}
+    words["total_variation"] = "mean total variation to the automaton"
+    named = {words.get(name, name.replace("_", " ")): value for name, value in compared.items()}
+    listed = ", ".join(f"{name} {value:.6g}" for name, value in named.items())
+    lines += [_sentence(training), f"{run!r}. {run.status.value}", f"Trained: {listed}."]
     if len(compared) == 1:
         lines.append("There is no W^mm, W^cyc or automaton to compare with.")
     failing = [  # of C Thm 3, or of what follows of it from Eq. (17)
@@ -538,8 +448,7 @@ def _train_sequences(
         for theorem in prediction.verdicts
         if theorem.citation.startswith("C Thm 3")
     ]
-    if isinstance(training.optimizer, ml.NormalizedGD) and ["step size"] in failing:
-        lines.append(
-            "With --constant the steps are those of C Thm 3, and the limit is certain; it is approached far more slowly."
-        )
-    return {"training": training.to_dict(), "run": run.to_dict(), "trained": compared, "prediction": row}, lines
+    if isinstance(training["optimizer"], ml.NormalizedGD) and ["step size"] in failing:
+        certain = "the steps are those of C Thm 3, and the limit is certain; it is approached far more slowly."
+        lines.append(f"With --constant {certain}")
+    return {"training": _settings(training), "run": run.to_dict(), "trained": compared, "prediction": row}, lines
