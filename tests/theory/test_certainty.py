@@ -199,6 +199,21 @@ def test_optimizers_outside_the_theorems_are_called_by_their_names(rule):
     assert "Unproved" not in str(found)
 
 
+def test_nothing_is_cited_for_a_derived_class_with_steps_of_its_own():
+    class Renamed(ml.NormalizedGD):
+        pass
+
+    data, v = (batch[0] for batch in ml.data.sphere_tokens(1, 2, 4, 3, 66))
+    for rule in (Bold(0.1), ml.optimizers.Blockwise(Bold(0.1))):
+        found = ml.predict_limit(data, v, optimizer=rule)
+        assert found.bias is None
+        assert found.observed is None
+        assert "Bold" in found.not_followed
+        assert "A-F1" not in str(found)
+        assert "normalised" not in found.why
+    assert "A-F1a" in str(ml.predict_limit(data, v, optimizer=Renamed(0.1)))
+
+
 @pytest.mark.statement("X Thm 1")
 @pytest.mark.parametrize("rule", [None, ml.NormalizedGD(2.0), ml.GradientDescent(0.7)], ids=repr)
 def test_training_ends_where_it_starts_if_no_output_depends_on_the_weights(rule):

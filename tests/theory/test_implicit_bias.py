@@ -1,5 +1,6 @@
 """Predictions by optimizer: which norm's margin a run heads for, who proves it, and that runs do go there."""
 
+import itertools
 import re
 from dataclasses import asdict, dataclass
 
@@ -485,6 +486,48 @@ def test_long_constant_steps_leave_the_norm_open_but_not_in_euclidean_norms():
 
     assert share(0.05) > 0.97
     assert share(3.0) < 0.9
+
+
+@pytest.mark.statement("X N1")
+def test_growing_runs_keep_the_share_of_the_margin_that_is_named():
+    """With few coordinates ηγ ≤ .1 is not enough: short steps lose more than a twentieth only where the named share is far below 1."""
+    rng = np.random.default_rng(90)
+    rules = (
+        (ml.SignDescent, ml.LInf()),
+        (ml.CoordinateDescent, ml.L1()),
+        (lambda size: ml.SteepestDescent(ml.Lp(2.5), size), ml.Lp(2.5)),
+        (lambda size: ml.Muon(size, 0.0, nesterov=False), ml.Spectral()),
+    )
+    named, kept, seeds = [], [], iter(range(700, 740))
+    for seed, (rule, norm) in itertools.product(seeds, rules):
+        data, v = (batch[0] for batch in ml.data.sphere_tokens(1, 3, 3, 4, seed))
+        query = rng.standard_normal((3, 2)) if isinstance(norm, ml.Spectral) else None
+        risk = ml.AttentionRisk(data, v) if query is None else ml.AttentionRisk(data, v).as_matrix(query)
+        first = ml.descend(risk, optimizer=rule(0.05), n_steps=4_000).selected
+        solution = ml.att_svm(data, first, norm=norm, query=query)
+        if solution.status is not ml.Status.OPTIMAL or solution.margin < 0.05:
+            continue
+        steps = rule(0.09 / float(solution.margin))
+        run = ml.descend(risk, optimizer=steps, n_steps=6_000)
+        bias = implicit_bias(steps, risk, selected=run.selected)
+        (check,) = (check for check in bias.conditions if check.name == "length of steps")
+        lead = float(np.min(risk.margin_rows(run.selected).rows.reshape(-1, run.final.size) @ run.final.ravel()))
+        if (
+            lead < 100.0 or bias.norm is None or (run.selected != first).any()
+        ):  # it does not grow, or selects other tokens
+            continue
+        share = lead / norm.value(run.final) / float(bias.solution.margin)
+        assert share >= check.numbers["least_share"] - 1e-3
+        assert ("as measured, not proved" in check.sentence) == (check.numbers["least_share"] > 0.0)
+        named.append(check.numbers["least_share"])
+        kept.append(share)
+    named, kept = np.array(named), np.array(kept)
+    assert len(kept) > 40
+    assert np.sum(named > 0.5) > 5
+    assert np.sum(kept < 0.95) > 0
+    assert named[kept < 0.95].max() < 0.5
+    with_memory = implicit_bias(ml.SignDescent(1e-3, 0.5), ml.AttentionRisk(data, v)).conditions
+    assert all("least_share" not in check.numbers for check in with_memory)
 
 
 def test_a_width_must_hold_the_rank_of_the_margin_solution():

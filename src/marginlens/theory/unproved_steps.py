@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from marginlens.kinds import kind_of
 from marginlens.norms import L2
 from marginlens.optimizers import (
     Adam,
@@ -17,7 +18,7 @@ from marginlens.optimizers.decay import Decaying
 
 
 class UnprovedSteps:
-    """Marks an optimizer that no theorem on plain steps covers, because it has momentum or weight decay or takes mini-batches."""
+    """Marks an optimizer that no theorem on plain steps covers: it has momentum, weight decay, mini-batches, or steps of its own."""
 
     def __init__(self, optimizer: Any, batch_size: int | None = None) -> None:
         self.optimizer, self.batch_size = optimizer, batch_size
@@ -27,11 +28,18 @@ class UnprovedSteps:
 def as_theorems_see(rule: Any) -> Any:
     """The optimizer itself, or what it is to theorems about steps without momentum and decay."""
     inner = rule.optimizer if isinstance(rule, Blockwise) else rule
+    if redefines_steps(inner):
+        return UnprovedSteps(rule)
     if getattr(inner, "weight_decay", 0.0) > 0.0 or (isinstance(inner, GradientDescent) and inner.momentum > 0.0):
         return UnprovedSteps(rule)
     if isinstance(rule, NormalizedGD) and rule.momentum > 0.0:
         return SteepestDescent(L2(), rule.size, rule.momentum)
     return rule
+
+
+def redefines_steps(rule: Any) -> bool:
+    """Whether a class derived from plain or normalised gradient descent takes steps of its own."""
+    return isinstance(rule, GradientDescent | NormalizedGD) and kind_of(rule) not in (GradientDescent, NormalizedGD)
 
 
 def optimizer_words(rule: Any) -> str:
