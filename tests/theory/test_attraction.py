@@ -299,6 +299,19 @@ def test_forecasts_of_large_plain_steps_are_finite_and_in_order():
             assert (values.low <= values.high).all()
 
 
+@pytest.mark.filterwarnings("error")
+def test_forecasts_of_points_so_far_out_that_pulls_underflow_are_quiet():
+    data, v = ml.data.sphere_tokens(8, 3, 4, 5, 333)
+    found = ml.predict(ml.AttentionRisk(data, v), optimizer=ml.GradientDescent(1e4))
+    proofs = [answer.certificate for answer in found if isinstance(answer.certificate, Certificate)]
+    far = [proof for proof in proofs if proof.margin * proof.norm > 745.0]  # e to minus this is zero
+    assert far
+    for proof in far:
+        law = proof.forecast(10_000)
+        assert np.isfinite(law.norm).all()
+        assert np.isfinite(law.angle).all()
+
+
 @pytest.mark.statement("X Thm 1")
 @pytest.mark.parametrize("loss", [Logistic(), Exponential(), CorrelationLoss()])
 def test_steps_taken_again_in_intervals_prove_the_way_to_the_point(loss):

@@ -181,7 +181,8 @@ def _plain_steps(proof: Certificate, law: ResidualLaw, rows: _Rows, asked: Float
     )
     rate = float(np.min(rows.toward - rows.wide * proof.growth / (2.0 * R)))
     longest = size * float(bound @ length(rows.a))  # of the steps
-    log_most = np.log(rate * size * float(bound @ rows.toward)) + rate * longest
+    with np.errstate(divide="ignore"):  # far out pulls underflow, and p moves by less than rounding
+        log_most = np.log(rate * size * float(bound @ rows.toward)) + rate * longest
     shares = law.multipliers[law.carrying] / np.sum(law.multipliers[law.carrying])
     level = float(shares @ law.log_ratio[law.carrying]) - np.log(proof.data.n_inputs * theta)  # ρ̄
     with np.errstate(divide="ignore"):
