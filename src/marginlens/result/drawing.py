@@ -54,46 +54,37 @@ def draw_bars(
     values: Any,
     xlabel: str,
     *,
-    colours: Any = LOCAL,
-    ylabel: str = "row",
-    log: bool = False,
+    colours: Sequence[str],
+    ylabel: str,
 ) -> None:
     """Horizontal bars with their names, first on top; of many only those of largest modulus, in their order, and how many there are."""
     sizes = np.nan_to_num(np.asarray(values, dtype=float), nan=0.0, posinf=np.inf, neginf=-np.inf)
     shown = np.sort(np.argsort(-np.abs(sizes), kind="stable")[:MAX_BARS])
     finite = np.abs(sizes[np.isfinite(sizes)])
     limit = 1.1 * float(finite.max(initial=0.0)) or 1.0
-    colour = (
-        [colours[k] for k in shown]
-        if isinstance(colours, Sequence | np.ndarray) and not isinstance(colours, str)
-        else colours
-    )
-    ax.barh(np.arange(len(shown)), np.clip(sizes[shown], -limit, limit), color=colour, height=0.7)
-    ax.set_yticks(np.arange(len(shown)), [short_name(names[k]) for k in shown])
+    heights = np.clip(sizes[shown], -limit, limit)
+    ax.barh(np.arange(len(shown)), heights, color=[colours[k] for k in shown], height=0.7)
+    ax.set_yticks(np.arange(len(shown)), [_short_name(names[k]) for k in shown])
     ax.set_ylim(len(shown) - 0.4, -0.6)
     ax.tick_params(axis="y", length=0)
     ax.grid(visible=False, axis="y")
-    if log:
-        ax.set_xscale("symlog", linthresh=max(float(finite[finite > 0.0].min(initial=1.0)), 1e-12))
-    if (sizes[shown] < 0.0).any():
-        ax.axvline(0.0, color=INK, linewidth=0.8)
     more = f" (the {len(shown)} largest of {len(sizes)})" if len(sizes) > len(shown) else ""
     ax.set(xlabel=xlabel, ylabel=ylabel + more)
 
 
-def draw_fan(ax: Axes, x: Any, curves: FloatArray, *, colour: str = LOCAL) -> None:
+def draw_fan(ax: Axes, x: Any, curves: FloatArray) -> None:
     """Curves (n_curves, n_points): one as a line; several as thin lines, their median, and the band of their middle 90%."""
     if len(curves) == 1:
-        ax.plot(x, curves[0], color=colour)
+        ax.plot(x, curves[0], color=LOCAL)
         return
-    ax.plot(x, curves[:MAX_LINES].T, color=colour, linewidth=0.7, alpha=max(0.12, min(0.6, 6.0 / len(curves))))
+    ax.plot(x, curves[:MAX_LINES].T, color=LOCAL, linewidth=0.7, alpha=max(0.12, min(0.6, 6.0 / len(curves))))
     known = np.isfinite(curves).any(axis=0)
     middle, low, high = np.full((3, curves.shape[1]), np.nan)
     if known.any():
         rows = np.where(np.isfinite(curves), curves, np.nan)[:, known]
         low[known], middle[known], high[known] = np.nanpercentile(rows, (_BAND[0], 50.0, _BAND[1]), axis=0)
     if len(curves) >= _BAND_FROM:
-        ax.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0.0, label="middle 90%")
+        ax.fill_between(x, low, high, color=LOCAL, alpha=0.18, linewidth=0.0, label="middle 90%")
     ax.plot(x, middle, color=GLOBAL, linewidth=2.0, label=f"median of {len(curves)} runs")
     ax.legend()
 
@@ -132,7 +123,7 @@ def draw_rays(ax: Axes, directions: FloatArray, names: Sequence[str], colours: S
     ax.set(xlabel="first coordinate", ylabel="second coordinate")
 
 
-def short_name(name: str, most: int = MAX_NAME) -> str:
-    """A name of at most so many letters, on one line, with nothing that matplotlib takes for a formula."""
+def _short_name(name: str) -> str:
+    """A name of at most `MAX_NAME` letters, on one line, with nothing that matplotlib takes for a formula."""
     text = " ".join(name.split()).replace("$", "\\$")
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return text if len(text) <= MAX_NAME else text[: MAX_NAME - 1] + "…"

@@ -244,7 +244,7 @@ class MarginSolution(Result, Tabular):
         names = [f"row {r}" for r in range(len(weights))]
         if self.pairs is not None:
             names = [f"{i}: {a} over {t}" for i, a, t in np.asarray(self.pairs).tolist()]
-        colours = np.where(carries | self.active, GLOBAL, NEITHER)
+        colours = np.where(carries | self.active, GLOBAL, NEITHER).tolist()
         what = "weight in the proof that none exists" if infeasible else "multiplier × row norm / ‖x‖"
         behind = self._pair_columns()
         draw_bars(
