@@ -182,7 +182,8 @@ alt = "One bar for Lion, whose height is the margin of its run divided by the be
 CHECK = """
 import numpy as np
 import marginlens as ml
-from marginlens.norms import Columns, norm_named
+from marginlens.norms import Columns
+from marginlens.norms.choice import norm_named
 from marginlens.optimizers import Lion
 from marginlens.risk import RidgeRisk
 
