@@ -15,20 +15,13 @@ author = copyright = "The marginlens authors"
 version = release = marginlens.__version__
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"]
 extensions += ["myst_parser", "sphinx_gallery.gen_gallery", "marginlens_site"]
-exclude_patterns = [
-    "README.md",
-    "_templates",
-    "**/sg_execution_times.rst",
-    "sg_execution_times.rst",
-]
-exclude_patterns += ["gallery/**/*.ipynb"]
+exclude_patterns = ["README.md", "_templates", "gallery/**/*.ipynb"]
+exclude_patterns += ["**/sg_execution_times.rst", "sg_execution_times.rst"]
 templates_path = ["_templates"]
 suppress_warnings = ["config.cache"]  # some settings hold functions
 smartquotes = False  # names and quoted settings stay as they are typed
 linkcheck_ignore = [r"^(\.\./)*(lab|report)/"]  # the extension writes these pages
-warnings.filterwarnings(
-    "ignore", "A worker stopped while some jobs"
-)  # joblib replaces the gallery's processes that waited long
+warnings.filterwarnings("ignore", "A worker stopped while some jobs")  # joblib replaces processes that waited long
 
 # ---- Markdown: as a code host shows it
 myst_enable_extensions = ["dollarmath", "attrs_block", "attrs_inline"]

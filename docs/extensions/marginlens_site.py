@@ -43,6 +43,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", keep_sentence, priority=400)  # before napoleon, which has 500
     app.connect("autodoc-process-docstring", keep_sentence, priority=600)  # and after it
     app.connect("autodoc-process-docstring", add_statements)
+    app.connect("autodoc-process-signature", plain_signature)
     app.connect("source-read", show_written_page)
     app.connect("missing-reference", find_name)
     app.connect("html-page-context", level_captions, priority=600)  # after the theme
@@ -159,6 +160,14 @@ def add_statements(app: Sphinx, what: str, name: str, value: Any, options: Any, 
     if mine:
         links = ", ".join(f"`{label} <../theorems.html#{row_of(label)}>`__" for label in sorted(mine, key=natural))
         lines += ["", f"Implements {links}.", ""]
+
+
+def plain_signature(
+    app: Sphinx, what: str, name: str, value: Any, options: Any, given: str | None, returned: str | None
+) -> Any:
+    """Names of types as they are written, and dots for a default that is made anew for each object."""
+    texts = (text and re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", text) for text in (given, returned))
+    return tuple(text and text.replace("<factory>", "...") for text in texts)
 
 
 def is_described_in(room: str, name: str) -> bool:

@@ -108,8 +108,10 @@ def log_radius_disc(
     """The plane squeezed to a disc: the basins of all limits, and circles of equal norm.
 
     Args:
-        starts: (n_norms, n_angles, 2). ends: (n_norms, n_angles) the limit of each start, an index into `looks`; -1 where there is none.
-        far: the norm at the rim. unit: the norm r = unit stands at log10(2) from the centre.
+        starts: (n_norms, n_angles, 2).
+        ends: (n_norms, n_angles) the limit of each start, an index into `looks`; -1 where there is none.
+        far: the norm at the rim.
+        unit: the norm r = unit stands at log10(2) from the centre.
     """
 
     def closed(rings: Any, innermost: Any) -> Any:

@@ -47,8 +47,10 @@ class Cell:
     """One point of the grid.
 
     Attributes:
-        index: its number. stream: the number of its random problems, which cells with the same data share.
-        settings: key → value of every axis and of what is the same in all cells. axes: those that vary over the grid.
+        index: its number.
+        stream: the number of its random problems, which cells with the same data share.
+        settings: key → value of every axis and of what is the same in all cells.
+        axes: those that vary over the grid.
     """
 
     index: int
@@ -65,7 +67,9 @@ class Grid:
     """Cells and chunks.
 
     Attributes:
-        n_problems: in each cell. fixed: settings that are the same in all cells. axes: axis → its values, in the order of the grid.
+        n_problems: in each cell.
+        fixed: settings that are the same in all cells.
+        axes: axis → its values, in the order of the grid.
         chunk_sizes: problems in a chunk of each cell, of all but its last; one number where all cells have the same.
     """
 

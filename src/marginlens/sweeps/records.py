@@ -36,7 +36,9 @@ class ChunkRun:
     """The trained problems of a chunk of token data, as records and measures of one's own read them.
 
     Attributes:
-        data: the problems as a batch. head: v (n_problems, d_model). trajectory: the descent on all of them.
+        data: the problems as a batch.
+        head: v (n_problems, d_model).
+        trajectory: the descent on all of them.
         cell: the settings of the cell.
     """
 
@@ -72,7 +74,10 @@ class SequenceChunkRun:
     """The trained problems of a chunk of next-token data.
 
     Attributes:
-        data: one dataset a problem. head: theirs, or None. trajectory: the descent on all of them. cell: the settings of the cell.
+        data: one dataset a problem.
+        head: theirs, or None.
+        trajectory: the descent on all of them.
+        cell: the settings of the cell.
     """
 
     data: list[SequenceDataset]

@@ -221,7 +221,8 @@ class Sweep(Displayed):
         """Every cell summed up: shares of words with exact 95% intervals; means with standard errors, and quantiles, of numbers.
 
         Args:
-            quantiles: their levels. partial: sum up the chunks that are there, of a sweep that is not finished.
+            quantiles: their levels.
+            partial: sum up the chunks that are there, of a sweep that is not finished.
         """
         levels, finished = quantile_levels(quantiles), set(self.finished(partial=partial))
         cells = []

@@ -159,8 +159,8 @@ class Summary(Result, Tabular):
         """Draw one column over one axis of the grid: shares with their intervals, or medians with the middle 90%. Returns the axes.
 
         Args:
-            column: "optimality" if it was recorded, else the first. axis: the first whose values are numbers, unless named; every
-                combination of the other axes has its own line.
+            column: "optimality" if it was recorded, else the first.
+            axis: the first whose values are numbers, unless named; every combination of the other axes has its own line.
         """
         return draw(self, axes_for(ax), column, axis)
 

@@ -102,7 +102,8 @@ class Outcome(Result, Tabular):
             nothing to verify, and where that may take more than two seconds.
         error: how far the point moves when the start is moved a little, as rounding and the integrator of the flow may do: by 1e-13 of
             its norm or of a step, for the flow by 1e-7 of its first length. Of the flow, zero where nothing is found to prove.
-        rivals: the runner-up of each input. constant: whether no output depends on p, so that training leaves it where it starts.
+        rivals: the runner-up of each input.
+        constant: whether no output depends on p, so that training leaves it where it starts.
 
     What is proved begins at `point`. That the run comes there is computed: `certificate.verify(start, n_steps)` takes steps again in
     intervals to prove it, and nothing does so for the flow.
