@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import pkgutil
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
+
+from marginlens.errors import reject
 
 
 @dataclass(frozen=True)
@@ -167,3 +170,48 @@ def natural(label: str) -> tuple[tuple[int, int, str], ...]:
     """The key that sorts labels as people count: Def 2 before Def 10, paper by paper."""
     parts = [part for part in re.split(r"(\d+)", label) if part]
     return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts)
+
+
+# ---- labels as people write them
+
+LONG_WORDS = {
+    "theorem": "thm",
+    "lem": "lemma",
+    "prop": "proposition",
+    "cor": "corollary",
+    "equation": "eq",
+    "definition": "def",
+    "figure": "fig",
+    "appendix": "app",
+    "section": "§",
+}
+
+
+def labels_named(label: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The labels that are meant, in whichever way they are written: one, or all of a paper for its letter.
+
+    Args:
+        rows: the statements, as `listed_statements` gives them, with their labels in earlier versions of the papers.
+    """
+    labels = sorted((row["statement"] for row in rows), key=natural)
+    key = _plain(label)
+    later = {
+        row["statement"]
+        for row in rows
+        for old in row["earlier_labels"]
+        if key in (_plain(old), _plain(old.split()[0]))
+    }
+    same = [one for one in labels if one in later or key in (_plain(one), _plain(one.split()[0]))]
+    same = same or [one for one in labels if _plain(one).startswith(f"{key} ")]  # Eq. (28) for (28a) and (28b)
+    if same:
+        return same
+    near = get_close_matches(key, [_plain(one) for one in labels], n=3, cutoff=0.5)
+    close = [one for one in labels if _plain(one) in near]
+    expected = f"a statement such as {', '.join(close)}" if close else "a paper's letter and label, such as 'A Thm 3'"
+    raise reject("label", expected, repr(label), "`marginlens statement` lists all.")
+
+
+def _plain(label: str) -> str:
+    """A label without what people write in different ways: case, brackets, dots, hyphens, spaces, long words and their short forms."""
+    words = re.findall(r"[a-z]+|\d+|[^\sa-z\d().-]+", label.lower().replace("’", "'"))
+    return " ".join(LONG_WORDS.get(word, word) for word in words)

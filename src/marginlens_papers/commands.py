@@ -43,7 +43,6 @@ def reproduce(
         typer.Option(
             metavar="ID",
             help="Claim to run; repeat it or separate ids by commas for several.",
-            show_default="all",
             autocompletion=claim_ids,
         ),
     ] = None,

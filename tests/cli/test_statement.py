@@ -8,7 +8,7 @@ from importlib import import_module
 import pytest
 
 import marginlens
-from marginlens.cli.statement import found
+from marginlens.cli.statement import statements_named
 from marginlens.papers import listed_statements, registered
 from marginlens_papers.claims import catalogue
 from marginlens_papers.documentation.statements import (
@@ -42,7 +42,7 @@ def test_a_statement_leads_to_its_functions_and_claims(label):
 
 
 def test_every_statement_says_something_and_those_people_cite_in_words_of_their_own():
-    every = found(None)
+    every = statements_named(None)
     assert all(one["says"] for one in every)
     labels = {one["statement"] for one in every}
     cited = {label for label in labels if re.match(r"[ABC]'? (Thm|Prop|Lemma|Cor|Def|Definition|Assumption)\b", label)}
@@ -66,17 +66,17 @@ WRITTEN = {
 
 @pytest.mark.parametrize("written", WRITTEN)
 def test_brackets_dots_and_hyphens_need_not_be_written(written):
-    assert [one["statement"] for one in found(written)] == [WRITTEN[written]]
+    assert [one["statement"] for one in statements_named(written)] == [WRITTEN[written]]
 
 
 def test_every_label_leads_to_itself_alone():
-    for one in found(None)[::3]:
-        assert found(one["statement"]) == [one]
+    for one in statements_named(None)[::3]:
+        assert statements_named(one["statement"]) == [one]
 
 
 @pytest.mark.parametrize("earlier", EARLIER_LABELS)
 def test_labels_of_the_earlier_version_lead_to_the_later_one(earlier):
-    (one,) = found(earlier)
+    (one,) = statements_named(earlier)
     assert one["statement"] == EARLIER_LABELS[earlier]
     assert one["functions"]
     assert earlier in one["earlier_labels"]
@@ -114,7 +114,11 @@ def test_a_step_of_a_proof_leads_to_what_it_proves():
 
 @pytest.mark.parametrize(("paper", "last"), [("A", 85), ("C", 35)])
 def test_every_numbered_equation_has_a_row(paper, last):
-    known = {int(number) for one in found(paper) for number in re.findall(r"Eq\. \((\d+)[a-z]?\)", one["statement"])}
+    known = {
+        int(number)
+        for one in statements_named(paper)
+        for number in re.findall(r"Eq\. \((\d+)[a-z]?\)", one["statement"])
+    }
     assert set(range(1, last + 1)) <= known
 
 
@@ -166,7 +170,7 @@ def test_claims_of_installed_packages_are_among_them(monkeypatch):
         id, labels, statement = "NTP-L1", ("A Thm 3", "N Lemma 1"), "A claim of another package."
 
     monkeypatch.setattr("marginlens.cli.statement._claims_of_packs", lambda: (Added(),))
-    assert found("A Thm 3")[0]["claims"][-1] == "NTP-L1"
+    assert statements_named("A Thm 3")[0]["claims"][-1] == "NTP-L1"
     (added,) = numbers("N Lemma 1")
     assert (added["says"], added["claims"]) == (Added.statement, ["NTP-L1"])
     assert "NTP-L1: A claim of another package." in statement("N Lemma 1").stdout

@@ -40,17 +40,22 @@ def graph(
     ],
     window: Annotated[int | None, typer.Option(help=f"Tokens of each window of a text, {WINDOW} by default.")] = None,
     words: Annotated[bool, typer.Option("--words", help="Cut a text into words, not into characters.")] = False,
-    vocabulary: Annotated[int | None, typer.Option(help=f"Words told apart, {MAX_WORDS} by default.")] = None,
+    vocabulary: Annotated[
+        int | None, typer.Option(help=f"Words with an id of their own, {MAX_WORDS} by default.")
+    ] = None,
     d_model: Annotated[
         int | None, typer.Option(help="Width of random embeddings of a text; one-hot by default.")
     ] = None,
     drop: Annotated[bool, typer.Option("--drop", help="Leave out listed sequences that lack their label.")] = False,
-    last: Annotated[list[str] | None, typer.Option(help="Last token to show; the most frequent by default.")] = None,
-    held_out: Annotated[float | None, typer.Option(help="Share to predict by what the rest says, such as 0.1.")] = None,
+    last: Annotated[list[str] | None, typer.Option(help="Last token to show; repeat it for several.")] = None,
+    held_out: Annotated[
+        float | None, typer.Option(help="Share to predict after learning the rest, such as 0.1.")
+    ] = None,
     prefix: Annotated[str | None, typer.Option(help="Text that the automaton continues.")] = None,
     tokens: Annotated[int | None, typer.Option(help=f"Tokens to continue it by, {N_CONTINUED} by default.")] = None,
     encoding: Annotated[
-        str | None, typer.Option(help="Text encoding, UTF-8 by default.", autocompletion=words_of(*ENCODINGS))
+        str | None,
+        typer.Option(help="Text encoding, such as latin-1; UTF-8 by default.", autocompletion=words_of(*ENCODINGS)),
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed of embeddings, samples and continuation.")] = 0,
     margin: Annotated[bool, typer.Option("--margin", help="Solve the Graph-SVM: how large W must be.")] = False,

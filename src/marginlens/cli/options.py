@@ -30,7 +30,7 @@ def words_of(*words: str) -> Callable[[str], list[str]]:
 AsJson = Annotated[bool, typer.Option("--json", help="Print the numbers as JSON and nothing else.")]
 Quiet = Annotated[
     bool,
-    typer.Option("--quiet", "-q", help="Print only errors, and what another option asks for: no text or progress."),
+    typer.Option("--quiet", "-q", help="Print errors, and JSON if asked for, but no text or progress."),
 ]
 ProblemFile = Annotated[
     Path,

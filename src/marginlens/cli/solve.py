@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from marginlens.lab.problem_files import LabProblem
     from marginlens.theory import Prediction, TokenOptimality
 
-NORM = "Norm, such as l-inf or l3, in which to solve the ATT-SVM of the selected, or else the highest-scoring, tokens."
+NORM_HELP = (
+    "Norm, such as l-inf or l3, in which to solve the ATT-SVM of the selected, or else the highest-scoring, tokens."
+)
 MAX_DIRECTIONS = 10  # printed; JSON has all
 
 
@@ -42,7 +44,7 @@ def solve(
         str | None, typer.Option(help="Token of each input, such as 0,1,2: solve their ATT-SVM alone.")
     ] = None,
     start: Annotated[str | None, typer.Option(help="Point where training will start, such as 0.5,-1.")] = None,
-    norm: Annotated[str | None, typer.Option(help=NORM, autocompletion=words_of(*LISTED_NORMS))] = None,
+    norm: Annotated[str | None, typer.Option(help=NORM_HELP, autocompletion=words_of(*LISTED_NORMS))] = None,
     drop: DropUnrealizable = False,
     plot: PlotFile = None,
     as_json: AsJson = False,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Annotated, Any
@@ -13,20 +12,8 @@ import typer
 
 from marginlens.cli.options import AsJson, Quiet
 from marginlens.cli.output import Output
-from marginlens.errors import calling, reject
-from marginlens.papers import SOURCES, listed_statements, natural
-
-LONG_WORDS = {
-    "theorem": "thm",
-    "lem": "lemma",
-    "prop": "proposition",
-    "cor": "corollary",
-    "equation": "eq",
-    "definition": "def",
-    "figure": "fig",
-    "appendix": "app",
-    "section": "§",
-}
+from marginlens.errors import calling
+from marginlens.papers import SOURCES, labels_named, listed_statements, natural
 
 
 def label_words(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -69,12 +56,12 @@ def statement(
       marginlens statement
     """
     label = " ".join(words) if words else None
-    rows = found(label)
+    rows = statements_named(label)
     is_list = label is None or label.strip().upper() in SOURCES
     Output(as_json, quiet).show(rows, (line for row in rows for line in (_short if is_list else _full)(row)))
 
 
-def found(label: str | None) -> list[dict[str, Any]]:
+def statements_named(label: str | None) -> list[dict[str, Any]]:
     """The statements that a label names: one, all of a paper for its letter, or every one for None."""
     rows = {row["statement"]: row for row in listed_statements()}
     for claim in _claims_of_packs():
@@ -82,8 +69,8 @@ def found(label: str | None) -> list[dict[str, Any]]:
             empty = dict.fromkeys(("functions", "claims", "claims_say", "earlier_labels"), ())
             row = rows.setdefault(cited, {"statement": cited, "says": claim.statement, "belongs_to": None, **empty})
             row["claims"], row["claims_say"] = [*row["claims"], claim.id], [*row["claims_say"], claim.statement]
-    earlier = {old: row["statement"] for row in rows.values() for old in row["earlier_labels"]}
-    return [rows[one] for one in _wanted(label, sorted(rows, key=natural), earlier)]
+    wanted = sorted(rows, key=natural) if label is None else labels_named(label, list(rows.values()))
+    return [rows[one] for one in wanted]
 
 
 def _claims_of_packs() -> Iterable[Any]:
@@ -93,28 +80,6 @@ def _claims_of_packs() -> Iterable[Any]:
     if not pack_names(CLAIMS) or find_spec("marginlens_papers") is None:
         return ()
     return import_module("marginlens_papers.claims.catalogue").added_claims()
-
-
-def _wanted(label: str | None, labels: list[str], earlier: Mapping[str, str]) -> list[str]:
-    """The labels that are meant; `earlier` has those of earlier versions of the papers."""
-    if label is None:
-        return labels
-    key = _plain(label)
-    later = {now for old, now in earlier.items() if key in (_plain(old), _plain(old.split()[0]))}
-    same = [one for one in labels if one in later or key in (_plain(one), _plain(one.split()[0]))]
-    same = same or [one for one in labels if _plain(one).startswith(f"{key} ")]  # Eq. (28) for (28a) and (28b)
-    if same:
-        return same
-    near = get_close_matches(key, [_plain(one) for one in labels], n=3, cutoff=0.5)
-    close = [one for one in labels if _plain(one) in near]
-    expected = f"a statement such as {', '.join(close)}" if close else "a paper's letter and label, such as 'A Thm 3'"
-    raise reject("label", expected, repr(label), "`marginlens statement` lists all.")
-
-
-def _plain(label: str) -> str:
-    """A label without what people write in different ways: case, brackets, dots, hyphens, spaces, long words and their short forms."""
-    words = re.findall(r"[a-z]+|\d+|[^\sa-z\d().-]+", label.lower().replace("’", "'"))
-    return " ".join(LONG_WORDS.get(word, word) for word in words)
 
 
 def _short(row: dict[str, Any]) -> Iterator[str]:

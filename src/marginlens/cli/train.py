@@ -57,34 +57,37 @@ RANDOM = "random"  # a start drawn from the standard normal distribution
 ADAM_BETAS = (0.9, 0.999)
 EUCLIDEAN = ("normalized-gd", "gradient-descent")  # the first is the default
 ARGUMENTS = {"n_steps": "steps", "power": "decay", **dict.fromkeys(("size", "step", "rate"), "step_size")}
-STEP_SIZES = "Length of a step, or with --constant the factor of the gradient; by default 1, for sequences 0.01."
-LOSS_NAMES = f"{', '.join(LOSSES.names)}; for sequences {', '.join(NEXT_TOKEN_LOSSES.names)}"
-STARTS = "Start of p, or of W row by row, such as 0.5,-1; or random. Zero by default."
-CompletedOptimizer = words_of(*OPTIMIZERS.names)
-CompletedLoss = words_of(*LOSSES.names, *NEXT_TOKEN_LOSSES.names)
-CompletedNorm = words_of(*LISTED_NORMS)
+STEP_SIZE_HELP = "Length of a step, or with --constant the factor of the gradient; by default 1, for sequences 0.01."
+LOSS_HELP = f"Loss: {', '.join(LOSSES.names)}; for sequences {', '.join(NEXT_TOKEN_LOSSES.names)}."
+START_HELP = "Start of p, or of W row by row, such as 0.5,-1; or random. Zero by default."
+optimizer_names = words_of(*OPTIMIZERS.names)
+loss_names = words_of(*LOSSES.names, *NEXT_TOKEN_LOSSES.names)
+norm_names = words_of(*LISTED_NORMS)
 
 
 @calling(**PROBLEM_ARGUMENTS, **ARGUMENTS)
 def train(
     file: ProblemFile,
     steps: Annotated[int | None, typer.Option(help="Number of steps: 1000 by default, 4000 for sequences.")] = None,
-    step_size: Annotated[float | None, typer.Option(help=STEP_SIZES)] = None,
+    step_size: Annotated[float | None, typer.Option(help=STEP_SIZE_HELP)] = None,
     constant: Annotated[
         bool, typer.Option("--constant", help="Plain gradient descent, with steps 1/L by default.")
     ] = False,
     optimizer: Annotated[
         str | None,
-        typer.Option(help=f"Optimizer: {', '.join(OPTIMIZERS.names)}.", autocompletion=CompletedOptimizer),
+        typer.Option(help=f"Optimizer: {', '.join(OPTIMIZERS.names)}.", autocompletion=optimizer_names),
     ] = None,
     norm: Annotated[
-        str | None, typer.Option(help="Norm of steepest steps; lP of mirror descent.", autocompletion=CompletedNorm)
+        str | None,
+        typer.Option(
+            help="Norm of steepest steps, such as l-inf; lP for the power of mirror descent.", autocompletion=norm_names
+        ),
     ] = None,
     momentum: Annotated[float | None, typer.Option(help="Momentum of steepest descent in any norm, below 1.")] = None,
     eps: Annotated[float | None, typer.Option(help="ε of Adam, 0 by default.")] = None,
     decay: Annotated[float | None, typer.Option(help="Power A of falling steps S·t^-A, 0 by default.")] = None,
-    loss: Annotated[str | None, typer.Option(help=f"Loss: {LOSS_NAMES}.", autocompletion=CompletedLoss)] = None,
-    start: Annotated[str | None, typer.Option(help=STARTS)] = None,
+    loss: Annotated[str | None, typer.Option(help=LOSS_HELP, autocompletion=loss_names)] = None,
+    start: Annotated[str | None, typer.Option(help=START_HELP)] = None,
     seed: Annotated[int | None, typer.Option(help="Random seed of --start random, 0 by default.")] = None,
     drop: DropUnrealizable = False,
     plot: PlotFile = None,
