@@ -54,11 +54,11 @@ def reproduce(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run the papers' claims and write the report, with a line for each claim that ends.
+    """Run the papers' claims and write the report.
 
-    The report is there after the first claim and grows with the others. With --only and --resume, the other claims keep the results that
-    it already holds. Exits with 1 if a claim that ran does not hold, unless it declares this as known. Claims draw their random numbers
-    from seeds of their own, so that every run gives the same numbers.
+    There is a line for each claim that ends. The report is there after the first claim and grows with the others. With --only and
+    --resume, the other claims keep the results that it already holds. Exits with 1 if a claim that ran does not hold, unless it
+    declares this as known. Claims draw their random numbers from seeds of their own, so that every run gives the same numbers.
 
     \b
     Examples:

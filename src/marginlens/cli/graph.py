@@ -68,10 +68,11 @@ def graph(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Rank tokens by what the data say follows: priority graphs by last token, their separability, and the automaton they make.
+    """Rank tokens by what the data say follows.
 
-    The Graph-SVM is solved if something needs it: --margin, --held-out, --prefix, or embeddings other than one-hot. Windows of a text
-    that do not hold the token which follows them are left out and counted: attention can only output what it reads.
+    These are priority graphs by last token, their separability, and the automaton they make. The Graph-SVM is solved if something needs
+    it: --margin, --held-out, --prefix, or embeddings other than one-hot. Windows of a text that do not hold the token which follows
+    them are left out and counted: attention can only output what it reads.
 
     \b
     Examples:

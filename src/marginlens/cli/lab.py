@@ -39,9 +39,10 @@ def lab(
     no_open: Annotated[bool, typer.Option("--no-open", help="Write the page without opening it.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Open the lab: drag tokens in the plane and see at once what attention will select, and why.
+    """Open the interactive page, with a problem of yours.
 
-    The page is one file without network: send it, host it anywhere, or open it again later.
+    Drag tokens in the plane and see at once what attention will select, and why. The page is one file without network: send it, host it
+    anywhere, or open it again later.
 
     \b
     Examples:

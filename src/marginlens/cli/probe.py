@@ -58,9 +58,10 @@ def probe(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Probe the attention heads of a model: how sparsely they attend, what they select and with which margin.
+    """Measure what the attention heads of a model select.
 
-    The page shows a heat map over layers and heads for every measure; choose a head there to see its attention.
+    It says how sparsely they attend, what they select and with which margin. The page shows a heat map over layers and heads for every
+    measure; choose a head there to see its attention.
 
     \b
     Examples:

@@ -50,10 +50,11 @@ def solve(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Predict where training goes: which theorems apply, and the max-margin directions with their proofs.
+    """Predict where training goes, with proofs.
 
-    GMM is the max-margin direction of the highest-scoring tokens, an LMM that of tokens which outscore their neighbours. If several
-    tokens of an input share its highest score, G^mm are the global minima of ATT-SVM', which asks that one of them be selected.
+    It says which theorems apply, condition by condition, and lists the max-margin directions. GMM is the max-margin direction of the
+    highest-scoring tokens, an LMM that of tokens which outscore their neighbours. If several tokens of an input share its highest
+    score, G^mm are the global minima of ATT-SVM', which asks that one of them be selected.
 
     Descent in another norm, such as sign descent in l-inf, heads for that norm's margin: --norm solves it, with bounds that prove it.
 

@@ -45,9 +45,10 @@ def statement(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Find the functions behind a theorem of the papers, what it says, and the claims that show it.
+    """Find the function behind a theorem of the papers.
 
-    A paper's letter lists all its statements. An equation inside a function leads to that function, a step of a proof to what it proves.
+    It says what the theorem states and which claims show it, too. A paper's letter lists all its statements. An equation inside a
+    function leads to that function, a step of a proof to what it proves.
 
     \b
     Examples:

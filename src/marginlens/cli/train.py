@@ -94,7 +94,7 @@ def train(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train the attention weights, and compare where they went with the max-margin theory.
+    """Train attention weights and compare them with the theory.
 
     Steps are normalised (every step has the same length) unless --constant or --optimizer is given; then the margin is reported in the
     norm that the optimizer heads for. A problem that the lab saved has its own steps, optimizer, loss and start; command-line options
