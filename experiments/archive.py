@@ -98,8 +98,8 @@ def command_without_paths(command: str) -> str:
     words, portable = iter(shlex.split(command)), []
     for word in words:
         written, given, value = word.partition("=")
-        known = _OMITTED_OPTIONS + _FILE_OPTIONS
-        option = next((name for name in known if len(written) > 2 and name.startswith(written)), None)
+        replaced = _OMITTED_OPTIONS + _FILE_OPTIONS
+        option = next((name for name in replaced if len(written) > 2 and name.startswith(written)), None)
         if option is None:
             portable.append(word)
             continue
@@ -126,8 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             place = archive_vision_run(options.folder, options.name, into=options.into)
             run = read_file(place, VisionRun)
         else:
-            where = {"data": options.data, "source": options.source, "into": options.into}
-            place = archive_run(options.folder, options.name, **where)
+            given = {"data": options.data, "source": options.source, "into": options.into}
+            place = archive_run(options.folder, options.name, **given)
             run = read_file(place, EmbeddingRun)
         print(f"{run!r} is in {place}, {place.stat().st_size / 1e3:.0f} kB.")
         return 0
@@ -161,7 +161,7 @@ def _facts_and_table(folder: Path) -> tuple[dict[str, Any], list[dict[str, str]]
         or not table
         or not {"token", "a", "b", "count"} <= set(table[0])
     ):
-        raise reject("folder", _RUN_FOLDER, f"{str(folder)!r}, where something is missing")
+        raise reject("folder", _RUN_FOLDER, f"{str(folder)!r}, which lacks something")
     if facts.get("table", digest(written)) != digest(written):  # earlier versions wrote no digest
         remedy = "Run the same command again: it goes on and writes both."
         raise reject("folder", _RUN_FOLDER, f"{str(folder)!r}, whose two files are of different moments", remedy)
@@ -224,14 +224,14 @@ def _check_same(table: Sequence[Mapping[str, str]], statistics: TokenStatistics,
     """Refuse data whose tokens occur otherwise than those of the run."""
     expected = f"the sequences that {str(folder)!r} was trained on"
     if len(table) != len(statistics.count):
-        raise reject("data", expected, f"{len(statistics.count)} tokens where the run has {len(table)}")
+        raise reject("data", expected, f"{len(statistics.count)} tokens; the run has {len(table)}")
     counts = np.array([int(row["count"]) for row in table])
     differences = np.array([float(row["posterior_difference"]) for row in table])
     agree = np.isclose(differences, statistics.posterior_difference, rtol=0.0, atol=1e-8, equal_nan=True)
     other = (counts != statistics.count) | ~agree
     if other.any():
         s = int(np.argmax(other))
-        counted = f"{statistics.count[s]} occurrences of token {s} where the run has {counts[s]}, or labels"
+        counted = f"{statistics.count[s]} occurrences of token {s} where the run has {counts[s]}, or other labels"
         raise reject("data", expected, counted)
 
 

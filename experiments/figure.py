@@ -45,9 +45,9 @@ def _points(run: Path) -> tuple[TokenPoints, str]:
         return _read_table(run / TABLE), f"Tokens of the run {run.resolve().name}"
     if not run.is_file():
         raise reject("run", "the folder of a training run, or its table (.json)", f"{str(run)!r}, which is neither")
-    found = read_file(run, EmbeddingRun)
-    difference, count = found.statistics.posterior_difference, found.statistics.count
-    return TokenPoints.of(difference, found.a, found.b, count, found.names), found.summary
+    table = read_file(run, EmbeddingRun)
+    difference, count = table.statistics.posterior_difference, table.statistics.count
+    return TokenPoints.of(difference, table.a, table.b, count, table.names), table.summary
 
 
 def _read_table(path: Path) -> TokenPoints:

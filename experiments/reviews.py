@@ -39,7 +39,7 @@ class Reviews:
     """Texts and their labels.
 
     `y` (n_reviews,) holds -1 for the class `classes[0]` and +1 for `classes[1]`; `split` (n_reviews,) names each review's part
-    ("train", "test") where the source says it, else None; `left_out` counts what the reader left out, by reason.
+    ("train", "test") if the source says it, else None; `left_out` counts what the reader left out, by reason.
     """
 
     texts: list[str]
@@ -174,7 +174,7 @@ class EncodedTexts(Described):
     """Texts as token ids: sample i of `data` is the text at index `kept[i]` of those given.
 
     The last three are what a source of labelled texts says: -1 stands for `classes[0]` and +1 for `classes[1]`, sample i is in part
-    `split[i]` where there are parts, and `left_out` counts what the reader and the pipeline left out.
+    `split[i]` if there are parts, and `left_out` counts what the reader and the pipeline left out.
     """
 
     data: LabelledSequences
@@ -198,10 +198,10 @@ class TwoClassFile:
     file: TextFile
 
     def read(self) -> Reviews:
-        """The texts, the numbers of their classes, and the parts where the file names them."""
-        found = self.file.rows()
-        y, classes = two_classes(found.labels, "label")
-        return Reviews(found.texts, y, classes, None if found.split is None else np.array(found.split))
+        """The texts, the numbers of their classes, and the parts if the file names them."""
+        texts, labels, parts = self.file.rows()
+        y, classes = two_classes(labels, "label")
+        return Reviews(texts, y, classes, None if parts is None else np.array(parts))
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ class ReviewPart:
         whole_number(self.seed, "seed", at_least=0)
 
     def read(self) -> Reviews:
-        """The reviews that are taken, with their part where some are held out."""
+        """The reviews that are taken, with their part if some are held out."""
         reviews = self.source.read()
         rng = np.random.default_rng(self.seed)
         if self.part is not None:

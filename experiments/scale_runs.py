@@ -30,7 +30,7 @@ _DIGITS = 6
 
 
 def write_scale_runs(runs: ScaleRuns, into: Path) -> None:
-    """Write the counts, with what is known of their sweep, to one small file."""
+    """Write the counts, with the facts of their sweep, to one small file."""
     values = {
         "form": ScaleRuns.FORM,
         **runs.facts,

@@ -46,7 +46,7 @@ class EmbeddingSource:
         if self.file is None and self.levels is None:
             raise reject("file", "given, or K-level sequences asked for with levels", "neither")
         if self.file is not None and self.levels is not None:
-            raise reject("levels", "left out beside a file", self.levels)
+            raise reject("levels", "left out with a file", self.levels)
         for name in ("split", "held_out") if self.file is None else ("length", "seed"):
             if getattr(self, name) is not None:
                 argument = "data_seed" if name == "seed" else name
@@ -60,7 +60,7 @@ class EmbeddingSource:
         return level_sequences(int(self.levels or 0), length, self.seed or 0), None
 
     def read_held_out(self) -> LabelledSequences | None:
-        """The sequences to measure on, None where there are none."""
+        """The sequences to measure on, None if there are none."""
         return None if self.file is None or self.held_out is None else read_labelled(self.file, self.held_out)[0]
 
     def to_dict(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from marginlens_papers.claims.b.outputs import LAYER_NORM_EPSILON
 
 @dataclass(frozen=True)
 class Group:
-    """Sequences of a minibatch padded to their longest: `token` and `log_count` (n_sequences, longest), the latter -inf where empty.
+    """Sequences of a minibatch padded to their longest: `token` and `log_count` (n_sequences, longest), the latter -inf for padding.
 
     `y` (n_sequences,) are the labels; `first` and `last` are the group's rows among those of its minibatch.
     """
@@ -73,7 +73,7 @@ class DeviceEpochs:
         import torch
 
         S, device, dtype = self.pairs.n_vocabulary, self.token.device, self.log_count.dtype
-        self.samples = np.full((-(-len(order) // self.batch), self.batch), -1)  # (n_batches, batch), -1 where filled
+        self.samples = np.full((-(-len(order) // self.batch), self.batch), -1)  # (n_batches, batch), -1 for padding
         self.samples.flat[: len(order)] = order
         length = np.where(self.samples < 0, 1, self.pairs.lengths[self.samples])
         by_length = np.argsort(length, axis=1, kind="stable")
@@ -343,7 +343,7 @@ def loss_slope(y: Any, f: Any, n_samples: int) -> Any:
     return -y * torch.sigmoid(-y * f) / n_samples
 
 
-_SHARES = {  # the long tail of lengths is padded apart; more groups pad less and launch more kernels
+_SHARES = {  # the long tail of lengths is padded in groups of its own; more groups pad less and launch more kernels
     "cuda": (0.5, 0.8, 0.93, 0.984, 1.0),
     "cpu": (44 / 128, 76 / 128, 100 / 128, 116 / 128, 124 / 128, 1.0),
 }
@@ -392,7 +392,7 @@ class DeviceTwoLayer(DeviceModel):
         return outputs
 
     def layer_norm(self) -> tuple[Any, Any]:
-        """(d_model,) gain and bias of the layer norm, where the settings ask for them."""
+        """(d_model,) gain and bias of the layer norm, if the settings ask for them."""
         return self.all["gain"].cpu().numpy(), self.all["bias"].cpu().numpy()
 
     def _shift(self) -> Any:
@@ -401,7 +401,7 @@ class DeviceTwoLayer(DeviceModel):
 
     @contextmanager
     def _rounding(self) -> Iterator[None]:
-        """The products of a sequence with itself in TF32, where the settings say so and the device has it."""
+        """The products of a sequence with itself in TF32, if the settings say so and the device has it."""
         import torch
 
         before = torch.backends.cuda.matmul.allow_tf32

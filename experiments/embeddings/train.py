@@ -43,7 +43,7 @@ class Evaluation(NamedTuple):
 class EpochRecord:
     """One epoch: its number from 1, its mean loss, both rank correlations at its end, and the seconds since the run began.
 
-    `held_out_loss` and `held_out_accuracy` are those of held-out sequences at its end, NaN where they were not measured.
+    `held_out_loss` and `held_out_accuracy` are those of held-out sequences at its end, NaN if they were not measured.
     """
 
     epoch: int
@@ -102,7 +102,7 @@ class TrainingRun:
         """Write the table as CSV and everything else, with the table's SHA-256, as JSON; neither holds any text of the sequences.
 
         Args:
-            folder: made where it is not there. names: (n_vocabulary,) what each token is called. facts: added to the JSON.
+            folder: made if it is missing. names: (n_vocabulary,) what each token is called. facts: added to the JSON.
         """
         folder.mkdir(parents=True, exist_ok=True)
         columns = self.columns()
@@ -156,7 +156,7 @@ class RankCorrelations:
         self._v, self._p = _ranks(difference), _ranks(np.abs(difference))
 
     def __call__(self, a: Any, b: Any) -> tuple[float, float]:
-        """The two correlations, v first; NaN where there is nothing to rank."""
+        """The two correlations, v first; NaN if there is nothing to rank."""
         return _cosine(self._v, _ranks(np.asarray(b)[self.tokens])), _cosine(
             self._p, _ranks(np.asarray(a)[self.tokens])
         )
@@ -203,7 +203,7 @@ def train_embeddings(
         data: `LabelledSequences`. settings: the paper's by default.
         held_out: other sequences of the same tokens, on which loss and accuracy are measured: in the first epochs, then ever more
             seldom, and at the end.
-        checkpoint: a file. Where it exists the run resumes from it. It is written before the first step, every `every` epochs, at the
+        checkpoint: a file. If it exists, the run resumes from it. It is written before the first step, every `every` epochs, at the
             time limit, at Ctrl-C and at the end. Resuming gives the same bits as never having stopped, on the same machine.
         time_limit: seconds from the call; the run stops after the first step that passes them.
         callback: a function of every epoch's record, or `Callbacks`.

@@ -20,7 +20,7 @@ _EXPECTED = "a table (CSV, TSV, parquet), JSON lines, or a folder with a folder 
 
 
 class LabelledTexts(NamedTuple):
-    """Texts, the values of their labels, and the parts they belong to, None where there are none."""
+    """Texts, the values of their labels, and the parts they belong to, None if there are none."""
 
     texts: list[str]
     labels: list[Any]
@@ -89,18 +89,18 @@ class TextFile:
         asked = getattr(self, argument)
         plain = [str(name).strip().lower() for name in table.columns]
         wanted = usual if asked is None else (asked.strip().lower(),)
-        found = next((plain.index(name) for name in wanted if name in plain), None)
+        index = next((plain.index(name) for name in wanted if name in plain), None)
         if asked is not None and asked.isdecimal() and 1 <= int(asked) <= len(plain):
-            found = int(asked) - 1
-        if found is None:
+            index = int(asked) - 1
+        if index is None:
             expected = f"a column of {str(self.path)!r} by name or number, which has {', '.join(plain[:8])}"
             raise reject(argument, expected, repr(asked) if asked else f"none of {', '.join(usual)}")
-        values: list[Any] = table.iloc[:, found].tolist()
+        values: list[Any] = table.iloc[:, index].tolist()
         return values
 
 
 def _in_folder(root: Path) -> list[dict[str, str]]:
-    """Texts of root/CLASS/*.txt; where there are none, of root/PART/CLASS/*.txt in the classes that all parts have."""
+    """Texts of root/CLASS/*.txt; if there are none, of root/PART/CLASS/*.txt in the classes that all parts have."""
     files = sorted(root.glob("*/*.txt"))
     if files:
         return [{"text": file.read_text(encoding="utf-8"), "label": file.parent.name} for file in files]

@@ -118,7 +118,7 @@ class StopWords(Described):
     Args:
         words: the words to leave out, in lower case; by default the list `ENGLISH` of this module.
         keep_negations: keep "no", "nor", "not", "cannot" and "neither", and read "don't", "isn't" and their like, with or without
-            apostrophe, as "not"; otherwise such a contraction is left out where "not" is.
+            apostrophe, as "not"; otherwise such a contraction is left out if "not" is.
     """
 
     words: frozenset[str] = ENGLISH
@@ -249,7 +249,7 @@ class TokenizedTexts(NamedTuple):
     offsets: IntArray  # (n_texts + 1,)
 
     def renumbered(self, new_ids: IntArray) -> tuple[IntArray, IntArray]:
-        """(n_positions,) ids and offsets once name k has the id `new_ids[k]`; where that is negative the token is left out."""
+        """(n_positions,) ids and offsets once name k has the id `new_ids[k]`; if that is negative the token is left out."""
         ids = new_ids[self.ids]
         kept = ids >= 0
         return ids[kept], np.concatenate([[0], np.cumsum(kept)])[self.offsets]
@@ -302,8 +302,8 @@ class TextPipeline:
         index.default_factory = index.__len__  # a new word gets the next number
         parts: list[IntArray] = []
         for i, text in enumerate(listed):
-            found = self.cleaning.words(text)
-            parts.append(np.fromiter(map(index.__getitem__, found), dtype=np.int32, count=len(found)))
+            words = self.cleaning.words(text)
+            parts.append(np.fromiter(map(index.__getitem__, words), dtype=np.int32, count=len(words)))
             if i % _PROGRESS_STRIDE == _PROGRESS_STRIDE - 1:
                 watch.advance(_PROGRESS_STRIDE)
         watch.advance(len(listed) % _PROGRESS_STRIDE)

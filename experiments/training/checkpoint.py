@@ -75,7 +75,7 @@ class Checkpoint(Described):
 
 
 def checkpoint_path(checkpoint: str | Path | None) -> Path | None:
-    """The file that a checkpoint goes to, where there can be one; None where none is wanted."""
+    """The file that a checkpoint goes to, if there can be one; None if none is wanted."""
     if checkpoint is None:
         return None
     try:

@@ -23,11 +23,11 @@ class Ending(Enum):
 
     FINISHED = "All epochs are done."
     UNFINISHED = "The run was still going when this was written."
-    TIME_LIMIT = "The time limit came before the last epoch; the checkpoint, where there is one, holds where to go on."
+    TIME_LIMIT = "The time limit came before the last epoch; the checkpoint, if there is one, holds where to go on."
     DIVERGED = "The loss or a weight is no longer a finite number, so training stopped; a smaller rate may help."
 
     def exit_code(self, checkpoint: Path | None) -> int:
-        """Of a script: 0 where the run finished, or stopped at its time limit with a checkpoint to go on from."""
+        """Of a script: 0 if the run finished, or stopped at its time limit with a checkpoint to go on from."""
         return int(self is not Ending.FINISHED and not (self is Ending.TIME_LIMIT and checkpoint))
 
 
@@ -78,7 +78,7 @@ class TrainingLoop(ABC):
 
     @abstractmethod
     def measure(self, epoch: int) -> Any:
-        """The record of an epoch whose steps are all done; None where its loss or a weight is not finite."""
+        """The record of an epoch whose steps are all done; None if its loss or a weight is not finite."""
 
     @abstractmethod
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -86,7 +86,7 @@ class TrainingLoop(ABC):
 
     @abstractmethod
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
-        """Return to a state; KeyError, RuntimeError, TypeError or ValueError where it is another model's."""
+        """Return to a state; KeyError, RuntimeError, TypeError or ValueError if it is another model's."""
 
     @abstractmethod
     def result(self, ending: Ending) -> Any:
@@ -98,7 +98,7 @@ class TrainingLoop(ABC):
         return self._earlier_seconds + time.perf_counter() - self._began
 
     def saved_checkpoint(self) -> Checkpoint | None:
-        """The checkpoint to resume from, of the same settings and data; None where there is none yet."""
+        """The checkpoint to resume from, of the same settings and data; None if there is none yet."""
         if self.path is None or not self.path.exists():
             return None
         checkpoint = Checkpoint.read(self.path, self.KIND)
@@ -141,7 +141,7 @@ class TrainingLoop(ABC):
         if self.MEASURES_START and not self.history:
             self.history = [self.measure(0)]
             callbacks.epoch(self.history[0])
-        if self.epoch < epochs:  # a file that cannot be written is found before the first step
+        if self.epoch < epochs:  # a file that cannot be written shows before the first step
             self._save_and_report(callbacks)
         while self.epoch < epochs:
             self.begin_epoch()
@@ -170,7 +170,7 @@ class TrainingLoop(ABC):
         return Ending.FINISHED
 
     def save(self) -> None:
-        """Write the checkpoint, where there is one."""
+        """Write the checkpoint, if there is one."""
         if self.path is not None:
             rows = [asdict(record) for record in self.history]
             counts = (self.epoch, self.step_index, self.seconds)
@@ -226,10 +226,10 @@ def as_callbacks(callback: Any) -> Callbacks:
 def epoch_display(
     epochs: int, describe: Callable[[Any], str], *, seconds_between: float = 0.0, shown: bool = True
 ) -> Iterator[Callable[[Any], None]]:
-    """A callback that shows records on standard error: a bar where it is a terminal and rich is installed, else lines.
+    """A callback that shows records on standard error: a bar if it is a terminal and rich is installed, else lines.
 
     Args:
-        describe: the text beside the bar. seconds_between: least time from one line to the next. shown: False for nothing at all.
+        describe: the text next to the bar. seconds_between: least time from one line to the next. shown: False for nothing at all.
     """
     if not shown:
         yield lambda record: None

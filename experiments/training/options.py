@@ -52,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser, kind: type[RunSettings], every:
 
 
 def request_of(options: argparse.Namespace) -> RunRequest:
-    """What the options ask for beside data and settings."""
+    """What the options ask for besides data and settings."""
     return RunRequest(options.out, options.checkpoint, options.every, options.time_limit)
 
 

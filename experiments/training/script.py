@@ -19,7 +19,7 @@ from marginlens.runtime.files import check_writable
 from marginlens.runtime.versions import versions
 
 EXIT_UNUSABLE, EXIT_INTERRUPTED = 2, 130
-_LEAST_SECONDS = 1e-3  # left for training where reading the data took all of the time
+_LEAST_SECONDS = 1e-3  # left for training if reading the data took all of the time
 
 
 def print_every_sign() -> None:
@@ -62,7 +62,7 @@ class Dots:
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What a training run was asked for beside its data and settings.
+    """What a training run was asked for besides its data and settings.
 
     Args:
         out: the folder of the results. checkpoint: kept up to date; the run goes on from it. every: epochs between two checkpoints.
@@ -120,13 +120,13 @@ def parse_settings(text: str) -> dict[str, Any]:
 
 
 def versions_on(device: str) -> dict[str, str]:
-    """Versions of the packages, the machine and, where the run uses one, the GPU."""
-    known = versions()
+    """Versions of the packages, the machine and, if the run uses one, the GPU."""
+    used = versions()
     if not str(device).startswith("cpu"):
         import torch
 
-        known["device"] = torch.cuda.get_device_name(torch_device(device))
-    return known
+        used["device"] = torch.cuda.get_device_name(torch_device(device))
+    return used
 
 
 def rounded(values: Any, digits: int) -> Any:

@@ -14,7 +14,7 @@ Check = Callable[[Any, str], Any]  # the value and the name of a setting; the va
 
 
 class RunSettings:
-    """Base of all settings, beside a frozen dataclass that has their names and usual values.
+    """Base of all settings, together with a frozen dataclass that has their names and usual values.
 
     Attributes:
         CHECKS: what each setting may be, by name. FREE: the settings that may change when a run resumes.
@@ -54,14 +54,14 @@ class RunSettings:
         """What each setting is, from the docstring of the dataclass that has it."""
         described = next(base for base in cls.__mro__[1:] if dataclasses.is_dataclass(base)).__doc__ or ""
         lines = described.partition("Args:\n")[2].splitlines()
-        found: dict[str, str] = {}
+        meanings: dict[str, str] = {}
         for line in lines:
             name, colon, meaning = line.strip().partition(": ")
             if colon and name in cls.CHECKS:
-                found[name] = meaning
-            elif found and line.strip():
-                found[list(found)[-1]] += f" {line.strip()}"
-        return {name: meaning.rstrip(".") for name, meaning in found.items()}
+                meanings[name] = meaning
+            elif meanings and line.strip():
+                meanings[list(meanings)[-1]] += f" {line.strip()}"
+        return {name: meaning.rstrip(".") for name, meaning in meanings.items()}
 
 
 # ---- checks
@@ -142,7 +142,7 @@ Settings = TypeVar("Settings", bound=RunSettings)
 
 
 def settings_or_default(settings: Any, kind: type[Settings]) -> Settings:
-    """Settings of this kind, which are the defaults where none are given."""
+    """Settings of this kind, which are the defaults if none are given."""
     if settings is None:
         return kind()
     if not isinstance(settings, kind):
@@ -157,13 +157,13 @@ def torch_device(device: str) -> Any:
     except ImportError as problem:
         raise missing_extra("torch", "torch", "Training two layers, or on a GPU,") from problem
     try:
-        found = torch.device(device)
+        named = torch.device(device)
     except (RuntimeError, TypeError) as problem:
         raise reject("device", "cpu or cuda", repr(device)) from problem
-    if found.type not in ("cpu", "cuda"):
+    if named.type not in ("cpu", "cuda"):
         raise reject("device", "cpu or cuda", repr(device))
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise reject("device", "a device that this machine has", f"{device!r} where torch finds no GPU", "Use cpu.")
-    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+    if named.type == "cuda" and not torch.cuda.is_available():
+        raise reject("device", "a device that this machine has", f"{device!r}, and torch finds no GPU", "Use cpu.")
+    if named.type == "cuda" and (named.index or 0) >= torch.cuda.device_count():
         raise reject("device", f"one of {torch.cuda.device_count()} GPUs, counted from 0", repr(device))
-    return found
+    return named

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def train() -> int:
         if (options.file is None) != options.digits:
-            expected = "left out beside --digits" if options.digits else "given, or --digits in its place"
+            expected = "left out with --digits" if options.digits else "given, or --digits in its place"
             raise reject("file", expected, "both" if options.digits else "none")
         models = SavedModels(options.save_models, options.save_every)
         settings = chosen_settings(VisionTrainingSettings, options)

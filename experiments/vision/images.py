@@ -73,7 +73,7 @@ def facts_of(data: LabelledImages) -> dict[str, Any]:
 
 
 def read_images(path: str | Path) -> LabelledImages:
-    """The images in a file or folder; the ten classes of CIFAR-10 where they are 32 × 32 in colour with labels from 0 to 9.
+    """The images in a file or folder; the ten classes of CIFAR-10 if they are 32 × 32 in colour with labels from 0 to 9.
 
     Args:
         path: a .npz with x_train, y_train, x_test, y_test, images as bytes (n_images, height, width, channels); or the folder
@@ -110,7 +110,7 @@ def _from_npz(path: Path) -> LabelledImages:
 
 
 def _classes(arrays: dict[str, Any]) -> tuple[str, ...]:
-    """CIFAR-10's names where the images look like it, else the labels themselves."""
+    """CIFAR-10's names if the images look like it, else the labels themselves."""
     y = np.concatenate([np.ravel(arrays["y_train"]), np.ravel(arrays["y_test"])])
     if y.dtype.kind not in "iu" or y.size == 0:
         return CIFAR10  # the labels are refused by name

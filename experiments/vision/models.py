@@ -17,7 +17,7 @@ _WEIGHT, _STATE = "weight/", "moment/"
 
 
 def save_model(model: Any, data: LabelledImages, folder: Path) -> None:
-    """Write a model as transformers' `from_pretrained` reads it, with how its pixels are scaled beside it."""
+    """Write a model as transformers' `from_pretrained` reads it, together with how its pixels are scaled."""
     from transformers.utils import logging
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -57,16 +57,16 @@ def state_arrays(model: Any, optimiser: Any) -> dict[str, Any]:
 
 
 def restore_arrays(model: Any, optimiser: Any, arrays: Mapping[str, Any]) -> None:
-    """Put weights and moments back; KeyError, RuntimeError, TypeError or ValueError where they are another model's."""
+    """Put weights and moments back; KeyError, RuntimeError, TypeError or ValueError if they are another model's."""
     import torch
 
     by_name = dict(model.named_parameters())
     with torch.no_grad():
         for name, parameter in by_name.items():
-            found = torch.from_numpy(arrays[_WEIGHT + name])
-            if found.shape != parameter.shape:  # which copy_ would stretch where it can
+            weight = torch.from_numpy(arrays[_WEIGHT + name])
+            if weight.shape != parameter.shape:  # which copy_ would stretch if it can
                 raise ValueError(name)
-            parameter.copy_(found)
+            parameter.copy_(weight)
     for key, value in arrays.items():
         if key.startswith(_STATE):
             kind, name = key.removeprefix(_STATE).split("/", 1)

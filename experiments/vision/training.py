@@ -40,7 +40,7 @@ class FinishedVision:
     ending: Ending
 
     def write(self, folder: Path, facts: Mapping[str, Any] | None = None) -> None:
-        """Write one JSON file with settings, curves and maps, and `facts` beside them; no image is in it."""
+        """Write one JSON file with settings, curves and maps, and `facts`; no image is in it."""
         folder.mkdir(parents=True, exist_ok=True)
         values = {
             "form": VisionRun.FORM,
@@ -74,7 +74,7 @@ def train_vision(
 
     Args:
         data: images and labels. settings: ViT-base at the paper's rate by default.
-        checkpoint: a file. Where it exists the run resumes from it. It is written before the first step, every `every` epochs, at the
+        checkpoint: a file. If it exists, the run resumes from it. It is written before the first step, every `every` epochs, at the
             time limit, at Ctrl-C and at the end. Resuming gives the same bits as never having stopped, on the same processor with one
             thread.
         time_limit: seconds from the call; the run stops after the first step that passes them.
@@ -113,7 +113,7 @@ class DeviceVision(VisionTraining):
             self.forward = torch.compile(self.outputs)
 
     def minibatch(self, epoch: int, index: int) -> tuple[Any, Any]:
-        """Pixels and labels of one step, shifted and mirrored at random where the settings say so."""
+        """Pixels and labels of one step, shifted and mirrored at random if the settings say so."""
         pixels, labels = super().minibatch(epoch, index)
         if self.settings.crop or self.settings.flip:
             pixels = self._altered(pixels, self.seeded(epoch, index + 1))

@@ -101,7 +101,7 @@ class VisionCurves:
 
     Attributes:
         epochs: (n_epochs + 1,) from 0.
-        scalars: name → (n_epochs + 1,), NaN where an epoch has none.
+        scalars: name → (n_epochs + 1,), NaN if an epoch has none.
         by_layer: name → (n_epochs + 1, n_layers).
         map_epochs: epochs with maps.
         maps: (n_map_epochs, n_chosen, n_patches), each summing to one.
