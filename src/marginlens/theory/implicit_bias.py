@@ -293,7 +293,7 @@ def bias_on_sequences(
     if known is None:
         return None
     plain = kind_of(known.norm) is L2 and known.early_norm is None and not getattr(rule, "momentum", 0.0)
-    proved = (BY_C,) if isinstance(rule, GradientDescent) else ()
+    proved = (BY_C,) if isinstance(rule, GradientDescent) and not redefines_steps(rule) else ()
     return _checked(rule, known._replace(proved=proved), solve, () if plain else (acyclic,))
 
 
@@ -337,11 +337,13 @@ def _checked(
 def _bias(rule: Any, shape: tuple[int, ...], variable: str = "") -> ImplicitBias | None:
     """What is known of an optimizer of points of this shape; of a user's own, that it may say its `norm`; else None."""
     euclidean, known = L2() if len(shape) == 1 else Frobenius(), partial(ImplicitBias, optimizer_words(rule), variable)
-    if isinstance(rule, UnprovedSteps) or redefines_steps(rule):
+    if isinstance(rule, UnprovedSteps):
         return None
     norm = rule.norm if kind_of(rule) is SteepestDescent else declared(rule, "norm")
     if getattr(norm, "needs_matrix", False) and len(shape) != 2:
         raise reject("optimizer", "one whose norm measures vectors", f"{rule!r}, whose norm measures matrices")
+    if redefines_steps(rule):
+        return None if norm is None else known(norm, note=NORM_OF_A_USER)
     if getattr(rule, "weight_decay", 0.0) > 0.0:
         return known(None, note=_decay_words(rule, euclidean))
     if isinstance(rule, GradientDescent) and rule.momentum > 0.0:
@@ -372,7 +374,7 @@ def _of_factors(rule: Any, shape: tuple[int, ...]) -> ImplicitBias | None:
     """What is known of training Q and K, points of this shape; the norm is that of W = Q Kᵀ."""
     known = partial(ImplicitBias, optimizer_words(rule), ON_FACTORS)
     inner: Any = rule.optimizer if isinstance(rule, Blockwise) else rule
-    if isinstance(inner, UnprovedSteps):
+    if isinstance(inner, UnprovedSteps) or redefines_steps(inner):
         return None
     if getattr(inner, "weight_decay", 0.0) > 0.0:
         by_gradient = isinstance(inner, GradientDescent)

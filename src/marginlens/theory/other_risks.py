@@ -24,7 +24,7 @@ from marginlens.theory.implicit_bias import (
     unknown_words,
 )
 from marginlens.theory.prediction import Prediction, predictions
-from marginlens.theory.unproved_steps import optimizer_words
+from marginlens.theory.unproved_steps import optimizer_words, redefines_steps
 
 RATES = {
     "F Thm 1": "(log t + n)/√t",
@@ -72,7 +72,7 @@ def check_steepest_theorem(optimizer: Any, bias: ImplicitBias) -> TheoremVerdict
         The verdict; None for an optimizer of another kind, Adam among them, whose theorem is only cited.
     """
     steepest_in = bias.norm if bias.norm is not None else getattr(optimizer, "norm", None)
-    if not isinstance(optimizer, SteepestDescent | NormalizedGD) or steepest_in is None:
+    if not isinstance(optimizer, SteepestDescent | NormalizedGD) or redefines_steps(optimizer) or steepest_in is None:
         return None
     momentum = getattr(optimizer, "momentum", 0.0)
     citation = "F Thm 2" if momentum > 0.0 else "F Thm 1"
@@ -218,7 +218,7 @@ def predict_copying(risk: CopyRisk, start: Any, optimizer: Any, max_problems: in
 def _of_copying(risk: CopyRisk, optimizer: Any) -> Prediction:
     solution = att_svm(risk.data, risk.match)
     known = [_check_matches(solution), _check_values(risk)]
-    if optimizer is not None and not isinstance(optimizer, GradientDescent):
+    if optimizer is not None and (not isinstance(optimizer, GradientDescent) or redefines_steps(optimizer)):
         said = optimizer_words(optimizer)
         known.append(Check("step size", False, f"X M is about plain gradient descent, not about {said}"))
     open_question = Check("vanishing loss", False, "nothing says in advance whether the loss of a run vanishes")

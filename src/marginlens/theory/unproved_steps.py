@@ -16,6 +16,9 @@ from marginlens.optimizers import (
 )
 from marginlens.optimizers.decay import Decaying
 
+# the classes that define `init` and `update`; all other optimizers of the library inherit from these
+LIBRARY = (GradientDescent, NormalizedGD, SteepestDescent, MirrorDescent, Adam)
+
 
 class UnprovedSteps:
     """Marks an optimizer that no theorem on plain steps covers: it has momentum, weight decay, mini-batches, or steps of its own."""
@@ -38,8 +41,8 @@ def as_theorems_see(rule: Any) -> Any:
 
 
 def redefines_steps(rule: Any) -> bool:
-    """Whether a class derived from plain or normalised gradient descent takes steps of its own."""
-    return isinstance(rule, GradientDescent | NormalizedGD) and kind_of(rule) not in (GradientDescent, NormalizedGD)
+    """Whether a class derived from an optimizer of the library takes steps of its own, which nothing known of that one covers."""
+    return isinstance(rule, Decaying) and kind_of(rule) not in LIBRARY
 
 
 def optimizer_words(rule: Any) -> str:
