@@ -302,8 +302,8 @@ class TextPipeline:
         index.default_factory = index.__len__  # a new word gets the next number
         parts: list[IntArray] = []
         for i, text in enumerate(listed):
-            words = self.cleaning.words(text)
-            parts.append(np.fromiter(map(index.__getitem__, words), dtype=np.int32, count=len(words)))
+            of_text = self.cleaning.words(text)
+            parts.append(np.fromiter(map(index.__getitem__, of_text), dtype=np.int32, count=len(of_text)))
             if i % _PROGRESS_STRIDE == _PROGRESS_STRIDE - 1:
                 watch.advance(_PROGRESS_STRIDE)
         watch.advance(len(listed) % _PROGRESS_STRIDE)
