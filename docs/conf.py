@@ -12,7 +12,7 @@ import marginlens
 
 project = "marginlens"
 author = copyright = "The marginlens authors"
-version = release = marginlens.__version__
+release = version = marginlens.__version__
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"]
 extensions += ["myst_parser", "sphinx_gallery.gen_gallery", "marginlens_site"]
 exclude_patterns = ["README.md", "_templates", "gallery/**/*.ipynb"]
