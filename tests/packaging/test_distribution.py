@@ -18,7 +18,9 @@ from packaging_tools import ROOT, build
 from tolerances import HANGING
 
 PACKAGES = ("marginlens", "marginlens_papers")
-CACHES = re.compile(r"^(build|dist|report|docs/api|docs/gallery|\.venv|\.git)/|(^|/)(__pycache__|\.\w+_cache)/|/core/built/|\.pyc$|^docs/sg_")
+CACHES = re.compile(
+    r"^(build|dist|report|docs/api|docs/gallery|\.venv|\.git)/|(^|/)(__pycache__|\.\w+_cache)/|/core/built/|\.pyc$|^docs/sg_"
+)
 
 
 @pytest.fixture(scope="module")
