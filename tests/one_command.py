@@ -30,16 +30,3 @@ def refusal(result):
     assert result.stderr.startswith("marginlens: ")
     assert result.stderr.count("\n") == 1
     return result.stderr.removeprefix("marginlens: ")
-
-
-def exit_code_of(name):
-    """A function that runs the command with these words, prints as it does, and returns its exit code."""
-
-    def run(words):
-        try:
-            cli.app([name, *words], prog_name="marginlens")
-        except SystemExit as ending:
-            return ending.code or 0
-        return 0
-
-    return run
