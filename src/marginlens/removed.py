@@ -103,7 +103,10 @@ REMOVED = {
     "marginlens.dynamics.DeviceRun": _DEVICE,
     "marginlens.svm.DeviceMargins": _DEVICE,
     **{f"marginlens.theory.{name}": _DEVICE for name in ("DeviceOptimality", "device_optimality")},
-    "marginlens.PolyakStep": "use NormalizedGD(size): L - L⋆ over the squared gradient has no bound once a run leaves the best tokens",
+    **{
+        f"{module}.PolyakStep": "use NormalizedGD(size): L - L⋆ over the squared gradient has no bound once a run leaves the best tokens"
+        for module in ("marginlens", "marginlens.optimizers")
+    },
     **{f"marginlens.probe.{name}": _FINGERPRINT for name in ("margin_shares", "optimizer_like")},
     **{
         f"marginlens.probe.{name}": "use marginlens.theory.factor_balance(Q, K)" for name in ("HeadDecay", "head_decay")
