@@ -602,6 +602,32 @@ def test_a_step_in_which_no_layer_is_called_is_refused_first_and_noted_later():
     assert any("At step 1" in note for note in monitor.curves.notes)
 
 
+@pytest.mark.parametrize("make", [tiny_bert, tiny_gpt2, tiny_llama])
+def test_passes_in_which_no_query_sees_two_tokens_are_noted_and_raise_no_alarm(make):
+    whole = {"input_ids": torch.tensor([[5, 7, 8, 6], [6, 9, 5, 11]])}
+    one_token = {"input_ids": torch.tensor([[7], [11], [5]])}
+    padded_to_one = {**whole, "attention_mask": torch.tensor([[1, 0, 0, 0]] * 2)}
+    for alone in (one_token, padded_to_one):
+        with AttentionMonitor(every=1) as monitor:
+            model = make().train()
+            monitor.attach(model)
+            for batch in (whole, alone, alone, whole):
+                model(**batch)
+                monitor.step(model, loss=1.0)
+        assert monitor.curves.steps.tolist() == [0, 3]
+        assert (monitor.curves["entropy"] > 0.0).all()
+        notes = [note for note in monitor.curves.notes if "sees two tokens" in note]
+        assert len(notes) == 2
+        assert notes[0].startswith("At step 1 nothing could be measured: No query of this pass")
+        assert monitor.alarms == ()
+        assert monitor.selections == ()
+    monitor = AttentionMonitor(every=1)
+    monitor.attach(model)
+    model(**one_token)
+    with pytest.raises(InputError, match="No query of this pass sees two tokens"):
+        monitor.step(model)
+
+
 @pytest.mark.parametrize("kind", [torch.OutOfMemoryError, MemoryError, ValueError])
 def test_a_problem_in_the_middle_of_training_is_noted_and_training_goes_on(kind, monkeypatch, caplog):
     model = language_model()

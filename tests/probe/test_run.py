@@ -33,7 +33,7 @@ from marginlens.probe.page import draw_curves
 from marginlens.probe.page.sentences import answers
 from marginlens.probe.result import rank_test
 from tiny_families import small_model
-from tiny_transformers import TEXT, TEXTS, drawn, encoded, save, tiny_bert, tiny_llama, tiny_vit
+from tiny_transformers import TEXT, TEXTS, WORDS, drawn, encoded, save, tiny_bert, tiny_llama, tiny_vit
 
 torch = pytest.importorskip("torch")
 
@@ -49,6 +49,27 @@ def bert():
 @pytest.fixture(scope="module")
 def found(bert):
     return probe_model(bert, encoded(bert))
+
+
+def without_special_tokens(texts):
+    """Texts of `WORDS` as a model reads them whose tokenizer adds nothing."""
+    tokens = tuple(tuple(text.split()) for text in texts)
+    ids = tuple(tuple(WORDS.index(word) for word in row) for row in tokens)
+    return TextInputs(tuple(texts), ids, tokens, 0, 16, 0)
+
+
+@pytest.mark.parametrize("make", [tiny_bert, tiny_llama])
+def test_inputs_of_one_token_count_for_nothing_and_nothing_else_is_refused(make):
+    model = make()
+    several, ones = ["the dog ran", "a cat ?"], ["dog", "not"]
+    alone = probe_model(model, without_special_tokens(several))
+    mixed = probe_model(model, without_special_tokens([ones[0], *several, ones[1]]))
+    assert mixed.n_queries == alone.n_queries
+    assert mixed.n_inputs == alone.n_inputs + 2
+    for name in ("nnz", "relative_nnz", "entropy", "top_probability", "tied_share"):
+        assert np.allclose(mixed[name], alone[name], rtol=EXACT, atol=EXACT), name
+    with pytest.raises(InputError, match="at least two tokens each"):
+        probe_model(model, without_special_tokens(ones))
 
 
 def test_the_order_of_inputs_does_not_matter(bert, found):
@@ -158,7 +179,7 @@ def test_preferences_are_those_of_what_a_head_selects(bert):
     assert result.graphs[1, 0].to_dict() == found.strongest_graph(inputs.names()).to_dict()
     none = probe_model(bert, encoded(bert), ProbeSettings(preferences=0))
     assert (none.preferences, none.graphs, none.notes) == ({}, {}, ())
-    assert probe_model(bert, encoded(bert, TEXTS[:1])).notes[-1].startswith("What heads prefer over what is left out")
+    assert probe_model(bert, encoded(bert, TEXTS[:1])).notes[-1].startswith("Token preferences were not computed")
     assert np.isnan(none["strict_share"]).all()
 
 

@@ -21,7 +21,11 @@ def calls_with_a_default_tolerance(source: str) -> list[int]:
 
 
 def test_every_comparison_names_both_tolerances():
-    files = [path for folder in ("src", "tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")]
+    files = [
+        path
+        for folder in ("src", "tests", "benchmarks", "examples", "experiments")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
     assert len(files) > 100
     found = {path: calls_with_a_default_tolerance(path.read_text(encoding="utf-8")) for path in files}
     assert [f"{path.relative_to(ROOT)}:{line}" for path, lines in found.items() for line in lines] == []

@@ -54,6 +54,7 @@ from marginlens.probe.result import (
     ProbeResult,
     ProbeSettings,
 )
+from marginlens.result import counted
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.runtime.threads import single_blas_thread
 from marginlens.status import Status
@@ -182,7 +183,7 @@ def _probe(found: Readable, options: ProbeSettings, progress: ProgressCallback |
     elif preferences and selections.count < len(data):
         notes += [f"What heads prefer over what is counted on the first {selections.count} inputs."]
     elif options.preferences and not preferences:
-        notes += ["What heads prefer over what is left out: it takes two inputs, and they must not be very long."]
+        notes += ["Token preferences were not computed: they need at least two inputs of moderate length."]
     separated: dict[str, FloatArray] = {}
     if options.max_margin:
         heads_done = lambda count: report(done + count, total)  # noqa: E731
@@ -345,8 +346,9 @@ def max_margin_measures(
             n_queries = max(n_queries, len(sample))
         progress((layer + 1) * n_heads)
     progress(n_layers * n_heads)
+    asked = f"{counted(n_queries, 'query', 'queries')} of {counted(count, 'input')}"
     notes = [
-        f"The max-margin part asks each head about up to {n_queries} queries of {count} inputs: the max-margin solution is the shortest "
+        f"The max-margin part asks each head about up to {asked}: the max-margin solution is the shortest "
         "W under which each of these selects the same token by a logit margin of at least 1.",
         *(
             f"For {_count_heads(unsolved[status])} {why}"
@@ -509,9 +511,9 @@ def probe_checkpoints(
             expected = f"checkpoints of one model, with {first[0]} layers of {first[1]} heads as the first"
             raise reject("folders", expected, f"{str(folder)!r} with {shape[0]} layers of {shape[1]} heads")
     measures = {name: np.stack([result[name] for result in results]) for name in results[0].measures}
-    counted = Counter(note for result in results for note in result.notes)
+    times_noted = Counter(note for result in results for note in result.notes)
     of_heads = (*_WHY_NO_SOLUTION.values(), _TIES_LEFT_OUT)  # counts of heads: said for all checkpoints together
-    notes = [note for note, times in counted.items() if times == len(results) and not note.endswith(of_heads)]
+    notes = [note for note, times in times_noted.items() if times == len(results) and not note.endswith(of_heads)]
     # of heads at each checkpoint
     n_missing = np.isnan(measures.get("correlation", np.zeros((1, 1, 1)))).sum(axis=(1, 2))
     if n_missing.any():

@@ -263,6 +263,10 @@ class HeadReader:
             ) from problem
         if not self._found:
             return {}
+        if not any(
+            bool(counts.any()) for _, counts in self._found.values()
+        ):  # zeros would look like attention that has selected
+            raise InputError("No query of this pass sees two tokens, so that there is no attention to measure.")
         measures = {
             name: np.full((adapter.n_layers, adapter.n_heads), np.nan) for name in (*QUERY_MEASURES, *NORM_MEASURES)
         }
