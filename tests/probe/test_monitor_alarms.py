@@ -1,6 +1,7 @@
 """The rules of alarms, each at its threshold and just beside it, forecasts of known growth, and the runs that once were told wrongly."""
 
 import logging
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -308,3 +309,17 @@ def test_a_healthy_run_that_selects_the_first_token_is_not_called_stuck():
     assert monitor.curves["entropy"][-1].min() < 0.1
     assert monitor.alarms == ()
     assert {found.kind for found in monitor.selections} == {AlarmKind.HAS_SELECTED}
+
+
+def test_the_guide_names_the_warm_ups_of_its_forecasts_and_the_threshold_that_they_compete_with():
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "monitor.md").read_text(encoding="utf-8")
+    table = guide[guide.index("| watching |") :].partition("\n\n")[0].splitlines()
+    shares = {cells[1].strip(): cells[-2].strip() for cells in (line.split("|") for line in table)}
+    heading = shares["watching"]
+    assert "collapses alarmed 100 steps before" in heading
+    assert "warm-up 400 or 800" in heading
+    threshold, forecast = (
+        float(shares[name].rstrip("%")) for name in ("a largest logit of 100", "the forecast: 1,000 within 150 steps")
+    )
+    assert threshold > forecast  # so that the guide has to say what the forecast buys instead of time
+    assert "What the forecast buys is fewer false alarms, not time." in guide
