@@ -15,6 +15,7 @@ from quick_claims import quick_run
 
 OF_KEPT_RUNS = {"maps-cifar10", "curves-cifar10", "runs-cifar10"}
 STILL = 1e-3  # how far anything moves at a rate of 1e-9
+needs_training = pytest.mark.skipif(not a_f67.TRAINS, reason="torch, transformers or scikit-learn is not installed")
 
 
 def curves(sparsity, norm):
@@ -36,6 +37,7 @@ def test_trends_are_ranks_with_the_epoch_and_a_share_of_the_first_value():
     assert found.sparsity_rank == pytest.approx(-0.8)  # one pair of neighbours out of order
 
 
+@needs_training
 @pytest.mark.statement("A Fig 6", "A Fig 7")
 def test_without_learning_the_map_stays_dense():
     whole = digit_images()
@@ -50,6 +52,8 @@ def test_without_learning_the_map_stays_dense():
 @pytest.fixture(scope="module")
 def quick():
     """The claim at quick effort."""
+    if not a_f67.TRAINS:
+        pytest.skip("torch, transformers or scikit-learn is not installed")
     return quick_run("A-F67").finding
 
 
