@@ -32,7 +32,7 @@ class Preset:
         group: where the menu lists it.
         problem: in the plane; the one behind the other tab where the preset is a text.
         starts: of its runs, 1 to 8.
-        view: what the plane shows, where it differs from the page's start.
+        view: what the plane shows, if it differs from the page's start.
         text: settings of the text tab, where the preset is for it.
         claim: the claim of the ledger whose problem it is, or "".
     """

@@ -449,7 +449,7 @@ class Explanation(Displayed, Tabular):
         is_known: whether any training sequence ends in `last`; if not, heights come from the embeddings alone.
         names: what to call each token.
         tie: what decided where the highest tokens are not one component.
-        reason: why their shares are unknown, where they are.
+        reason: why their shares are unknown, if they are.
         implied: the tokens present that the data rank below the winners, directly or through ties and chains of rankings.
 
     `to_frame()` has one row per token of the sequence, highest priority first: token, name, count, height, component, probability.
