@@ -1,6 +1,7 @@
 """Every tolerance of the tests, by name and with its reason."""
 
 ROUNDING = 1e-12  # a handful of float64 operations on numbers of order one
+SIX_DIGITS = 1e-6  # a number and its formula written out again, relative: a wrong formula differs in the first digits
 LOOP_AGREEMENT = 1e-9  # two float64 loops that add in different orders, after hundreds of steps
 AUTOGRAD = 1e-10  # our gradient against autograd's, relative to the gradient's size, where neither cancels
 HIGH_PRECISION = 1e-11  # float64 against 60-digit arithmetic, relative, on single evaluations

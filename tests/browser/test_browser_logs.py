@@ -12,6 +12,7 @@ from browser_page import (
     open_page,
     overflowing,
 )
+from tolerances import ROUNDING, SIX_DIGITS
 
 
 def opened(browser, folder, body):
@@ -57,7 +58,7 @@ LATE = """<style id=sheet media=print>body { background: rgb(51 51 51) }</style>
 
 def test_a_page_is_open_when_its_style_is_in_force(browser, tmp_path):
     opened(browser, tmp_path, LATE)
-    assert background_brightness(browser) == pytest.approx(0.2)
+    assert background_brightness(browser) == pytest.approx(0.2, rel=SIX_DIGITS, abs=ROUNDING)
 
 
 def test_a_page_whose_style_never_comes_is_refused(browser, tmp_path):

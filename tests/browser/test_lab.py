@@ -33,6 +33,7 @@ from marginlens.dynamics import descend
 from marginlens.lab import permalink, presets
 from marginlens.theory import locally_optimal_directions
 from marginlens_papers.report import reproduce
+from tolerances import ROUNDING
 
 TABS = ("plane", "text")
 PROJECTOR, NARROWEST = (2560, 1440), (340, 700)
@@ -116,7 +117,7 @@ def agrees_with_python(browser):
     for selection, direction, margin in zip(theirs.selections, theirs.directions, theirs.margins, strict=True):
         limit = mine[tuple(selection.tolist())]
         assert limit["direction"] == pytest.approx(direction, rel=1e-9, abs=1e-9)
-        assert limit["margin"] == pytest.approx(margin, rel=1e-9)
+        assert limit["margin"] == pytest.approx(margin, rel=1e-9, abs=ROUNDING)
 
 
 # ---- runs
@@ -147,7 +148,7 @@ def test_paths_play_to_the_end_that_python_finds(lab):
     mine, (theirs, selections) = path_ends(lab), ends_in_python(lab_state(lab))
     assert lab_state(lab)["playback"]["step"] == problem_of(lab_state(lab)).n_steps
     for end, exact, selection in zip(mine, theirs, selections, strict=True):
-        assert end == pytest.approx(exact, rel=1e-9)
+        assert end == pytest.approx(exact, rel=1e-9, abs=ROUNDING)
         assert correlation(np.array(end), np.array(limits[tuple(selection)])) > 0.99
     assert len({tuple(selection) for selection in selections}) == 2  # each start has a limit of its own
     n_steps = problem_of(lab_state(lab)).n_steps

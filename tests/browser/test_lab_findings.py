@@ -19,6 +19,7 @@ from browser_page import (
     type_into,
     undo,
 )
+from tolerances import ROUNDING, SIX_DIGITS
 
 if TYPE_CHECKING:
     from selenium.webdriver.chrome.webdriver import WebDriver
@@ -98,7 +99,7 @@ def test_scores_by_slider_and_by_head(lab: WebDriver) -> None:
     scores = problem_of(lab)["scores"]
     field(lab, "Score of token 2 of input 1").send_keys(Keys.ARROW_RIGHT * 3)
     settle(lab)
-    assert problem_of(lab)["scores"][0][1] == pytest.approx(scores[0][1] + 0.03)
+    assert problem_of(lab)["scores"][0][1] == pytest.approx(scores[0][1] + 0.03, rel=SIX_DIGITS, abs=ROUNDING)
     undo(lab)
     assert problem_of(lab)["scores"] == scores
     show_problem(lab, {"tokens": problem_of(lab)["keys"], "head": [1, 1]})

@@ -88,7 +88,7 @@ def test_fingers_drag_a_token_on_a_phone(browser, lab_file):
         browser.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
     settle(browser)
     half, side = lab_state(browser)["view"]["half"], square_side(browser)
-    assert tokens(browser)[0, 1, 1] == pytest.approx(before[0, 1, 1] + 56 * 2 * half / side, abs=0.05)
+    assert tokens(browser)[0, 1, 1] == pytest.approx(before[0, 1, 1] + 56 * 2 * half / side, abs=0.05, rel=0.0)
     assert predicted_limits(browser) != limits
     resize(browser, DESKTOP)
 
@@ -103,10 +103,10 @@ def test_keys_alone_enter_move_choose_and_remove(lab):
     before, half = tokens(lab), lab_state(lab)["view"]["half"]
     press(lab, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_UP)
     step = 2 * half / 100
-    assert tokens(lab)[0, 1] == pytest.approx(before[0, 1] + [2 * step, step], abs=0.3 * step)
+    assert tokens(lab)[0, 1] == pytest.approx(before[0, 1] + [2 * step, step], abs=0.3 * step, rel=0.0)
     press(lab, Keys.ARROW_UP, modifier=Keys.SHIFT)
     moved = tokens(lab)
-    assert moved[0, 1, 1] == pytest.approx(before[0, 1, 1] + 11 * step, abs=0.3 * step)
+    assert moved[0, 1, 1] == pytest.approx(before[0, 1, 1] + 11 * step, abs=0.3 * step, rel=0.0)
     press(lab, "z", modifier=Keys.CONTROL)
     assert (tokens(lab) != moved).any()
     assert focused(lab) == "token:0:1"
@@ -131,7 +131,7 @@ def test_the_head_at_the_start_is_moved_where_both_are_trained(lab):
     lab.execute_script("arguments[0].focus()", handle(lab, "head"))
     press(lab, Keys.ARROW_RIGHT, modifier=Keys.SHIFT)
     view = lab_state(lab)["view"]
-    assert lab_state(lab)["problem"]["start_head"] == pytest.approx([0.2 * view["half"], 0], abs=0.02)
+    assert lab_state(lab)["problem"]["start_head"] == pytest.approx([0.2 * view["half"], 0], abs=0.02, rel=0.0)
 
 
 def test_every_point_says_where_it_is(lab):

@@ -22,6 +22,7 @@ from browser_page import (
     wait_for,
 )
 from marginlens.dynamics import descend
+from tolerances import ROUNDING
 
 OPTIMIZERS = ("gradient-descent", "normalized-gd", "sign-descent", "coordinate-descent", "steepest-descent", "adam")
 N_STEPS = 300
@@ -66,7 +67,7 @@ def test_every_optimizer_takes_the_steps_that_python_takes(lab, name):
     assert state["problem"]["optimizer"]["size"] == 0.25
     for start, end in zip(state["starts"], path_ends(lab), strict=True):
         run = descend(problem.risk, optimizer=problem.optimizer, n_steps=N_STEPS, start=np.array(start))
-        assert end == pytest.approx(run.final, rel=1e-9)
+        assert end == pytest.approx(run.final, rel=1e-9, abs=ROUNDING)
 
 
 def test_head_and_attention_are_trained_together_and_apart_again(lab):
@@ -80,8 +81,8 @@ def test_head_and_attention_are_trained_together_and_apart_again(lab):
     start = (problem.start_head, problem.start)
     run = descend(problem.risk, optimizer=problem.optimizer, n_steps=N_STEPS, start=start).split()
     head = lab.execute_script("return Array.from(lab.runs().paths[0].now.head)")
-    assert path_ends(lab)[0] == pytest.approx(run.p, rel=1e-9)
-    assert head == pytest.approx(run.v, rel=1e-9)
+    assert path_ends(lab)[0] == pytest.approx(run.p, rel=1e-9, abs=ROUNDING)
+    assert head == pytest.approx(run.v, rel=1e-9, abs=ROUNDING)
     reveal(lab, "#curves")
     shown = lab.find_element("id", "curves").text
     assert "Norm of the head" in shown

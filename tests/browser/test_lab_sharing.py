@@ -24,6 +24,7 @@ from browser_page import (
     wait_for,
 )
 from marginlens.lab import preset, write_lab
+from tolerances import ROUNDING
 
 DOWNLOAD_SECONDS = 40.0
 
@@ -81,10 +82,10 @@ def test_the_copied_script_computes_what_the_page_shows(lab, clipboard):
     limits = predicted_limits(lab)
     assert [limit[1] for limit in names["limits"]] == [limit["selected"] for limit in limits]
     for mine, shown in zip(names["limits"], limits, strict=True):
-        assert mine[2] == pytest.approx(shown["direction"], abs=1e-9)
+        assert mine[2] == pytest.approx(shown["direction"], abs=1e-9, rel=0.0)
     for run, end in zip(names["runs"], path_ends(lab), strict=True):
         assert int(run.steps_taken) == 200
-        assert run.final == pytest.approx(np.array(end), rel=1e-9)
+        assert run.final == pytest.approx(np.array(end), rel=1e-9, abs=ROUNDING)
         assert f"selects {run.selected.tolist()}" in printed.getvalue()
 
 

@@ -78,12 +78,14 @@ def check(solution: MarginSolution, gap: float) -> None:
     x = solution.x.reshape(-1)
     assert (solution.rows @ x >= solution.lower - gap * np.abs(solution.rows) @ np.abs(x)).all()
     assert (solution.multipliers >= 0.0).all()
-    assert solution.norm.value(solution.x) == pytest.approx(bracket.upper, rel=gap)
-    assert 1.0 / solution.margin == pytest.approx(bracket.lower, rel=gap)
+    assert solution.norm.value(solution.x) == pytest.approx(bracket.upper, rel=gap, abs=tolerances.ROUNDING)
+    assert 1.0 / solution.margin == pytest.approx(bracket.lower, rel=gap, abs=tolerances.ROUNDING)
     combined = (solution.multipliers @ solution.rows).reshape(solution.x.shape)
-    assert solution.norm.dual(combined) == pytest.approx(solution.norm.value(solution.x), rel=gap)
+    assert solution.norm.dual(combined) == pytest.approx(
+        solution.norm.value(solution.x), rel=gap, abs=tolerances.ROUNDING
+    )
     assert solution.kkt_residual() <= 2.0 * gap
-    assert solution.norm.value(solution.direction) == pytest.approx(1.0, rel=gap)
+    assert solution.norm.value(solution.direction) == pytest.approx(1.0, rel=gap, abs=tolerances.ROUNDING)
 
 
 @every_norm
@@ -104,7 +106,9 @@ def test_another_solver_finds_the_same_optimum(name: str) -> None:
         lower[: n // 4] = 0.0
         solution = solve(rows, lower, name)
         check(solution, GAPS[name])
-        assert 1.0 / solution.margin == pytest.approx(optimum(rows, lower, NORMS[name]), rel=rtol)
+        assert 1.0 / solution.margin == pytest.approx(
+            optimum(rows, lower, NORMS[name]), rel=rtol, abs=tolerances.ROUNDING
+        )
 
 
 @every_norm
@@ -177,10 +181,10 @@ def test_optima_follow_scale_order_and_signs(name: str, seed: int, factor: float
         solve(rows * scales[:, None], lower * scales, name),
     ):
         assert other.status is Status.OPTIMAL
-        assert other.margin == pytest.approx(margin, rel=max(1e-8, 2 * GAPS[name]))
+        assert other.margin == pytest.approx(margin, rel=max(1e-8, 2 * GAPS[name]), abs=tolerances.ROUNDING)
     scaled = solve(rows * factor, lower, name)
     assert scaled.status is Status.OPTIMAL
-    assert scaled.margin == pytest.approx(margin * factor, rel=max(1e-8, 2 * GAPS[name]))
+    assert scaled.margin == pytest.approx(margin * factor, rel=max(1e-8, 2 * GAPS[name]), abs=tolerances.ROUNDING)
 
 
 @every_norm
@@ -232,7 +236,7 @@ def test_many_rows_are_solved_by_a_working_set(name: str, monkeypatch: pytest.Mo
         monkeypatch.setattr(module, "MAX_ROWS_TOGETHER", 400)
     all_rows = solve(rows, np.ones(400), name)
     check(all_rows, GAPS[name])
-    assert few.margin == pytest.approx(all_rows.margin, rel=1e-8)
+    assert few.margin == pytest.approx(all_rows.margin, rel=1e-8, abs=tolerances.ROUNDING)
 
 
 @pytest.mark.parametrize("name", POLYHEDRAL)

@@ -9,6 +9,7 @@ import marginlens as ml
 from marginlens.kinds import declared, kind_of
 from marginlens.optimizers.compiled import compiled_rule
 from marginlens.testing import check_norm
+from tolerances import ROUNDING, SIX_DIGITS
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def test_margins_in_a_users_norm_are_those_of_its_twin(own, built_in, seed):
     assert found.status is expected.status is ml.Status.OPTIMAL
     assert found.norm is own
     assert found.bracket().gap <= 1e-8
-    assert found.margin == pytest.approx(expected.margin, rel=1e-8)
+    assert found.margin == pytest.approx(expected.margin, rel=1e-8, abs=ROUNDING)
 
 
 def test_an_infeasible_problem_is_so_in_every_norm():
@@ -140,7 +141,9 @@ def test_predict_takes_the_norm_that_an_optimizer_names():
     assert kind_of(bias.norm) is ml.LInf
     assert not bias.proved
     assert not bias.observed
-    assert bias.solution.margin == pytest.approx(ml.att_svm(data, bias.selected, norm=ml.LInf()).margin)
+    assert bias.solution.margin == pytest.approx(
+        ml.att_svm(data, bias.selected, norm=ml.LInf()).margin, rel=SIX_DIGITS, abs=ROUNDING
+    )
     assert "if its steps are steepest" in str(bias)
 
 
@@ -150,7 +153,7 @@ def test_predict_solves_the_margin_of_w_in_a_norm_that_tells_rows_from_columns()
     risk = ml.AttentionRisk(data, v).as_matrix(query)
     bias = ml.predict(risk, optimizer=ml.SteepestDescent(ml.MaxRow(), 0.01)).bias
     expected = ml.att_svm(data, bias.selected, norm=ml.MaxRow(), query=query)
-    assert bias.solution.margin == pytest.approx(expected.margin, rel=1e-7)
+    assert bias.solution.margin == pytest.approx(expected.margin, rel=1e-7, abs=ROUNDING)
     assert ml.correlation(bias.direction.ravel(), expected.x.ravel()) > 0.999
 
 

@@ -13,6 +13,7 @@ from marginlens.testing import check_loss
 from marginlens_papers.claims.a.direction_cases import dominance
 from plain_losses import Squared
 from refusals import refused
+from tolerances import ROUNDING, SIX_DIGITS
 
 STEP = 1e-6  # of central differences of the risk
 BY_DIFFERENCES = 2e-8  # of a risk of order one: the step's square, and roundings over it
@@ -88,7 +89,9 @@ def problem(seed):
 @pytest.mark.statement("A Eq. (15a)")
 def test_the_squared_loss_pulls_a_margin_of_three_back_to_one():
     data, v = ml.data.scored_tokens([[(1.0, 0.0), (0.0, 0.0)]], [[3.0, 0.0]])
-    assert ml.AttentionRisk(data, v, Squared()).gradient([2.0, 0.0]).value() == pytest.approx([1.03464327, 0.0])
+    assert ml.AttentionRisk(data, v, Squared()).gradient([2.0, 0.0]).value() == pytest.approx(
+        [1.03464327, 0.0], rel=SIX_DIGITS, abs=ROUNDING
+    )
     record = ml.Record(steps=10, keep=("risk",))
     step = ml.NormalizedGD(0.01)
     run = ml.descend(data, v, loss=Squared(), start=[2.0, 0.0], optimizer=step, n_steps=400, record=record)

@@ -5,6 +5,7 @@ import pytest
 
 import marginlens as ml
 from refusals import refused
+from tolerances import ROUNDING, SIX_DIGITS
 
 
 def test_labels_are_flipped_with_their_probability_and_nothing_else_changes():
@@ -27,7 +28,7 @@ def test_soft_labels_are_distributions_that_contexts_take():
     assert soft[1].tolist() == [0.05, 0.05, 0.9]
     np.testing.assert_array_equal(ml.data.soft_labels([0, 2, 1], 3, 0.0), np.eye(3)[[0, 2, 1]])
     contexts = ml.data.ContextDataset(np.eye(3), soft)
-    assert contexts.entropy == pytest.approx(-(0.9 * np.log(0.9) + 0.1 * np.log(0.05)))
+    assert contexts.entropy == pytest.approx(-(0.9 * np.log(0.9) + 0.1 * np.log(0.05)), rel=SIX_DIGITS, abs=ROUNDING)
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def test_a_whole_number_seeds_the_initial_values():
 def test_initial_values_have_the_size_they_are_asked_for(dtype):
     for d in (3, 400):
         start = initial_parameters(2000, d, 1, dtype, 0.25)
-        assert np.linalg.norm(start.v) == pytest.approx(1.0, rel=1e-6)
-        assert np.mean(start.E**2) * d == pytest.approx(0.25**2, rel=0.06)
-    assert np.linalg.norm(start.p) == pytest.approx(0.25, rel=0.12)
+        assert np.linalg.norm(start.v) == pytest.approx(1.0, rel=1e-6, abs=ROUNDING)
+        assert np.mean(start.E**2) * d == pytest.approx(0.25**2, rel=0.06, abs=ROUNDING)
+    assert np.linalg.norm(start.p) == pytest.approx(0.25, rel=0.12, abs=ROUNDING)
     assert {one.dtype for one in vars(start).values()} == {np.dtype(dtype)}

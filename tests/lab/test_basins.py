@@ -11,6 +11,7 @@ import marginlens as ml
 from lab_kernels import as_json, ask_of, needs_node, run_in_page
 from marginlens.theory import basin_cone, locally_optimal_directions
 from marginlens_papers.claims.ours import basins as claim
+from tolerances import ROUNDING, SIX_DIGITS
 
 pytestmark = needs_node
 
@@ -40,7 +41,9 @@ def test_basins_in_a_window_agree_with_the_claim(name: str) -> None:
     side, half, steps = (20, claim.NEAR_1B, 1500) if name == "figure_1b" else (16, claim.NEAR_RANDOM, 800)
     (answer,) = ask_of("basins", as_json(data, v, **STEPS), side=side, half=half, steps=steps)
     theirs = claim.basins_of(data, v, claim.square_of_starts(side, half), claim.STEP, steps)
-    assert np.array(answer["starts"]).reshape(side, side, 2) == pytest.approx(theirs.starts)
+    assert np.array(answer["starts"]).reshape(side, side, 2) == pytest.approx(
+        theirs.starts, rel=SIX_DIGITS, abs=ROUNDING
+    )
     optima = locally_optimal_directions(data, v)
     labels = np.array(answer["labels"]).reshape(side, side)
     compared(labels, theirs.ends, optima, answer["selections"])

@@ -11,6 +11,7 @@ import pytest
 import marginlens as ml
 from lab_kernels import needs_node, run_in_page
 from marginlens.lab.assemble import page_words
+from tolerances import ROUNDING, SIX_DIGITS
 
 pytestmark = needs_node
 
@@ -57,8 +58,10 @@ def test_limits_are_the_max_margin_directions_of_the_norms() -> None:
     for name, norm in NORMS.items():
         solution = ml.att_svm(data, [0] * 4, norm=norm, query=queries)
         limit = page_words()["growth"]["limits"][name]
-        assert limit["margin"] == pytest.approx(solution.margin, rel=1e-9)
-        assert limit["logit"] == pytest.approx(measures(solution.direction.reshape(4, 4))["logit"], rel=1e-4)
+        assert limit["margin"] == pytest.approx(solution.margin, rel=1e-9, abs=ROUNDING)
+        assert limit["logit"] == pytest.approx(
+            measures(solution.direction.reshape(4, 4))["logit"], rel=1e-4, abs=ROUNDING
+        )
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -70,7 +73,7 @@ def test_runs_without_decay_are_the_library_s(name: str) -> None:
     assert found[name]["curve"] == found[name]["plain"]
     expected = measures(run.final)
     for key, tolerance in {"logit": 1e-8, "margin": 1e-8, "entropy": 1e-6}.items():
-        assert found[name]["curve"][-1][key] == pytest.approx(expected[key], rel=tolerance)
+        assert found[name]["curve"][-1][key] == pytest.approx(expected[key], rel=tolerance, abs=ROUNDING)
 
 
 def test_decay_and_clip_scale_the_weights_around_each_step() -> None:
@@ -88,8 +91,8 @@ def test_decay_and_clip_scale_the_weights_around_each_step() -> None:
         W -= 0.03 * U @ Vt
         W *= min(1.0, clip / measures(W)["logit"])
     [found] = grown({"decay": decay, "clip": clip})
-    assert found["Muon"]["curve"][5] == pytest.approx(measures(W), rel=1e-6)
-    assert max(entry["logit"] for entry in found["Muon"]["curve"]) == pytest.approx(clip)
+    assert found["Muon"]["curve"][5] == pytest.approx(measures(W), rel=1e-6, abs=ROUNDING)
+    assert max(entry["logit"] for entry in found["Muon"]["curve"]) == pytest.approx(clip, rel=SIX_DIGITS, abs=ROUNDING)
 
 
 GRID = [{"rate": rate, "decay": decay} for rate in (0.01, 0.03, 0.1) for decay in (0, 0.01, 0.1, 0.3)]
@@ -117,9 +120,9 @@ def test_slopes_are_those_predicted() -> None:
         for name, key in [("Muon", "margin"), ("Muon", "logit"), ("Adam", "margin")]:
             curve = np.array([entry[key] for entry in found[name]["curve"]])
             line = np.array(found[name]["predicted"][f"{key}s"])
-            assert curve[100] - curve[50] == pytest.approx(line[100] - line[50], rel=0.02)
+            assert curve[100] - curve[50] == pytest.approx(line[100] - line[50], rel=0.02, abs=ROUNDING)
         plain = found["GD"]["curve"]
-        assert plain[100]["margin"] - plain[50]["margin"] == pytest.approx(np.log(2), rel=0.1)
+        assert plain[100]["margin"] - plain[50]["margin"] == pytest.approx(np.log(2), rel=0.1, abs=ROUNDING)
 
 
 def test_a_clip_holds_the_largest_logit() -> None:
@@ -127,4 +130,4 @@ def test_a_clip_holds_the_largest_logit() -> None:
         clip = 20 if found["Muon"]["curve"][-1]["logit"] > 10 else 5
         for name in ("Adam", "Muon"):
             assert max(entry["logit"] for entry in found[name]["curve"]) <= clip * (1 + 1e-12)
-            assert found[name]["curve"][-1]["logit"] == pytest.approx(clip)
+            assert found[name]["curve"][-1]["logit"] == pytest.approx(clip, rel=SIX_DIGITS, abs=ROUNDING)

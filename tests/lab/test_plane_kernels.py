@@ -26,6 +26,7 @@ from marginlens.names import kebab
 from marginlens.optimizers.schedules import PowerDecay
 from marginlens.theory import basin_cone, locally_optimal_directions, token_optimality
 from marginlens.theory.implicit_bias import implicit_bias
+from tolerances import ROUNDING
 
 pytestmark = needs_node
 
@@ -272,8 +273,8 @@ def test_margins_in_other_norms_agree_in_the_plane() -> None:
         assert mine["status"] == theirs.status.name
         if mine["status"] != "OPTIMAL":
             continue
-        assert mine["margin"] == pytest.approx(theirs.margin, rel=1e-9), request
-        assert mine["lower"] == pytest.approx(mine["upper"], rel=1e-9), request
+        assert mine["margin"] == pytest.approx(theirs.margin, rel=1e-9, abs=ROUNDING), request
+        assert mine["lower"] == pytest.approx(mine["upper"], rel=1e-9, abs=ROUNDING), request
         assert mine["lower"] <= mine["upper"] * (1.0 + 1e-11)
         assert mine["isUnique"] == bool(theirs.is_unique), request
         if mine["isUnique"]:
@@ -282,7 +283,7 @@ def test_margins_in_other_norms_agree_in_the_plane() -> None:
             )  # a bracket of 1e-9 leaves the square root of it to the point
             assert close(mine["direction"], theirs.direction, rtol), request
         combined = np.array(mine["multipliers"]) @ theirs.rows
-        assert theirs.norm.dual(combined) == pytest.approx(mine["length"], rel=1e-9)
+        assert theirs.norm.dual(combined) == pytest.approx(mine["length"], rel=1e-9, abs=ROUNDING)
 
 
 def test_optimizers_head_for_the_norm_that_the_library_names() -> None:
@@ -374,4 +375,4 @@ def test_cones_agree() -> None:
             assert mine is None
             continue
         for mine_name, name in (("mu", "mu"), ("radius", "radius"), ("provenRadius", "proven_radius")):
-            assert mine[mine_name] == pytest.approx(getattr(theirs, name), rel=1e-8), (case.name, name)
+            assert mine[mine_name] == pytest.approx(getattr(theirs, name), rel=1e-8, abs=ROUNDING), (case.name, name)

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from lab_kernels import needs_node, run_in_page
 from marginlens.cli.app import app
 from marginlens.lab.problem_files import read_problem
+from tolerances import ROUNDING, SIX_DIGITS
 
 pytestmark = needs_node
 
@@ -62,9 +63,11 @@ def test_a_picture_is_sixteen_by_nine_well_formed_and_has_its_words_inside() -> 
     ]
     svg = ET.fromstring(run_in_page(code, {"seen": seen, "rows": rows, "caption": 'after "<a> & b"'}))
     width, height = (float(svg.attrib[name]) for name in ("width", "height"))
-    assert width / height == pytest.approx(16 / 9)
+    assert width / height == pytest.approx(16 / 9, rel=SIX_DIGITS, abs=ROUNDING)
     (inner,) = svg.findall("{*}svg")
-    assert float(inner.attrib["height"]) == pytest.approx(6 * float(inner.attrib["width"]))
+    assert float(inner.attrib["height"]) == pytest.approx(
+        6 * float(inner.attrib["width"]), rel=SIX_DIGITS, abs=ROUNDING
+    )
     ground, swatch = svg.findall("{*}rect")
     assert (ground.attrib["fill"], float(ground.attrib["width"])) == ("#123456", width)
     assert swatch.attrib["fill"] == "#c4420f"

@@ -38,8 +38,10 @@ def test_runs_follow_both_parts_of_the_theorem(cyclic_runs):
     ds, W = cyclic_runs.datasets[2], cyclic_runs.final[2]
     target, cyc = ml.graph_svm(ds.E, ml.priority_graphs(ds)).x, ml.cyclic_correction(ds)
     cosine = np.sum(W * target) / np.linalg.norm(W) / np.linalg.norm(target)
-    assert aligned.corr[2, -1] == pytest.approx(cosine, abs=ROUNDING)
-    assert apart.distance[2, -1] == pytest.approx(np.linalg.norm(cyc.subspace.project(W) - cyc.x), abs=ROUNDING)
+    assert aligned.corr[2, -1] == pytest.approx(cosine, abs=ROUNDING, rel=0.0)
+    assert apart.distance[2, -1] == pytest.approx(
+        np.linalg.norm(cyc.subspace.project(W) - cyc.x), abs=ROUNDING, rel=0.0
+    )
     assert aligned.undefined == 0
     assert aligned.status == {ml.Status.OPTIMAL: 4}
     assert np.all(aligned.corr[:, -1] > 0.97)
@@ -146,7 +148,7 @@ def test_paced_solution_is_the_shortest_by_another_solver():
         lambda x: x @ x, other, jac=lambda x: 2 * x, constraints={"type": "ineq", "fun": slack},
         method="SLSQP", options={"maxiter": 500, "ftol": 1e-14},
     )  # fmt: skip
-    assert slack(V.ravel()).min() == pytest.approx(0.0, abs=ROUNDING)
+    assert slack(V.ravel()).min() == pytest.approx(0.0, abs=ROUNDING, rel=0.0)
     np.testing.assert_allclose(V.ravel(), best.x, rtol=0.0, atol=SLSQP_POINT)
 
 

@@ -16,7 +16,7 @@ from marginlens_papers.claims.ours import adam_faces as x_n5
 from marginlens_papers.claims.ours import norm_runs as runs_of
 from marginlens_papers.claims.ours import norm_selections as x_n4
 from quick_claims import quick_run
-from tolerances import ROUNDING
+from tolerances import ROUNDING, SIX_DIGITS
 
 
 def test_no_run_has_more_than_the_best_margin_of_any_norm():
@@ -95,8 +95,8 @@ def test_the_margin_of_a_run_is_that_of_its_tightest_constraint(few):
 
 def test_steps_are_shorter_in_longer_runs():
     geometry = runs_of.Geometry("ℓ∞", LInf(), 0.1, 0.5)
-    assert geometry.descent(runs_of.USUAL_STEPS).size == pytest.approx(0.1)
-    assert geometry.descent(16 * runs_of.USUAL_STEPS).size == pytest.approx(0.05)
+    assert geometry.descent(runs_of.USUAL_STEPS).size == pytest.approx(0.1, rel=SIX_DIGITS, abs=ROUNDING)
+    assert geometry.descent(16 * runs_of.USUAL_STEPS).size == pytest.approx(0.05, rel=SIX_DIGITS, abs=ROUNDING)
     assert geometry.words == "ℓ∞ 0.1 with momentum 0.5"
 
 
@@ -118,8 +118,10 @@ def test_larger_margins_are_counted_where_selections_differ():
 
 def test_a_crossing_is_interpolated_and_the_slope_of_a_power_is_its_exponent():
     steps = np.array([1.0, 10.0, 100.0])
-    assert x_n5._first_below(steps, np.array([2.0, 1.0, -1.0])) == pytest.approx(10.0**1.5)
+    assert x_n5._first_below(steps, np.array([2.0, 1.0, -1.0])) == pytest.approx(
+        10.0**1.5, rel=SIX_DIGITS, abs=ROUNDING
+    )
     assert x_n5._first_below(steps, np.array([2.0, 1.0, 0.5])) == np.inf
     assert x_n5._first_below(steps, np.array([-2.0, 1.0, 0.5])) == 1.0
     epsilons = np.array(x_n5.EPSILONS)
-    assert x_n5._slope((-np.log(epsilons)) ** 2.5, epsilons) == pytest.approx(2.5)
+    assert x_n5._slope((-np.log(epsilons)) ** 2.5, epsilons) == pytest.approx(2.5, rel=SIX_DIGITS, abs=ROUNDING)

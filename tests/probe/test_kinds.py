@@ -17,7 +17,7 @@ from marginlens.probe.page import lab_problem
 from marginlens.probe.page.sentences import main_result
 from marginlens.probe.result import HEAD_KINDS, NEGLIGIBLE
 from tiny_transformers import encoded, tiny_bert, tiny_llama
-from tolerances import ROUNDING
+from tolerances import ROUNDING, SIX_DIGITS
 
 CLS, SEP, DOT = 0, 1, 2
 TEXTS = ([CLS, 10, 11, 12, 10, DOT, SEP], [CLS, 13, 14, 15, DOT, SEP])  # the second is padded by one
@@ -85,9 +85,9 @@ def test_a_constructed_head_of_each_kind_is_called_what_it_is():
 def test_tokens_of_one_name_and_separators_are_counted_in_all_texts():
     numbers = measured(["previous", "content"])
     same = np.mean([text[2] == text[q] for text in TEXTS for q in range(len(text))])
-    assert numbers["same_share"][0, 1] == pytest.approx(same)
+    assert numbers["same_share"][0, 1] == pytest.approx(same, rel=SIX_DIGITS, abs=ROUNDING)
     assert numbers["separator_share"][0].tolist() == pytest.approx(
-        [2 / 13, 0.0]
+        [2 / 13, 0.0], rel=SIX_DIGITS, abs=ROUNDING
     )  # [SEP] selects the point in both texts
 
 
@@ -129,15 +129,17 @@ def test_a_plane_keeps_attention_and_the_distance_of_the_runner_up(n_tokens, sca
     plane = QueryPlane.of(4, logits, keys, vector)
     assert plane.query == 4
     assert plane.tokens.tolist() == np.argsort(-logits)[:MAX_TOKENS].tolist()
-    assert plane.keys[:, 0] == pytest.approx(logits[plane.tokens] - logits.max())
+    assert plane.keys[:, 0] == pytest.approx(logits[plane.tokens] - logits.max(), rel=SIX_DIGITS, abs=ROUNDING)
     first, second = keys[plane.tokens[:2]]
     assert np.linalg.norm(plane.keys[1]) == pytest.approx(
-        scale * np.linalg.norm(vector) * np.linalg.norm(second - first)
+        scale * np.linalg.norm(vector) * np.linalg.norm(second - first), rel=SIX_DIGITS, abs=ROUNDING
     )
     problem = lab_problem(plane)
     factor = problem.start[0]
-    assert factor * problem.data.K[0] == pytest.approx(plane.keys, rel=1e-3)  # four digits
-    assert factor == pytest.approx(np.abs(problem.data.K).max(), rel=1e-3)  # query and keys in one picture
+    assert factor * problem.data.K[0] == pytest.approx(plane.keys, rel=1e-3, abs=ROUNDING)  # four digits
+    assert factor == pytest.approx(
+        np.abs(problem.data.K).max(), rel=1e-3, abs=ROUNDING
+    )  # query and keys in one picture
     assert problem.data.scores(problem.head)[0].argmax() == 0
     assert problem.start[1] == 0.0
     assert permalink(problem).startswith("#1.")

@@ -22,6 +22,7 @@ from marginlens.probe.monitor.alarms import (
     find_selections,
 )
 from marginlens.probe.monitor.forecast import EXPLODED_LOGIT, ForecastKind
+from tolerances import ROUNDING
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -62,7 +63,7 @@ def test_logits_that_grow_like_a_power_are_forecast_exactly(power):
     recent = STEPS[-2]  # the median of three measurements
     expected = STEPS[-1] * (arrives / recent - 1.0)
     assert (forecast.kind, forecast.layer, forecast.head) == (ForecastKind.EXPLODES, 1, 2)
-    assert forecast.n_steps == pytest.approx(expected, rel=1e-6)
+    assert forecast.n_steps == pytest.approx(expected, rel=1e-6, abs=ROUNDING)
     assert forecast.low <= forecast.n_steps <= forecast.high
     assert str(forecast).startswith("L1H2 has a largest logit of 1,000 in about 220 steps (")
 
@@ -71,7 +72,7 @@ def test_entropy_that_falls_exponentially_is_forecast_and_its_ends_hold_other_la
     entropy = 2.0 * np.exp(-STEPS / 200.0)
     (forecast,) = forecast_heads(made_up({"entropy": entropy}))
     assert forecast.kind is ForecastKind.SELECTS
-    assert forecast.n_steps == pytest.approx(200.0 * np.log(entropy[-2] / 0.1), rel=1e-6)
+    assert forecast.n_steps == pytest.approx(200.0 * np.log(entropy[-2] / 0.1), rel=1e-6, abs=ROUNDING)
     assert forecast.low < forecast.n_steps < forecast.high
     assert "reaches 0.1 nats in about" in str(forecast)
 

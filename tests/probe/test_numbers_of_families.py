@@ -138,8 +138,8 @@ def test_every_number_is_that_of_the_models_own_attention(name):
     for (layer, head), numbers in expected.items():
         for measure, number in numbers.items():
             rounded = {"gpt_oss": SINGLE, **dict.fromkeys(("llama", "gemma2", "swin"), ROUNDED_SOFTMAX)}
-            tolerance = {"rel": BIN} if measure in QUANTILES else {"abs": rounded.get(name, EXACT)}
-            assert result[measure][layer, head] == pytest.approx(number, **tolerance, nan_ok=True), measure
+            rel, exact, single = (BIN, 0.0, 0.0) if measure in QUANTILES else (0.0, rounded.get(name, EXACT), SINGLE)
+            assert result[measure][layer, head] == pytest.approx(number, rel=rel, abs=exact, nan_ok=True), measure
             if measure in watched.measures:
-                tolerance = {"rel": BIN} if measure in QUANTILES else {"abs": SINGLE}
-                assert watched[measure][0, layer, head] == pytest.approx(number, **tolerance, nan_ok=True), measure
+                seen = watched[measure][0, layer, head]
+                assert seen == pytest.approx(number, rel=rel, abs=single, nan_ok=True), measure

@@ -48,14 +48,16 @@ def test_each_term_of_the_residual_shows_where_the_others_are_in_order(solved: M
     assert longer.kkt_residual() >= 0.005
     solution = least_distance([[1.0, 0.0], [1.0, 1.0]], [1.0, 0.5])
     negative = replace(solution, x=np.array([1.0, -0.5]), multipliers=np.array([1.5, -0.5]))  # sign
-    assert negative.kkt_residual() == pytest.approx(0.5 * np.sqrt(2.0) / np.sqrt(1.25))
+    assert negative.kkt_residual() == pytest.approx(
+        0.5 * np.sqrt(2.0) / np.sqrt(1.25), rel=tolerances.SIX_DIGITS, abs=tolerances.ROUNDING
+    )
     solution = least_distance([[1.0, 0.0]], [1.0], equalities=[[3.0, -3.0]])
     loose = replace(solution, x=np.array([1.0, 0.0]), multipliers=np.ones(1), equality_multipliers=np.zeros(1))  # plane
-    assert loose.kkt_residual() == pytest.approx(np.sqrt(0.5))
+    assert loose.kkt_residual() == pytest.approx(np.sqrt(0.5), rel=tolerances.SIX_DIGITS, abs=tolerances.ROUNDING)
     gap, step = 1e-3, 1e-4
     solution = least_distance([[1.0, 0.0], [-1.0, gap]], [1.0, 1.0])
     aside = replace(solution, x=solution.x + np.array([step, 0.0]))  # complementarity of large multipliers
-    assert aside.kkt_residual() == pytest.approx(0.5 * step, rel=0.01)
+    assert aside.kkt_residual() == pytest.approx(0.5 * step, rel=0.01, abs=tolerances.ROUNDING)
     lost = replace(solved, x=np.zeros(5), multipliers=np.zeros(12))
     assert lost.kkt_residual() == np.inf
     zero_row = {"rows": np.vstack([solved.rows, np.zeros(5)]), "lower": np.append(solved.lower, 1e-15)}
@@ -75,7 +77,7 @@ def test_solutions_and_residuals_only_rescale_with_the_problem(factor: float, se
     assert least_distance(np.vstack([A, -A[:1]]) * factor, np.ones(7)).status is Status.INFEASIBLE
     off = replace(plain, x=plain.x * (1.0 - 1e-5))
     again = replace(off, rows=off.rows * factor, x=off.x / factor, multipliers=off.multipliers / factor**2)
-    assert again.kkt_residual() == pytest.approx(off.kkt_residual(), rel=tolerances.SVM_ORACLE)
+    assert again.kkt_residual() == pytest.approx(off.kkt_residual(), rel=tolerances.SVM_ORACLE, abs=tolerances.ROUNDING)
 
 
 def test_a_false_certificate_shows(infeasible: MarginSolution) -> None:
@@ -114,14 +116,18 @@ def test_an_x_too_long_for_rounded_rows_counts_as_none_and_the_certificate_says_
     for gap in (1e-14, 1e-15, 1e-18):
         solution = least_distance([[1.0, 0.0], [-1.0, gap]], [1.0, 1.0])
         assert solution.status is Status.INFEASIBLE
-        assert 1.0 / solution.certificate_residual() == pytest.approx(np.hypot(1.0, 2.0 / gap), rel=tolerances.ROUNDING)
+        assert 1.0 / solution.certificate_residual() == pytest.approx(
+            np.hypot(1.0, 2.0 / gap), rel=tolerances.ROUNDING, abs=tolerances.ROUNDING
+        )
 
 
 def test_margin_direction_and_repr(solved: MarginSolution, infeasible: MarginSolution) -> None:
     np.testing.assert_allclose(
         solved.direction * np.linalg.norm(solved.x), solved.x, rtol=tolerances.ROUNDING, atol=0.0
     )
-    assert solved.margin == pytest.approx(np.min(solved.rows @ solved.direction), rel=tolerances.SVM_ORACLE)
+    assert solved.margin == pytest.approx(
+        np.min(solved.rows @ solved.direction), rel=tolerances.SVM_ORACLE, abs=tolerances.ROUNDING
+    )
     assert np.isnan(solved.certificate_residual())
     assert infeasible.margin == 0.0
     assert np.isnan(infeasible.direction).all()

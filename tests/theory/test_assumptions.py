@@ -13,7 +13,7 @@ from marginlens.losses import Loss
 from marginlens_papers.claims.a.general_position import check_distinct_scores
 from plain_losses import Squared
 from refusals import refused
-from tolerances import ROUNDING
+from tolerances import ROUNDING, SIX_DIGITS
 
 KEYS = [[(1.0, 0.0), (0.0, 1.0), (0.0, 0.0)], [(0.0, 2.0), (1.0, 1.0), (0.0, 0.0)]]
 
@@ -37,8 +37,8 @@ def test_assumption_a_reads_the_loss_on_the_scores_of_the_problem():
     assert found
     assert found.numbers["low"] == -2.0
     assert found.numbers["high"] == 0.9
-    assert found.numbers["M0"] == found.numbers["M1"] == pytest.approx(np.exp(2.0))
-    assert found.numbers["smallest_slope"] == pytest.approx(np.exp(-0.9))
+    assert found.numbers["M0"] == found.numbers["M1"] == pytest.approx(np.exp(2.0), rel=SIX_DIGITS, abs=ROUNDING)
+    assert found.numbers["smallest_slope"] == pytest.approx(np.exp(-0.9), rel=SIX_DIGITS, abs=ROUNDING)
     assert ml.theory.check_assumption_a(data, v, Squared())
     beyond, head = scored_tokens(KEYS, [[1.5, 0.0, -2.0], [0.9, 0.1, 0.2]])
     assert not ml.theory.check_assumption_a(beyond, head, Squared())
@@ -54,7 +54,7 @@ def test_slopes_that_underflow_are_slopes_all_the_same():
     assert "slopes from e^-1000 to M1 = e^-900, which are M0 = e^-900 Lipschitz" in found.sentence
     gamma, width = np.linalg.norm([1000.0, 900.0, 900.0]), np.linalg.norm(data.K[0], ord=2)
     log_L_p = np.log((gamma**2 + 3.0 * gamma) * width**2) - 900.0
-    assert ml.theory.smoothness(data, v).log_L_p == pytest.approx(log_L_p, rel=ROUNDING)
+    assert ml.theory.smoothness(data, v).log_L_p == pytest.approx(log_L_p, rel=ROUNDING, abs=ROUNDING)
     assert ml.theory.check_step(data, v, GradientDescent(1.0)).sentence.endswith(f"1/L_p = e^{-log_L_p:.4g}")
     assert ml.theory.smoothness(data, v).L_p == 0.0
     steep, v = scored_tokens([[(-0.1, 1.0), (1.0, 0.0), (0.0, 0.0)]], [[-900.0, -1000.0, -1000.0]])
@@ -77,7 +77,7 @@ def test_assumption_b_asks_for_equal_scores_below_the_optimum():
     equal, v = scored_tokens(KEYS, [[1.0, 0.2, 0.2], [-0.5, 0.3, -0.5]])
     found = ml.theory.check_assumption_b(equal, v)
     assert found
-    assert found.numbers == {"spread": 0.0, "smallest_gap": pytest.approx(0.8)}
+    assert found.numbers == {"spread": 0.0, "smallest_gap": pytest.approx(0.8, rel=SIX_DIGITS, abs=ROUNDING)}
     for scores, spread in ([[1.0, 0.2, 0.3], [0.5, 0.3, 0.3]], 0.1), ([[1.0, 0.2, 0.2 + 1e-9], [0.5, 0.3, 0.3]], 1e-9):
         unequal, v = scored_tokens(KEYS, scores)
         assert not ml.theory.check_assumption_b(unequal, v)
@@ -112,7 +112,9 @@ def test_ties_agree_with_exact_arithmetic_wherever_rounding_does_not_decide():
 @pytest.mark.statement("A Thm 1", "A Thm 4")
 def test_strict_optimum_and_distinct_scores_bracket_ties():
     data, v = scored_tokens(KEYS, [[1.0, 0.2, 0.2], [0.5, 0.3, 0.1]])
-    assert ml.theory.check_strict_optimum(data, v).numbers["smallest_gap"] == pytest.approx(0.2)
+    assert ml.theory.check_strict_optimum(data, v).numbers["smallest_gap"] == pytest.approx(
+        0.2, rel=SIX_DIGITS, abs=ROUNDING
+    )
     assert ml.theory.check_strict_optimum(data, v)
     assert not check_distinct_scores(data, v)
     tie, v = scored_tokens(KEYS, [[1.0, 0.2, 0.1], [0.5, 0.5, 0.1]])
@@ -125,7 +127,7 @@ def test_strict_optimum_and_distinct_scores_bracket_ties():
 @pytest.mark.statement("A Def 1")
 def test_separability_needs_one_direction_for_every_input():
     one, v = scored_tokens([[[1.0], [0.0]], [[2.0], [0.0]]], [[1.0, 0.0], [1.0, 0.0]])
-    assert ml.theory.check_separable(one, v).numbers["margin"] == pytest.approx(1.0)
+    assert ml.theory.check_separable(one, v).numbers["margin"] == pytest.approx(1.0, rel=SIX_DIGITS, abs=ROUNDING)
     against, v = scored_tokens([[[1.0], [0.0]], [[2.0], [0.0]]], [[1.0, 0.0], [0.0, 1.0]])
     found = ml.theory.check_separable(against, v)
     assert not found

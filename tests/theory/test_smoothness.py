@@ -11,7 +11,7 @@ from marginlens.theory import smoothness
 from marginlens.theory.optimality import log_slopes
 from random_problems import problem, ragged_problem
 from refusals import refused
-from tolerances import CONDITIONED, ROUNDING
+from tolerances import CONDITIONED, ROUNDING, SIX_DIGITS
 
 LOSSES = [ml.Logistic(), ml.Exponential(), ml.CorrelationLoss()]
 
@@ -44,17 +44,17 @@ def test_the_constant_is_the_formula():
         W = np.linalg.svd(data.W, compute_uv=False)[0]
         X = [np.linalg.svd(tokens, compute_uv=False)[0] for tokens in data.X[j]]
         L_p = np.mean([M0 * head**2 * W**2 * x**4 + 3 * M1 * head * W**2 * x**3 for x in X])
-        assert found.from_weights[j] == pytest.approx(L_p, rel=ROUNDING)
+        assert found.from_weights[j] == pytest.approx(L_p, rel=ROUNDING, abs=ROUNDING)
         scores = data[j].scores(v[j])
         K = [np.linalg.svd(keys, compute_uv=False)[0] for keys in data.K[j]]
         g = np.linalg.norm(scores, axis=-1)
         assert found.from_keys[j] == pytest.approx(
-            np.mean([(M0 * a**2 + 3 * M1 * a) * k**2 for a, k in zip(g, K, strict=True)])
+            np.mean([(M0 * a**2 + 3 * M1 * a) * k**2 for a, k in zip(g, K, strict=True)]), rel=SIX_DIGITS, abs=ROUNDING
         )
         u = np.linspace(scores.min(), scores.max(), 2001)
         slope = -1 / (1 + np.exp(u))
-        assert pytest.approx(np.abs(slope).max(), rel=ROUNDING) == M1
-        assert pytest.approx(np.max(np.abs(np.diff(slope) / np.diff(u))), rel=1e-5) == M0
+        assert pytest.approx(np.abs(slope).max(), rel=ROUNDING, abs=ROUNDING) == M1
+        assert pytest.approx(np.max(np.abs(np.diff(slope) / np.diff(u))), rel=1e-5, abs=ROUNDING) == M0
 
 
 @pytest.mark.statement("A Eq. (6)")
@@ -62,7 +62,9 @@ def test_the_constant_is_the_formula():
 def test_slopes_are_taken_on_the_scores_and_not_on_padding(sign):
     data, scores = ml.TokenDataset([[[1.0], [2.0]], [[4.0]]], [1, 1]), sign * np.array([1.0, 4.0])
     largest, smallest = np.exp(log_slopes(data, [sign], ml.Exponential()))
-    assert [largest, smallest] == pytest.approx([np.exp(-scores.min()), np.exp(-scores.max())], rel=ROUNDING)
+    assert [largest, smallest] == pytest.approx(
+        [np.exp(-scores.min()), np.exp(-scores.max())], rel=ROUNDING, abs=ROUNDING
+    )
     assert largest == smoothness(data, [sign], ml.Exponential()).M1
 
 
@@ -109,11 +111,13 @@ def test_constants_of_large_keys_and_tokens_are_those_of_small_ones_scaled(scale
         far = smoothness(ml.TokenDataset(X, [1, -1], K=scale * K), v)
         far_weights = smoothness(ml.TokenDataset(X, [1, -1], W=scale * W), v)
         both = smoothness(ml.TokenDataset(scale * X, [1, -1], K=K), v / scale)  # the same scores
-        assert far.largest_step == pytest.approx(near.largest_step / scale / scale, rel=CONDITIONED)
-    assert far.log_L_p == pytest.approx(near.log_L_p + 2 * np.log(scale), rel=ROUNDING)
-    assert far_weights.log_L_p == pytest.approx(weights.log_L_p + 2 * np.log(scale), rel=ROUNDING)
-    assert both.L_p == pytest.approx(near.L_p, rel=CONDITIONED)
-    assert far.L_p == pytest.approx(near.L_p * scale * scale, rel=CONDITIONED)  # infinite on both sides beyond 1e154
+        assert far.largest_step == pytest.approx(near.largest_step / scale / scale, rel=CONDITIONED, abs=ROUNDING)
+    assert far.log_L_p == pytest.approx(near.log_L_p + 2 * np.log(scale), rel=ROUNDING, abs=ROUNDING)
+    assert far_weights.log_L_p == pytest.approx(weights.log_L_p + 2 * np.log(scale), rel=ROUNDING, abs=ROUNDING)
+    assert both.L_p == pytest.approx(near.L_p, rel=CONDITIONED, abs=ROUNDING)
+    assert far.L_p == pytest.approx(
+        near.L_p * scale * scale, rel=CONDITIONED, abs=ROUNDING
+    )  # infinite on both sides beyond 1e154
 
 
 @pytest.mark.statement("A Def 1")
@@ -130,7 +134,7 @@ def test_large_tokens_train_without_a_warning_and_margin_problems_say_up_to_wher
         if scale < 1e100:
             assert ml.predict_limit(data, v).why
             margins = [ml.token_optimality(problem, v, data.optimal(v)).solution.margin for problem in (near, data)]
-            assert margins[1] == pytest.approx(scale * margins[0], rel=CONDITIONED)
+            assert margins[1] == pytest.approx(scale * margins[0], rel=CONDITIONED, abs=ROUNDING)
         else:
             for ask in (ml.predict_limit, lambda data, v: ml.token_optimality(data, v, data.optimal(v))):
                 with refused("data"):

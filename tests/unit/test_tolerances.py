@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-COMPARISONS = {"allclose", "isclose", "assert_allclose"}
-TOLERANCES = ({"rtol", "atol"}, {"rel_tol", "abs_tol"})  # of NumPy and torch, and of the module math
+COMPARISONS = {"allclose", "isclose", "assert_allclose", "approx"}
+TOLERANCES = ({"rtol", "atol"}, {"rel_tol", "abs_tol"}, {"rel", "abs"})  # of NumPy and torch, of math, of pytest
 
 
 def calls_with_a_default_tolerance(source: str) -> list[int]:
@@ -32,7 +32,13 @@ def test_every_comparison_names_both_tolerances():
 
 
 @pytest.mark.parametrize(
-    "call", ["np.allclose(a, b, atol=0.1)", "isclose(a, b)", "np.testing.assert_allclose(a, b, rtol=0.1)"]
+    "call",
+    [
+        "np.allclose(a, b, atol=0.1)",
+        "isclose(a, b)",
+        "np.testing.assert_allclose(a, b, rtol=0.1)",
+        "a == pytest.approx(b, rel=0.1)",
+    ],
 )
 def test_a_default_tolerance_is_found(call):
     assert calls_with_a_default_tolerance(f"x = 1\nassert {call}") == [2]
