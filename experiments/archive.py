@@ -28,7 +28,7 @@ from marginlens.data.files import read_labelled
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequence_generators import Levels, level_sequences
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.runtime.files import as_path, json_by_line, write_whole
 from marginlens_papers.claims.a import vision_runs
 from marginlens_papers.claims.a.vision_runs import VisionRun
@@ -94,7 +94,7 @@ def command_without_paths(command: str) -> str:
     Options may be shortened, as scripts of earlier versions allowed.
     """
     if not isinstance(command, str):  # of which shlex would read the standard input
-        raise reject("command", "text", repr(command))
+        raise InputError("command", "text", repr(command))
     words, portable = iter(shlex.split(command)), []
     for word in words:
         written, given, value = word.partition("=")
@@ -141,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _checked_name(name: Any, argument: str) -> str:
     """The name of an archived run or of its data, which becomes part of a file's name."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*", name):
-        raise reject(argument, "letters, digits, dots and dashes", repr(name))
+        raise InputError(argument, "letters, digits, dots and dashes", repr(name))
     return name
 
 
@@ -161,10 +161,10 @@ def _facts_and_table(folder: Path) -> tuple[dict[str, Any], list[dict[str, str]]
         or not table
         or not {"token", "a", "b", "count"} <= set(table[0])
     ):
-        raise reject("folder", _RUN_FOLDER, f"{str(folder)!r}, which lacks something")
+        raise InputError("folder", _RUN_FOLDER, f"{str(folder)!r}, which lacks something")
     if facts.get("table", digest(written)) != digest(written):  # earlier versions wrote no digest
         remedy = "Run the same command again: it goes on and writes both."
-        raise reject("folder", _RUN_FOLDER, f"{str(folder)!r}, whose two files are of different moments", remedy)
+        raise InputError("folder", _RUN_FOLDER, f"{str(folder)!r}, whose two files are of different moments", remedy)
     return facts, table
 
 
@@ -211,10 +211,10 @@ def _sequences(description: Mapping[str, Any], data: str | Path | None) -> tuple
     """The sequences that a run was trained on, and what they are called."""
     if "levels" in description:
         if description["levels"] != repr(Levels()):
-            raise reject("folder", f"a run on {Levels()!r}", description["levels"])
+            raise InputError("folder", f"a run on {Levels()!r}", description["levels"])
         return level_sequences(description["sequences"], description["length"], description["seed"]), LEVELS
     if data is None:
-        raise reject(
+        raise InputError(
             "data", f"the file {description['file']} that the run was trained on", "none", "Name it with --data."
         )
     return read_labelled(data, description["split"])[0], Path(description["file"]).stem
@@ -224,7 +224,7 @@ def _check_same(table: Sequence[Mapping[str, str]], statistics: TokenStatistics,
     """Refuse data whose tokens occur otherwise than those of the run."""
     expected = f"the sequences that {str(folder)!r} was trained on"
     if len(table) != len(statistics.count):
-        raise reject("data", expected, f"{len(statistics.count)} tokens; the run has {len(table)}")
+        raise InputError("data", expected, f"{len(statistics.count)} tokens; the run has {len(table)}")
     counts = np.array([int(row["count"]) for row in table])
     differences = np.array([float(row["posterior_difference"]) for row in table])
     agree = np.isclose(differences, statistics.posterior_difference, rtol=0.0, atol=1e-8, equal_nan=True)
@@ -232,7 +232,7 @@ def _check_same(table: Sequence[Mapping[str, str]], statistics: TokenStatistics,
     if other.any():
         s = int(np.argmax(other))
         counted = f"{statistics.count[s]} occurrences of token {s} where the run has {counts[s]}, or other labels"
-        raise reject("data", expected, counted)
+        raise InputError("data", expected, counted)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from experiments.reviews import (
 from experiments.texts import SubwordTokenizer, TextFile
 from experiments.training.script import Dots, in_one_sentence
 from marginlens.data.files import write_labelled
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.runtime.files import check_place
 
 _JSON_LINES = (".json", ".jsonl", ".ndjson")
@@ -83,7 +83,7 @@ def _source(options: argparse.Namespace) -> ReviewSource:
     if options.label is None and _has_stars(file):
         return YelpLines(file)
     if not file.exists():
-        raise reject("file", "a file or folder of labelled texts", f"{str(file)!r}, which is not there")
+        raise InputError("file", "a file or folder of labelled texts", f"{str(file)!r}, which is not there")
     columns = (options.text, options.label, options.split)
     return TwoClassFile(TextFile(file, *columns, options.delimiter, options.encoding, not options.no_header))
 

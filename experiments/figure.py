@@ -12,7 +12,7 @@ import numpy as np
 
 from experiments.embeddings.train import TABLE
 from experiments.training.script import in_one_sentence
-from marginlens.errors import reject, whole_number
+from marginlens.errors import InputError, whole_number
 from marginlens.plotting.files import FIGURE_SUFFIXES, write_figure
 from marginlens.runtime.files import check_place
 from marginlens_papers.claims.b.embedding_runs import EmbeddingRun
@@ -44,7 +44,7 @@ def _points(run: Path) -> tuple[TokenPoints, str]:
     if (run / TABLE).is_file():
         return _read_table(run / TABLE), f"Tokens of the run {run.resolve().name}"
     if not run.is_file():
-        raise reject("run", "the folder of a training run, or its table (.json)", f"{str(run)!r}, which is neither")
+        raise InputError("run", "the folder of a training run, or its table (.json)", f"{str(run)!r}, which is neither")
     table = read_file(run, EmbeddingRun)
     difference, count = table.statistics.posterior_difference, table.statistics.count
     return TokenPoints.of(difference, table.a, table.b, count, table.names), table.summary

@@ -22,7 +22,7 @@ from experiments.texts.vectorize import (
     offsets_of,
 )
 from marginlens.data.labelled import LabelledSequences
-from marginlens.errors import array_of_any, real_number, reject, whole_number
+from marginlens.errors import InputError, array_of_any, real_number, whole_number
 from marginlens.result import Described
 from marginlens.runtime.files import as_path, unusable
 from marginlens.runtime.progress import ProgressCallback
@@ -61,7 +61,7 @@ class Reviews:
         parts = [] if self.split is None else sorted(set(self.split.tolist()))
         if self.split is None or name not in parts:
             named = ", ".join(map(repr, parts)) or "none"
-            raise reject(argument, f"a part that the reviews name ({named})", repr(name))
+            raise InputError(argument, f"a part that the reviews name ({named})", repr(name))
         return self.split == name
 
     def subset(self, indices: IntArray) -> Reviews:
@@ -96,7 +96,7 @@ class ImdbFolder:
                 texts.append(content.decode("utf-8"))
             except UnicodeDecodeError as problem:
                 got = f"{str(file)!r}, which is not at byte {problem.start}"
-                raise reject("path", f"{_IMDB}, in UTF-8", got) from problem
+                raise InputError("path", f"{_IMDB}, in UTF-8", got) from problem
             y.append(1.0 if name == "pos" else -1.0)
             split.append(part)
         return Reviews(texts, np.array(y), ("neg", "pos"), np.array(split))
@@ -110,9 +110,9 @@ class ImdbFolder:
                 files = sorted((root / part / name).glob("*.txt"), key=_review_number)
                 contents = [file.read_bytes() for file in files]
             except OSError as problem:
-                raise reject("path", _IMDB, unusable(root / part / name, problem)) from problem
+                raise InputError("path", _IMDB, unusable(root / part / name, problem)) from problem
             if not files:
-                raise reject("path", _IMDB, f"{str(self.path)!r}, where {part}/{name} holds no .txt file")
+                raise InputError("path", _IMDB, f"{str(self.path)!r}, where {part}/{name} holds no .txt file")
             yield from ((part, name, file, content) for file, content in zip(files, contents, strict=True))
 
 
@@ -152,7 +152,7 @@ class YelpLines:
         for number, (text, stars) in enumerate(zip(*columns, strict=True), start=1):
             if isinstance(stars, bool) or stars not in (1, 2, 3, 4, 5):
                 got = f"{stars!r} in review {number} of {str(self.path)!r}"
-                raise reject("path", f"{_YELP} from 1 to 5", got)
+                raise InputError("path", f"{_YELP} from 1 to 5", got)
             if stars == 3:
                 left_out[neutral] += 1
             elif len(text) < self.shortest:
@@ -165,7 +165,7 @@ class YelpLines:
         if len(set(y)) != 2:
             counts = ", ".join(f"{count} with {reason}" for reason, count in left_out.items())
             got = f"{str(self.path)!r} with {len(y)} that count ({counts} left out)"
-            raise reject("path", f"{_YELP}, of exactly two classes", got)
+            raise InputError("path", f"{_YELP}, of exactly two classes", got)
         return Reviews(texts, np.array(y), ("1 or 2 stars", "4 or 5 stars"), None, left_out)
 
 
@@ -230,7 +230,7 @@ class ReviewPart:
             expected = "a share between 0 and 1"
             object.__setattr__(self, "hold_out", real_number(self.hold_out, "hold_out", expected))
             if not 0.0 < self.hold_out < 1.0:
-                raise reject("hold_out", expected, repr(self.hold_out))
+                raise InputError("hold_out", expected, repr(self.hold_out))
         whole_number(self.seed, "seed", at_least=0)
 
     def read(self) -> Reviews:
@@ -241,7 +241,7 @@ class ReviewPart:
             reviews = reviews.subset(np.flatnonzero(reviews.in_part(self.part)))
         if self.sample is not None:
             if self.sample > len(reviews):
-                raise reject("sample", f"at most {len(reviews)}, the reviews that are there", self.sample)
+                raise InputError("sample", f"at most {len(reviews)}, the reviews that are there", self.sample)
             reviews = reviews.subset(_stratified_sample(reviews, self.sample, rng))
         if self.hold_out is None:
             return reviews
@@ -266,7 +266,7 @@ def _hold_out(reviews: Reviews, share: float, rng: np.random.Generator) -> npt.N
         texts = np.flatnonzero(reviews.y[first] == sign)
         chosen = rng.permutation(texts)[: round(share * len(texts))]
         if not 0 < len(chosen) < len(texts):
-            raise reject("hold_out", f"a share that parts {len(texts)} texts of one class", share)
+            raise InputError("hold_out", f"a share that parts {len(texts)} texts of one class", share)
         drawn[chosen] = True
     return np.where(drawn[distinct.reshape(-1)], HELD_OUT, TRAIN)
 
@@ -283,12 +283,12 @@ def two_classes(labels: Iterable[Any], argument: str = "labels") -> tuple[FloatA
     """
     is_sequence = isinstance(labels, Iterable) and not isinstance(labels, str | bytes | Mapping | Set)
     if not is_sequence or not getattr(labels, "ndim", 1):
-        raise reject(argument, "a list of labels of two classes", type(labels).__name__)
+        raise InputError(argument, "a list of labels of two classes", type(labels).__name__)
     names = [_class_name(label, i, argument) for i, label in enumerate(labels)]
     classes = sorted(set(names), key=_class_order)
     if len(classes) != 2:
         some = ", ".join(map(repr, classes[:4])) + (", ..." if len(classes) > 4 else "")
-        raise reject(argument, "labels of exactly two classes", f"{len(classes)} ({some})" if classes else "none")
+        raise InputError(argument, "labels of exactly two classes", f"{len(classes)} ({some})" if classes else "none")
     negative, positive = classes
     return np.where(np.array(names, dtype=object) == positive, 1.0, -1.0), (negative, positive)
 
@@ -299,9 +299,9 @@ def _class_name(label: Any, index: int, argument: str) -> str:
     if isinstance(value, str):
         value = value.strip() or None
     elif isinstance(value, Iterable):
-        raise reject(argument, "numbers, booleans or words", f"{type(value).__name__} at index {index}")
+        raise InputError(argument, "numbers, booleans or words", f"{type(value).__name__} at index {index}")
     if value is None or value != value:
-        raise reject(argument, "a label for every review", f"none at index {index}")
+        raise InputError(argument, "a label for every review", f"none at index {index}")
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
@@ -336,9 +336,11 @@ def encode_reviews(
         progress: called as `progress(done, total)` in reviews read.
     """
     if not callable(getattr(source, "read", None)):
-        raise reject("source", "where reviews are read from, e.g. TwoClassFile(TextFile(path))", type(source).__name__)
+        raise InputError(
+            "source", "where reviews are read from, e.g. TwoClassFile(TextFile(path))", type(source).__name__
+        )
     if not isinstance(pipeline, TextPipeline):
-        raise reject("pipeline", "a TextPipeline", type(pipeline).__name__)
+        raise InputError("pipeline", "a TextPipeline", type(pipeline).__name__)
     reviews = source.read()
     counted = None if count_in is None else reviews.in_part(count_in, "count_in")
     encoded = encode_labelled(pipeline, reviews.texts, reviews.y, counted=counted, progress=progress)
@@ -375,7 +377,7 @@ def encode_labelled(
     if len(empty) and pipeline.empty == "refuse":
         more = f" and {len(empty) - 1} more" if len(empty) > 1 else ""
         got, remedy = f"none in the review at index {int(empty[0])}{more}", 'Use `empty="drop"` to leave them out.'
-        raise reject("texts", "reviews that keep at least one token", got, remedy)
+        raise InputError("texts", "reviews that keep at least one token", got, remedy)
     data = LabelledSequences.of_positions(tokens, offsets_of(lengths[kept]), labels[kept], len(vocabulary))
     return EncodedTexts(data, vocabulary, kept)
 
@@ -384,9 +386,9 @@ def _signs(y: Any, n_texts: int) -> FloatArray:
     expected = f"labels, each -1 or +1, of shape ({n_texts},)"
     labels = array_of_any(y, "y", expected)
     if labels.shape != (n_texts,):
-        raise reject("y", expected, f"shape {labels.shape}")
+        raise InputError("y", expected, f"shape {labels.shape}")
     if not np.isin(labels, (-1, 1)).all():
-        raise reject("y", expected, "other labels", "Map your two classes to -1 and +1.")
+        raise InputError("y", expected, "other labels", "Map your two classes to -1 and +1.")
     return labels.astype(np.float64)
 
 
@@ -394,5 +396,5 @@ def _mask(counted: Any, n_texts: int) -> BoolArray:
     expected = f"booleans of shape ({n_texts},)"
     mask = array_of_any(counted, "counted", expected)
     if mask.shape != (n_texts,) or mask.dtype != bool:
-        raise reject("counted", expected, f"shape {mask.shape} with dtype {mask.dtype}")
+        raise InputError("counted", expected, f"shape {mask.shape} with dtype {mask.dtype}")
     return mask

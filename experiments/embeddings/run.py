@@ -18,7 +18,7 @@ from experiments.training.script import RunRequest, beginning, check_folder, tim
 from marginlens.data.files import read_labelled
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequence_generators import Levels, level_sequences
-from marginlens.errors import reject
+from marginlens.errors import InputError
 
 EVERY = 50  # epochs between two checkpoints
 LENGTH = 256  # tokens of a K-level sequence
@@ -44,13 +44,15 @@ class EmbeddingSource:
 
     def __post_init__(self) -> None:
         if self.file is None and self.levels is None:
-            raise reject("file", "given, or K-level sequences asked for with levels", "neither")
+            raise InputError("file", "given, or K-level sequences asked for with levels", "neither")
         if self.file is not None and self.levels is not None:
-            raise reject("levels", "left out with a file", self.levels)
+            raise InputError("levels", "left out with a file", self.levels)
         for name in ("split", "held_out") if self.file is None else ("length", "seed"):
             if getattr(self, name) is not None:
                 argument = "data_seed" if name == "seed" else name
-                raise reject(argument, f"left out {'unless' if self.file is None else 'if'} a file is given", "both")
+                raise InputError(
+                    argument, f"left out {'unless' if self.file is None else 'if'} a file is given", "both"
+                )
 
     def read(self) -> tuple[LabelledSequences, list[str] | None]:
         """The sequences and what their tokens are called."""

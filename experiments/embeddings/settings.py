@@ -17,7 +17,7 @@ from experiments.training.settings import (
     whole,
     whole_numbers,
 )
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens_papers.claims.b.embedding_runs import EmbeddingSettings
 
 
@@ -46,4 +46,4 @@ class TrainingSettings(RunSettings, EmbeddingSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.affine and self.layers == 1:
-            raise reject("affine", "false unless layers is 2", self.affine)
+            raise InputError("affine", "false unless layers is 2", self.affine)

@@ -21,7 +21,7 @@ from experiments.training.settings import settings_or_default, torch_device
 from marginlens.data.labelled import LabelledSequences, as_labelled
 from marginlens.embeddings.models import DistinctTokens, Parameters, distinct_tokens, initial_parameters
 from marginlens.embeddings.statistics import TokenStatistics, token_statistics
-from marginlens.errors import real_array, reject, whole_number
+from marginlens.errors import InputError, real_array, whole_number
 from marginlens.runtime.files import write_whole
 from marginlens.typing import FloatArray, IntArray
 from marginlens_papers.claims.b.embedding_runs import CURVES, FREQUENT
@@ -149,7 +149,7 @@ class RankCorrelations:
 
     def __init__(self, statistics: TokenStatistics, at_least: int = FREQUENT) -> None:
         if not isinstance(statistics, TokenStatistics):
-            raise reject("statistics", "TokenStatistics, as token_statistics gives them", type(statistics).__name__)
+            raise InputError("statistics", "TokenStatistics, as token_statistics gives them", type(statistics).__name__)
         least = max(whole_number(at_least, "at_least", at_least=0), 1)  # what never occurs has no posterior difference
         self.tokens: IntArray = np.flatnonzero(statistics.count >= least)
         difference = statistics.posterior_difference[self.tokens]
@@ -260,10 +260,10 @@ class _EmbeddingLoop(TrainingLoop):
         self, data: LabelledSequences, settings: TrainingSettings, path: Path | None, held_out: LabelledSequences | None
     ) -> None:
         if not len(data):
-            raise reject("data", "at least one sequence", "none")
+            raise InputError("data", "at least one sequence", "none")
         if held_out is not None and not (len(held_out) and held_out.n_vocabulary <= data.n_vocabulary):
             expected = f"at least one sequence of the {data.n_vocabulary} tokens of the data"
-            raise reject("held_out", expected, f"{len(held_out)} of {held_out.n_vocabulary} tokens")
+            raise InputError("held_out", expected, f"{len(held_out)} of {held_out.n_vocabulary} tokens")
         self.batches = batches_of(len(data), settings.batch)
         super().__init__(settings, len(self.batches), path, "" if path is None else data.fingerprint)
         checkpoint = self.saved_checkpoint()
@@ -344,7 +344,9 @@ def evaluate(outputs: Any, y: Any) -> Evaluation:
     f = real_array(outputs, "outputs", ("n_samples",))
     labels = y.y if isinstance(y, LabelledSequences) else real_array(y, "y", ("n_samples",))
     if not len(f) or labels.shape != f.shape or not np.isin(labels, (-1.0, 1.0)).all():
-        raise reject("y", f"labels, each -1 or +1, of shape {f.shape}, of at least one output", f"shape {labels.shape}")
+        raise InputError(
+            "y", f"labels, each -1 or +1, of shape {f.shape}, of at least one output", f"shape {labels.shape}"
+        )
     margins = labels * f
     return Evaluation(float(np.mean(np.logaddexp(0.0, -margins))), float(np.mean(margins > 0.0)))
 

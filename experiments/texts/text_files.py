@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from marginlens.errors import reject, require
+from marginlens.errors import InputError, require
 from marginlens.runtime.files import as_path
 from marginlens_papers.tables import unreadable_is_refused
 
@@ -59,7 +59,7 @@ class TextFile:
             parts = [str(part) for part in self.column(table, "split", ("split",))]
         for k, text in enumerate(texts):
             if not isinstance(text, str) or not text.strip():
-                raise reject("text", "a text in every row", f"{text!r} in row {k + 1}")
+                raise InputError("text", "a text in every row", f"{text!r} in row {k + 1}")
         return LabelledTexts(texts, labels, parts)
 
     def table(self) -> Any:
@@ -81,7 +81,7 @@ class TextFile:
                 header = 0 if self.header else None
                 table = pd.read_csv(path, sep=self.delimiter, encoding=self.encoding, header=header, **as_text)
         if not len(table):
-            raise reject("path", _EXPECTED, f"{str(path)!r}, which has no texts")
+            raise InputError("path", _EXPECTED, f"{str(path)!r}, which has no texts")
         return table
 
     def column(self, table: Any, argument: str, usual: tuple[str, ...]) -> list[Any]:
@@ -94,7 +94,7 @@ class TextFile:
             index = int(asked) - 1
         if index is None:
             expected = f"a column of {str(self.path)!r} by name or number, which has {', '.join(plain[:8])}"
-            raise reject(argument, expected, repr(asked) if asked else f"none of {', '.join(usual)}")
+            raise InputError(argument, expected, repr(asked) if asked else f"none of {', '.join(usual)}")
         values: list[Any] = table.iloc[:, index].tolist()
         return values
 

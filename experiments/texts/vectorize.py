@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.errors import Remedy, reject, require, whole_number
+from marginlens.errors import InputError, require, whole_number
 from marginlens.result import Described
 from marginlens.runtime.files import as_path, unusable
 from marginlens.runtime.progress import Progress, ProgressCallback
@@ -82,7 +82,7 @@ class Cleaning:
     def _without_markup(self, text: str) -> str:
         """The text with blanks in place of its markup, so that every other character stays where it was."""
         if not isinstance(text, str):
-            raise reject("text", "a string", type(text).__name__)
+            raise InputError("text", "a string", type(text).__name__)
         if self.keep_markup or ("<" not in text and "&" not in text):
             return text
         return _MARKUP.sub(lambda match: " " * len(match.group()), text)
@@ -155,7 +155,7 @@ class Snowball:
         languages = snowballstemmer.algorithms()
         if not isinstance(self.language, str) or self.language not in languages:
             expected = f"a language with a Snowball stemmer ({', '.join(sorted(languages))})"
-            raise reject("language", expected, repr(self.language))
+            raise InputError("language", expected, repr(self.language))
         listed = _strings(words, "words")
         stems = snowballstemmer.stemmer(self.language).stemWords(listed)
         return [stem or word for word, stem in zip(listed, stems, strict=True)]
@@ -185,7 +185,7 @@ class SubwordTokenizer(Described):
         """
         listed = _strings(tokens, "tokens")
         if not listed:
-            raise reject("tokens", "a vocabulary with at least one token", "an empty one")
+            raise InputError("tokens", "a vocabulary with at least one token", "an empty one")
         ids = {token: i for i, token in enumerate(dict.fromkeys((*listed, *_strings([unknown], "unknown"))))}
         tokenizers = _tokenizers()
         return cls(tokenizers.Tokenizer(tokenizers.models.WordPiece(ids, unk_token=unknown)).to_str())
@@ -198,18 +198,20 @@ class SubwordTokenizer(Described):
         try:
             content = file.read_bytes().decode("utf-8-sig")
         except OSError as problem:
-            raise reject("path", expected, unusable(path, problem)) from problem
+            raise InputError("path", expected, unusable(path, problem)) from problem
         except UnicodeDecodeError as problem:
-            raise reject("path", expected, f"{str(path)!r}, which is not UTF-8 at byte {problem.start}") from problem
+            raise InputError(
+                "path", expected, f"{str(path)!r}, which is not UTF-8 at byte {problem.start}"
+            ) from problem
         if file.suffix.lower() == ".json":
             saved = cls(content)
             saved.tokenizer  # noqa: B018  refuses what the package cannot load
             return saved
         tokens = [line.removesuffix("\r") for line in content.split("\n") if line.strip()]
         if not tokens:
-            raise reject("path", expected, f"{str(path)!r}, which is empty")
+            raise InputError("path", expected, f"{str(path)!r}, which is empty")
         if len(set(tokens)) < len(tokens):
-            raise reject("path", f"{expected}, no token twice", f"{str(path)!r} with a token on two lines")
+            raise InputError("path", f"{expected}, no token twice", f"{str(path)!r} with a token on two lines")
         return cls.word_piece(tokens)
 
     def cut(self, words: Sequence[str]) -> list[tuple[str, ...]]:
@@ -227,7 +229,7 @@ class SubwordTokenizer(Described):
         except Exception as problem:  # the package raises bare Exception
             reason = (str(problem) or type(problem).__name__).splitlines()[0]
             expected = "a tokenizer that the package tokenizers has saved as JSON"
-            raise reject("content", expected, f"one it refuses ({reason})") from problem
+            raise InputError("content", expected, f"one it refuses ({reason})") from problem
         tokenizer.no_truncation()
         tokenizer.no_padding()
         return tokenizer
@@ -281,14 +283,14 @@ class TextPipeline:
 
     def __post_init__(self) -> None:
         if not isinstance(self.cleaning, Cleaning):
-            raise reject("cleaning", "a Cleaning", type(self.cleaning).__name__)
+            raise InputError("cleaning", "a Cleaning", type(self.cleaning).__name__)
         for argument, method in (("stop_words", "remaining"), ("stemming", "stems"), ("pieces", "cut")):
             value = getattr(self, argument)
             if value is not None and not callable(getattr(value, method, None)):
-                raise reject(argument, f"an object with the method {method}, or None", type(value).__name__)
+                raise InputError(argument, f"an object with the method {method}, or None", type(value).__name__)
         whole_number(self.min_count, "min_count", at_least=1)
         if not isinstance(self.empty, str) or self.empty not in ("refuse", "drop"):
-            raise reject("empty", '"refuse" or "drop"', repr(self.empty))
+            raise InputError("empty", '"refuse" or "drop"', repr(self.empty))
 
     def fit(self, texts: Sequence[str], progress: ProgressCallback | None = None) -> TextVocabulary:
         """The tokens that occur at least `min_count` times in the texts."""
@@ -349,8 +351,8 @@ class TextPipeline:
         if not kept:
             n_texts = len(offsets) - 1 if counted is None else int(counted.sum())
             got = f"{n_texts} whose most frequent token occurs {int(counts.max(initial=0))} times"
-            remedy = Remedy("Give more texts, or a smaller {min_count}.", min_count="")
-            raise reject("texts", f"reviews with a token that occurs {self.min_count} times", got, remedy)
+            remedy = "Give more texts, or a smaller `min_count`."
+            raise InputError("texts", f"reviews with a token that occurs {self.min_count} times", got, remedy)
         return TextVocabulary(self, tuple(names[k] for k in kept), counts[kept])
 
 
@@ -399,22 +401,24 @@ def as_texts(texts: Any) -> list[str]:
     """`texts` as a list of strings."""
     expected = "a list of strings, one for each review"
     if isinstance(texts, str | bytes | Mapping | Set) or hasattr(texts, "columns") or not isinstance(texts, Iterable):
-        raise reject("texts", expected, type(texts).__name__, "Give a list of texts, in the order of their labels.")
+        raise InputError("texts", expected, type(texts).__name__, "Give a list of texts, in the order of their labels.")
     listed = list(texts)
     if not listed:
-        raise reject("texts", "at least one review", "none")
+        raise InputError("texts", "at least one review", "none")
     for i, text in enumerate(listed):
         if not isinstance(text, str):
-            raise reject("texts", expected, f"{type(text).__name__} at index {i}")
+            raise InputError("texts", expected, f"{type(text).__name__} at index {i}")
     return listed
 
 
 def _strings(words: Any, argument: str) -> tuple[str, ...]:
     """`words` as strings; a single string is not a list of words."""
     if isinstance(words, str | bytes) or not isinstance(words, Iterable) or not getattr(words, "ndim", 1):
-        raise reject(argument, "a list of words", repr(words)[:60] if isinstance(words, str) else type(words).__name__)
+        raise InputError(
+            argument, "a list of words", repr(words)[:60] if isinstance(words, str) else type(words).__name__
+        )
     listed = tuple(words)
     for word in listed:
         if not isinstance(word, str):
-            raise reject(argument, "a list of words, which are strings", f"{type(word).__name__} among them")
+            raise InputError(argument, "a list of words, which are strings", f"{type(word).__name__} among them")
     return listed

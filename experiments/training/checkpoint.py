@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from experiments.training.settings import RunSettings
-from marginlens.errors import InputError, reject
+from marginlens.errors import InputError
 from marginlens.result import Described
 from marginlens.runtime.files import check_place, written_aside
 
@@ -56,12 +56,12 @@ class Checkpoint(Described):
                 arrays = {name: archive[name] for name in archive.files}
             header = json.loads(str(arrays.pop(_HEADER)))
             if (header.pop("kind"), header.pop("version")) != (kind, _VERSION):
-                raise reject("checkpoint", _CHECKPOINT_FILE, f"{str(path)!r}, of another form")
+                raise InputError("checkpoint", _CHECKPOINT_FILE, f"{str(path)!r}, of another form")
             return cls(**header, arrays=arrays)
         except InputError:
             raise
         except _UNREADABLE as problem:
-            raise reject("checkpoint", _CHECKPOINT_FILE, f"{str(path)!r}, which cannot be read") from problem
+            raise InputError("checkpoint", _CHECKPOINT_FILE, f"{str(path)!r}, which cannot be read") from problem
 
     def check(self, path: Path, settings: RunSettings, fingerprint: str) -> None:
         """Refuse to continue with other settings or other data."""
@@ -69,9 +69,9 @@ class Checkpoint(Described):
         if differences:
             remedy = "Go on with its settings, or name another file."
             got = f"{str(path)!r} with {', '.join(differences)}"
-            raise reject("checkpoint", "one of the same settings", got, remedy)
+            raise InputError("checkpoint", "one of the same settings", got, remedy)
         if fingerprint != self.fingerprint:
-            raise reject("checkpoint", "one of the same data", f"{str(path)!r}, made with other samples or labels")
+            raise InputError("checkpoint", "one of the same data", f"{str(path)!r}, made with other samples or labels")
 
 
 def checkpoint_path(checkpoint: str | Path | None) -> Path | None:
@@ -84,5 +84,5 @@ def checkpoint_path(checkpoint: str | Path | None) -> Path | None:
     except InputError:
         raise
     except (TypeError, ValueError, OSError) as problem:
-        raise reject("checkpoint", "a file that can be written", repr(checkpoint)) from problem
+        raise InputError("checkpoint", "a file that can be written", repr(checkpoint)) from problem
     return path

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from experiments.training.checkpoint import Checkpoint
 from experiments.training.settings import RunSettings
-from marginlens.errors import positive_number, reject, whole_number
+from marginlens.errors import InputError, positive_number, whole_number
 from marginlens.runtime.interrupts import deferred_interrupts
 
 
@@ -118,10 +118,14 @@ class TrainingLoop(ABC):
             self.restore(checkpoint.values, checkpoint.arrays)
             self._earlier_seconds = float(checkpoint.seconds)
         except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as problem:
-            raise reject("checkpoint", "one of the same model", f"{str(self.path)!r} with other contents") from problem
+            raise InputError(
+                "checkpoint", "one of the same model", f"{str(self.path)!r} with other contents"
+            ) from problem
         reached = epoch + (step_index > 0)
         if reached > self.settings.epochs:
-            raise reject("epochs", f"at least {reached}, which {str(self.path)!r} has reached", self.settings.epochs)
+            raise InputError(
+                "epochs", f"at least {reached}, which {str(self.path)!r} has reached", self.settings.epochs
+            )
         self.epoch, self.step_index, self.history = epoch, step_index, history
 
     def run(self, schedule: Schedule, callback: Any) -> Any:
@@ -218,7 +222,7 @@ def as_callbacks(callback: Any) -> Callbacks:
     if isinstance(callback, Callbacks):
         return callback
     if not callable(callback):
-        raise reject("callback", "a function of an epoch's record, or Callbacks", repr(callback))
+        raise InputError("callback", "a function of an epoch's record, or Callbacks", repr(callback))
     return Callbacks(callback)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from experiments.training.script import RunRequest, parse_settings
 from experiments.training.settings import RunSettings, Settings
-from marginlens.errors import reject
+from marginlens.errors import InputError
 
 _NUMBERS: dict[str, tuple[type, str]] = {  # settings that have an option of their own
     "epochs": (int, "passes over the data"),
@@ -63,9 +63,9 @@ def chosen_settings(kind: type[Settings], options: argparse.Namespace) -> Settin
     for assignment in options.set:
         name, equals, value = assignment.partition("=")
         if not equals:
-            raise reject("set", "NAME=VALUE, such as layers=2", repr(assignment))
+            raise InputError("set", "NAME=VALUE, such as layers=2", repr(assignment))
         if name not in usual:
-            raise reject("set", f"one of {', '.join(map(repr, usual))} and its value", repr(assignment))
+            raise InputError("set", f"one of {', '.join(map(repr, usual))} and its value", repr(assignment))
         values[name] = _value(value, is_list=isinstance(usual[name], list))
     given = {name: getattr(options, name, None) for name in (*_NUMBERS, "device", "layers") if name in usual}
     return kind.from_dict({**values, **{name: value for name, value in given.items() if value is not None}})

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from experiments.training.settings import RunSettings, torch_device
-from marginlens.errors import InputError, MissingExtra, positive_number, reject
+from marginlens.errors import InputError, MissingExtra, positive_number
 from marginlens.runtime.files import check_writable
 from marginlens.runtime.versions import versions
 
@@ -104,7 +104,7 @@ def time_left(limit: float | None) -> Callable[[], float | None]:
 def check_folder(place: Path, argument: str) -> None:
     """Refuse, before any work, an output path that is not a folder or cannot be written."""
     if place.exists() and not place.is_dir():
-        raise reject(argument, "a folder, which need not exist", f"{str(place)!r}, which is a file")
+        raise InputError(argument, "a folder, which need not exist", f"{str(place)!r}, which is a file")
     check_writable(place, argument)
 
 
@@ -113,9 +113,9 @@ def parse_settings(text: str) -> dict[str, Any]:
     try:
         values = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text())
     except (OSError, ValueError, RecursionError) as problem:
-        raise reject("settings", "a JSON object, or a file that holds one", repr(text)) from problem
+        raise InputError("settings", "a JSON object, or a file that holds one", repr(text)) from problem
     if not isinstance(values, dict):
-        raise reject("settings", "a JSON object, or a file that holds one", repr(text))
+        raise InputError("settings", "a JSON object, or a file that holds one", repr(text))
     return values
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
-from marginlens.errors import missing_extra, real_number, reject, whole_number
+from marginlens.errors import InputError, missing_extra, real_number, whole_number
 
 Check = Callable[[Any, str], Any]  # the value and the name of a setting; the value as it is kept
 
@@ -37,7 +37,7 @@ class RunSettings:
         """Settings from what `to_dict` gave, or from a part of it."""
         unknown = sorted(set(values) - set(cls.CHECKS))
         if unknown:
-            raise reject("settings", f"some of {', '.join(sorted(cls.CHECKS))}", ", ".join(unknown))
+            raise InputError("settings", f"some of {', '.join(sorted(cls.CHECKS))}", ", ".join(unknown))
         return cls(**values)
 
     def differences(self, other: Self) -> list[str]:
@@ -77,7 +77,7 @@ def whole_numbers(expected: str) -> Check:
 
     def check(value: Any, name: str) -> tuple[int, ...]:
         if not isinstance(value, list | tuple):
-            raise reject(name, expected, repr(value))
+            raise InputError(name, expected, repr(value))
         return tuple(whole_number(item, name, at_least=0) for item in value)
 
     return check
@@ -109,7 +109,7 @@ def choice(*choices: Any) -> Check:
     def check(value: Any, name: str) -> Any:
         plain = value.item() if isinstance(value, np.generic) else value
         if type(plain) is not type(choices[0]) or plain not in choices:
-            raise reject(name, " or ".join(map(str, choices)), repr(value))
+            raise InputError(name, " or ".join(map(str, choices)), repr(value))
         return plain
 
     return check
@@ -118,10 +118,10 @@ def choice(*choices: Any) -> Check:
 def _number(expected: str, accepts: Callable[[float], bool]) -> Check:
     def check(value: Any, name: str) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-            raise reject(name, expected, repr(value))
+            raise InputError(name, expected, repr(value))
         number = real_number(value, name, expected)
         if not accepts(number):
-            raise reject(name, expected, repr(value))
+            raise InputError(name, expected, repr(value))
         return number
 
     return check
@@ -130,7 +130,7 @@ def _number(expected: str, accepts: Callable[[float], bool]) -> Check:
 def _instance(kind: type, expected: str) -> Check:
     def check(value: Any, name: str) -> Any:
         if not isinstance(value, kind):
-            raise reject(name, expected, repr(value))
+            raise InputError(name, expected, repr(value))
         return value
 
     return check
@@ -146,7 +146,7 @@ def settings_or_default(settings: Any, kind: type[Settings]) -> Settings:
     if settings is None:
         return kind()
     if not isinstance(settings, kind):
-        raise reject("settings", kind.__name__, type(settings).__name__)
+        raise InputError("settings", kind.__name__, type(settings).__name__)
     return settings
 
 
@@ -159,11 +159,11 @@ def torch_device(device: str) -> Any:
     try:
         named = torch.device(device)
     except (RuntimeError, TypeError) as problem:
-        raise reject("device", "cpu or cuda", repr(device)) from problem
+        raise InputError("device", "cpu or cuda", repr(device)) from problem
     if named.type not in ("cpu", "cuda"):
-        raise reject("device", "cpu or cuda", repr(device))
+        raise InputError("device", "cpu or cuda", repr(device))
     if named.type == "cuda" and not torch.cuda.is_available():
-        raise reject("device", "a device that this machine has", f"{device!r}, and torch finds no GPU", "Use cpu.")
+        raise InputError("device", "a device that this machine has", f"{device!r}, and torch finds no GPU", "Use cpu.")
     if named.type == "cuda" and (named.index or 0) >= torch.cuda.device_count():
-        raise reject("device", f"one of {torch.cuda.device_count()} GPUs, counted from 0", repr(device))
+        raise InputError("device", f"one of {torch.cuda.device_count()} GPUs, counted from 0", repr(device))
     return named

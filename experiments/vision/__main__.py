@@ -11,7 +11,7 @@ from experiments.training.options import add_options, chosen_settings, request_o
 from experiments.training.script import in_one_sentence, say
 from experiments.vision.run import SavedModels, run_vision
 from experiments.vision.settings import VisionTrainingSettings
-from marginlens.errors import reject
+from marginlens.errors import InputError
 
 _EPILOG = "It ends with 1 if training diverged, or stopped at its time limit without a checkpoint."
 
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def train() -> int:
         if (options.file is None) != options.digits:
             expected = "left out with --digits" if options.digits else "given, or --digits in its place"
-            raise reject("file", expected, "both" if options.digits else "none")
+            raise InputError("file", expected, "both" if options.digits else "none")
         models = SavedModels(options.save_models, options.save_every)
         settings = chosen_settings(VisionTrainingSettings, options)
         run = run_vision(options.file, settings, request_of(options), models, say)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.errors import InputError, reject
+from marginlens.errors import InputError
 from marginlens_papers.claims.a.vision_training import ByteArray, LabelledImages
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -31,14 +31,14 @@ def checked_images(
         x, y = (np.asarray(arrays[f"{kind}_{part}"]) for kind in "xy")
         expected = "bytes of shape (n_images, height, width, channels), with 1 or 3 channels and at least one image"
         if x.dtype != np.uint8 or x.ndim != 4 or x.shape[-1] not in (1, 3) or 0 in x.shape:
-            raise reject(f"x_{part}", expected, f"shape {x.shape} with dtype {x.dtype}")
+            raise InputError(f"x_{part}", expected, f"shape {x.shape} with dtype {x.dtype}")
         if x.shape[1:] != np.shape(x_train)[1:]:
-            raise reject("x_test", f"images of shape {np.shape(x_train)[1:]}, as in x_train", x.shape[1:])
+            raise InputError("x_test", f"images of shape {np.shape(x_train)[1:]}, as in x_train", x.shape[1:])
         if y.shape != (len(x),) or y.dtype.kind not in "iu":
-            raise reject(f"y_{part}", f"{len(x)} whole numbers", f"shape {y.shape} with dtype {y.dtype}")
+            raise InputError(f"y_{part}", f"{len(x)} whole numbers", f"shape {y.shape} with dtype {y.dtype}")
         if y.min() < 0 or y.max() >= len(classes):
             worst = y.min() if y.min() < 0 else y.max()
-            raise reject(f"y_{part}", f"numbers from 0 to {len(classes) - 1}", f"{worst}")
+            raise InputError(f"y_{part}", f"numbers from 0 to {len(classes) - 1}", f"{worst}")
         arrays[f"x_{part}"], arrays[f"y_{part}"] = np.ascontiguousarray(x), y.astype(np.uint8)
     return LabelledImages(name, **arrays, classes=classes)
 
@@ -87,19 +87,19 @@ def _from_npz(path: Path) -> LabelledImages:
     try:
         with path.open("rb") as stream:
             if stream.read(2) != b"PK":
-                raise reject("data", _KINDS, f"{str(path)!r}, which is neither")
+                raise InputError("data", _KINDS, f"{str(path)!r}, which is neither")
             stream.seek(0)
             with np.load(stream, allow_pickle=False) as archive:
                 missing = [name for name in _ARRAYS if name not in archive.files]
                 if missing:
-                    raise reject("data", _KINDS, f"{str(path)!r} without {' and '.join(missing)}")
+                    raise InputError("data", _KINDS, f"{str(path)!r} without {' and '.join(missing)}")
                 arrays = {name: archive[name] for name in _ARRAYS}
     except InputError:
         raise
     except OSError as problem:
-        raise reject("data", _KINDS, f"{str(path)!r} ({problem.strerror or problem})") from problem
+        raise InputError("data", _KINDS, f"{str(path)!r} ({problem.strerror or problem})") from problem
     except (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as problem:
-        raise reject("data", _KINDS, f"{str(path)!r}, which cannot be read") from problem
+        raise InputError("data", _KINDS, f"{str(path)!r}, which cannot be read") from problem
     for part in ("x_train", "x_test"):
         if arrays[part].ndim == 3:
             arrays[part] = arrays[part][..., None]
@@ -118,7 +118,7 @@ def _classes(arrays: dict[str, Any]) -> tuple[str, ...]:
     if count <= len(CIFAR10) and arrays["x_train"].shape[1:] == (_EDGE, _EDGE, 3):
         return CIFAR10
     if not 0 < count <= 256:
-        raise reject("y_train", "labels from 0 to 255", f"{y.max()}")
+        raise InputError("y_train", "labels from 0 to 255", f"{y.max()}")
     return tuple(map(str, range(count)))
 
 
@@ -128,8 +128,10 @@ def _from_folder(folder: Path) -> LabelledImages:
     if not (batches and test.is_file()):
         if (folder / _TEST).is_file():
             remedy = "Use its binary version, or save the arrays with np.savez."
-            raise reject("data", _KINDS, f"{str(folder)!r} with CIFAR-10's python batches, which are pickles", remedy)
-        raise reject("data", _KINDS, f"{str(folder)!r} without data_batch_1.bin and test_batch.bin")
+            raise InputError(
+                "data", _KINDS, f"{str(folder)!r} with CIFAR-10's python batches, which are pickles", remedy
+            )
+        raise InputError("data", _KINDS, f"{str(folder)!r} without data_batch_1.bin and test_batch.bin")
     x, y = zip(*(_binary_batch(path) for path in batches), strict=True)
     return checked_images("cifar10", np.concatenate(x), np.concatenate(y), *_binary_batch(test), classes=CIFAR10)
 
@@ -137,7 +139,7 @@ def _from_folder(folder: Path) -> LabelledImages:
 def _binary_batch(path: Path) -> tuple[ByteArray, ByteArray]:
     content = np.fromfile(path, dtype=np.uint8)
     if len(content) == 0 or len(content) % (_PIXELS + 1):
-        raise reject("data", f"records of {_PIXELS + 1} bytes", f"{str(path)!r} of {len(content)} bytes")
+        raise InputError("data", f"records of {_PIXELS + 1} bytes", f"{str(path)!r} of {len(content)} bytes")
     records = content.reshape(-1, _PIXELS + 1)
     return _as_images(records[:, 1:]), records[:, 0].copy()
 

@@ -12,7 +12,7 @@ from experiments.training.script import RunRequest, beginning, check_folder, tim
 from experiments.vision.images import facts_of, read_images, summary_of
 from experiments.vision.settings import VisionTrainingSettings
 from experiments.vision.training import FACTS, FinishedVision, train_vision
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens_papers.claims.a.vision_runs import VisionEpochRecord
 from marginlens_papers.claims.a.vision_training import digit_images
 
@@ -45,7 +45,7 @@ def run_vision(
     left = time_left(request.time_limit)
     check_folder(request.out, "out")
     if (models.folder is None) != (models.every is None):
-        raise reject("save_models", "a folder that comes with how often to save", "one of the two")
+        raise InputError("save_models", "a folder that comes with how often to save", "one of the two")
     images = digit_images() if data is None else read_images(data)
     if say is not None:
         say(beginning(summary_of(images), settings))

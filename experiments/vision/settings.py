@@ -16,7 +16,7 @@ from experiments.training.settings import (
     text,
     whole,
 )
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens_papers.claims.a.vision_runs import VisionSettings
 
 
@@ -52,6 +52,6 @@ class VisionTrainingSettings(RunSettings, VisionSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.width % self.heads:
-            raise reject("heads", f"a divisor of the width {self.width}", self.heads)
+            raise InputError("heads", f"a divisor of the width {self.width}", self.heads)
         if self.precision == "bfloat16" and self.device.startswith("cpu"):
-            raise reject("precision", "float32 on a processor, most of which only emulate bfloat16", "bfloat16")
+            raise InputError("precision", "float32 on a processor, most of which only emulate bfloat16", "bfloat16")

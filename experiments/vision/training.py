@@ -17,7 +17,7 @@ from experiments.training.settings import settings_or_default, torch_device
 from experiments.vision.images import fingerprint
 from experiments.vision.models import restore_arrays, save_model, state_arrays
 from experiments.vision.settings import VisionTrainingSettings
-from marginlens.errors import reject, whole_number
+from marginlens.errors import InputError, whole_number
 from marginlens.runtime.files import json_by_line, write_whole
 from marginlens.typing import FloatArray
 from marginlens_papers.claims.a.vision_runs import BY_LAYER, SCALARS, VisionCurves, VisionEpochRecord, VisionRun
@@ -85,7 +85,7 @@ def train_vision(
     """
     schedule, path = Schedule(every, time_limit), checkpoint_path(checkpoint)
     if not isinstance(data, LabelledImages):
-        raise reject("data", "LabelledImages", type(data).__name__)
+        raise InputError("data", "LabelledImages", type(data).__name__)
     loop = _VisionLoop(data, settings_or_default(settings, VisionTrainingSettings), path, _models_to_save(save_models))
     with _tensor_core_products(loop.training.device):
         run: FinishedVision = loop.run(schedule, callback)
@@ -97,7 +97,7 @@ def _models_to_save(given: Any) -> tuple[Path, int] | None:
     if given is None:
         return None
     if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[0], str | Path):
-        raise reject("save_models", "a folder and a number of epochs", repr(given))
+        raise InputError("save_models", "a folder and a number of epochs", repr(given))
     return Path(given[0]), whole_number(given[1], "save_every", at_least=1)
 
 

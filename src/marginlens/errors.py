@@ -5,7 +5,7 @@ Functions that make arrays import NumPy themselves, so that a folder that is not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from math import inf
@@ -31,42 +31,40 @@ NOT_NUMBERS = (TypeError, ValueError, OverflowError, RuntimeError)  # the last b
 
 
 class InputError(ValueError):
-    """An argument that cannot be used; the message names it. Where `reject` made it, its parts are attributes too.
+    """Raised if an argument cannot be used. The message is one sentence, rendered here and nowhere else.
 
-    `argument` is an argument of the function that was called or, where `file` is given, an entry of that file. A `remedy` that names
-    other arguments is a `Remedy`.
+    Args:
+        argument: name of the argument of the function that was called or, if `file` is given, of an entry of that file. Without
+            `expected` and `got` it is the whole message.
+
+        expected: what the argument must be, as the end of a sentence, e.g. "a positive number".
+
+        got: what was given instead. Its string is put on one line and cut in the middle if it is very long.
+
+        remedy: a sentence that says what to do. It names other arguments between backticks as Python writes them, such as
+            "`drop=True`", which the command line prints as its options.
+
+        file: the file that holds the entry, if it is not an argument.
     """
 
-    argument: str = ""
-    expected: str = ""
-    got: str = ""
-    remedy: str = ""
-    file: str = ""
+    def __init__(self, argument: str, expected: str = "", got: object = "", remedy: str = "", file: str = "") -> None:
+        received = str(got)
+        # Arrays print on several lines.
+        received = " ".join(received.split()) if "\n" in received else received
+        if len(received) > _MAX_GOT:
+            received = f"{received[: _MAX_GOT // 2]} … {received[-_MAX_GOT // 2 :]}"
+        # As `args` these come back from other processes.
+        super().__init__(argument, expected, received, remedy, file)
+        self.argument, self.expected, self.got, self.remedy, self.file = argument, expected, received, remedy, file
+        self.sentence = "" if expected else argument
+        if not expected:
+            self.argument = ""
 
-
-class Remedy(str):
-    """What to do about an error, in a sentence that names arguments in braces: `Remedy("{drop} leaves them out.", drop="True")`.
-
-    As a string it names them as Python does, `drop=True`; `naming` gives the sentence with other names, as the command line has them.
-    """
-
-    sentence: str
-    arguments: Mapping[str, str]
-
-    def __new__(cls, sentence: str, **arguments: str) -> Remedy:
-        made = super().__new__(cls, sentence.format_map(_as_python(arguments)) if arguments else sentence)
-        made.sentence, made.arguments = sentence, arguments
-        return made
-
-    def naming(self, name_of: Callable[[str], str]) -> str:
-        """The sentence with `name_of(argument)` for every argument; where that is empty, as Python writes it."""
-        return self.sentence.format_map(
-            {name: name_of(name) or text for name, text in _as_python(self.arguments).items()}
-        )
-
-
-def _as_python(arguments: Mapping[str, str]) -> dict[str, str]:
-    return {name: f"`{name}={value}`" if value else f"`{name}`" for name, value in arguments.items()}
+    def __str__(self) -> str:
+        if self.sentence:
+            return self.sentence
+        kind = f"entry of {self.file!r}" if self.file else "argument"
+        return f"The '{self.argument}' {kind} must be {self.expected}; got {self.got} instead. {self.remedy}".rstrip()
 
 
 class MissingExtra(ImportError):
@@ -81,22 +79,15 @@ class EngineError(RuntimeError):
     """Workers, or the machine that hands out the work, that are gone; the message says what became of the tasks."""
 
 
-def reject(argument: str, expected: str, got: object, remedy: str = "", file: str = "") -> InputError:
-    """The error for one unusable argument, or entry of a file, in the words that every message of the library uses."""
-    received = str(got)
-    received = " ".join(received.split()) if "\n" in received else received  # arrays print on several lines
-    received = received if len(received) <= _MAX_GOT else f"{received[: _MAX_GOT // 2]} … {received[-_MAX_GOT // 2 :]}"
-    kind = f"entry of {file!r}" if file else "argument"
-    sentence = f"The '{argument}' {kind} must be {expected}; got {received} instead."
-    problem = InputError(f"{sentence} {remedy}".rstrip())
-    problem.argument, problem.expected, problem.got, problem.remedy = argument, expected, received, remedy
-    problem.file = file
-    return problem
-
-
 @contextmanager
-def calling(file: object = "", /, **names: str) -> Iterator[None]:
-    """Let refusals inside call arguments by other names, e.g. `calling(d_model="d")`; with a file, all others are its entries."""
+def rename_arguments(file: object = "", /, **names: str) -> Iterator[None]:
+    """Rename the arguments in errors raised by the block, e.g. `rename_arguments(d_model="d")`.
+
+    Args:
+        file: if given, arguments without a new name are reported as entries of this file.
+
+        names: new names by old ones. An empty name keeps the error as it is.
+    """
     try:
         yield
     except InputError as problem:
@@ -104,7 +95,7 @@ def calling(file: object = "", /, **names: str) -> Iterator[None]:
         entry = "" if problem.argument in names else str(file)
         if not name or problem.file or (name, entry) == (problem.argument, ""):
             raise
-        raise reject(name, problem.expected, problem.got, problem.remedy, entry) from problem
+        raise InputError(name, problem.expected, problem.got, problem.remedy, entry) from problem
 
 
 def missing_extra(package: str, extra: str, feature: str) -> MissingExtra:
@@ -140,7 +131,7 @@ def float_array(
             raise TypeError(f"dtype {array.dtype}")
         return np.asarray(array, dtype=np.float64)
     except NOT_NUMBERS as problem:
-        raise reject(argument, expected, _summary(value), remedy) from problem
+        raise InputError(argument, expected, _summary(value), remedy) from problem
 
 
 def array_of_any(value: Any, argument: str, expected: str) -> npt.NDArray[Any]:
@@ -151,7 +142,7 @@ def array_of_any(value: Any, argument: str, expected: str) -> npt.NDArray[Any]:
         return np.asarray(value)
     except (ValueError, RuntimeError) as problem:
         got = "lists of different lengths" if isinstance(problem, ValueError) else _summary(value)
-        raise reject(argument, expected, got) from problem
+        raise InputError(argument, expected, got) from problem
 
 
 def index_array(
@@ -173,10 +164,10 @@ def index_array(
             want not in (-1, have) for want, have in zip(shape, array.shape, strict=True)
         )
     if wrong:
-        raise reject(argument, expected, f"shape {array.shape} with dtype {array.dtype}")
+        raise InputError(argument, expected, f"shape {array.shape} with dtype {array.dtype}")
     if below is not None and (outside := (array < 0) | (array >= below)).any():
         where = tuple(int(k) for k in np.argwhere(outside)[0])
-        raise reject(argument, expected, f"{array[where]} at index {where if len(where) > 1 else where[0]}")
+        raise InputError(argument, expected, f"{array[where]} at index {where if len(where) > 1 else where[0]}")
     return array.astype(np.int64, copy=False)
 
 
@@ -189,10 +180,10 @@ def real_array(value: Any, argument: str, shape: Sequence[str | int], *, remedy:
     if array.ndim != len(shape) or any(
         isinstance(want, int) and have != want for want, have in zip(shape, array.shape, strict=True)
     ):
-        raise reject(argument, expected, f"shape {array.shape}", remedy)
+        raise InputError(argument, expected, f"shape {array.shape}", remedy)
     if not np.isfinite(array).all():
         where = tuple(int(k) for k in np.argwhere(~np.isfinite(array))[0])
-        raise reject(argument, expected, f"{array[where]} at index {where}", remedy)
+        raise InputError(argument, expected, f"{array[where]} at index {where}", remedy)
     return array
 
 
@@ -216,13 +207,13 @@ def real_number(
 ) -> float:
     """`value` as a float that is `within` bounds, nan and inf allowed unless these say otherwise."""
     if getattr(value, "requires_grad", False):
-        raise reject(argument, expected, _summary(value))
+        raise InputError(argument, expected, _summary(value))
     try:
         number = float(value)
     except NOT_NUMBERS as problem:
-        raise reject(argument, expected, _summary(value)) from problem
+        raise InputError(argument, expected, _summary(value)) from problem
     if not within(number):
-        raise reject(argument, expected, f"{number:g}")
+        raise InputError(argument, expected, f"{number:g}")
     return number
 
 
@@ -239,9 +230,9 @@ def share_number(value: Any, argument: str) -> float:
 def whole_number(value: Any, argument: str, *, at_least: int) -> int:
     """`value` as an int no smaller than `at_least`, and no larger than 64 bits hold."""
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < at_least:
-        raise reject(argument, f"a whole number of at least {at_least}", _summary(value))
+        raise InputError(argument, f"a whole number of at least {at_least}", _summary(value))
     if int(value) > _LARGEST:
-        raise reject(argument, f"a whole number of at most {_LARGEST}", _summary(value))
+        raise InputError(argument, f"a whole number of at most {_LARGEST}", _summary(value))
     return int(value)
 
 
@@ -260,13 +251,13 @@ def batch_index(index: Any, count: int, elements: str) -> int | npt.NDArray[np.i
     elif isinstance(index, list | tuple | np.ndarray):
         places = array_of_any(index, "index", f"a mask ({count},) or a list that picks {elements}")
     else:
-        raise reject("index", "a whole number, a slice, a mask or a list of whole numbers", repr(index))
+        raise InputError("index", "a whole number, a slice, a mask or a list of whole numbers", repr(index))
     if places.dtype == np.bool_ and places.shape == (count,):
         places = np.flatnonzero(places)
     if places.ndim != 1 or (places.dtype.kind not in "iu" and places.size):
-        raise reject("index", f"a slice, a mask ({count},) or a list that picks {elements}", repr(index))
+        raise InputError("index", f"a slice, a mask ({count},) or a list that picks {elements}", repr(index))
     if places.size == 0:
-        raise reject("index", f"one that picks at least one of the {elements}", "none")
+        raise InputError("index", f"one that picks at least one of the {elements}", "none")
     if places.min() < -count or places.max() >= count:
         wrong = int(places[(places < -count) | (places >= count)][0])
         raise IndexError(f"index {wrong} of a batch of {count} {elements}")

@@ -63,10 +63,10 @@ class Family:
         spelled = kebab(word.strip()) if isinstance(word, str) else ""
         name = EARLIER.get(spelled, spelled)
         if name not in self.names:
-            from marginlens.errors import reject
+            from marginlens.errors import InputError
 
             expected = f"one of {', '.join(self.names)}"
-            raise reject(self.argument, expected, repr(word), nearest(spelled, self.names))
+            raise InputError(self.argument, expected, repr(word), nearest(spelled, self.names))
         return name
 
     def class_named(self, word: Any) -> Any:
@@ -78,9 +78,11 @@ class Family:
         """The name of an object's class; a subclass has none."""
         kind = type(given)
         if kind.__name__ not in self.classes or kind is not self.class_named(kind.__name__):
-            from marginlens.errors import reject
+            from marginlens.errors import InputError
 
-            raise reject(self.argument, f"one that has a name, of the classes {', '.join(self.classes)}", repr(given))
+            raise InputError(
+                self.argument, f"one that has a name, of the classes {', '.join(self.classes)}", repr(given)
+            )
         return kebab(kind.__name__)
 
 

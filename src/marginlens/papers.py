@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from marginlens.errors import reject
+from marginlens.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def labels_named(label: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     near = get_close_matches(key, [_plain(one) for one in labels], n=3, cutoff=0.5)
     close = [one for one in labels if _plain(one) in near]
     expected = f"a statement such as {', '.join(close)}" if close else "a paper's letter and label, such as 'A Thm 3'"
-    raise reject("label", expected, repr(label), "`marginlens statement` lists all.")
+    raise InputError("label", expected, repr(label), "`marginlens statement` lists all.")
 
 
 def _plain(label: str) -> str:

@@ -11,7 +11,7 @@ import typer
 
 from marginlens.cli.options import AsJson, Quiet
 from marginlens.cli.output import Output
-from marginlens.errors import calling, reject
+from marginlens.errors import InputError, rename_arguments
 
 if TYPE_CHECKING:
     from marginlens_papers.claim import Claim, Effort
@@ -36,7 +36,7 @@ def claim_ids(incomplete: str) -> list[str]:
     return [f"{before}{comma}{name}" for name in known if name.lower().startswith(last.lower())]
 
 
-@calling(folder="out")
+@rename_arguments(folder="out")
 def reproduce(
     only: Annotated[
         list[str] | None,
@@ -138,7 +138,7 @@ def claims(
     from marginlens_papers.report.terminal import ledger_line
 
     if folder.exists() and not folder.is_dir():
-        raise reject("folder", "a folder with a report", f"the file {str(folder)!r}")
+        raise InputError("folder", "a folder with a report", f"the file {str(folder)!r}")
     entries = report.ledger(folder)
     if as_json:
         Output(as_json).show([entry.to_dict() for entry in entries])
@@ -164,14 +164,14 @@ def _unfinished(out: Path, effort: Effort, only: list[str] | None) -> tuple[Clai
     from marginlens_papers.claims import catalogue
 
     if only:
-        raise reject("resume", "given without --only", "both", "Leave one of them out.")
+        raise InputError("resume", "given without --only", "both", "Leave one of them out.")
     efforts = {entry.id: entry.unfinished for entry in report.ledger(out)}
     found = tuple(claim for claim in catalogue.known_claims() if efforts[claim.id] is effort)
     if not found:
         other = next((other for other in efforts.values() if other), None)
         got = f"{str(out)!r}, which has none" if other is None else f"one of the other size in {str(out)!r}"
         remedy = "" if other is None else f"To go on with that one: {_resuming(other, out)}."
-        raise reject("resume", "given where a run was interrupted after it had finished a claim", got, remedy)
+        raise InputError("resume", "given where a run was interrupted after it had finished a claim", got, remedy)
     return found
 
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
-from marginlens.errors import InputError, reject
+from marginlens.errors import InputError
 from marginlens.runtime.files import as_path
 from marginlens.typing import FloatArray
 
@@ -76,9 +76,9 @@ def read_file(path: str | Path, kind: type[Kind], settings: Mapping[str, Any] | 
     with unreadable_is_refused("path", expected, file):
         values = json.loads(file.read_text(encoding="utf-8"))
         if kind.FORM is not None and values["form"] != kind.FORM:
-            raise reject("path", expected, f"{str(file)!r}, of another form")
+            raise InputError("path", expected, f"{str(file)!r}, of another form")
         for setting, asked, made_with in _differences(json.loads(json.dumps(settings or {})), values):
-            raise reject("path", f"{expected} with {setting} {asked}", f"{str(file)!r}, with {made_with}")
+            raise InputError("path", f"{expected} with {setting} {asked}", f"{str(file)!r}, with {made_with}")
         return kind.from_table(file.stem, values)
 
 
@@ -95,9 +95,9 @@ def unreadable_is_refused(argument: str, expected: str, path: Path) -> Iterator[
     except InputError:
         raise
     except OSError as problem:
-        raise reject(argument, expected, f"{str(path)!r} ({problem.strerror or problem})") from problem
+        raise InputError(argument, expected, f"{str(path)!r} ({problem.strerror or problem})") from problem
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError, csv.Error) as problem:
-        raise reject(argument, expected, f"{str(path)!r}, which cannot be read") from problem
+        raise InputError(argument, expected, f"{str(path)!r}, which cannot be read") from problem
 
 
 def _differences(asked: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:

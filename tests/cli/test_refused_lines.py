@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from marginlens.cli import app as cli
 from marginlens.data import SequenceDataset, figure_2, figure_8, sphere_tokens, write_problem, write_sequences
-from marginlens.errors import InputError, Remedy, calling, reject
+from marginlens.errors import InputError, rename_arguments
 from marginlens.lab import preset
 from marginlens.lab import write_problem as write_lab_problem
 from one_command import refusal
@@ -174,16 +174,15 @@ def test_a_bad_command_line_is_one_sentence_about_what_was_typed_and_leaves_no_f
 
 
 def test_a_refusal_carries_its_parts_and_is_worded_once():
-    remedy = Remedy("Take {d_model}.", d_model="5")
-    with pytest.raises(InputError) as caught, calling("kept.json", path="path"), calling(d_model="d"):
-        raise reject("d_model", "at most 5", "9", remedy)
+    remedy = "Take `d_model=5`."
+    with pytest.raises(InputError) as caught, rename_arguments("kept.json", path="path"), rename_arguments(d_model="d"):
+        raise InputError("d_model", "at most 5", "9", remedy)
     problem = pickle.loads(pickle.dumps(caught.value))  # as it comes back from another process
     assert (problem.argument, problem.file, problem.expected) == ("d", "kept.json", "at most 5")
     assert (problem.got, problem.remedy) == ("9", "Take `d_model=5`.")
-    assert problem.remedy.naming({"d_model": "--width"}.get) == "Take --width."
     assert str(problem) == "The 'd' entry of 'kept.json' must be at most 5; got 9 instead. Take `d_model=5`."
-    with pytest.raises(InputError) as caught, calling("kept.json", path="path"):
-        raise reject("path", "a file", "none")
+    with pytest.raises(InputError) as caught, rename_arguments("kept.json", path="path"):
+        raise InputError("path", "a file", "none")
     assert (caught.value.argument, caught.value.file) == ("path", "")
 
 
@@ -215,7 +214,7 @@ def test_a_file_of_many_entries_is_not_repeated_whole(here, kind):
 
 def test_a_sentence_repeats_at_most_a_thousand_letters_of_what_was_got():
     for length, expected in ((1000, 1000), (5000, 1003)):
-        problem = reject("labels", "short", "ab" * (length // 2))
+        problem = InputError("labels", "short", "ab" * (length // 2))
         assert len(problem.got) == expected
         assert problem.got.startswith("abab")
         assert problem.got.endswith("abab")

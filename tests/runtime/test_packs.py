@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.runtime.packs import CLAIMS, Added, PackWarning, load_pack, load_packs, pack_names
 
 
 def check(added: Added) -> None:
     """Refuse what is no function."""
     if not callable(added.value):
-        raise reject("claim", "a function", type(added.value).__name__)
+        raise InputError("claim", "a function", type(added.value).__name__)
 
 
 def test_names_are_listed_without_importing_the_package(packs):

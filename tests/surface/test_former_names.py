@@ -34,8 +34,8 @@ FORMER = {
     """,
     "marginlens.engines": "Engine Gpus Processes Threads as_engine",
     "marginlens.errors": """
-        CoreError EngineError InputError MissingExtra Remedy array_of_any batch_index brief_repr calling float_array index_array
-        install_command missing_extra n_axes nonnegative_number positive_number real_array real_number reject require share_number
+        CoreError EngineError InputError MissingExtra array_of_any batch_index brief_repr float_array index_array
+        install_command missing_extra n_axes nonnegative_number positive_number real_array real_number require share_number
         whole_number
     """,
     "marginlens.graphs": """

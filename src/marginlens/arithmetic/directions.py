@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.errors import float_array, reject, whole_number
+from marginlens.errors import InputError, float_array, whole_number
 from marginlens.typing import ArrayLike, FloatArray
 
 _SQUARES = 1e-250, 1e250  # sums of squares between them have lost nothing to underflow or overflow
@@ -61,14 +61,14 @@ def _flattened(a: Any, b: Any, axes: int) -> tuple[FloatArray, FloatArray]:
     """Both with the last `axes` axes, which must match, made into one."""
     first, second, axes = _weights(a, "a"), _weights(b, "b"), whole_number(axes, "axes", at_least=1)
     if first.ndim < axes:
-        raise reject("a", f"weights of at least {axes} axes", f"shape {first.shape}")
+        raise InputError("a", f"weights of at least {axes} axes", f"shape {first.shape}")
     if min(first.ndim, second.ndim) < axes or first.shape[-axes:] != second.shape[-axes:]:
         expected = (
             f"weights whose last {axes} axes match a's shape {first.shape}"
             if axes > 1
             else (f"weights whose last axis matches a's shape {first.shape}")
         )
-        raise reject("b", expected, f"shape {second.shape}")
+        raise InputError("b", expected, f"shape {second.shape}")
     return first.reshape(*first.shape[:-axes], -1), second.reshape(*second.shape[:-axes], -1)
 
 
@@ -87,14 +87,14 @@ def _units(a: FloatArray, b: FloatArray) -> list[FloatArray]:
     try:
         return list(np.broadcast_arrays(unit(a), unit(b)))
     except ValueError as problem:
-        raise reject("b", f"weights that broadcast against a's shape {a.shape}", f"shape {b.shape}") from problem
+        raise InputError("b", f"weights that broadcast against a's shape {a.shape}", f"shape {b.shape}") from problem
 
 
 def _weights(x: Any, argument: str) -> FloatArray:
     """`x` as an array with a last axis to measure along."""
     array = float_array(x, argument)
     if array.ndim == 0:
-        raise reject(argument, "a vector or an array of vectors", f"the number {array}")
+        raise InputError(argument, "a vector or an array of vectors", f"the number {array}")
     return array
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from marginlens import core
 from marginlens.arithmetic.directions import length
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.typing import FloatArray
 
 MAX_SPREAD = 600.0  # of the logarithms of terms that one scale serves: e^-600 squared is no float64, but itself is one
@@ -166,7 +166,7 @@ class LogScaled:
     def place(self, name: str) -> Any:
         """The index of the part that is called `name` in an array of points."""
         if self.blocks is None or name not in self.blocks:
-            raise reject(
+            raise InputError(
                 "name", f"one of {', '.join(self.blocks or ()) or 'no blocks: this point has none'}", repr(name)
             )
         return (Ellipsis, self.blocks[name], *(slice(None),) * (self.axes - 1))

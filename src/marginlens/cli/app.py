@@ -26,7 +26,7 @@ from marginlens.cli.samples import samples
 from marginlens.cli.solve import solve
 from marginlens.cli.statement import statement
 from marginlens.cli.train import train
-from marginlens.errors import CoreError, EngineError, InputError, MissingExtra, Remedy
+from marginlens.errors import CoreError, EngineError, InputError, MissingExtra
 from marginlens.removed import REMOVED_COMMANDS
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 EXIT_UNUSABLE = 2
 EXIT_INTERRUPTED = 130
 LONG_WORD = re.compile(r"\S{200,}")  # such as a path that is too long to be repeated
+ARGUMENT = re.compile(r"`(\w+)(?:=[^`]*)?`")  # of Python, in what to do about an error
 FINALIZER_SECONDS = 0.01  # after which a finalizer that was interrupted has ended
 
 
@@ -130,8 +131,7 @@ def _refusal(problem: InputError, parameters: list[Any]) -> str:
     needs_no_got = problem.expected.startswith("left out") or problem.got in ("none", "both")
     got = "" if needs_no_got else f"; got {problem.got}"
     names = {**typed, "unrealizable": typed.get("drop", "")}
-    remedy = problem.remedy
-    remedy = remedy.naming(lambda argument: names.get(argument, "")) if isinstance(remedy, Remedy) else remedy
+    remedy = ARGUMENT.sub(lambda argument: names.get(argument[1]) or argument[0], problem.remedy)
     return f"{name} must be {problem.expected}{got}. {remedy}".rstrip()
 
 

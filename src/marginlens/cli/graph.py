@@ -11,7 +11,7 @@ import typer
 import marginlens as ml
 from marginlens.cli.options import ENCODINGS, AsJson, Quiet, refuse_options, words_of
 from marginlens.cli.output import Output
-from marginlens.errors import InputError, calling, reject, whole_number
+from marginlens.errors import InputError, rename_arguments, whole_number
 
 if TYPE_CHECKING:
     from marginlens.cli.rankings import Ranking
@@ -27,7 +27,7 @@ REPETITION = (
 )
 
 
-@calling(path="file", data="file", max_vocabulary="vocabulary", unit="words", unrealizable="drop")
+@rename_arguments(path="file", data="file", max_vocabulary="vocabulary", unit="words", unrealizable="drop")
 def graph(
     ctx: typer.Context,
     file: Annotated[
@@ -88,7 +88,7 @@ def graph(
     output = Output(as_json, quiet)
     whole_number(seed, "seed", at_least=0)
     if tokens is not None and prefix is None:
-        raise reject("tokens", "left out unless a prefix is to be continued", tokens)
+        raise InputError("tokens", "left out unless a prefix is to be continued", tokens)
     n_tokens = whole_number(N_CONTINUED if tokens is None else tokens, "tokens", at_least=0)
     n_window = whole_number(WINDOW if window is None else window, "window", at_least=1)
     n_words = whole_number(MAX_WORDS if vocabulary is None else vocabulary, "vocabulary", at_least=1)
@@ -120,7 +120,7 @@ def graph(
             ranking = rank_text(file, last, held_out, *size, encoding, tokenizer, in_memory=in_memory)
         ids = None if prefix is None else ranking.vocabulary.encode(prefix, "prefix")
         if ids is not None and len(ids) == 0:
-            raise reject("prefix", "at least one token", repr(prefix))
+            raise InputError("prefix", "at least one token", repr(prefix))
         row = ranking.to_dict()
 
     def lines() -> Iterator[str]:

@@ -10,7 +10,7 @@ import typer
 
 from marginlens.cli.options import Quiet, refuse_options
 from marginlens.cli.output import Output
-from marginlens.errors import calling, reject
+from marginlens.errors import InputError, rename_arguments
 
 PAGE_TITLE = b"<title>marginlens lab"  # in every page that the command wrote
 TITLE_WITHIN = 2000  # bytes from the beginning
@@ -23,7 +23,7 @@ def preset_names(incomplete: str) -> list[str]:
     return [entry.name for entry in presets() if entry.name.lower().startswith(incomplete.lower())]
 
 
-@calling(path="file", data="file", problem="file", name="preset")
+@rename_arguments(path="file", data="file", problem="file", name="preset")
 def lab(
     file: Annotated[
         Path | None,
@@ -80,7 +80,7 @@ def _check_page(out: Path) -> None:
         with out.open("rb") as page:
             if PAGE_TITLE not in page.read(TITLE_WITHIN):
                 got = f"{str(out)!r}, which is something else"
-                raise reject("out", "a new file, or a page that the lab wrote", got)
+                raise InputError("out", "a new file, or a page that the lab wrote", got)
 
 
 def _text_state(file: Path) -> dict[str, Any]:
@@ -91,6 +91,6 @@ def _text_state(file: Path) -> dict[str, Any]:
 
     problem = read_sequence_problem(file, unrealizable="keep")
     if problem.head is not None:
-        raise reject("file", "a file of sequences without a head C for the page", repr(str(file)))
+        raise InputError("file", "a file of sequences without a head C for the page", repr(str(file)))
     text = sequences_text(problem.named.data, problem.named.vocabulary.names)
     return {**preset("text").state(), "preset": None, "text": {**text, "last": None, "prompt": ""}}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from marginlens.errors import calling, reject
+from marginlens.errors import InputError, rename_arguments
 from marginlens.names import NORMS
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def read_sequence_problem(file: Path, *, drop: bool) -> SequenceProblem:
     data = problem.named.data
     if problem.head is None and len(data.unrealizable):
         remedy = 'Leave them out with --drop, or give a head "C" in the file.'
-        with calling(file):
+        with rename_arguments(file):
             raise reject_unrealizable(data.unrealizable, data.labels, remedy)
     return problem
 
@@ -88,7 +88,7 @@ def refuse_options(reason: str, **options: Any) -> None:
     """Refuse options that do not go with the file or with other options: each must be None or False."""
     for name, value in options.items():
         if value is not None and value is not False:
-            raise reject(name, f"left out {reason}", repr(value if isinstance(value, bool) else str(value)))
+            raise InputError(name, f"left out {reason}", repr(value if isinstance(value, bool) else str(value)))
 
 
 def numbers(text: str, argument: str, count: int, kind: type = float) -> list[Any]:
@@ -99,13 +99,13 @@ def numbers(text: str, argument: str, count: int, kind: type = float) -> list[An
             raise ValueError
         values = [kind(part) for part in text.split(",")]
     except ValueError:
-        raise reject(argument, f"{words} separated by commas, such as {example}", repr(text)) from None
+        raise InputError(argument, f"{words} separated by commas, such as {example}", repr(text)) from None
     if len(values) != count:
-        raise reject(argument, f"{words} separated by commas, {count} in all", f"{len(values)}")
+        raise InputError(argument, f"{words} separated by commas, {count} in all", f"{len(values)}")
     limit = 2**63 if kind is int else MAX_WEIGHT
     wrong = next((value for value in values if not -limit < value < limit), None)
     if wrong is not None:
-        raise reject(argument, f"{words} separated by commas, below {limit:g}", f"{wrong}")
+        raise InputError(argument, f"{words} separated by commas, below {limit:g}", f"{wrong}")
     return values
 
 

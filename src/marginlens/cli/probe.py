@@ -10,7 +10,7 @@ import typer
 
 from marginlens.cli.options import DEVICES, AsJson, Quiet, refuse_options, words_of
 from marginlens.cli.output import Output
-from marginlens.errors import calling, reject, whole_number
+from marginlens.errors import InputError, rename_arguments, whole_number
 
 if TYPE_CHECKING:
     from marginlens.probe.difference import ProbeDifference
@@ -23,7 +23,7 @@ PAGE = "index.html"
 MODEL_ARGUMENTS = ("name", "model", "path", "folder", "folders", "file", "config", "tokenizer")
 
 
-@calling(**dict.fromkeys(MODEL_ARGUMENTS, "model"), texts="text")
+@rename_arguments(**dict.fromkeys(MODEL_ARGUMENTS, "model"), texts="text")
 def probe(
     model: Annotated[
         str,
@@ -119,7 +119,7 @@ def probe(
             else:
                 from marginlens.probe.difference import compare_models
 
-                with calling(**dict.fromkeys(MODEL_ARGUMENTS, "against")):
+                with rename_arguments(**dict.fromkeys(MODEL_ARGUMENTS, "against")):
                     other = load_model(against, download=download, **options)
                 result = compare_models(loaded, other, inputs, settings, progress=bar)
         if folder is not None:
@@ -149,11 +149,11 @@ def _inputs(loaded: LoadedModel, text: Path | None, images: Path | None, limit: 
     if loaded.images is not None and (loaded.tokenizer is None or images is not None):
         if images is None:
             given = "nothing" if text is None else f"--text {text}"
-            raise reject("images", "a file of images for this model, which reads images", repr(given))
+            raise InputError("images", "a file of images for this model, which reads images", repr(given))
         found = read_images(images, loaded.images)
         return found.subset(range(len(found))[:limit])
     if images is not None:
-        raise reject("images", "left out for this model, which reads texts", repr(str(images)), "Use --text.")
+        raise InputError("images", "left out for this model, which reads texts", repr(str(images)), "Use --text.")
     texts = example_sentences() if text is None else read_texts(text)
     return encode_texts(list(texts)[:limit], loaded.tokenizer, loaded.model.config)
 
@@ -171,10 +171,10 @@ def _check_given(
         _refuse_checkpoints(model)
         model_place(model, trust_pickle=trust_pickle, download=download)
     if against is not None:
-        with calling(path="against"):
+        with rename_arguments(path="against"):
             model_place(against, trust_pickle=trust_pickle, download=download)
     if text is not None and not text.exists():
-        raise reject("text", "a text file with one input per line", f"{str(text)!r}, which is not there")
+        raise InputError("text", "a text file with one input per line", f"{str(text)!r}, which is not there")
 
 
 def _refuse_checkpoints(model: str) -> None:
@@ -183,7 +183,7 @@ def _refuse_checkpoints(model: str) -> None:
     inside = sorted(config.parent.name for config in folder.glob("*/config.json")) if folder.is_dir() else []
     if inside and not (folder / "config.json").is_file():
         got = f"{model!r}, which holds {len(inside)} of them, such as {inside[0]!r}"
-        raise reject("model", "one model", got, "--checkpoints draws the curves of all; or name one of them.")
+        raise InputError("model", "one model", got, "--checkpoints draws the curves of all; or name one of them.")
 
 
 # ---- the text

@@ -16,7 +16,7 @@ from marginlens.data.files import read_sequences
 from marginlens.data.text_windows import embeddings, held_out_share, split_ids, split_sequences, windows_of
 from marginlens.data.tokenizer import read_tokenizer
 from marginlens.data.vocabulary import NamedSequences
-from marginlens.errors import calling, reject
+from marginlens.errors import InputError, rename_arguments
 from marginlens.graphs.counting import count_windows
 from marginlens.graphs.description import describe_order
 from marginlens.graphs.priority import component_order
@@ -260,7 +260,7 @@ def rank_text(
     units = "characters" if n_words is None else f"words, the {n_words} most frequent"
     if tokenizer is not None:
         units = f"tokenizer {tokenizer.name}"
-        with calling(path="tokenizer"):
+        with rename_arguments(path="tokenizer"):
             unit = read_tokenizer(tokenizer)
     text = ml.data.TextTokens(file, unit, encoding=encoding or "utf-8")
     share = 0.0 if held_out is None else held_out_share(held_out)
@@ -308,7 +308,9 @@ def _shown_last_tokens(
     ids = {name: k for names in (vocabulary.shown, vocabulary.names) for k, name in enumerate(names)}
     for name in last:
         if name not in ids:
-            raise reject("last", f"one of the {len(vocabulary):,} tokens of the vocabulary", repr(name))
+            raise InputError("last", f"one of the {len(vocabulary):,} tokens of the vocabulary", repr(name))
         if ids[name] not in graphs:
-            raise reject("last", "the last token of some sequence that holds the token which follows it", repr(name))
+            raise InputError(
+                "last", "the last token of some sequence that holds the token which follows it", repr(name)
+            )
     return list(dict.fromkeys(ids[name] for name in last))

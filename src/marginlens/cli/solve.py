@@ -24,7 +24,7 @@ from marginlens.cli.options import (
     words_of,
 )
 from marginlens.cli.output import Output
-from marginlens.errors import calling
+from marginlens.errors import rename_arguments
 
 if TYPE_CHECKING:
     from marginlens.data.files import SequenceProblem
@@ -37,7 +37,7 @@ NORM_HELP = (
 MAX_DIRECTIONS = 10  # printed; JSON has all
 
 
-@calling(**PROBLEM_ARGUMENTS)
+@rename_arguments(**PROBLEM_ARGUMENTS)
 def solve(
     file: ProblemFile,
     selected: Annotated[

@@ -12,7 +12,7 @@ import typer
 
 from marginlens.cli.options import AsJson, Quiet
 from marginlens.cli.output import Output
-from marginlens.errors import calling
+from marginlens.errors import rename_arguments
 from marginlens.papers import SOURCES, labels_named, listed_statements, natural
 
 
@@ -32,7 +32,7 @@ def _unquoted(word: str) -> str:
     return re.sub(r"[()'\u2019]", "", word).rstrip(".")
 
 
-@calling(label="words")
+@rename_arguments(label="words")
 def statement(
     words: Annotated[
         list[str] | None,

@@ -26,7 +26,7 @@ from marginlens.cli.options import (
 )
 from marginlens.cli.output import Output
 from marginlens.cli.solve import selection_kind, sequence_answer
-from marginlens.errors import calling, positive_number, reject, whole_number
+from marginlens.errors import InputError, positive_number, rename_arguments, whole_number
 from marginlens.names import LOSSES, NEXT_TOKEN_LOSSES, OPTIMIZERS, kebab
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ loss_names = words_of(*LOSSES.names, *NEXT_TOKEN_LOSSES.names)
 norm_names = words_of(*LISTED_NORMS)
 
 
-@calling(**PROBLEM_ARGUMENTS, **ARGUMENTS)
+@rename_arguments(**PROBLEM_ARGUMENTS, **ARGUMENTS)
 def train(
     file: ProblemFile,
     steps: Annotated[int | None, typer.Option(help="Number of steps: 1000 by default, 4000 for sequences.")] = None,
@@ -244,7 +244,9 @@ class Request:
             if is_plain:  # what the theorems allow for every problem
                 size = float(np.min(ml.theory.smoothness(data, v, loss).largest_step))
             if size == 0.0:
-                raise reject("step_size", "given for keys so large that 1/L_p is below the range of numbers", "none")
+                raise InputError(
+                    "step_size", "given for keys so large that 1/L_p is below the range of numbers", "none"
+                )
         size = default if size is None or not np.isfinite(size) else size
         optimizer = asked.optimizer_of_size(size, of_matrix=of_matrix)
         return {"loss": loss, "optimizer": optimizer, "n_steps": n_steps, "start": start}
@@ -264,14 +266,14 @@ class Request:
         if name == "muon" and not of_matrix:
             expected = "one for a vector p where the file holds no sequences"
             remedy = "Muon steps along the singular vectors of a matrix, which W of sequences is."
-            raise reject("optimizer", expected, repr(self.optimizer), remedy)
+            raise InputError("optimizer", expected, repr(self.optimizer), remedy)
         if name in NEEDS_NORM and self.norm is None:
-            raise reject("norm", f"given for the optimizer {name}, such as {NEEDS_NORM[name]}", "none")
+            raise InputError("norm", f"given for the optimizer {name}, such as {NEEDS_NORM[name]}", "none")
         others = {"norm": self.norm, "momentum": self.momentum, "eps": self.eps, "decay": self.decay}
         refuse_options(f"for the optimizer {name}", **{each: others[each] for each in others.keys() - TAKES[name]})
         if self.decay is not None and not 0.0 <= self.decay <= 1.0:
             remedy = "Steps that fall faster than 1/t add up to a finite length, so that no direction is reached."
-            raise reject("decay", "a number from 0 to 1", f"{self.decay:g}", remedy if self.decay > 1.0 else "")
+            raise InputError("decay", "a number from 0 to 1", f"{self.decay:g}", remedy if self.decay > 1.0 else "")
         step = size if self.decay is None else ml.optimizers.PowerDecay(size, self.decay)
         options: dict[str, Any] = {} if self.momentum is None else {"momentum": self.momentum}
         if name == "adam":
@@ -384,7 +386,9 @@ def _joint_run(run: LabProblem, request: Request, rng: np.random.Generator) -> L
     others = {name: getattr(request, name) for name in ("norm", "momentum", "eps", "decay")}
     refuse_options("where the head is trained too", **others)
     if request.optimizer_name not in EUCLIDEAN:
-        raise reject("optimizer", f"{' or '.join(EUCLIDEAN)} where the head is trained too", repr(request.optimizer))
+        raise InputError(
+            "optimizer", f"{' or '.join(EUCLIDEAN)} where the head is trained too", repr(request.optimizer)
+        )
     training = request.training(run.data, rng, run=run)
     if isinstance(training["optimizer"], ml.NormalizedGD):
         training["optimizer"] = ml.optimizers.Blockwise(training["optimizer"])

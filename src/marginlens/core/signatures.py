@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.errors import reject
+from marginlens.errors import InputError
 
 FOLDER = Path(__file__).parent
 OUT_OF_MEMORY, WRONG_SIZE = -1000, -1001  # as in room.h
@@ -86,7 +86,7 @@ class Parameter:
             known[self.name] = operator.index(given)
             limits = np.iinfo(self.kind)
             if not limits.min <= known[self.name] <= limits.max:  # ctypes would cut it off
-                raise reject(self.name, f"a whole number of {limits.min}..{limits.max}", given)
+                raise InputError(self.name, f"a whole number of {limits.min}..{limits.max}", given)
             return known[self.name]
         if given is None and self.is_optional:
             return None
@@ -118,12 +118,12 @@ class Parameter:
         least, most = (int(given.min()), int(given.max())) if self.is_array else (given, given)
         if (low and least < low(known)) or (high and most > high(known)):
             limits = f"{low(known) if low else ''}..{high(known) if high else ''}"
-            raise reject(self.name, f"whole numbers in {limits}", f"{least}..{most}")
+            raise InputError(self.name, f"whole numbers in {limits}", f"{least}..{most}")
 
     def _refusal(self, got: str, known: dict[str, int] | None = None) -> Exception:
         axes = self.shape if known is None else tuple(str(size(known)) for size in self.sizes)
         what = "a writable, contiguous array" if self.is_written else "an array"
-        return reject(self.name, f"{what} of {self.dtype.name} with shape ({', '.join(axes)})", got)
+        return InputError(self.name, f"{what} of {self.dtype.name} with shape ({', '.join(axes)})", got)
 
 
 class CoreFunction:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy
 
-from marginlens.errors import array_of_any, index_array, real_array, reject, whole_number
+from marginlens.errors import InputError, array_of_any, index_array, real_array, whole_number
 from marginlens.papers import implements
 from marginlens.result import Displayed, Tabular
 from marginlens.typing import ArrayLike, FloatArray, IntArray
@@ -39,7 +39,7 @@ class ContextDataset(Displayed, Tabular):
             embeddings = scipy.sparse.csr_array(H, dtype=np.float64)
             real_array(embeddings.data, "H", ("n_entries",))
             if embeddings.shape[0] != self.n_contexts:
-                raise reject("H", f"embeddings of shape ({shape[0]}, d_model)", f"shape {embeddings.shape}")
+                raise InputError("H", f"embeddings of shape ({shape[0]}, d_model)", f"shape {embeddings.shape}")
             self.H: Any = embeddings
         else:
             self.H = real_array(H, "H", shape)
@@ -137,7 +137,7 @@ class ContextDataset(Displayed, Tabular):
 def as_contexts(data: Any) -> ContextDataset:
     """`data`, if it is a `ContextDataset`."""
     if not isinstance(data, ContextDataset):
-        raise reject("data", "a ml.ContextDataset(H, counts)", type(data).__name__)
+        raise InputError("data", "a ml.ContextDataset(H, counts)", type(data).__name__)
     return data
 
 
@@ -146,14 +146,14 @@ def _as_counts(counts: Any) -> scipy.sparse.csr_array:
     expected = "weights that are not negative, of shape (n_contexts, n_vocabulary), with two tokens or more"
     given = counts if scipy.sparse.issparse(counts) else array_of_any(counts, "counts", expected)
     if given.ndim != 2 or given.shape[1] < 2 or not given.shape[0] or given.dtype.kind not in "biuf":
-        raise reject("counts", expected, f"shape {given.shape} with dtype {given.dtype}")
+        raise InputError("counts", expected, f"shape {given.shape} with dtype {given.dtype}")
     table = scipy.sparse.csr_array(given, dtype=np.float64)
     table.sum_duplicates()
     table.eliminate_zeros()
     if not (np.isfinite(table.data).all() and (table.data > 0.0).all()):
         wrong = table.data[~(np.isfinite(table.data) & (table.data > 0.0))][0]
-        raise reject("counts", expected, f"{wrong:g}")
+        raise InputError("counts", expected, f"{wrong:g}")
     empty = np.flatnonzero(np.diff(table.indptr) == 0)
     if len(empty):
-        raise reject("counts", "at least one token after every context", f"none after context {empty[0]}")
+        raise InputError("counts", "at least one token after every context", f"none after context {empty[0]}")
     return table

@@ -14,7 +14,7 @@ import numpy as np
 
 from marginlens import core
 from marginlens.data.tokens import TokenDataset
-from marginlens.errors import reject, whole_number
+from marginlens.errors import InputError, whole_number
 from marginlens.runtime.threads import over_problems
 from marginlens.typing import FloatArray
 
@@ -78,10 +78,10 @@ def check_problems(first: int, last: int, shape: tuple[int, int, int], seed: int
         whole_number(size, name, at_least=1)
     for name, number, largest in (("seed", seed, MAX_SEED), ("cell", cell, MAX_CELL)):
         if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number <= largest:
-            raise reject(name, f"a whole number from 0 to {largest}", repr(number))
+            raise InputError(name, f"a whole number from 0 to {largest}", repr(number))
     n_inputs, n_tokens, d = map(int, shape)
     if (n_inputs * n_tokens + 1) * _n_blocks(d) + -(-n_inputs // 128) > MAX_BLOCKS:
-        raise reject("d_model", f"small enough for {2 * MAX_BLOCKS} numbers a problem", d)
+        raise InputError("d_model", f"small enough for {2 * MAX_BLOCKS} numbers a problem", d)
 
 
 def _n_blocks(d: int) -> int:

@@ -44,7 +44,7 @@ from marginlens.data.sequences import FlatSequences, SequenceDataset, as_sequenc
 from marginlens.data.text_windows import MAX_ONE_HOT, embeddings
 from marginlens.data.tokens import TokenDataset, as_dataset, sign_labels
 from marginlens.data.vocabulary import Listed, NamedSequences, Vocabulary
-from marginlens.errors import InputError, array_of_any, calling, index_array, real_array, reject
+from marginlens.errors import InputError, array_of_any, index_array, real_array, rename_arguments
 from marginlens.runtime.files import (
     DATA_FORMAT,
     as_path,
@@ -80,7 +80,7 @@ def _refusing_entries(read: Callable[Concatenate[PathLike, P], T]) -> Callable[C
 
     @wraps(read)
     def reading(path: PathLike, *args: P.args, **kwargs: P.kwargs) -> T:
-        with calling(path, **arguments):
+        with rename_arguments(path, **arguments):
             return read(path, *args, **kwargs)
 
     return reading
@@ -92,7 +92,7 @@ def _refusing_entries(read: Callable[Concatenate[PathLike, P], T]) -> Callable[C
 def save(path: PathLike, data: TokenDataset | FlatSequences) -> None:
     """Write a dataset to a .npz file so that `load` gives it back; an existing file stays whole until the new one is."""
     if not isinstance(data, TokenDataset | SequenceDataset | LabelledSequences):
-        raise reject("data", "a TokenDataset, a SequenceDataset or LabelledSequences", type(data).__name__)
+        raise InputError("data", "a TokenDataset, a SequenceDataset or LabelledSequences", type(data).__name__)
     data.save(path)
 
 
@@ -109,7 +109,7 @@ def load(path: PathLike) -> TokenDataset | SequenceDataset | LabelledSequences:
         return problem_tokens(entries).data
     if "X" in entries and "y" in entries:
         return _token_dataset(path, entries)
-    raise reject("path", expected, f"{str(path)!r}, which holds {_listed_names(entries)}")
+    raise InputError("path", expected, f"{str(path)!r}, which holds {_listed_names(entries)}")
 
 
 # ---- token selection
@@ -141,7 +141,7 @@ def read_problem(path: PathLike) -> tuple[TokenDataset, FloatArray]:
     if is_problem(entries):
         problem = problem_tokens(entries)
         if problem.head is None:
-            raise reject("path", "a problem with a head", f"{str(path)!r}, where it is trained too and not given")
+            raise InputError("path", "a problem with a head", f"{str(path)!r}, where it is trained too and not given")
         return problem.data, problem.head
     _require(path, entries, ("X", "y", "v"), _PROBLEM)
     data = _token_dataset(path, entries)
@@ -184,11 +184,11 @@ def problem_tokens(entries: Mapping[str, Any]) -> ProblemTokens:
         raise refuse("scores", f"left out if {given}", entry["scores"])
     first = "keys" if by_scores else "tokens"
     if first not in entry:
-        raise reject(first, "a list of inputs, each a list of vectors", "none")
+        raise InputError(first, "a list of inputs, each a list of vectors", "none")
     if "head" not in entry and not by_scores and train == ATTENTION:
-        raise reject("head", "given, or scores, if attention alone is trained", "neither")
+        raise InputError("head", "given, or scores, if attention alone is trained", "neither")
     tokens, keys, labels, W = (_lists(entry, name, depth) for name, depth in _DEPTHS.items())
-    with calling(X=first, K="keys", y="labels"):
+    with rename_arguments(X=first, K="keys", y="labels"):
         if by_scores:
             return ProblemTokens(*_of_scores(keys, labels, entry["scores"]), False)
         data = TokenDataset(tokens, [1.0] * len(tokens) if labels is None else labels, keys, W)
@@ -233,16 +233,18 @@ def tokens_json(data: TokenDataset, head: Any, trains_head: bool = False) -> dic
 def checked_head(data: TokenDataset, head: Any, trains_head: bool) -> FloatArray | None:
     """The head (d_model,) of one problem, not a batch; None is refused unless the head is trained too."""
     if as_dataset(data).is_batch:
-        raise reject("data", "one problem", f"a batch of {len(data)}", "Take one with data[j], or write a .npz file.")
+        raise InputError(
+            "data", "one problem", f"a batch of {len(data)}", "Take one with data[j], or write a .npz file."
+        )
     if head is None and not trains_head:
-        raise reject("head", "given if attention alone is trained", "none")
+        raise InputError("head", "given if attention alone is trained", "none")
     return None if head is None else np.array(data.head(head))
 
 
 def refuse(key: str, expected: str, got: Any) -> InputError:
     """The error for an entry of a problem: which one, what it must be, and the beginning of what it is."""
     shown = repr(got)
-    return reject(key, expected, shown if len(shown) <= 40 else f"{shown[:37]}…")
+    return InputError(key, expected, shown if len(shown) <= 40 else f"{shown[:37]}…")
 
 
 def number(value: Any, key: str, expected: str = "a finite number") -> float:
@@ -303,7 +305,9 @@ def _nested(padded: FloatArray, lengths: list[int]) -> list[Any]:
 def _token_dataset(path: PathLike, entries: Mapping[str, Any]) -> TokenDataset:
     """The dataset of the arrays X, y, K, W and lengths."""
     if "w" in entries or "k" in entries:
-        raise reject("path", f"{_PROBLEM}, in this spelling", f"{str(path)!r} with {'w' if 'w' in entries else 'k'!r}")
+        raise InputError(
+            "path", f"{_PROBLEM}, in this spelling", f"{str(path)!r} with {'w' if 'w' in entries else 'k'!r}"
+        )
     tokens = {name: entries[name] for name in ("X", "K") if name in entries}
     if "lengths" in entries:
         tokens = {name: _unpadded(array, entries["lengths"], name) for name, array in tokens.items()}
@@ -368,9 +372,9 @@ def read_sequence_problem(path: PathLike, *, unrealizable: str = "refuse") -> Se
         sequences = [ids.tolist() for ids in _unpadded(sequences, lengths, "sequences")]
     labels = labels.tolist() if isinstance(labels, np.ndarray) else labels
     if not isinstance(sequences, list) or not all(isinstance(ids, list) for ids in sequences):
-        raise reject("sequences", "a list of lists of tokens", f"{sequences!r}"[:60])
+        raise InputError("sequences", "a list of lists of tokens", f"{sequences!r}"[:60])
     if not isinstance(labels, list):
-        raise reject("labels", "a list with one token per sequence", f"{labels!r}"[:60])
+        raise InputError("labels", "a list with one token per sequence", f"{labels!r}"[:60])
     kinds = {type(token) for ids in [*sequences, labels] for token in ids}
     names = None if "vocabulary" not in entries else _names(entries["vocabulary"], "vocabulary")
     if kinds == {str}:
@@ -380,13 +384,17 @@ def read_sequence_problem(path: PathLike, *, unrealizable: str = "refuse") -> Se
         labels = vocabulary.ids(labels, "labels")
     elif not kinds <= {int}:
         got = " and ".join(sorted(kind.__name__ for kind in kinds))
-        raise reject("sequences", "token ids in all of sequences and labels, or names in all", f"values of type {got}")
+        raise InputError(
+            "sequences", "token ids in all of sequences and labels, or names in all", f"values of type {got}"
+        )
     if names is None:
         names = tuple(map(str, range(_n_vocabulary(sequences, labels, E))))
     E = embeddings(len(names), None, 0) if E is None else E
     data = SequenceDataset(sequences, labels, E, unrealizable=unrealizable)
     if data.n_vocabulary != len(names):
-        raise reject("E", f"one row for each of the {len(names)} names of the vocabulary", f"{data.n_vocabulary} rows")
+        raise InputError(
+            "E", f"one row for each of the {len(names)} names of the vocabulary", f"{data.n_vocabulary} rows"
+        )
     head = None if "C" not in entries else real_array(entries["C"], "C", (data.n_vocabulary, data.d_model))
     return SequenceProblem(NamedSequences(data, Vocabulary(names, Listed())), head)
 
@@ -406,7 +414,9 @@ def write_sequences(path: PathLike, data: SequenceDataset, names: Any = None, *,
     if names is not None:
         arrays["vocabulary"] = np.array(_names(names, "names"))
         if len(arrays["vocabulary"]) != n_vocabulary:
-            raise reject("names", f"one name for each of {n_vocabulary} tokens", f"{len(arrays['vocabulary'])} names")
+            raise InputError(
+                "names", f"one name for each of {n_vocabulary} tokens", f"{len(arrays['vocabulary'])} names"
+            )
     if head is not None:
         arrays["C"] = real_array(head, "head", (n_vocabulary, data.d_model))
     if as_path(path, "path", "the path of a file").suffix.lower() == ".npz":
@@ -421,7 +431,7 @@ def _names(names: Any, argument: str) -> tuple[str, ...]:
     is_list = isinstance(names, Iterable) and not isinstance(names, str) and getattr(names, "ndim", 1) == 1
     listed = tuple(names.tolist() if isinstance(names, np.ndarray) else names) if is_list else ()
     if not listed or not all(isinstance(name, str) for name in listed) or len(set(listed)) < len(listed):
-        raise reject(argument, "a list of at least one name, no two alike", f"{names!r}"[:60])
+        raise InputError(argument, "a list of at least one name, no two alike", f"{names!r}"[:60])
     return listed
 
 
@@ -431,7 +441,7 @@ def _n_vocabulary(sequences: list[Any], labels: list[int], E: Any) -> int:
         return len(E)
     largest = max((token for ids in [*sequences, labels] for token in ids), default=0)
     if largest >= MAX_ONE_HOT:
-        raise reject("sequences", f"ids below {MAX_ONE_HOT} where the file has no E", f"id {largest}")
+        raise InputError("sequences", f"ids below {MAX_ONE_HOT} where the file has no E", f"id {largest}")
     return max(largest + 1, 1)
 
 
@@ -454,7 +464,7 @@ def read_labelled(path: PathLike, split: str | None = None) -> tuple[LabelledSeq
     )
     if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != len(tokens) or (np.diff(offsets) < 1).any():
         expected = f"numbers from 0 to {len(tokens)}, the number of positions, that increase, as no sequence is empty"
-        raise reject("offsets", expected, f"{offsets[:1]} to {offsets[-1:]}")
+        raise InputError("offsets", expected, f"{offsets[:1]} to {offsets[-1:]}")
     names, parts = (_texts(entries[name], name).tolist() if name in entries else None for name in ("names", "split"))
     n_vocabulary = int(tokens.max()) + 1 if names is None else len(names)
     check_ids(tokens, offsets, n_vocabulary)
@@ -463,20 +473,20 @@ def read_labelled(path: PathLike, split: str | None = None) -> tuple[LabelledSeq
         return data, names
     if parts is None or len(parts) != len(data) or split not in parts:
         known = ", ".join(sorted(set(parts or ()))) or "no parts"
-        raise reject("split", f"a part of {len(data)} sequences of {str(path)!r}, which has {known}", repr(split))
+        raise InputError("split", f"a part of {len(data)} sequences of {str(path)!r}, which has {known}", repr(split))
     return data.take(np.flatnonzero(np.array(parts) == split)), names
 
 
 def write_labelled(path: PathLike, data: LabelledSequences, names: Any = None, split: Any = None) -> None:
     """Write sequences so that `read_labelled` gives them back; `split` (n_samples,) names the part of each where there are parts."""
     if not isinstance(data, LabelledSequences):
-        raise reject("data", "LabelledSequences", type(data).__name__)
+        raise InputError("data", "LabelledSequences", type(data).__name__)
     arrays = data.arrays()
     for name, values, size in (("names", names, data.n_vocabulary), ("split", split, len(data))):
         if values is not None:
             arrays[name] = _texts(values, name)
             if len(arrays[name]) != size:
-                raise reject(name, f"{size} names", f"{len(arrays[name])} names")
+                raise InputError(name, f"{size} names", f"{len(arrays[name])} names")
     write_result(path, DATA_FORMAT, arrays)
 
 
@@ -484,7 +494,7 @@ def _texts(values: Any, argument: str) -> npt.NDArray[np.str_]:
     """A list of names as an array (n_names,)."""
     array = array_of_any(values, argument, "a list of names")
     if array.ndim != 1 or array.dtype.kind not in "US":
-        raise reject(argument, "a list of names", f"shape {array.shape} with dtype {array.dtype}")
+        raise InputError(argument, "a list of names", f"shape {array.shape} with dtype {array.dtype}")
     return array.astype(str)
 
 
@@ -502,13 +512,13 @@ def read_entries(path: PathLike, expected: str = _PROBLEM) -> dict[str, Any]:
     """
     place = as_path(path, "path", "the path of a file")
     if place.is_char_device() and not str(place).startswith(_STREAMS):
-        raise reject("path", expected, f"{str(place)!r}, a device, which may have no end")
+        raise InputError("path", expected, f"{str(place)!r}, a device, which may have no end")
     try:
         content = _whole(sys.stdin.buffer) if str(place) == STDIN else place.read_bytes()
     except OSError as problem:
-        raise reject("path", expected, unusable(place, problem)) from problem
+        raise InputError("path", expected, unusable(place, problem)) from problem
     if content.startswith(_NPY):
-        raise reject("path", expected, f"{str(place)!r}, a single array", "Save all of them with np.savez.")
+        raise InputError("path", expected, f"{str(place)!r}, a single array", "Save all of them with np.savez.")
     if content.startswith(_ZIP):
         return _arrays(place, content, expected)
 
@@ -516,7 +526,7 @@ def read_entries(path: PathLike, expected: str = _PROBLEM) -> dict[str, Any]:
         named = dict(pairs)
         if len(named) < len(pairs):
             ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
-            raise reject("path", expected, f"{str(place)!r}, in which {_shown(name)} stands twice")
+            raise InputError("path", expected, f"{str(place)!r}, in which {_shown(name)} stands twice")
         return named
 
     try:
@@ -524,9 +534,9 @@ def read_entries(path: PathLike, expected: str = _PROBLEM) -> dict[str, Any]:
     except InputError:
         raise
     except (ValueError, RecursionError) as problem:
-        raise reject("path", expected, f"{str(place)!r}, which is neither") from problem
+        raise InputError("path", expected, f"{str(place)!r}, which is neither") from problem
     if not isinstance(entries, Mapping):
-        raise reject("path", expected, f"{str(place)!r}, whose JSON is not an object with names")
+        raise InputError("path", expected, f"{str(place)!r}, whose JSON is not an object with names")
     return {name: values for name, values in entries.items() if values is not None}
 
 
@@ -546,17 +556,17 @@ def _arrays(path: Path, content: bytes, expected: str) -> dict[str, Any]:
     except (ValueError, EOFError, OSError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as problem:
         if name and "allow_pickle" in str(problem):  # of an entry: of all else numpy says that it may be a pickle
             remedy = "Save plain arrays; pad inputs of different lengths and add 'lengths', or use JSON."
-            raise reject(name, "an array of numbers", "pickled objects, which are not loaded", remedy) from problem
+            raise InputError(name, "an array of numbers", "pickled objects, which are not loaded", remedy) from problem
         reason = (
             "in which {} is too large for memory" if isinstance(problem, MemoryError) else "in which {} cannot be read"
         )
         got = reason.format(name) if name else "which begins as an archive and is none"
-        raise reject("path", expected, f"{str(path)!r}, {got}") from problem
+        raise InputError("path", expected, f"{str(path)!r}, {got}") from problem
     wrong = next((name for name, array in arrays.items() if name in _KNOWN and not isinstance(array, np.ndarray)), None)
     if wrong is not None:
-        raise reject(wrong, "an array of numbers", "an entry that is no array")
+        raise InputError(wrong, "an array of numbers", "an entry that is no array")
     if str(arrays.pop("format", DATA_FORMAT)) != DATA_FORMAT:
-        raise reject("path", f"{expected}, in the format {DATA_FORMAT}", f"{str(path)!r}, of another format")
+        raise InputError("path", f"{expected}, in the format {DATA_FORMAT}", f"{str(path)!r}, of another format")
     return arrays
 
 
@@ -564,7 +574,7 @@ def _require(path: PathLike, entries: Mapping[str, Any], names: tuple[str, ...],
     missing = [name for name in names if name not in entries]
     if missing:
         got = f"{str(path)!r} without {' and '.join(missing)} (it holds {_listed_names(entries)})"
-        raise reject("path", expected, got)
+        raise InputError("path", expected, got)
 
 
 def _listed_names(entries: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.tokens import TokenDataset
-from marginlens.errors import index_array, reject, share_number, whole_number
+from marginlens.errors import InputError, index_array, share_number, whole_number
 from marginlens.typing import ArrayLike, BoolArray, FloatArray
 
 
@@ -30,7 +30,7 @@ def flip_labels(data: TokenDataset | LabelledSequences, share: float, rng: Any) 
         rng: a `numpy.random.Generator`, or a whole number to seed one.
     """
     if not isinstance(data, TokenDataset | LabelledSequences):
-        raise reject("data", "a TokenDataset or LabelledSequences", type(data).__name__)
+        raise InputError("data", "a TokenDataset or LabelledSequences", type(data).__name__)
     flipped = as_generator(rng).random(np.shape(data.y)) < share_number(share, "share")
     noisy = copy(data)
     noisy.y = np.where(flipped, -data.y, data.y)

@@ -9,7 +9,7 @@ import numpy as np
 
 from marginlens.data.sequences import FlatSequences, check_ids, flat_sequences
 from marginlens.data.tokens import TokenDataset, sign_labels
-from marginlens.errors import real_array, reject, whole_number
+from marginlens.errors import InputError, real_array, whole_number
 from marginlens.papers import implements
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 
@@ -29,7 +29,7 @@ class LabelledSequences(FlatSequences):
 
     def __init__(self, sequences: Any, y: Any, n_vocabulary: int | None = None) -> None:
         if isinstance(sequences, LabelledSequences):
-            raise reject("sequences", "token-id lists", "LabelledSequences, which hold their labels already")
+            raise InputError("sequences", "token-id lists", "LabelledSequences, which hold their labels already")
         self.tokens, self.offsets = flat_sequences(sequences)
         largest = int(self.tokens.max())
         size = largest + 1 if n_vocabulary is None else whole_number(n_vocabulary, "n_vocabulary", at_least=1)
@@ -69,7 +69,7 @@ def as_labelled(sequences: Any, y: ArrayLike | None = None) -> LabelledSequences
     """Labelled sequences from themselves, or from token-id lists and labels."""
     if isinstance(sequences, LabelledSequences):
         if y is not None:
-            raise reject("y", "left out when the sequences hold their labels", "both")
+            raise InputError("y", "left out when the sequences hold their labels", "both")
         return sequences
     return LabelledSequences(sequences, y)
 
@@ -89,7 +89,7 @@ def embedding_tokens(E: ArrayLike, sequences: Any, y: ArrayLike | None = None) -
     """
     data, table = as_labelled(sequences, y), real_array(E, "E", ("n_vocabulary", "d_model"))
     if len(table) < data.n_vocabulary:
-        raise reject("E", f"at least {data.n_vocabulary} rows, one for each token", f"{len(table)} rows")
+        raise InputError("E", f"at least {data.n_vocabulary} rows, one for each token", f"{len(table)} rows")
     rows = table[data.tokens]  # (n_positions, d_model)
     if (data.lengths == data.lengths[0]).all():
         return TokenDataset(rows.reshape(len(data), -1, table.shape[1]), data.y)

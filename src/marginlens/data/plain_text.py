@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, Any
 
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.runtime.files import as_path
 
 STDIN = "-"
@@ -36,7 +36,7 @@ def read_text(path: str | os.PathLike[str], encoding: str = "utf-8") -> str:
     """
     text = "".join(text_blocks(as_path(path, "path", "the path of a file"), encoding, "path"))
     if not text:
-        raise reject("path", "a text file", f"{str(path)!r}, which is empty")
+        raise InputError("path", "a text file", f"{str(path)!r}, which is empty")
     return text
 
 
@@ -50,7 +50,7 @@ def text_blocks(path: Path, encoding: str, argument: str) -> Iterator[str]:
         except UnicodeDecodeError as problem:
             place, byte = n_bytes - pending + problem.start, problem.object[problem.start]
             wrong = f"{encoding}, in which byte {place} (0x{byte:02x}) of {str(path)!r} is no letter"
-            raise reject("encoding", "the encoding of the text", wrong, "latin-1 reads any.") from problem
+            raise InputError("encoding", "the encoding of the text", wrong, "latin-1 reads any.") from problem
         text = text if n_bytes else text.removeprefix("\ufeff")
         n_bytes += len(content)
         carried = "\r" if content and text.endswith("\r") else ""  # half of a new line
@@ -64,7 +64,7 @@ def incremental_decoder(encoding: Any) -> codecs.IncrementalDecoder:
         return codecs.getincrementaldecoder(encoding)()
     except (LookupError, TypeError, ValueError) as problem:
         expected = "an encoding that Python knows, such as utf-8, latin-1 or utf-16"
-        raise reject("encoding", expected, repr(encoding)) from problem
+        raise InputError("encoding", expected, repr(encoding)) from problem
 
 
 class _Rejoined(io.RawIOBase):
@@ -93,12 +93,12 @@ def unpacked_blocks(path: Path, argument: str, given: bytes | None = None) -> It
             file: IO[bytes] = io.BufferedReader(_Rejoined(mark, source), BLOCK_BYTES)
             if mark.startswith(_ZSTANDARD):
                 remedy = "Unpack it first, or read `zstd -dc FILE` from stdin."
-                raise reject(argument, expected, f"{str(path)!r}, which is packed by zstd", remedy)
+                raise InputError(argument, expected, f"{str(path)!r}, which is packed by zstd", remedy)
             unpack = next((opened for pattern, opened in _PACKED if pattern.match(mark)), None)
             unpacked = file if unpack is None else unpack(file)
             while content := unpacked.read(BLOCK_BYTES):
                 yield content
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as problem:
         reason = getattr(problem, "strerror", None) or f"which is truncated or damaged: {problem}"
-        raise reject(argument, expected, f"{str(path)!r} ({reason})") from problem
+        raise InputError(argument, expected, f"{str(path)!r} ({reason})") from problem
     yield b""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import TokenDataset
-from marginlens.errors import float_array, positive_number, real_number, reject, whole_number
+from marginlens.errors import InputError, float_array, positive_number, real_number, whole_number
 from marginlens.papers import implements
 from marginlens.typing import ArrayLike, FloatArray
 
@@ -71,12 +71,12 @@ def scored_tokens(keys: Any, scores: Any, y: ArrayLike | None = None) -> tuple[T
     """
     K, gamma = float_array(keys, "keys"), float_array(scores, "scores")
     if K.ndim not in (3, 4):
-        raise reject("keys", "of shape (…, n_inputs, n_tokens, d_key)", f"shape {K.shape}")
+        raise InputError("keys", "of shape (…, n_inputs, n_tokens, d_key)", f"shape {K.shape}")
     if K.shape[:-1] != gamma.shape:
-        raise reject("scores", f"one number per key, shape {K.shape[:-1]}", f"shape {gamma.shape}")
+        raise InputError("scores", f"one number per key, shape {K.shape[:-1]}", f"shape {gamma.shape}")
     labels = np.ones(K.shape[:-2]) if y is None else float_array(y, "y")
     if labels.shape != K.shape[:-2]:
-        raise reject("y", f"labels, each -1 or +1, of shape {K.shape[:-2]}", f"shape {labels.shape}")
+        raise InputError("y", f"labels, each -1 or +1, of shape {K.shape[:-2]}", f"shape {labels.shape}")
     X = np.concatenate([K, (labels[..., None] * gamma)[..., None]], axis=-1)
     return TokenDataset(X, labels, K=K), np.eye(K.shape[-1] + 1)[-1]
 
@@ -96,7 +96,7 @@ def signal_and_noise(
     """
     n, d = _sizes(n_inputs=n_inputs, d_model=d_model)
     if d < 3:
-        raise reject("d_model", "at least 3: two coordinates of signal, and noise", d_model)
+        raise InputError("d_model", "at least 3: two coordinates of signal, and noise", d_model)
     size = positive_number(signal, "signal")
     share = real_number(flipped, "flipped", "a share of at least 0 and below 1", lambda number: 0.0 <= number < 1.0)
     generator = as_generator(rng)
@@ -114,7 +114,7 @@ def as_generator(rng: Any) -> np.random.Generator:
         return rng
     if isinstance(rng, int | np.integer) and not isinstance(rng, bool) and rng >= 0:
         return np.random.default_rng(int(rng))
-    raise reject("rng", "a numpy.random.Generator or a whole number that seeds one", repr(rng))
+    raise InputError("rng", "a numpy.random.Generator or a whole number that seeds one", repr(rng))
 
 
 def _sizes(**given: Any) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.runtime.files import as_path, unusable
 
 _FILES = Path(__file__).parent / "sample_files"
@@ -26,16 +26,16 @@ def write_samples(folder: str | os.PathLike[str]) -> list[Path]:
     """
     place = as_path(folder, "folder", "a folder")
     if folder == "":
-        raise reject("folder", "the name of a folder", "an empty one", "A dot is the folder that you are in.")
+        raise InputError("folder", "the name of a folder", "an empty one", "A dot is the folder that you are in.")
     files = {path.relative_to(_FILES): path.read_bytes() for path in sorted(_FILES.rglob("*")) if path.is_file()}
     try:
         for name, content in files.items():
             if (place / name).exists() and (place / name).read_bytes() != content:
                 got = f"{str(place)!r}, where {name} is something else"
-                raise reject("folder", "a new folder, or one without files of these names", got)
+                raise InputError("folder", "a new folder, or one without files of these names", got)
         for name, content in files.items():
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             (place / name).write_bytes(content)
     except OSError as problem:
-        raise reject("folder", "a folder that can be written", unusable(place, problem)) from problem
+        raise InputError("folder", "a folder that can be written", unusable(place, problem)) from problem
     return [place / name for name in files]

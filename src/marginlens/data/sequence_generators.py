@@ -13,7 +13,7 @@ import scipy
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.sequences import SequenceDataset
-from marginlens.errors import InputError, array_of_any, float_array, real_number, reject, whole_number
+from marginlens.errors import InputError, array_of_any, float_array, real_number, whole_number
 from marginlens.papers import implements
 from marginlens.typing import FloatArray, IntArray
 
@@ -50,7 +50,7 @@ def ordered_sequences(order: Any, d_model: int, n_samples: int, n_tokens: int, r
     """
     ids = array_of_any(order, "order", "every id from 0 to n_vocabulary - 1 once, highest priority first")
     if ids.ndim != 1 or ids.dtype.kind not in "iu" or not np.array_equal(np.sort(ids), np.arange(len(ids))):
-        raise reject("order", "every id from 0 to n_vocabulary - 1 once, highest priority first", f"{order!r}")
+        raise InputError("order", "every id from 0 to n_vocabulary - 1 once, highest priority first", f"{order!r}")
     K, d, n, T = checked_sizes(len(ids), d_model, n_samples, n_tokens)
     generator = as_generator(rng)
     E = unit_rows(K, d, generator)
@@ -119,7 +119,7 @@ def check_can_be_cyclic(n_vocabulary: int, n_samples: int, n_tokens: int) -> Non
     """A tie takes two sequences, each with two tokens."""
     for name, size in (("n_vocabulary", n_vocabulary), ("n_samples", n_samples), ("n_tokens", n_tokens)):
         if size < 2:
-            raise reject(name, "at least 2, for tokens of equal priority to be possible", size)
+            raise InputError(name, "at least 2, for tokens of equal priority to be possible", size)
 
 
 def _first_by(rank: IntArray, sequences: IntArray) -> IntArray:
@@ -162,19 +162,19 @@ class Levels:
     def __post_init__(self) -> None:
         deltas = tuple(np.atleast_1d(float_array(self.deltas, "deltas", "numbers from 0 to 1")).reshape(-1).tolist())
         if not deltas or not all(0.0 <= delta <= 1.0 for delta in deltas):
-            raise reject("deltas", "at least one number, each from 0 to 1", self.deltas)
+            raise InputError("deltas", "at least one number, each from 0 to 1", self.deltas)
         if not isinstance(self.sizes, Sequence | np.ndarray) or getattr(self.sizes, "ndim", 1) != 1:
-            raise reject("sizes", "whole numbers, one for each level", repr(self.sizes))
+            raise InputError("sizes", "whole numbers, one for each level", repr(self.sizes))
         sizes = tuple(self.sizes) or tuple(4 + 2 ** (k + 1) for k in range(len(deltas)))
         if len(sizes) != len(deltas):
-            raise reject("sizes", f"one size for each of the {len(deltas)} levels", f"{len(sizes)} sizes")
+            raise InputError("sizes", f"one size for each of the {len(deltas)} levels", f"{len(sizes)} sizes")
         object.__setattr__(self, "deltas", deltas)
         object.__setattr__(self, "sizes", tuple(whole_number(size, "sizes", at_least=1) for size in sizes))
         whole_number(self.n_irrelevant, "n_irrelevant", at_least=0)
         expected = "between 0 and 1, and 1 exactly when there are no irrelevant tokens"
         share = real_number(self.share, "share", expected)
         if not 0.0 < share <= 1.0 or (share < 1.0) != (self.n_irrelevant > 0):
-            raise reject("share", expected, f"{self.share} with {self.n_irrelevant} irrelevant tokens")
+            raise InputError("share", expected, f"{self.share} with {self.n_irrelevant} irrelevant tokens")
 
     @property
     def n_vocabulary(self) -> int:
@@ -196,7 +196,7 @@ class Levels:
     def chances(self, y: int) -> FloatArray:
         """(n_vocabulary,) p(s|y) of Eq. (34)."""
         if not isinstance(y, int | float | np.number) or y not in (-1, 1):
-            raise reject("y", "a label, -1 or +1", repr(y))
+            raise InputError("y", "a label, -1 or +1", repr(y))
         delta = np.concatenate([[0.5], self.deltas])[self.level]
         relevant = self.share * np.where(self.sign == y, 1.0 - delta, delta) / sum(self.sizes)
         return np.where(self.sign == 0, (1.0 - self.share) / max(self.n_irrelevant, 1), relevant)
@@ -228,7 +228,7 @@ def level_sequences(n_samples: int, n_tokens: int, rng: Any, levels: Levels | No
     n, T = whole_number(n_samples, "n_samples", at_least=1), whole_number(n_tokens, "n_tokens", at_least=1)
     law, generator = Levels() if levels is None else levels, as_generator(rng)
     if not isinstance(law, Levels):
-        raise reject("levels", "Levels or None", repr(levels))
+        raise InputError("levels", "Levels or None", repr(levels))
     y = generator.choice([-1.0, 1.0], size=n)
     tokens = np.empty((n, T), dtype=np.int64)
     for label in (-1, 1):

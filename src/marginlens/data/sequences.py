@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from marginlens.errors import InputError, Remedy, batch_index, index_array, real_array, reject
+from marginlens.errors import InputError, batch_index, index_array, real_array
 from marginlens.papers import implements
 from marginlens.result import Displayed, Tabular
 from marginlens.runtime.files import DATA_FORMAT, write_result
@@ -116,7 +116,7 @@ class SequenceDataset(FlatSequences):
 
     def __init__(self, sequences: Any, labels: Any, E: Any, *, unrealizable: str = "refuse") -> None:
         if not isinstance(unrealizable, str) or unrealizable not in ("refuse", "drop", "keep"):
-            raise reject("unrealizable", '"refuse", "drop" or "keep"', repr(unrealizable))
+            raise InputError("unrealizable", '"refuse", "drop" or "keep"', repr(unrealizable))
         self.E = _embeddings(E)
         tokens, offsets = flat_sequences(sequences)
         check_ids(tokens, offsets, len(self.E))
@@ -126,12 +126,10 @@ class SequenceDataset(FlatSequences):
         missing = ~np.logical_or.reduceat(tokens == np.repeat(targets, np.diff(offsets)), offsets[:-1])
         lacking = np.flatnonzero(missing)
         if len(lacking) and unrealizable == "refuse":
-            raise reject_unrealizable(
-                lacking, targets, Remedy("Leave them out with {unrealizable}.", unrealizable='"drop"')
-            )
+            raise reject_unrealizable(lacking, targets, 'Leave them out with `unrealizable="drop"`.')
         self.dropped: IntArray = lacking if unrealizable == "drop" else np.empty(0, dtype=np.int64)
         if len(self.dropped) == len(targets):
-            raise reject("labels", "in its own sequence for at least one sample", f"none among {len(targets)}")
+            raise InputError("labels", "in its own sequence for at least one sample", f"none among {len(targets)}")
         self.tokens, self.offsets, self.labels = tokens, offsets, targets
         if len(self.dropped):
             vars(self).update(vars(self.take(np.flatnonzero(~missing))) | {"dropped": self.dropped})
@@ -211,7 +209,7 @@ class SequenceDataset(FlatSequences):
         if len(with_label) == len(self):
             return self
         if not len(with_label):
-            raise reject("labels", "in its own sequence for at least one sample", f"none among {len(self)}")
+            raise InputError("labels", "in its own sequence for at least one sample", f"none among {len(self)}")
         part = self.take(with_label)
         part.dropped = self.unrealizable
         return part
@@ -238,7 +236,7 @@ class SequenceDataset(FlatSequences):
 def reject_unrealizable(lacking: IntArray, labels: IntArray, remedy: str) -> InputError:
     """The refusal of the samples `lacking` (n_lacking,), whose label is not among their own tokens, with what to do about them."""
     i = int(lacking[0])
-    return reject(
+    return InputError(
         "labels",
         "tokens of their own sequence (C Assumption 2)",
         f"{len(lacking)} samples without their label ({_listed(lacking)}; label {labels[i]} of sample {i})",
@@ -251,14 +249,14 @@ def check_sequence(sequence: Any, n_vocabulary: int, argument: str = "sequence")
     expected = f"a list of at least one id from 0 to {n_vocabulary - 1}"
     ids = index_array(sequence, argument, expected, (-1,), below=n_vocabulary)
     if not ids.size:
-        raise reject(argument, expected, "none")
+        raise InputError(argument, expected, "none")
     return ids
 
 
 def as_sequences(data: Any) -> SequenceDataset:
     """`data` if it is a sequence dataset, else the sentence that says what is expected."""
     if not isinstance(data, SequenceDataset):
-        raise reject("data", "a SequenceDataset", type(data).__name__)
+        raise InputError("data", "a SequenceDataset", type(data).__name__)
     return data
 
 
@@ -266,7 +264,7 @@ def check_realizable(data: SequenceDataset, argument: str = "data") -> SequenceD
     """`data` if every sequence holds its label, else the sentence that says what to do."""
     lacking = data.unrealizable
     if len(lacking):
-        raise reject(
+        raise InputError(
             argument,
             "realizable: every sequence with its label (C Assumption 2)",
             f"{len(lacking)} samples without theirs ({_listed(lacking)})",
@@ -278,12 +276,12 @@ def check_realizable(data: SequenceDataset, argument: str = "data") -> SequenceD
 def _embeddings(E: Any) -> FloatArray:
     array = real_array(E, "E", ("n_vocabulary", "d_model"))
     if 0 in array.shape:
-        raise reject("E", "at least one token and one coordinate", f"shape {array.shape}")
+        raise InputError("E", "at least one token and one coordinate", f"shape {array.shape}")
     _, first, inverse = np.unique(array, axis=0, return_index=True, return_inverse=True)
     twins = np.flatnonzero(first[inverse.reshape(-1)] != np.arange(len(array)))
     if len(twins):
         pair = (int(first[inverse.reshape(-1)[twins[0]]]), int(twins[0]))
-        raise reject(
+        raise InputError(
             "E",
             "embeddings that differ from token to token",
             f"the same row for tokens {pair[0]} and {pair[1]}",
@@ -298,24 +296,24 @@ def flat_sequences(sequences: Any) -> tuple[IntArray, IntArray]:
     array = sequences if isinstance(sequences, np.ndarray) else None
     if array is None or array.dtype == object:
         if isinstance(sequences, str) or not isinstance(sequences, Iterable):
-            raise reject("sequences", expected, type(sequences).__name__)
+            raise InputError("sequences", expected, type(sequences).__name__)
         parts = [_ids(ids, i) for i, ids in enumerate(sequences)]
         if not parts:
-            raise reject("sequences", "at least one sequence", "an empty list")
+            raise InputError("sequences", "at least one sequence", "an empty list")
         return np.concatenate(parts), np.concatenate([[0], np.cumsum([len(ids) for ids in parts])]).astype(np.int64)
     if array.ndim != 2 or array.dtype.kind not in "iu":
-        raise reject("sequences", expected, f"shape {array.shape} with dtype {array.dtype}")
+        raise InputError("sequences", expected, f"shape {array.shape} with dtype {array.dtype}")
     if array.shape[0] == 0:
-        raise reject("sequences", "at least one sequence", f"shape {array.shape}")
+        raise InputError("sequences", "at least one sequence", f"shape {array.shape}")
     if array.shape[1] == 0:
-        raise reject("sequences", "sequences of at least one token", "empty sequences (sample 0)")
+        raise InputError("sequences", "sequences of at least one token", "empty sequences (sample 0)")
     return array.astype(np.int64).reshape(-1), np.arange(0, array.size + 1, array.shape[1])
 
 
 def _ids(sequence: Any, i: int) -> IntArray:
     ids = index_array(sequence, f"sequences[{i}]", "a list of whole-number token ids", (-1,))
     if not ids.size:
-        raise reject("sequences", "sequences of at least one token", f"an empty sequence (sample {i})")
+        raise InputError("sequences", "sequences of at least one token", f"an empty sequence (sample {i})")
     return ids
 
 
@@ -325,7 +323,7 @@ def check_ids(tokens: IntArray, offsets: IntArray, n_vocabulary: int) -> None:
     if outside.any():
         position = int(np.argmax(outside))
         i = int(np.searchsorted(offsets, position, side="right")) - 1
-        raise reject(
+        raise InputError(
             "sequences",
             f"ids from 0 to {n_vocabulary - 1}, the tokens of the vocabulary",
             f"id {tokens[position]} at position {position - offsets[i]} of sample {i}",

@@ -15,7 +15,7 @@ import numpy as np
 from marginlens.data.plain_text import BLOCK_BYTES, incremental_decoder, text_blocks
 from marginlens.data.tokenizer import as_unit
 from marginlens.data.vocabulary import Characters, Unit, Vocabulary
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.runtime.files import as_path
 from marginlens.typing import IntArray
 
@@ -68,10 +68,10 @@ class TextTokens:
                 self._numbers.write(numbers.astype(_ID).tobytes())
             except OSError as problem:
                 expected = "a text whose ids have room in the temporary folder, which TMPDIR names"
-                raise reject("path", expected, f"{str(file)!r} ({problem.strerror})") from problem
+                raise InputError("path", expected, f"{str(file)!r} ({problem.strerror})") from problem
             self._n_tokens += len(numbers)
         if not self._n_tokens:
-            raise reject("path", "a text with at least one token", f"{str(file)!r}, which has none")
+            raise InputError("path", "a text with at least one token", f"{str(file)!r}, which has none")
         self.vocabulary = numbering.vocabulary()
         self._ids = numbering.table(self.vocabulary)
 
@@ -108,7 +108,9 @@ def _pieces(blocks: Iterator[str], path: Path) -> Iterator[str]:
             waiting = waiting[end:]
         if len(waiting) > _MAX_TOKEN:
             expected = f"a text with a new line, blank or mark at least every {_MAX_TOKEN:,} characters"
-            raise reject("path", expected, f"{str(path)!r}, which has none for longer", "Characters() reads any text.")
+            raise InputError(
+                "path", expected, f"{str(path)!r}, which has none for longer", "Characters() reads any text."
+            )
     if waiting:
         yield waiting
 

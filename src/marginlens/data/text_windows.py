@@ -10,7 +10,7 @@ from marginlens.data.random_tokens import as_generator
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokenizer import as_unit
 from marginlens.data.vocabulary import NamedSequences, Vocabulary
-from marginlens.errors import real_number, reject, whole_number
+from marginlens.errors import InputError, real_number, whole_number
 from marginlens.typing import FloatArray, IntArray
 
 MAX_ONE_HOT = 4_096  # tokens up to which one-hot embeddings are made: 134 MB
@@ -33,13 +33,13 @@ def text_windows(
         The windows whose next token occurs in them (`data`; `data.dropped` lists the others by their position), and the vocabulary.
     """
     if not isinstance(text, str):
-        raise reject("text", "a string", type(text).__name__)
+        raise InputError("text", "a string", type(text).__name__)
     T = whole_number(window, "window", at_least=1)
     vocabulary, ids = indexed_text(text, unit)
     if len(ids) <= T:
-        raise reject("window", f"shorter than the text, which has {len(ids)} tokens", T)
+        raise InputError("window", f"shorter than the text, which has {len(ids)} tokens", T)
     if not _holds_a_label(ids, T):
-        raise reject("window", "long enough that some window holds the token that follows it", T)
+        raise InputError("window", "long enough that some window holds the token that follows it", T)
     return NamedSequences(windows_of(ids, T, embeddings(len(vocabulary), d_model, rng)), vocabulary)
 
 
@@ -52,10 +52,10 @@ def windows_of(ids: IntArray, window: int, E: FloatArray) -> SequenceDataset:
 def indexed_text(text: str, unit: Any = None) -> tuple[Vocabulary, IntArray]:
     """The vocabulary of a text, and the text in its ids (n_tokens,)."""
     if not isinstance(text, str):
-        raise reject("text", "a string", type(text).__name__)
+        raise InputError("text", "a string", type(text).__name__)
     vocabulary, ids = as_unit(unit).index(text)
     if len(ids) == 0:
-        raise reject("text", "a text with at least one token", "none")
+        raise InputError("text", "a text with at least one token", "none")
     return vocabulary, ids
 
 
@@ -63,7 +63,7 @@ def embeddings(n_vocabulary: int, d_model: int | None, rng: Any) -> FloatArray:
     """(n_vocabulary, d_model) unit rows: one-hot where no width is given, else random."""
     if d_model is None:
         if n_vocabulary > MAX_ONE_HOT:
-            raise reject(
+            raise InputError(
                 "d_model",
                 f"given for more than {MAX_ONE_HOT} tokens",
                 f"none for {n_vocabulary}",
@@ -120,7 +120,7 @@ def split_ids(first: IntArray, rest: IntArray, window: int, vocabulary: Vocabula
     for ids, name in ((first, "first"), (rest, "held-out")):
         if not _holds_a_label(ids, window):
             expected = f"such that some window of the {name} part holds the token that follows it"
-            raise reject("held_out", expected, f"a share that leaves {len(ids)} tokens for windows of {window}")
+            raise InputError("held_out", expected, f"a share that leaves {len(ids)} tokens for windows of {window}")
     training = NamedSequences(windows_of(first, window, E), vocabulary)
     samples = training.data.original_samples()
     return SequenceSplit(training, windows_of(rest, window, E), samples, first, rest)
@@ -142,7 +142,7 @@ def split_sequences(named: NamedSequences, *, held_out: float = 0.1, rng: Any = 
     data, share = named.data, held_out_share(held_out)
     count = round(share * len(data))
     if not 0 < count < len(data):
-        raise reject("held_out", "such that both parts have a sequence", f"{share:g} of {len(data)} sequences")
+        raise InputError("held_out", "such that both parts have a sequence", f"{share:g} of {len(data)} sequences")
     chosen = np.zeros(len(data), dtype=bool)
     chosen[as_generator(rng).choice(len(data), count, replace=False)] = True
     training = data.take(np.flatnonzero(~chosen))

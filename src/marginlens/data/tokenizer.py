@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.vocabulary import Characters, Unit, Vocabulary
-from marginlens.errors import brief_repr, reject, require
+from marginlens.errors import InputError, brief_repr, require
 from marginlens.runtime.files import as_path, unusable
 from marginlens.typing import IntArray
 
@@ -40,7 +40,7 @@ class TokenizerUnit:
             self._package.no_padding()
         elif not callable(tokenizer) or isinstance(tokenizer, type):
             expected = "Characters(), Words(...), a tokenizers.Tokenizer, or a function from a text to its tokens"
-            raise reject("unit", expected, brief_repr(tokenizer))
+            raise InputError("unit", expected, brief_repr(tokenizer))
         self._function = tokenizer
         self._name = cache(self._name_of)
 
@@ -51,7 +51,7 @@ class TokenizerUnit:
     def split(self, text: str) -> list[str]:
         """The tokens of a text by name: a number is named by its digits, or as the tokenizer names it."""
         if not isinstance(text, str):
-            raise reject("text", "a string", type(text).__name__)
+            raise InputError("text", "a string", type(text).__name__)
         lines = _LINE.findall(text)
         if self._package is not None:
             encodings = self._package.encode_batch(lines, add_special_tokens=False)
@@ -85,11 +85,11 @@ def _names(tokens: Any) -> list[str]:
     """What a function has made of a line, as names."""
     expected = "a function from a text to a list of strings or whole numbers"
     if isinstance(tokens, str | bytes | Mapping) or not isinstance(tokens, Iterable):
-        raise reject("unit", expected, f"one that returns a {type(tokens).__name__}")
+        raise InputError("unit", expected, f"one that returns a {type(tokens).__name__}")
     listed = list(tokens)
     for token in listed:
         if isinstance(token, bool) or not isinstance(token, str | int | np.integer):
-            raise reject("unit", expected, f"one that returns a {type(token).__name__} in its list")
+            raise InputError("unit", expected, f"one that returns a {type(token).__name__} in its list")
     return [str(token) for token in listed]
 
 
@@ -112,11 +112,11 @@ def read_tokenizer(path: str | os.PathLike[str]) -> Any:
     try:
         content = file.read_bytes().decode("utf-8-sig")
     except OSError as problem:
-        raise reject("path", expected, unusable(file, problem)) from problem
+        raise InputError("path", expected, unusable(file, problem)) from problem
     except UnicodeDecodeError as problem:
-        raise reject("path", expected, f"{str(file)!r}, which is not UTF-8 at byte {problem.start}") from problem
+        raise InputError("path", expected, f"{str(file)!r}, which is not UTF-8 at byte {problem.start}") from problem
     try:
         return import_module("tokenizers").Tokenizer.from_str(content)
     except Exception as problem:  # the package raises bare Exception
         reason = (str(problem) or type(problem).__name__).splitlines()[0]
-        raise reject("path", expected, f"{str(file)!r}, which the package refuses ({reason})") from problem
+        raise InputError("path", expected, f"{str(file)!r}, which the package refuses ({reason})") from problem

@@ -8,16 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.errors import (
-    InputError,
-    array_of_any,
-    batch_index,
-    float_array,
-    n_axes,
-    real_array,
-    reject,
-    whole_number,
-)
+from marginlens.errors import InputError, array_of_any, batch_index, float_array, n_axes, real_array, whole_number
 from marginlens.papers import implements
 from marginlens.result import Displayed, Tabular, axes_for
 from marginlens.result.palette import INPUTS, LOCAL
@@ -57,23 +48,23 @@ class TokenDataset(Displayed, Tabular):
         n_inputs, d_model = self.X.shape[-3], self.X.shape[-1]
         self.y = sign_labels(y, self.X.shape[:-2])
         if K is not None and W is not None:
-            raise reject("K", "left out when W is given, because K = X Wᵀ", "both K and W")
+            raise InputError("K", "left out when W is given, because K = X Wᵀ", "both K and W")
         self.W: FloatArray | None = None
         if K is not None:
             self.K, lengths, _ = _tokens(K, "K")
             if self.K.shape[:-1] != self.X.shape[:-1] or not np.array_equal(lengths, self.lengths):
-                raise reject("K", f"keys for tokens of shape {self.X.shape[:-1]}", f"shape {self.K.shape[:-1]}")
+                raise InputError("K", f"keys for tokens of shape {self.X.shape[:-1]}", f"shape {self.K.shape[:-1]}")
         else:
             self.W = np.eye(d_model) if W is None else real_array(W, "W", ("d_key", d_model))
             with np.errstate(over="ignore", invalid="ignore"):
                 self.K = self.X if W is None else self.X @ self.W.T
             if not np.isfinite(self.K).all():
-                raise reject(
+                raise InputError(
                     "W", "small enough for keys X Wᵀ that are finite numbers", f"|W| up to {np.abs(W).max():.3g}"
                 )
         self.mask: BoolArray = np.arange(self.X.shape[-2]) < self.lengths[..., None]
         if n_inputs == 0 or self.lengths.size == 0:
-            raise reject("X", "at least one input", "an empty dataset")
+            raise InputError("X", "at least one input", "an empty dataset")
 
     # ---- shape
 
@@ -170,7 +161,7 @@ class TokenDataset(Displayed, Tabular):
     def repeat(self, n_copies: int) -> TokenDataset:
         """A batch of `n_copies` of this one problem (views, no copies): the way to descend from many starts."""
         if self.is_batch:
-            raise reject("data", "one problem", f"a batch of {len(self)}", "Take one with data[j].")
+            raise InputError("data", "one problem", f"a batch of {len(self)}", "Take one with data[j].")
         n = whole_number(n_copies, "n_copies", at_least=0)
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         return self._with(True, {name: np.broadcast_to(array, (n, *array.shape)) for name, array in arrays.items()})
@@ -180,7 +171,7 @@ class TokenDataset(Displayed, Tabular):
         chosen = np.asarray(which)
         listed = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen.astype(np.int64)
         if listed.size == 0:
-            raise reject("which", "at least one input", "none")
+            raise InputError("which", "at least one input", "none")
         lengths = self.lengths[..., listed]
         n_tokens = int(lengths.max())
         X, K = (array[..., listed, :n_tokens, :] for array in (self.X, self.K))
@@ -241,7 +232,7 @@ class TokenDataset(Displayed, Tabular):
         scores = self.scores(head)
         if not np.isfinite(scores[self.mask]).all():
             got = f"entries up to {np.abs(self.head(head)).max():.3g}, with tokens up to {np.abs(self.X).max():.3g}"
-            raise reject("head", "small enough for scores that are finite numbers", got)
+            raise InputError("head", "small enough for scores that are finite numbers", got)
         return scores
 
     @implements("A", "Def 1")
@@ -268,12 +259,12 @@ class TokenDataset(Displayed, Tabular):
         expected = f"whole numbers of shape ({self.n_inputs},): one token index per input"
         array = array_of_any(selected, argument, expected)
         if array.dtype.kind not in "iu" or array.shape not in ((self.n_inputs,), self.y.shape):
-            raise reject(argument, expected, f"shape {array.shape} with dtype {array.dtype}")
+            raise InputError(argument, expected, f"shape {array.shape} with dtype {array.dtype}")
         array = np.broadcast_to(array, self.y.shape).astype(np.int64)
         outside = (array < 0) | (array >= self.lengths)
         if outside.any():
             where = tuple(int(k) for k in np.argwhere(outside)[0])
-            raise reject(
+            raise InputError(
                 argument,
                 f"token indices from 0 to {int(self.lengths[where]) - 1} for input {where[-1]}",
                 f"index {int(array[where])}",
@@ -284,7 +275,7 @@ class TokenDataset(Displayed, Tabular):
 def as_dataset(data: Any) -> TokenDataset:
     """`data` if it is a token dataset, else the sentence that says what is expected."""
     if not isinstance(data, TokenDataset):
-        raise reject("data", "a TokenDataset", type(data).__name__)
+        raise InputError("data", "a TokenDataset", type(data).__name__)
     return data
 
 
@@ -292,7 +283,7 @@ def _tokens(value: Any, argument: str) -> tuple[FloatArray, IntArray, bool]:
     """Padded tokens, their lengths, and whether there is a batch axis."""
     expected = "of shape (n_inputs, n_tokens, d_model) or (batch, n_inputs, n_tokens, d_model), or a list of (n_tokens_i, d_model) arrays"
     if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 0:
-        raise reject(argument, "at least one input", "an empty dataset")
+        raise InputError(argument, "at least one input", "an empty dataset")
     try:
         array = float_array(value, argument, f"real numbers {expected}")
     except InputError:
@@ -300,9 +291,9 @@ def _tokens(value: Any, argument: str) -> tuple[FloatArray, IntArray, bool]:
             raise
         return _ragged(value, argument, expected)
     if array.ndim not in (3, 4):
-        raise reject(argument, expected, f"shape {array.shape}")
+        raise InputError(argument, expected, f"shape {array.shape}")
     if 0 in array.shape:
-        raise reject(argument, "at least one problem, input, token and coordinate", f"shape {array.shape}")
+        raise InputError(argument, "at least one problem, input, token and coordinate", f"shape {array.shape}")
     _require_finite(array, argument)
     return array, np.full(array.shape[:-2], array.shape[-2], dtype=np.int64), array.ndim == 4
 
@@ -315,14 +306,14 @@ def _ragged(value: Sequence[Any], argument: str, expected: str) -> tuple[FloatAr
     if not inputs or any(tokens.ndim == 3 for tokens in inputs):  # a list of problems
         problems = [_tokens(tokens, f"{argument}[{j}]") for j, tokens in enumerate(value)]
         if any(is_batch for _, _, is_batch in problems):
-            raise reject(argument, expected, "lists nested deeper than problems and inputs")
+            raise InputError(argument, expected, "lists nested deeper than problems and inputs")
         counts = [len(tokens) for tokens, _, _ in problems]
         if len(set(counts)) > 1:
-            raise reject(argument, "problems with the same number of inputs", counts)
+            raise InputError(argument, "problems with the same number of inputs", counts)
         return _padded([tokens for tokens, _, _ in problems], argument), np.stack([n for _, n, _ in problems]), True
     for i, tokens in enumerate(inputs):
         if tokens.ndim != 2 or tokens.size == 0:
-            raise reject(f"{argument}[{i}]", "an array of shape (n_tokens_i, d_model)", f"shape {tokens.shape}")
+            raise InputError(f"{argument}[{i}]", "an array of shape (n_tokens_i, d_model)", f"shape {tokens.shape}")
         _require_finite(tokens, f"{argument}[{i}]")
     return _padded(inputs, argument), np.array([len(tokens) for tokens in inputs], dtype=np.int64), False
 
@@ -331,7 +322,7 @@ def _padded(arrays: list[FloatArray], argument: str) -> FloatArray:
     """Arrays (…, n_tokens, d_model) of one width and different numbers of tokens, stacked with zeros after the shorter ones."""
     widths = [array.shape[-1] for array in arrays]
     if len(set(widths)) > 1:
-        raise reject(argument, "tokens of one width", f"widths {widths}")
+        raise InputError(argument, "tokens of one width", f"widths {widths}")
     n_tokens = max(array.shape[-2] for array in arrays)
     return np.stack([np.pad(a, [(0, 0)] * (a.ndim - 2) + [(0, n_tokens - a.shape[-2]), (0, 0)]) for a in arrays])
 
@@ -339,7 +330,7 @@ def _padded(arrays: list[FloatArray], argument: str) -> FloatArray:
 def _require_finite(array: FloatArray, argument: str) -> None:
     if not np.isfinite(array).all():
         where = tuple(int(k) for k in np.argwhere(~np.isfinite(array))[0])
-        raise reject(argument, "finite numbers", f"{array[where]} at index {where}")
+        raise InputError(argument, "finite numbers", f"{array[where]} at index {where}")
 
 
 def sign_labels(y: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
@@ -347,8 +338,8 @@ def sign_labels(y: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
     expected = f"labels, each -1 or +1, of shape {shape}"
     labels = float_array(y, "y", expected)
     if labels.shape != shape:
-        raise reject("y", expected, f"shape {labels.shape}")
+        raise InputError("y", expected, f"shape {labels.shape}")
     wrong = ~np.isin(labels, (-1.0, 1.0))
     if wrong.any():
-        raise reject("y", expected, f"the label {labels[wrong].flat[0]:g}")
+        raise InputError("y", expected, f"the label {labels[wrong].flat[0]:g}")
     return labels

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from marginlens.data.sequences import SequenceDataset
-from marginlens.errors import index_array, reject, whole_number
+from marginlens.errors import InputError, index_array, whole_number
 from marginlens.result import Described
 from marginlens.typing import IntArray
 
@@ -22,17 +22,17 @@ _SIGNS = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍"}
 
 def _as_text(text: Any, argument: str = "text") -> str:
     if not isinstance(text, str):
-        raise reject(argument, "a string", type(text).__name__)
+        raise InputError(argument, "a string", type(text).__name__)
     return text
 
 
 def _as_names(names: Any, argument: str = "names") -> list[str]:
     if not isinstance(names, Iterable) or getattr(names, "ndim", 1) != 1:
-        raise reject(argument, "a list of strings", type(names).__name__)
+        raise InputError(argument, "a list of strings", type(names).__name__)
     listed = list(names)
     for name in listed:
         if not isinstance(name, str):
-            raise reject(argument, "a list of strings", repr(name))
+            raise InputError(argument, "a list of strings", repr(name))
     return listed
 
 
@@ -86,7 +86,7 @@ class Vocabulary(Described):
         ids = [self._places.get(name, self.unknown) for name in names]
         if None in ids:
             missing = names[ids.index(None)]
-            raise reject(
+            raise InputError(
                 argument, f"made of the {len(self)} tokens of the vocabulary", f"{missing!r}, which is none of them"
             )
         return np.array(ids, dtype=np.int64)
@@ -172,9 +172,11 @@ class Words:
             compiled = re.compile(self.pattern)
             compiled.match("")  # a pattern of bytes fits no text
         except (re.error, TypeError) as problem:
-            raise reject("pattern", "a regular expression", f"{self.pattern!r} ({problem})") from problem
+            raise InputError("pattern", "a regular expression", f"{self.pattern!r} ({problem})") from problem
         if compiled.groups:
-            raise reject("pattern", "a regular expression without capturing groups", repr(self.pattern), "Write (?:…).")
+            raise InputError(
+                "pattern", "a regular expression without capturing groups", repr(self.pattern), "Write (?:…)."
+            )
 
     def split(self, text: str) -> list[str]:
         """The words and marks of a text."""

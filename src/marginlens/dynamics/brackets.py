@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.norms import Norm
 from marginlens.norms.choice import as_norm
 from marginlens.risk.matrix import FactorRisk
@@ -47,7 +47,7 @@ def run_bracket(risk: Any, x: FloatArray, selected: IntArray, norm: Norm, witnes
         x = points[0]
     if not hasattr(risk, "residual_attention") or not hasattr(risk, "margin_rows"):
         expected = "of an attention risk with one margin problem: AttentionRisk, MatrixRisk or FactorRisk"
-        raise reject("run", expected, f"one of {type(risk).__name__}")
+        raise InputError("run", expected, f"one of {type(risk).__name__}")
     as_norm(norm, tuple(risk.shape))
     rows, lower = risk.margin_rows(selected)
     if not len(rows):

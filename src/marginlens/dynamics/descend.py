@@ -14,7 +14,7 @@ from marginlens.dynamics.loops import Loop, loop_of
 from marginlens.dynamics.mini_batches import Sampling, as_mini_batches
 from marginlens.dynamics.record import Record, Saved, check_record, measure, steps_to_save
 from marginlens.dynamics.trajectory import ENDINGS, Trajectory
-from marginlens.errors import reject, whole_number
+from marginlens.errors import InputError, whole_number
 from marginlens.optimizers import Blockwise, GradientDescent, NormalizedGD, Optimizer
 from marginlens.optimizers.protocol import as_optimizer
 from marginlens.papers import implements
@@ -141,7 +141,7 @@ def trajectory_of(
 def matching_optimizer(optimizer: GradientDescent | NormalizedGD, query: ArrayLike) -> GradientDescent | NormalizedGD:
     """The optimizer on W that corresponds to `optimizer` on p for this query (d_query,): steps η/‖u‖² plain, η/‖u‖ normalised."""
     if type(optimizer) not in (GradientDescent, NormalizedGD) or not optimizer.is_plain:
-        raise reject("optimizer", "ml.GradientDescent(size) or ml.NormalizedGD(size)", repr(optimizer))
+        raise InputError("optimizer", "ml.GradientDescent(size) or ml.NormalizedGD(size)", repr(optimizer))
     size = float(length(as_query(query)))
     return (
         GradientDescent(optimizer.size / size / size)

@@ -11,7 +11,7 @@ import numpy as np
 from marginlens.data.tokens import TokenDataset
 from marginlens.dynamics.compiled_loops import problem_arrays
 from marginlens.dynamics.mini_batches import MiniBatches
-from marginlens.errors import InputError, reject
+from marginlens.errors import InputError
 from marginlens.gpu.descent import (
     COORDINATE_STEP,
     EXTREME_ENDING,
@@ -57,7 +57,7 @@ def step_kind(rule: Rule | None) -> int | None:
 
 def not_served(device: Device, what: str) -> InputError:
     """The error for a descent that the GPU does not take."""
-    return reject("device", f"'cpu' for {what}", repr(device.name), f"On a GPU, descend serves {SERVED}.")
+    return InputError("device", f"'cpu' for {what}", repr(device.name), f"On a GPU, descend serves {SERVED}.")
 
 
 def device_kernel(
@@ -180,7 +180,7 @@ def device_loop(
         on_cpu: gives the loop of the CPU for the problems at some places of the batch; it takes those with extreme keys.
     """
     if batches is not None:
-        raise reject("device", "'cpu' for mini-batches", repr(device.name))
+        raise InputError("device", "'cpu' for mini-batches", repr(device.name))
     if not isinstance(risk, AttentionRisk):
         raise not_served(device, f"a {type(risk).__name__}")
     if not risk.is_linear:

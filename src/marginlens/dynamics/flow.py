@@ -14,7 +14,7 @@ from marginlens.dynamics.compiled_loops import RAN_ALL, STATIONARY, TIED
 from marginlens.dynamics.descend import trajectory_of
 from marginlens.dynamics.record import Record, check_record, steps_to_save
 from marginlens.dynamics.trajectory import Trajectory
-from marginlens.errors import array_of_any, positive_number, reject
+from marginlens.errors import InputError, array_of_any, positive_number
 from marginlens.losses.margin import compiled_code
 from marginlens.papers import implements
 from marginlens.risk.attention import AttentionRisk
@@ -89,7 +89,7 @@ def flow(
     """
     risk, limits = as_risk(problem, head, loss), _limits(until)
     if positive_number(rtol, "rtol") > MAX_FLOW_RTOL:
-        raise reject("rtol", f"at most {MAX_FLOW_RTOL:g}", rtol)
+        raise InputError("rtol", f"at most {MAX_FLOW_RTOL:g}", rtol)
     stops = _Stops(record, limits[0])
     check_record(record, risk)
     as_progress(progress)
@@ -114,7 +114,7 @@ def _limits(until: Any) -> tuple[float, float]:
         return until.length, np.inf
     if isinstance(until, UntilNorm):
         return np.inf, until.norm
-    raise reject("until", "ml.UntilNorm(norm) or ml.UntilLength(length)", repr(until))
+    raise InputError("until", "ml.UntilNorm(norm) or ml.UntilLength(length)", repr(until))
 
 
 class _Stops:

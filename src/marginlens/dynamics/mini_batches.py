@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.errors import reject, whole_number
+from marginlens.errors import InputError, whole_number
 from marginlens.typing import IntArray
 
 BLOCK = 256  # epochs, or steps with replacement, that are drawn at once
@@ -65,16 +65,16 @@ class MiniBatches(NamedTuple):
 def as_mini_batches(batch_size: Any, sampling: Any, risk: Any) -> MiniBatches | None:
     """The mini-batches that are asked for, None where every step sees all inputs; refused for a risk that cannot be split into inputs."""
     if sampling is not None and not isinstance(sampling, Sampling):
-        raise reject("sampling", "an ml.Sampling, or None", repr(sampling))
+        raise InputError("sampling", "an ml.Sampling, or None", repr(sampling))
     if batch_size is None:
         if sampling is not None:
-            raise reject("sampling", "None where no batch_size is given", repr(sampling))
+            raise InputError("sampling", "None where no batch_size is given", repr(sampling))
         return None
     if not hasattr(risk, "of_inputs") or getattr(risk, "n_inputs", None) is None:
-        raise reject("batch_size", "None for a risk without n_inputs and of_inputs(inputs)", f"{batch_size!r}")
+        raise InputError("batch_size", "None for a risk without n_inputs and of_inputs(inputs)", f"{batch_size!r}")
     n_inputs = int(risk.n_inputs)
     size = whole_number(batch_size, "batch_size", at_least=1)
     if size > n_inputs:
-        raise reject("batch_size", f"at most the number of inputs, {n_inputs}", f"{size}")
+        raise InputError("batch_size", f"at most the number of inputs, {n_inputs}", f"{size}")
     drawn = Sampling() if sampling is None else sampling
     return None if size == n_inputs and not drawn.replacement else MiniBatches(size, n_inputs, drawn)

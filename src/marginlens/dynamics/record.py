@@ -10,7 +10,7 @@ import numpy as np
 
 from marginlens.arithmetic.directions import length
 from marginlens.arithmetic.log_scaled import ExcessRisk
-from marginlens.errors import array_of_any, reject, whole_number
+from marginlens.errors import InputError, array_of_any, whole_number
 from marginlens.risk.protocol import Risk
 from marginlens.typing import FloatArray, IntArray
 
@@ -39,11 +39,11 @@ class Record:
 
     def __post_init__(self) -> None:
         if not isinstance(self.keep, Iterable) or getattr(self.keep, "ndim", 1) != 1:
-            raise reject("keep", f"names among {', '.join(QUANTITIES)}", repr(self.keep))
+            raise InputError("keep", f"names among {', '.join(QUANTITIES)}", repr(self.keep))
         names = (self.keep,) if isinstance(self.keep, str) else tuple(self.keep)
         unknown = [name for name in names if not isinstance(name, str) or name not in QUANTITIES]
         if unknown:
-            raise reject("keep", f"names among {', '.join(QUANTITIES)}", repr(unknown[0]))
+            raise InputError("keep", f"names among {', '.join(QUANTITIES)}", repr(unknown[0]))
         object.__setattr__(self, "keep", names)
 
     def resolve(self, n_steps: int) -> IntArray:
@@ -54,9 +54,9 @@ class Record:
         expected = f"increasing whole numbers from 0 to n_steps = {n_steps}"
         chosen = array_of_any(self.steps, "steps", expected)
         if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
-            raise reject("steps", expected, repr(self.steps))
+            raise InputError("steps", expected, repr(self.steps))
         if chosen.size and (chosen.min() < 0 or chosen.max() > n_steps or np.any(np.diff(chosen) <= 0)):
-            raise reject("steps", expected, f"{chosen.min()} … {chosen.max()}")
+            raise InputError("steps", expected, f"{chosen.min()} … {chosen.max()}")
         return chosen.astype(np.int64)
 
 
@@ -65,7 +65,7 @@ def steps_to_save(record: Any, n_steps: int) -> IntArray:
     if record is None:
         return np.empty(0, dtype=np.int64)
     if not isinstance(record, Record):
-        raise reject("record", "an ml.Record or None", repr(record))
+        raise InputError("record", "an ml.Record or None", repr(record))
     return record.resolve(n_steps)
 
 
@@ -99,7 +99,7 @@ def check_record(record: Any, risk: Risk) -> None:
     """Refuse a record that asks for quantities that the risk does not have."""
     for name in record.keep if isinstance(record, Record) else ():
         if name in _METHODS and not hasattr(risk, _METHODS[name]):
-            raise reject("record", f"without {name!r}, which {type(risk).__name__} does not measure", "it")
+            raise InputError("record", f"without {name!r}, which {type(risk).__name__} does not measure", "it")
         if name == "excess_risk" and hasattr(risk, "check_excess"):
             risk.check_excess()
 

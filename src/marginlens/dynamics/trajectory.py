@@ -10,7 +10,7 @@ import numpy as np
 
 from marginlens.dynamics.brackets import run_bracket
 from marginlens.dynamics.record import Record, Saved
-from marginlens.errors import InputError, batch_index, reject, whole_number
+from marginlens.errors import InputError, batch_index, whole_number
 from marginlens.norms import Norm
 from marginlens.result import Result, Tabular, axes_for, draw_matrix
 from marginlens.result.drawing import draw_fan
@@ -69,7 +69,7 @@ class Trajectory(Result, Tabular):
     def split(self) -> Any:
         """The parts of the last iterate by name: v and p of a joint descent, Q and K of one on factors."""
         if not hasattr(self.risk, "split"):
-            raise reject("risk", "one whose points have parts, such as JointRisk", type(self.risk).__name__)
+            raise InputError("risk", "one whose points have parts, such as JointRisk", type(self.risk).__name__)
         return self.risk.split(self.final)
 
     def resume(
@@ -103,7 +103,7 @@ class Trajectory(Result, Tabular):
         if not self.is_batch:
             if isinstance(places, int):
                 return self
-            raise reject("index", "0 for a single run, which has no batch axis", repr(index))
+            raise InputError("index", "0 for a single run, which has no batch axis", repr(index))
         per_run = ("final", "attention", "selected", "norm", "status", "steps_taken")
         taken: dict[str, Any] = {
             name: None if (value := getattr(self, name)) is None else value[places] for name in per_run
@@ -160,7 +160,7 @@ class Trajectory(Result, Tabular):
             that x certainly attains.
         """
         if self.risk is None:
-            raise reject(
+            raise InputError(
                 "run", "one that knows its risk", "one that was loaded without", "Give it: Trajectory.load(path, risk)."
             )
         if not self.is_batch:

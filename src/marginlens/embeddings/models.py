@@ -10,7 +10,7 @@ import numpy as np
 from marginlens import core
 from marginlens.data.labelled import LabelledSequences, as_labelled
 from marginlens.data.random_tokens import as_generator
-from marginlens.errors import positive_number, real_array, reject, whole_number
+from marginlens.errors import InputError, positive_number, real_array, whole_number
 from marginlens.papers import implements, uses
 from marginlens.result import Described
 from marginlens.typing import FloatArray, IntArray
@@ -47,11 +47,11 @@ def initial_parameters(n_vocabulary: int, d_model: int, rng: Any, dtype: Any, sp
 def as_parameters(model: Any, argument: str, n_vocabulary: int = 0) -> Parameters:
     """`model` in float64, if it is parameters of fitting shapes with an embedding for each token; else it is refused in a sentence."""
     if not isinstance(model, Parameters):
-        raise reject(argument, "Parameters with E, p and v", type(model).__name__)
+        raise InputError(argument, "Parameters with E, p and v", type(model).__name__)
     prefix = f"{argument}." if argument else ""
     E = real_array(model.E, f"{prefix}E", ("n_vocabulary", "d_model"))
     if len(E) < n_vocabulary:
-        raise reject(f"{prefix}E", f"at least {n_vocabulary} rows, one for each token", f"{len(E)} rows")
+        raise InputError(f"{prefix}E", f"at least {n_vocabulary} rows, one for each token", f"{len(E)} rows")
     return Parameters(E, *(real_array(getattr(model, name), f"{prefix}{name}", (E.shape[1],)) for name in "pv"))
 
 
@@ -59,9 +59,9 @@ def _kind(dtype: Any) -> Any:
     try:
         kind = None if dtype is None else np.dtype(dtype)
     except (TypeError, ValueError, RuntimeError) as problem:
-        raise reject("dtype", "float32 or float64", repr(dtype)[:60]) from problem
+        raise InputError("dtype", "float32 or float64", repr(dtype)[:60]) from problem
     if kind is None or kind not in _KINDS:
-        raise reject("dtype", "float32 or float64", repr(dtype)[:60])
+        raise InputError("dtype", "float32 or float64", repr(dtype)[:60])
     return kind
 
 

@@ -14,7 +14,7 @@ from marginlens.dynamics.flow import UntilLength, UntilNorm, flow
 from marginlens.dynamics.record import Record, Saved
 from marginlens.dynamics.trajectory import Trajectory
 from marginlens.embeddings.models import Parameters, as_parameters, loss_and_gradients
-from marginlens.errors import positive_number, reject
+from marginlens.errors import InputError, positive_number
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular
 from marginlens.typing import ArrayLike, FloatArray
@@ -89,7 +89,7 @@ def first_step(start: Parameters, rate: float, sequences: Any, y: ArrayLike | No
 def as_first_step(step: Any) -> FirstStep:
     """`step` if it is a first step, else the sentence that says what is expected."""
     if not isinstance(step, FirstStep):
-        raise reject("step", "a FirstStep, as first_step gives it", type(step).__name__)
+        raise InputError("step", "a FirstStep, as first_step gives it", type(step).__name__)
     return step
 
 
@@ -110,9 +110,9 @@ def log_of_pairs(n_vocabulary: int, delta: Any) -> float:
     try:
         chance = float(delta)
     except (TypeError, ValueError, OverflowError, RuntimeError) as problem:
-        raise reject("delta", "a probability between 0 and 1", repr(delta)[:60]) from problem
+        raise InputError("delta", "a probability between 0 and 1", repr(delta)[:60]) from problem
     if not 0.0 < chance < 1.0:
-        raise reject("delta", "a probability between 0 and 1", delta)
+        raise InputError("delta", "a probability between 0 and 1", delta)
     return 2.0 * (2.0 * math.log(n_vocabulary) - math.log(chance))
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.gpu.device import Device, Kernel, Layout, parts, to_host
 from marginlens.runtime.progress import Progress
 
@@ -223,7 +223,7 @@ class DescentKernel:
         """
         begin, end = span
         if end > MAX_STEPS:
-            raise reject("n_steps", f"at most {MAX_STEPS} on a GPU", end)
+            raise InputError("n_steps", f"at most {MAX_STEPS} on a GPU", end)
         xp, pace, count = self.device.xp, Pace(self), len(carried.ends)
         with self.device.active():
             steps = steps._replace(sizes=None if steps.sizes is None else xp.asarray(steps.sizes))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from marginlens.errors import InputError, MissingExtra, install_command, reject
+from marginlens.errors import InputError, MissingExtra, install_command
 
 EXPECTED = "'cpu', 'cuda', or 'cuda:1' for the device of that number"
 MEMORY_SHARE = 0.8  # of the free memory that one part of a batch may take
@@ -76,7 +76,7 @@ def as_device(device: Any) -> Device | None:
         return None
     match = _NAME.fullmatch(device) if isinstance(device, str) else None
     if match is None:
-        raise reject("device", EXPECTED, repr(device))
+        raise InputError("device", EXPECTED, repr(device))
     return find_device(None if match[1] is None else int(match[1]))
 
 
@@ -86,13 +86,13 @@ def find_device(number: int | None) -> Device:
     try:
         count = int(cupy.cuda.runtime.getDeviceCount())
     except cupy.cuda.runtime.CUDARuntimeError as problem:
-        raise reject("device", "'cpu', since CUDA finds no GPU that it can use", f"a GPU ({problem})") from problem
+        raise InputError("device", "'cpu', since CUDA finds no GPU that it can use", f"a GPU ({problem})") from problem
     if count == 0:
-        raise reject("device", "'cpu', since CUDA finds no GPU", "a GPU")
+        raise InputError("device", "'cpu', since CUDA finds no GPU", "a GPU")
     if number is None:
         number = int(cupy.cuda.Device().id)
     if number >= count:
-        raise reject("device", f"one of {', '.join(f'cuda:{k}' for k in range(count))}", repr(f"cuda:{number}"))
+        raise InputError("device", f"one of {', '.join(f'cuda:{k}' for k in range(count))}", repr(f"cuda:{number}"))
     return _cuda_device(number)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from marginlens import core
 from marginlens.data.sequences import SequenceDataset
-from marginlens.errors import reject, whole_number
+from marginlens.errors import InputError, whole_number
 from marginlens.graphs.priority import (
     MAX_TOKENS,
     Evidence,
@@ -95,9 +95,9 @@ def count_windows(chunks: Iterable[Any], window: int, separator: int | None = No
     while len(waiting) > 1:
         waiting[-2:] = [_merged(*waiting[-2:])]
     if not n_windows:
-        raise reject("window", f"shorter than the text, which has {n_tokens} tokens", T)
+        raise InputError("window", f"shorter than the text, which has {n_tokens} tokens", T)
     if not waiting:
-        raise reject("window", "long enough that some window holds the token that follows it", T)
+        raise InputError("window", "long enough that some window holds the token that follows it", T)
     return WindowCounts(waiting[0], T, n_windows, n_tokens)
 
 
@@ -123,7 +123,7 @@ def window_evidence(chunks: Iterable[Any], graph: PriorityGraph, window: int, se
         found = sequence_evidence(SequenceDataset.of_positions(windows.reshape(-1), offsets, ids[labels], E), graph)
         parts.append(replace(found, first=block.origin + labels[found.first] - T))
     if not parts:
-        raise reject("graph", "one of the priority graphs of these chunks", f"that of last token {last} of others")
+        raise InputError("graph", "one of the priority graphs of these chunks", f"that of last token {last} of others")
     return summed_evidence(parts)
 
 
@@ -162,16 +162,16 @@ def _checked(chunk: Any) -> Any:
     """The chunk as an array, if it is one of ids."""
     expected = f"arrays (n_tokens,) of token ids from 0 to {MAX_TOKENS - 1}, pieces of a text"
     if isinstance(chunk, SequenceDataset | str):
-        raise reject("data", expected, f"a {type(chunk).__name__} among them")
+        raise InputError("data", expected, f"a {type(chunk).__name__} among them")
     tokens = np.asarray(chunk)
     if tokens.size == 0 and tokens.ndim == 1:
         return np.zeros(0, dtype=np.int64)
     if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
         remedy = "Put a single array into a list." if tokens.ndim == 0 else ""
-        raise reject("data", expected, f"shape {tokens.shape} with dtype {tokens.dtype} among them", remedy)
+        raise InputError("data", expected, f"shape {tokens.shape} with dtype {tokens.dtype} among them", remedy)
     low, high = int(tokens.min()), int(tokens.max())
     if low < 0 or high >= MAX_TOKENS:
-        raise reject("data", expected, f"id {low if low < 0 else high}", "Number the tokens that occur from 0 on.")
+        raise InputError("data", expected, f"id {low if low < 0 else high}", "Number the tokens that occur from 0 on.")
     return tokens
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_realizable
-from marginlens.errors import real_number, reject
+from marginlens.errors import InputError, real_number
 from marginlens.graphs.from_data import priority_graphs
 from marginlens.graphs.priority import PriorityGraph, as_graphs, graphs_of_edges
 from marginlens.graphs.subspace import CyclicSubspace, cyclic_subspace
@@ -40,7 +40,7 @@ def position_ranks(data: SequenceDataset, graphs: Mapping[int, PriorityGraph]) -
     if unknown.any():
         position = int(np.argmax(unknown))
         i = int(data.sample[position])
-        raise reject(
+        raise InputError(
             "graphs",
             "graphs of these sequences",
             f"none with token {data.tokens[position]} for last token {data.last[i]} (sample {i})",
@@ -104,7 +104,7 @@ class CyclicSubset(SequenceDataset):
 
     def arrays(self) -> dict[str, Any]:
         """No file holds a subset, whose last tokens are not its own."""
-        raise reject("data", "a SequenceDataset", "a CyclicSubset", "Save the whole data.")
+        raise InputError("data", "a SequenceDataset", "a CyclicSubset", "Save the whole data.")
 
     @property
     def last(self) -> IntArray:
@@ -127,7 +127,7 @@ def selected_positions(data: SequenceDataset, W: ArrayLike, threshold: float) ->
     if empty.any():
         i = int(np.argmax(empty))
         remedy = f"A threshold below 1/{int(data.lengths.max())} always selects."
-        raise reject(
+        raise InputError(
             "threshold",
             "below the largest attention weight of every sample",
             f"{limit:g}, which sample {i} never exceeds",
@@ -238,5 +238,5 @@ def local_subspace(graphs: Mapping[int, PriorityGraph], subset: CyclicSubset) ->
 def as_local_rule(rule: Any) -> LocalRule:
     """`rule`, if it is one."""
     if not isinstance(rule, LocalRule):
-        raise reject("rule", "LocalRule.LABELS_COMPONENT or LocalRule.SELECTED_COMPONENT", repr(rule))
+        raise InputError("rule", "LocalRule.LABELS_COMPONENT or LocalRule.SELECTED_COMPONENT", repr(rule))
     return rule

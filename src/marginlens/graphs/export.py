@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from marginlens.errors import index_array, reject, require, whole_number
+from marginlens.errors import InputError, index_array, require, whole_number
 from marginlens.graphs.priority import PriorityGraph, as_graph, graphs_of_edges
 
 if TYPE_CHECKING:
@@ -50,26 +50,28 @@ def from_tables(tables: Iterable[Mapping[str, Any]]) -> dict[int, PriorityGraph]
     """The graphs of tables as `to_table` makes them, by last token; components are found anew from the edges."""
     graphs = {}
     if not isinstance(tables, Iterable) or isinstance(tables, str | bytes | Mapping | np.ndarray):
-        raise reject("tables", "a list of tables made by to_table", type(tables).__name__)
+        raise InputError("tables", "a list of tables made by to_table", type(tables).__name__)
     for place, table in enumerate(tables):
         try:
             given = [table[name] for name in ("nodes", "edges", "last")]
         except (KeyError, TypeError) as problem:
-            raise reject("tables", "made by to_table", f"one that lacks {problem}") from problem
+            raise InputError("tables", "made by to_table", f"one that lacks {problem}") from problem
         nodes, edges = (index_array(ids, f"tables[{place}]", "whole numbers, ids of tokens") for ids in given[:2])
         last = whole_number(given[2], f"tables[{place}]", at_least=0)
         edges = edges if edges.size else edges.reshape(0, 3)
         if nodes.ndim != 1 or edges.ndim != 2 or edges.shape[1] != 3:
             got = f"nodes of shape {nodes.shape} and edges of shape {edges.shape}"
-            raise reject(f"tables[{place}]", "nodes of shape (n_nodes,) and edges of shape (n_edges, 3)", got)
+            raise InputError(f"tables[{place}]", "nodes of shape (n_nodes,) and edges of shape (n_edges, 3)", got)
         if len(nodes) == 0 or nodes.min() < 0 or not np.isin(edges[:, :2], nodes).all():
-            raise reject("tables", "made by to_table", f"edges between tokens that are no nodes (last token {last})")
+            raise InputError(
+                "tables", "made by to_table", f"edges between tokens that are no nodes (last token {last})"
+            )
         edges = edges[np.lexsort((edges[:, 1], edges[:, 0]))]
         heads, tails = np.concatenate([edges[:, 0], nodes]), np.concatenate([edges[:, 1], nodes])
         size = max(int(nodes.max()), last) + 1
         made = graphs_of_edges(np.full(len(heads), last), heads, tails, size)[last]
         if len(made.edges) != len(edges):
-            raise reject(
+            raise InputError(
                 "tables", "made by to_table", f"an edge listed twice or from a token to itself (last token {last})"
             )
         graphs[last] = replace(made, counts=edges[:, 2])

@@ -8,7 +8,7 @@ from typing import Any, overload
 import numpy as np
 
 from marginlens.data.sequences import SequenceDataset, as_sequences
-from marginlens.errors import real_array, reject
+from marginlens.errors import InputError, real_array
 from marginlens.graphs.counting import count_windows, window_evidence
 from marginlens.graphs.priority import Evidence, PriorityGraph, graphs_of_edges, sequence_evidence
 from marginlens.papers import implements
@@ -48,7 +48,7 @@ def priority_graphs(
     """
     if not isinstance(data, SequenceDataset):
         if head is not None:
-            raise reject("head", "left out for chunks, whose windows without their label are left out", "one")
+            raise InputError("head", "left out for chunks, whose windows without their label are left out", "one")
         return count_windows(_chunks(data), _window(window), separator).graphs()
     _refuse_chunk_options(window, separator)
     targets = separated_tokens(data, head)
@@ -82,20 +82,20 @@ def ranking_evidence(
 def _chunks(data: Any) -> Iterable[Any]:
     """The chunks of a text."""
     if not isinstance(data, Iterable) or isinstance(data, str | bytes):
-        raise reject("data", "a SequenceDataset, or chunks of token ids", type(data).__name__)
+        raise InputError("data", "a SequenceDataset, or chunks of token ids", type(data).__name__)
     return data
 
 
 def _window(window: int | None) -> int:
     if window is None:
-        raise reject("window", "given for chunks of a text, the tokens of each window", "none")
+        raise InputError("window", "given for chunks of a text, the tokens of each window", "none")
     return window
 
 
 def _refuse_chunk_options(window: int | None, separator: int | None) -> None:
     for argument, value in (("window", window), ("separator", separator)):
         if value is not None:
-            raise reject(argument, "left out unless the data are chunks of a text", repr(value))
+            raise InputError(argument, "left out unless the data are chunks of a text", repr(value))
 
 
 @implements("C", "Assumption 2")

@@ -15,7 +15,7 @@ from unicodedata import east_asian_width
 
 import numpy as np
 
-from marginlens.errors import reject, require
+from marginlens.errors import InputError, require
 from marginlens.result.drawing import axes_for, draw_sentence
 from marginlens.result.palette import INK, LOCAL, PATH, TINTS
 from marginlens.typing import Axes, FloatArray
@@ -406,5 +406,5 @@ def names_of(graph: PriorityGraph, names: Any) -> dict[int, str]:
         try:
             named[token] = str(token) if names is None else str(names[token])
         except (IndexError, KeyError, TypeError) as problem:
-            raise reject("names", "a name for each token of the graphs", f"none for token {token}") from problem
+            raise InputError("names", "a name for each token of the graphs", f"none for token {token}") from problem
     return named

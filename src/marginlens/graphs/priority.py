@@ -11,7 +11,7 @@ import numpy as np
 
 from marginlens import core
 from marginlens.data.sequences import SequenceDataset, as_sequences
-from marginlens.errors import index_array, reject, whole_number
+from marginlens.errors import InputError, index_array, whole_number
 from marginlens.papers import implements
 from marginlens.result import Displayed, Result, Tabular, table
 from marginlens.typing import Axes, BoolArray, IntArray
@@ -81,7 +81,7 @@ class PriorityGraph(Displayed, Tabular):
     def component(self, token: int) -> int:
         """The component of a token, -1 for a token that the graph does not hold."""
         if isinstance(token, bool) or not isinstance(token, int | np.integer):
-            raise reject("token", "a whole number, the id of a token", repr(token))
+            raise InputError("token", "a whole number, the id of a token", repr(token))
         return int(self.components_of(np.array([token]))[0])
 
     def components_of(self, tokens: IntArray) -> IntArray:
@@ -143,12 +143,12 @@ def graphs_of_edges(last: IntArray, head: IntArray, tail: IntArray, n_vocabulary
     """The graphs whose edges head → tail are listed with the last token they belong to; an edge to itself only names a node."""
     K = whole_number(n_vocabulary, "n_vocabulary", at_least=1)
     if K > MAX_TOKENS:
-        raise reject("n_vocabulary", f"at most {MAX_TOKENS} tokens", K, "Number the tokens that occur from 0 on.")
+        raise InputError("n_vocabulary", f"at most {MAX_TOKENS} tokens", K, "Number the tokens that occur from 0 on.")
     expected = f"a list of ids from 0 to {K - 1}"
     named = (("last", last), ("head", head), ("tail", tail))
     last, head, tail = (index_array(ids, name, expected, (-1,), below=K) for name, ids in named)
     if not len(last) == len(head) == len(tail):
-        raise reject("tail", "as long as 'last' and 'head'", f"{len(last)}, {len(head)} and {len(tail)} ids")
+        raise InputError("tail", "as long as 'last' and 'head'", f"{len(last)}, {len(head)} and {len(tail)} ids")
     arrays = graph_arrays(*counted_keys((last * K + head) * K + tail, K**3), K)
     return {int(k): arrays.graph(place) for place, k in enumerate(arrays.last)}
 
@@ -202,7 +202,7 @@ def is_acyclic(graphs: Mapping[int, PriorityGraph]) -> bool:
 def as_graph(graph: Any) -> PriorityGraph:
     """`graph` if it is a priority graph, else the sentence that says what is expected."""
     if not isinstance(graph, PriorityGraph):
-        raise reject("graph", "a PriorityGraph", type(graph).__name__)
+        raise InputError("graph", "a PriorityGraph", type(graph).__name__)
     return graph
 
 
@@ -210,18 +210,18 @@ def as_graphs(graphs: Any, n_vocabulary: int | None = None) -> Mapping[int, Prio
     """`graphs` if they are priority graphs by last token, of ids below `n_vocabulary` where that is given."""
     expected = "a mapping from last tokens to PriorityGraph objects"
     if not isinstance(graphs, Mapping):
-        raise reject("graphs", expected, type(graphs).__name__)
+        raise InputError("graphs", expected, type(graphs).__name__)
     for last, graph in graphs.items():
         if not isinstance(graph, PriorityGraph):
-            raise reject("graphs", expected, type(graph).__name__)
+            raise InputError("graphs", expected, type(graph).__name__)
         if isinstance(last, bool) or not isinstance(last, int | np.integer):
-            raise reject("graphs", expected, f"the key {last!r}")
+            raise InputError("graphs", expected, f"the key {last!r}")
         if graph.last != last:
-            raise reject("graphs", expected, f"the graph of last token {graph.last} at {last}")
+            raise InputError("graphs", expected, f"the graph of last token {graph.last} at {last}")
         ids = (int(last), *graph.nodes.tolist())
         if n_vocabulary is not None and not 0 <= min(ids) <= max(ids) < n_vocabulary:
             wanted = f"graphs of tokens 0 to {n_vocabulary - 1}, one for each row of E"
-            raise reject("graphs", wanted, f"a graph of last token {last}")
+            raise InputError("graphs", wanted, f"a graph of last token {last}")
     return graphs
 
 
@@ -352,7 +352,9 @@ def sequence_evidence(data: SequenceDataset, graph: PriorityGraph) -> Evidence:
     head, tail = part.labels[present // K], present % K
     sample = ending[present // K]
     if not np.isin(np.concatenate([head, tail]), graph.nodes).all():
-        raise reject("graph", "one of the priority graphs of these sequences", f"that of last token {last} of others")
+        raise InputError(
+            "graph", "one of the priority graphs of these sequences", f"that of last token {last} of others"
+        )
     upper, lower = (graph.component_of[np.searchsorted(graph.nodes, ids)] for ids in (head, tail))
     strict = upper != lower
     sample, head, tail, upper, lower = (ids[strict] for ids in (sample, head, tail, upper, lower))

@@ -17,7 +17,7 @@ from typing import Any
 from markupsafe import Markup
 
 from marginlens.data import TokenDataset
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.lab.presets import Shown, deflated, state_of
 from marginlens.lab.presets import presets as known_presets
 from marginlens.lab.problem_files import LabProblem
@@ -87,7 +87,7 @@ def read_module(name: str, source: str) -> Module:
 
 def _refused(name: str, got: str) -> Exception:
     expected = 'made of import { a, b as c } from "./file.js"; and export function, class or const NAME alone'
-    return reject(name, expected, got.strip())
+    return InputError(name, expected, got.strip())
 
 
 def _resolved(name: str, source: str) -> str:
@@ -113,7 +113,7 @@ def modules_of(*entries: str) -> Mapping[str, Module]:
         if name not in found:
             file = folder.joinpath(name)
             if not file.is_file():
-                raise reject(name, "a file of the lab", "no such file")
+                raise InputError(name, "a file of the lab", "no such file")
             found[name] = read_module(name, file.read_text(encoding="utf-8"))
             waiting.extend(source for source, _ in found[name].imports)
     return ordered(found)
@@ -125,12 +125,12 @@ def ordered(modules: Mapping[str, Module]) -> dict[str, Module]:
         for source, names in module.imports:
             missing = {entry.split(":")[0] for entry in names.split(", ")} - set(modules[source].exports)
             if missing:
-                raise reject(module.name, f"importing what {source} exports", min(missing))
+                raise InputError(module.name, f"importing what {source} exports", min(missing))
     needed = {name: [source for source, _ in modules[name].imports] for name in sorted(modules)}
     try:
         return {name: modules[name] for name in TopologicalSorter(needed).static_order()}
     except CycleError as error:
-        raise reject("imports", "free of cycles", " → ".join(error.args[1])) from None
+        raise InputError("imports", "free of cycles", " → ".join(error.args[1])) from None
 
 
 def bundle(entries: Sequence[str] = (ENTRY, WORKER), start: str = "") -> str:
@@ -181,7 +181,7 @@ def lab_page(
         address: where a public copy of the page is, such as `https://example.org/lab.html`; links that the page copies then lead there.
     """
     if address is not None and not _ADDRESS.fullmatch(address):
-        raise reject("address", "the address of a page, such as https://example.org/lab.html", repr(address))
+        raise InputError("address", "the address of a page, such as https://example.org/lab.html", repr(address))
     listed = [entry.to_dict() for entry in known_presets()] if presets is None else list(presets)
     return render(
         "marginlens.lab",
@@ -219,7 +219,7 @@ def write_lab(
     if isinstance(problem, TokenDataset):
         problem = LabProblem(problem, head, **run)
     elif head is not None or run:
-        raise reject("problem", "a TokenDataset where a head or a run is given", type(problem).__name__)
+        raise InputError("problem", "a TokenDataset where a head or a run is given", type(problem).__name__)
     write_whole(place, lab_page(problem, presets, address=address).encode(), "path")
     return place
 

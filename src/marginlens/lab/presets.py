@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.data import SequenceDataset
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.lab.problem_files import LabProblem, page_problem
 
 MAX_VOCABULARY = 400  # tokens of the text tab
@@ -83,7 +83,7 @@ def preset(name: str) -> Preset:
     if not isinstance(name, str) or name.lower() not in known:
         close = get_close_matches(str(name).lower(), known, 1, 0.4)
         advice = f"Did you mean {known[close[0]].name}?" if close else ""
-        raise reject("preset", f"one of {', '.join(entry.name for entry in known.values())}", repr(name), advice)
+        raise InputError("preset", f"one of {', '.join(entry.name for entry in known.values())}", repr(name), advice)
     return known[name.lower()]
 
 
@@ -95,11 +95,11 @@ def sequences_text(data: SequenceDataset, names: Sequence[str]) -> dict[str, Any
         names: (n_vocabulary,) what the tokens are called.
     """
     if data.n_vocabulary > MAX_VOCABULARY:
-        raise reject(
+        raise InputError(
             "data", f"sequences over at most {MAX_VOCABULARY} tokens for the page", f"{data.n_vocabulary} tokens"
         )
     if not np.array_equal(data.E, np.eye(data.n_vocabulary)):
-        raise reject("data", "sequences with one-hot embeddings for the page", "embeddings E of their own")
+        raise InputError("data", "sequences with one-hot embeddings for the page", "embeddings E of their own")
     samples = [data[i][0].tolist() for i in range(len(data))]
     return {"source": "", "sequences": {"names": list(names), "samples": samples, "labels": data.labels.tolist()}}
 
@@ -139,4 +139,6 @@ def state_of(shown: Shown) -> dict[str, Any]:
         return {"problem": entries, "starts": [start]}
     if isinstance(shown, Mapping) and "problem" in shown:
         return dict(shown)
-    raise reject("shown", "the name of a preset, a Preset, a LabProblem or a state with a problem", repr(shown)[:60])
+    raise InputError(
+        "shown", "the name of a preset, a Preset, a LabProblem or a state with a problem", repr(shown)[:60]
+    )

@@ -22,7 +22,7 @@ from marginlens.data.files import (
 )
 from marginlens.data.files import read_problem as read_arrays
 from marginlens.data.tokens import TokenDataset
-from marginlens.errors import InputError, calling, reject, whole_number
+from marginlens.errors import InputError, rename_arguments, whole_number
 from marginlens.losses.margin import Logistic, Loss
 from marginlens.names import LOSSES, OPTIMIZERS, kebab
 from marginlens.norms import L2, Lp
@@ -122,7 +122,7 @@ class LabProblem:
     @classmethod
     def from_dict(cls, entries: Mapping[str, Any], source: str = "the problem") -> LabProblem:
         """The problem of JSON values in the lab's format, such as `to_dict` gives; `source` names them in refusals."""
-        with calling(source):
+        with rename_arguments(source):
             if not isinstance(entries, Mapping):
                 raise refuse("problem", "a JSON object", entries)
             entry = {name: value for name, value in entries.items() if value is not None}
@@ -151,7 +151,7 @@ def _checked_words(words: Any, lengths: list[int]) -> tuple[tuple[str, ...], ...
         isinstance(word, str) for entry in names for word in entry
     ):
         expected = f"a list of texts for each input, one for each of its {', '.join(map(str, lengths))} tokens"
-        raise reject("words", expected, f"{words!r}"[:60])
+        raise InputError("words", expected, f"{words!r}"[:60])
     return tuple(names)
 
 
@@ -165,7 +165,7 @@ def read_problem(path: PathLike) -> LabProblem:
         return LabProblem.from_dict(entries, str(path))
     data, head = read_arrays(path)
     if data.is_batch:
-        raise reject("path", "a file with one problem", f"{str(path)!r}, which holds a batch of {len(data)}")
+        raise InputError("path", "a file with one problem", f"{str(path)!r}, which holds a batch of {len(data)}")
     return LabProblem(data, head)
 
 
@@ -188,7 +188,7 @@ def as_problem(problem: Any, head: Any = None, **run: Any) -> LabProblem:
         return LabProblem(problem, head, **run)
     given = [name for name, value in {"head": head, **run}.items() if value is not None]
     if given:
-        raise reject(given[0], "left out where a LabProblem is given, which has it", "both")
+        raise InputError(given[0], "left out where a LabProblem is given, which has it", "both")
     return problem
 
 
@@ -210,12 +210,12 @@ def page_problem(problem: LabProblem) -> LabProblem:
         problem = replace(problem, data=data)
     longest = int(data.lengths.max())
     if data.d_key != 2:
-        raise reject("problem", f"{takes}, with keys in the plane", f"keys with {data.d_key} coordinates")
+        raise InputError("problem", f"{takes}, with keys in the plane", f"keys with {data.d_key} coordinates")
     if data.n_inputs > MAX_INPUTS or longest > MAX_TOKENS:
         size = f"{data.n_inputs} inputs of up to {longest} tokens"
-        raise reject("problem", f"{takes}, at most {MAX_INPUTS} inputs of at most {MAX_TOKENS} tokens", size)
+        raise InputError("problem", f"{takes}, at most {MAX_INPUTS} inputs of at most {MAX_TOKENS} tokens", size)
     if data.d_model != 2 and problem.trains_head:
-        raise reject("problem", f"{takes}, with tokens in the plane", f"tokens with {data.d_model} coordinates")
+        raise InputError("problem", f"{takes}, with tokens in the plane", f"tokens with {data.d_model} coordinates")
     if data.d_model != 2:
         scores = data.scores(problem.head)
         listed = [np.column_stack([data.K[i, :n], data.y[i] * scores[i, :n]]) for i, n in enumerate(data.lengths)]
@@ -225,12 +225,12 @@ def page_problem(problem: LabProblem) -> LabProblem:
     heads = [] if problem.head is None else [problem.head]
     largest = max(float(np.abs(array).max()) for array in (data.X, data.K, *heads))
     if largest > MAX_ENTRY:
-        raise reject("problem", f"{takes}, with numbers up to {MAX_ENTRY:g}", f"{largest:g}")
+        raise InputError("problem", f"{takes}, with numbers up to {MAX_ENTRY:g}", f"{largest:g}")
     furthest = float(max(np.abs(problem.start).max(), np.abs(problem.start_head).max()))
     if furthest > MAX_START:
-        raise reject("start", f"at most {MAX_START:g} in modulus for the page", f"{furthest:g}")
+        raise InputError("start", f"at most {MAX_START:g} in modulus for the page", f"{furthest:g}")
     if problem.n_steps > MAX_STEPS:
-        raise reject("n_steps", f"at most {MAX_STEPS} for the page", problem.n_steps)
+        raise InputError("n_steps", f"at most {MAX_STEPS} for the page", problem.n_steps)
     return problem
 
 
@@ -241,7 +241,7 @@ def optimizer_json(optimizer: Any, *, trains_head: bool = False) -> dict[str, An
     """An optimizer as JSON values: its name and its settings, which `optimizer_of` reads back."""
     part: Any = optimizer.optimizer if isinstance(optimizer, Blockwise) else optimizer
     if getattr(part, "weight_decay", 0.0) or not getattr(part, "is_plain", True):
-        raise reject("optimizer", "without weight decay, and of these two without momentum", repr(optimizer))
+        raise InputError("optimizer", "without weight decay, and of these two without momentum", repr(optimizer))
     if trains_head:
         is_normalized, is_plain = isinstance(part, NormalizedGD), isinstance(part, GradientDescent)
         if (is_normalized or is_plain) and is_normalized == isinstance(optimizer, Blockwise):
@@ -249,22 +249,22 @@ def optimizer_json(optimizer: Any, *, trains_head: bool = False) -> dict[str, An
         expected = (
             "GradientDescent(size) or Blockwise(NormalizedGD(size)) where head and attention are trained together"
         )
-        raise reject("optimizer", expected, repr(optimizer))
+        raise InputError("optimizer", expected, repr(optimizer))
     name = OPTIMIZERS.name_of(optimizer)
     if name not in OPTIMIZER_SETTINGS:
-        raise reject("optimizer", f"one that the lab has, {', '.join(OPTIMIZER_SETTINGS)}", repr(optimizer))
+        raise InputError("optimizer", f"one that the lab has, {', '.join(OPTIMIZER_SETTINGS)}", repr(optimizer))
     if getattr(optimizer, "nesterov", False) and optimizer.momentum:
-        raise reject("optimizer", "without Nesterov's momentum, which the lab does not have", repr(optimizer))
+        raise InputError("optimizer", "without Nesterov's momentum, which the lab does not have", repr(optimizer))
     schedule = optimizer.size
     if callable(schedule) and not isinstance(schedule, PowerDecay):
-        raise reject("optimizer", "with a constant step size or PowerDecay", repr(optimizer))
+        raise InputError("optimizer", "with a constant step size or PowerDecay", repr(optimizer))
     values = {key: getattr(optimizer, key) for key in ("momentum", "eps") if hasattr(optimizer, key)}
     values |= {"betas": list(getattr(optimizer, "betas", ())), "size": schedule, "decay": 0.0}
     if isinstance(schedule, PowerDecay):
         values |= {"size": schedule.size, "decay": schedule.power}
     if name == "steepest-descent":
         if not isinstance(optimizer.norm, Lp | L2):
-            raise reject("optimizer", "in a norm lp with p above 1", repr(optimizer))
+            raise InputError("optimizer", "in a norm lp with p above 1", repr(optimizer))
         values["p"] = getattr(optimizer.norm, "p", 2.0)
     return {"name": name, **{key: values[key] for key in OPTIMIZER_SETTINGS[name]}}
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import scipy
 
-from marginlens.errors import NOT_NUMBERS, InputError, float_array, real_number, reject
+from marginlens.errors import NOT_NUMBERS, InputError, float_array, real_number
 from marginlens.papers import implements
 from marginlens.typing import FloatArray
 
@@ -329,7 +329,7 @@ def _evaluate(loss: Loss, method: str, u: FloatArray) -> FloatArray:
     if np.any(wrong):
         margin = float(np.asarray(u)[wrong][0])
         got = f"{array[wrong][0]} from {type(loss).__name__} at u = {margin:.6g}"
-        raise reject("loss", f"a loss whose {method}(u) is a finite number at every margin", got)
+        raise InputError("loss", f"a loss whose {method}(u) is a finite number at every margin", got)
     return array
 
 
@@ -343,7 +343,7 @@ def numbers_from(loss: Any, method: str, given: Any, shape: tuple[int, ...]) -> 
     if not numbers or array.shape != shape:
         got = f"shape {array.shape}" if numbers else type(given).__name__
         expected = f"a loss whose {method} gives an array of real numbers of shape {shape}"
-        raise reject("loss", expected, f"{got} from {type(loss).__name__}")
+        raise InputError("loss", expected, f"{got} from {type(loss).__name__}")
     return array.astype(np.float64, copy=False)
 
 
@@ -353,7 +353,7 @@ def _defines(loss: Loss, method: str) -> bool:
 
 
 def lacking(loss: Any, method: str) -> InputError:
-    return reject("loss", f"a loss that defines {method}", f"{type(loss).__name__}, which does not")
+    return InputError("loss", f"a loss that defines {method}", f"{type(loss).__name__}, which does not")
 
 
 def _sign_from_values(loss: Loss, u: FloatArray) -> FloatArray:
@@ -382,7 +382,7 @@ def _sign_from_values(loss: Loss, u: FloatArray) -> FloatArray:
     hidden = ~(visible_once | flat_slope)
     if hidden.any():
         at = f"{type(loss).__name__}.value has no slope around u = {float(flat[hidden][0]):.6g}, where log_abs_derivative is finite"
-        raise reject("loss", "one whose value(u) shows the sign of its slope", at, "Define derivative_sign(u).")
+        raise InputError("loss", "one whose value(u) shows the sign of its slope", at, "Define derivative_sign(u).")
     return sign.reshape(np.shape(u))
 
 
@@ -415,7 +415,7 @@ def _together(**given: Any) -> list[FloatArray]:
         return list(np.broadcast_arrays(*arrays))
     except ValueError as problem:
         shapes = " and ".join(str(array.shape) for array in arrays)
-        raise reject(", ".join(given), "arrays that broadcast against each other", f"shapes {shapes}") from problem
+        raise InputError(", ".join(given), "arrays that broadcast against each other", f"shapes {shapes}") from problem
 
 
 def from_log(logarithm: float) -> float:
@@ -427,7 +427,7 @@ def from_log(logarithm: float) -> float:
 def _interval(low: float, high: float) -> tuple[float, float]:
     low, high = real_number(low, "low", "a finite number"), real_number(high, "high", "a finite number")
     if not (np.isfinite(low) and np.isfinite(high) and low <= high):
-        raise reject("low, high", "finite numbers with low ≤ high", f"({low}, {high})")
+        raise InputError("low, high", "finite numbers with low ≤ high", f"({low}, {high})")
     return low, high
 
 
@@ -435,7 +435,9 @@ def as_loss(loss: Any) -> Loss:
     """`loss` if it is a Loss that defines what it must, else the sentence that says what is expected."""
     if not isinstance(loss, Loss):
         what = f"the class {loss.__name__}" if isinstance(loss, type) else type(loss).__name__
-        raise reject("loss", "a loss such as ml.Logistic() or an instance of your own subclass of ml.losses.Loss", what)
+        raise InputError(
+            "loss", "a loss such as ml.Logistic() or an instance of your own subclass of ml.losses.Loss", what
+        )
     if not _defines(loss, "value"):
         raise lacking(loss, "value(u)")
     if not (_defines(loss, "derivative") or _defines(loss, "log_abs_derivative")):

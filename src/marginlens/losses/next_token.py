@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.losses.margin import SignedLog, lacking, numbers_from
 from marginlens.papers import implements
 from marginlens.typing import FloatArray, IntArray
@@ -136,7 +136,7 @@ def as_nexttoken_loss(loss: Any) -> NextTokenLoss:
     """`loss` if it is a loss of next tokens, else the sentence that says what is expected."""
     if not isinstance(loss, NextTokenLoss):
         what = f"the class {loss.__name__}" if isinstance(loss, type) else type(loss).__name__
-        raise reject("loss", "ml.LogLoss(), ml.SquaredLoss(), ml.CrossEntropy() or another NextTokenLoss", what)
+        raise InputError("loss", "ml.LogLoss(), ml.SquaredLoss(), ml.CrossEntropy() or another NextTokenLoss", what)
     family = type(loss)
     for base in family.__mro__:
         if base.__module__ == __name__ and getattr(base, "code", -1) >= 0:
@@ -145,7 +145,7 @@ def as_nexttoken_loss(loss: Any) -> NextTokenLoss:
             ]
             if changed:
                 what = f"{family.__name__}, a {base.__name__} with a {changed[0]} of its own"
-                raise reject(
+                raise InputError(
                     "loss", f"a {base.__name__} as it is, or a loss derived from LabelLoss or NextTokenLoss", what
                 )
     if isinstance(loss, LabelLoss) and type(loss).scalar is LabelLoss.scalar:
@@ -178,7 +178,7 @@ def scalar_of(loss: LabelLoss, u: FloatArray) -> tuple[FloatArray, FloatArray, F
         return given
     if not isinstance(given, tuple | list) or len(given) != 3:
         got = f"{type(given).__name__} from {type(loss).__name__}"
-        raise reject("loss", "a loss whose scalar(u) is the tuple of ℓ(u), ℓ'(u) and ℓ''(u)", got)
+        raise InputError("loss", "a loss whose scalar(u) is the tuple of ℓ(u), ℓ'(u) and ℓ''(u)", got)
     value, slope, second = (_checked(loss, "scalar", part, np.shape(u)) for part in given)
     return value, slope, second
 
@@ -207,7 +207,7 @@ def _checked(loss: NextTokenLoss, method: str, given: Any, shape: tuple[int, ...
         return np.asarray(given)
     array = numbers_from(loss, method, given, shape)
     if np.isnan(array).any():
-        raise reject("loss", f"a loss whose {method} gives numbers", f"nan from {type(loss).__name__}")
+        raise InputError("loss", f"a loss whose {method} gives numbers", f"nan from {type(loss).__name__}")
     return array
 
 

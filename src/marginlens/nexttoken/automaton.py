@@ -13,7 +13,7 @@ import scipy
 
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_sequence
-from marginlens.errors import InputError, reject, whole_number
+from marginlens.errors import InputError, whole_number
 from marginlens.graphs import PriorityGraph, priority_graphs
 from marginlens.graphs.priority import as_graphs, component_order
 from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction
@@ -219,7 +219,7 @@ class NextTokenAutomaton(Displayed, Tabular):
     def _last(self, last: int) -> int:
         token = whole_number(last, "last", at_least=0)
         if token >= self.n_vocabulary:
-            raise reject("last", f"an id from 0 to {self.n_vocabulary - 1}", token)
+            raise InputError("last", f"an id from 0 to {self.n_vocabulary - 1}", token)
         return token
 
     def _later_terms(self, last: int) -> tuple[list[FloatArray], FloatArray]:
@@ -311,7 +311,9 @@ class NextTokenAutomaton(Displayed, Tabular):
                 Their share is `slow` of the score in either case.
         """
         if as_sequences(data).n_vocabulary != self.n_vocabulary:
-            raise reject("data", f"over the {self.n_vocabulary} tokens of the automaton", f"{data.n_vocabulary} tokens")
+            raise InputError(
+                "data", f"over the {self.n_vocabulary} tokens of the automaton", f"{data.n_vocabulary} tokens"
+            )
         problem, slow_is_known = reduce_sequences(data), _slow_is_known(slow)
         if W is not None:
             return score_shares(problem, problem.shares(data.weights(W)))
@@ -363,7 +365,7 @@ class NextTokenAutomaton(Displayed, Tabular):
 def _checked(priority: Any, data: SequenceDataset) -> GraphSolution:
     """`priority` if it is a solution for embeddings of this width."""
     if not isinstance(priority, GraphSolution) or priority.x.shape != (data.d_model, data.d_model):
-        raise reject("priority", f"graph_svm(data.E, graphs) with d_model = {data.d_model}", repr(priority))
+        raise InputError("priority", f"graph_svm(data.E, graphs) with d_model = {data.d_model}", repr(priority))
     return priority
 
 
@@ -386,7 +388,7 @@ def _no_solution(priority: GraphSolution) -> str:
 def _slow_is_known(slow: Any) -> bool:
     """Whether the limit counts as known if slowly growing weights decide."""
     if slow not in (None, "limit", "unknown"):
-        raise reject("slow", "'limit' or 'unknown'", repr(slow))
+        raise InputError("slow", "'limit' or 'unknown'", repr(slow))
     return bool(slow != "unknown")
 
 
@@ -405,9 +407,9 @@ def _names(names: Any, n_vocabulary: int) -> tuple[str, ...]:
     try:
         listed = tuple(map(str, names))
     except TypeError as problem:
-        raise reject("names", expected, type(names).__name__) from problem
+        raise InputError("names", expected, type(names).__name__) from problem
     if len(listed) != n_vocabulary:
-        raise reject("names", expected, f"{len(listed)} names")
+        raise InputError("names", expected, f"{len(listed)} names")
     return listed
 
 

@@ -11,7 +11,7 @@ import scipy
 
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_realizable, check_sequence
-from marginlens.errors import index_array, real_array, reject, whole_number
+from marginlens.errors import InputError, index_array, real_array, whole_number
 from marginlens.graphs import priority_graphs
 from marginlens.graphs.priority import component_order
 from marginlens.nexttoken.automaton import NextTokenAutomaton
@@ -49,7 +49,7 @@ class MarkovChain(Result):
             or (rows < 0.0).any()
             or np.any(abs(rows.sum(axis=1) - 1.0) > _ROW_SUM_ATOL)
         ):
-            raise reject("P", "a square table whose rows are probabilities, or nan", f"shape {table.shape}")
+            raise InputError("P", "a square table whose rows are probabilities, or nan", f"shape {table.shape}")
         object.__setattr__(self, "P", table)
 
     @property
@@ -75,9 +75,9 @@ class MarkovChain(Result):
         """The shortest W (d_model, d_model) with this chain, for linearly independent embeddings E; where P has zeros there is none."""
         table = real_array(E, "E", (len(self.P), "d_model"))
         if np.linalg.matrix_rank(table) < len(table):
-            raise reject("E", "linearly independent embeddings", "dependent ones", "Then several chains share a W.")
+            raise InputError("E", "linearly independent embeddings", "dependent ones", "Then several chains share a W.")
         if not (self.P > 0.0).all():
-            raise reject("P", "positive probabilities for a finite W", "zeros or rows that are not known")
+            raise InputError("P", "positive probabilities for a finite W", "zeros or rows that are not known")
         inverse, logits = np.linalg.pinv(table), np.log(self.P).T
         free = inverse.T @ inverse  # a constant for each last token is free; this one makes W shortest
         shift = (np.ones(len(table)) @ free @ logits) / (np.ones(len(table)) @ free @ np.ones(len(table)))
@@ -128,7 +128,7 @@ class MarkovChain(Result):
         """Continue prompts (n_prompts, length) of equal length: (n_prompts, n_tokens) ids, each drawn given all before it."""
         ids = index_array(prompts, "prompts", f"ids from 0 to {len(self.P) - 1} of shape (n_prompts, length)", (-1, -1))
         if ids.size == 0 or ids.min() < 0 or ids.max() >= len(self.P):
-            raise reject(
+            raise InputError(
                 "prompts",
                 f"ids from 0 to {len(self.P) - 1}",
                 "none" if ids.size == 0 else f"{ids.min()} to {ids.max()}",
@@ -203,7 +203,7 @@ def topic_change(topic: NextTokenAutomaton, mixed: NextTokenAutomaton, sequence:
     last, (tokens, counts) = int(ids[-1]), np.unique(ids, return_counts=True)
     own, all_topics = topic.graphs.get(last), mixed.graphs.get(last)
     if own is None or all_topics is None or (own.components_of(tokens) < 0).any():
-        raise reject("sequence", "tokens that the topic's graph of its last token holds", f"{ids.tolist()}")
+        raise InputError("sequence", "tokens that the topic's graph of its last token holds", f"{ids.tolist()}")
     part, order = own.components_of(tokens), component_order(own).reach
     ranked = order[np.ix_(part, part)] & (part[:, None] != part)  # (i, j): the topic ranks i above j
     predicted = mixed.predict(ids)

@@ -12,7 +12,7 @@ import numpy as np
 from marginlens.arithmetic.directions import length
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_realizable
-from marginlens.errors import reject, whole_number
+from marginlens.errors import InputError, whole_number
 from marginlens.graphs.cyclic import (
     CyclicSubset,
     LocalRule,
@@ -162,7 +162,7 @@ def _shortest(
     if not np.isfinite(first.value):
         i = int(subset.samples[int(np.argmax(~np.isfinite(first.losses[objective.problem.merged])))])
         problem = "its label, or an output that the loss can take, is missing from the tokens it keeps"
-        raise reject("start", "a point of finite risk", f"an infinite loss at sample {i}: {problem}")
+        raise InputError("start", "a point of finite risk", f"an infinite loss at sample {i}: {problem}")
     parts = (subset, space, objective)
     correction = _found(objective, origin, "zero" if at is None else "the start's part in S_cyc", parts)
     if objective.is_likelihood:
@@ -352,7 +352,7 @@ def limit_risk(data: SequenceDataset, *, loss: NextTokenLoss = LogLoss(), cyclic
     if cyclic_part is None:
         found = cyclic_correction(data, loss=rule, restarts=0 if isinstance(rule, LogLoss) else 8)
         if found.status not in (Status.FINITE, Status.TRIVIAL):
-            raise reject("loss", "one with a finite cyclic correction", type(rule).__name__, found.reason)
+            raise InputError("loss", "one with a finite cyclic correction", type(rule).__name__, found.reason)
         W = found.x
     else:
         W = data.weights(cyclic_part, "cyclic_part")
@@ -371,5 +371,5 @@ def component_sums(data: SequenceDataset, W: FloatArray) -> tuple[FloatArray, Fl
 def label_loss(loss: Any) -> LabelLoss:
     rule = as_nexttoken_loss(loss)
     if not isinstance(rule, LabelLoss):
-        raise reject("loss", "a loss of the label's own output (C Assumption 1)", type(rule).__name__)
+        raise InputError("loss", "a loss of the label's own output (C Assumption 1)", type(rule).__name__)
     return rule

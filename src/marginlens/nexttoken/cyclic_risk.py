@@ -13,7 +13,7 @@ import numpy as np
 import scipy
 
 from marginlens import core
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.graphs.cyclic import CyclicSubset
 from marginlens.graphs.subspace import CyclicSubspace, scale_to_unit
 from marginlens.losses.next_token import (
@@ -62,7 +62,7 @@ class CyclicRisk:
         cells = space.queries[space.columns] * K + space.tokens
         if not np.array_equal(np.unique(entries), np.sort(cells)):
             got = "components with tokens that no sequence keeps"
-            raise reject("graphs", "graphs of these sequences and no others", got)
+            raise InputError("graphs", "graphs of these sequences and no others", got)
         order = np.argsort(cells)
         self.cell: IntArray = order[
             np.searchsorted(cells, entries, sorter=order)

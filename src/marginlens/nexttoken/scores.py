@@ -10,7 +10,7 @@ import numpy as np
 
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_sequence
 from marginlens.data.text_windows import SequenceSplit
-from marginlens.errors import reject, whole_number
+from marginlens.errors import InputError, whole_number
 from marginlens.result import Described, Displayed, counted
 from marginlens.risk.sequence_batch import ReducedProblem, reduce_sequences
 from marginlens.typing import BoolArray, FloatArray, IntArray
@@ -262,7 +262,7 @@ def score_held_out(split: SequenceSplit, rules: Mapping[str, NextTokenAutomaton 
     training, unknown = split.training.data, split.training.vocabulary.unknown
     followed = np.ones(len(split.held_out), dtype=np.bool_) if unknown is None else split.held_out.labels != unknown
     if not followed.any():
-        raise reject("held_out", "such that a known word follows some window", "unknown words alone")
+        raise InputError("held_out", "such that a known word follows some window", "unknown words alone")
     held_out, K = split.held_out.take(np.flatnonzero(followed)), training.n_vocabulary
     longest = int(max(training.lengths.max(), held_out.lengths.max())) + 1
     compared = {**rules, "bigram of the same windows": WindowNgram.fit(training, 2)}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.arithmetic.log_scaled import LogScaled
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.kinds import declared
 from marginlens.names import NORMS, nearest
 from marginlens.norms.entrywise import L1, L2, LInf, Lp
@@ -26,9 +26,9 @@ def norm_named(name: Any, argument: str = "norm") -> Norm:
             norm: Norm = NORMS.class_named(name)()
             return norm
     except ValueError:
-        raise reject(argument, f"one of {_NAMES}", repr(name), nearest(word, NORMS.names)) from None
+        raise InputError(argument, f"one of {_NAMES}", repr(name), nearest(word, NORMS.names)) from None
     if power < 1.0:
-        raise reject(argument, "lP with a number P of at least 1", repr(name), "Below 1 there is no norm.")
+        raise InputError(argument, "lP with a number P of at least 1", repr(name), "Below 1 there is no norm.")
     ends: dict[float, Norm] = {1.0: L1(), 2.0: L2(), np.inf: LInf()}
     return ends[power] if power in ends else Lp(power)
 
@@ -45,10 +45,12 @@ def as_norm(norm: Any, shape: tuple[int, ...], argument: str = "norm") -> Norm:
         expected = (
             "a norm such as ml.L2(), ml.LInf() or ml.Spectral(), or an object with the methods value, dual and steepest"
         )
-        raise reject(argument, expected, got)
+        raise InputError(argument, expected, got)
     if getattr(norm, "needs_matrix", False) and len(shape) != 2:
         kind = "a vector" if len(shape) == 1 else f"a point of shape {shape}"
-        raise reject(argument, f"a norm of {kind}, such as L2 or LInf", f"{type(norm).__name__}, a norm of matrices")
+        raise InputError(
+            argument, f"a norm of {kind}, such as L2 or LInf", f"{type(norm).__name__}, a norm of matrices"
+        )
     return norm
 
 

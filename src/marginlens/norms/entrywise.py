@@ -13,7 +13,7 @@ import numpy as np
 
 from marginlens.arithmetic.directions import length
 from marginlens.arithmetic.log_scaled import LogScaled
-from marginlens.errors import float_array, real_number, reject
+from marginlens.errors import InputError, float_array, real_number
 from marginlens.typing import FloatArray
 
 LARGEST_ENTRY, EUCLIDEAN, SIGN, POWER = range(
@@ -130,11 +130,11 @@ class Lp:
         expected = "a number p above 1"
         p = real_number(self.p, "p", expected)
         if p == 1.0:
-            raise reject("p", expected, "1", "The norm of p = 1 is ml.L1().")
+            raise InputError("p", expected, "1", "The norm of p = 1 is ml.L1().")
         if p == math.inf:
-            raise reject("p", expected, "inf", "The norm of p = inf is ml.LInf().")
+            raise InputError("p", expected, "inf", "The norm of p = inf is ml.LInf().")
         if not p > 1.0:
-            raise reject("p", expected, f"{p:g}", "Below 1 there is no norm." if p < 1.0 else "")
+            raise InputError("p", expected, f"{p:g}", "Below 1 there is no norm." if p < 1.0 else "")
         object.__setattr__(self, "p", p)
 
     @property

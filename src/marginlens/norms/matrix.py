@@ -11,7 +11,7 @@ import numpy as np
 from marginlens import core
 from marginlens.arithmetic.directions import length
 from marginlens.arithmetic.log_scaled import LogScaled
-from marginlens.errors import float_array, reject
+from marginlens.errors import InputError, float_array
 from marginlens.norms.entrywise import L2
 from marginlens.typing import FloatArray
 
@@ -121,7 +121,7 @@ def _matrix(x: Any, argument: str, axes: int | None = None) -> FloatArray:
     """`x` as a matrix, or as several where `axes` says that two axes make up one."""
     array = float_array(x, argument)
     if (array.ndim if axes is None else axes) != 2:
-        raise reject(argument, "a matrix, which this norm measures", f"shape {array.shape}")
+        raise InputError(argument, "a matrix, which this norm measures", f"shape {array.shape}")
     return array
 
 

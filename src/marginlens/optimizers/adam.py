@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from marginlens.arithmetic.log_scaled import LogScaled
-from marginlens.errors import nonnegative_number, reject
+from marginlens.errors import InputError, nonnegative_number
 from marginlens.optimizers.compiled import ADAM, Rule
 from marginlens.optimizers.decay import Decaying, as_share, decays, remembers_point
 from marginlens.optimizers.schedules import StepSize, as_step_size, size_at
@@ -56,7 +56,7 @@ class Adam(Decaying):
         try:
             first, second = self.betas
         except (TypeError, ValueError) as problem:
-            raise reject("betas", "two numbers, each at least 0 and below 1", repr(self.betas)) from problem
+            raise InputError("betas", "two numbers, each at least 0 and below 1", repr(self.betas)) from problem
         object.__setattr__(self, "betas", (as_share(first, "betas"), as_share(second, "betas")))
         object.__setattr__(self, "eps", nonnegative_number(self.eps, "eps"))
         self.check_decay()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.arithmetic.log_scaled import LogScaled
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.optimizers.protocol import Optimizer, as_optimizer
 from marginlens.typing import FloatArray
 
@@ -38,7 +38,7 @@ class Blockwise:
     def update(self, gradient: LogScaled, state: Any) -> tuple[FloatArray, Any]:
         """The steps of all parts, put together."""
         if gradient.blocks is None:
-            raise reject(
+            raise InputError(
                 "optimizer", "Blockwise only for a risk whose points have parts, such as JointRisk", "one that has none"
             )
         places = {name: gradient.place(name) for name in gradient.blocks}

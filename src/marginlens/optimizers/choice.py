@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.names import OPTIMIZERS
 from marginlens.norms.choice import norm_named
 from marginlens.optimizers.mirror_descent import MirrorDescent
@@ -46,7 +46,7 @@ def optimizer_named(name: Any, size: StepSize, norm: str | None = None, **settin
             if word in IN_A_NORM
             else f"{word} alone"
         )
-        raise reject(argument, expected, repr(norm or name))
+        raise InputError(argument, expected, repr(norm or name))
     if word not in IN_A_NORM:
         made: Optimizer = OPTIMIZERS.class_named(word)(size, **settings)
         return made
@@ -55,5 +55,5 @@ def optimizer_named(name: Any, size: StepSize, norm: str | None = None, **settin
         return SteepestDescent(known, size, **settings)
     power = getattr(known, "power", np.inf)
     if not 1.0 < power < np.inf:
-        raise reject(argument, "lP with a number P above 1 for mirror descent", repr(norm or name))
+        raise InputError(argument, "lP with a number P above 1 for mirror descent", repr(norm or name))
     return MirrorDescent(power, size, normalized=True, **settings)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from marginlens.arithmetic.log_scaled import LogScaled
-from marginlens.errors import nonnegative_number, real_number, reject
+from marginlens.errors import InputError, nonnegative_number, real_number
 from marginlens.optimizers.schedules import size_at
 from marginlens.typing import FloatArray
 
@@ -48,7 +48,7 @@ class Decaying:
         object.__setattr__(self, "weight_decay", decay)
         first = size_at(self.size, 0) if decay > 0.0 else 0.0  # type: ignore[attr-defined]
         if first * decay >= 1.0:
-            raise reject("weight_decay", f"a number below 1/size = {1.0 / first:g}", f"{decay:g}")
+            raise InputError("weight_decay", f"a number below 1/size = {1.0 / first:g}", f"{decay:g}")
 
     def __repr__(self) -> str:
         settings = sorted(fields(self), key=lambda one: one.kw_only is True)

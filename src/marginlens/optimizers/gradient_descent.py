@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from marginlens.arithmetic.log_scaled import LogScaled
-from marginlens.errors import positive_number, reject
+from marginlens.errors import InputError, positive_number
 from marginlens.optimizers.compiled import GRADIENT, STEEPEST, Rule
 from marginlens.optimizers.decay import Decaying, as_share, decays, remembers_point, running_sum
 from marginlens.papers import implements
@@ -26,7 +26,7 @@ class _Euclidean(Decaying):
 
     def __post_init__(self) -> None:
         if callable(self.size) and not isinstance(self.size, type):
-            raise reject("size", "a positive number", repr(self.size), self.with_schedule)
+            raise InputError("size", "a positive number", repr(self.size), self.with_schedule)
         object.__setattr__(self, "size", positive_number(self.size, "size"))
         object.__setattr__(self, "momentum", as_share(self.momentum, "momentum"))
         self.check_decay()

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from marginlens.arithmetic.log_scaled import LogScaled
-from marginlens.errors import real_number, reject
+from marginlens.errors import InputError, real_number
 from marginlens.optimizers.compiled import MIRROR, Rule
 from marginlens.optimizers.decay import Decaying, as_share, running_sum
 from marginlens.optimizers.schedules import StepSize, as_step_size, size_at
@@ -49,7 +49,7 @@ class MirrorDescent(Decaying):
         p = real_number(self.p, "p", "a number above 1")
         if not (np.isfinite(p) and p > 1.0):
             advice = "The potential of p = 1 has no mirror map." if p == 1.0 else ""
-            raise reject("p", "a number above 1", f"{p:g}", advice)
+            raise InputError("p", "a number above 1", f"{p:g}", advice)
         object.__setattr__(self, "p", p)
         object.__setattr__(self, "size", as_step_size(self.size))
         object.__setattr__(self, "momentum", as_share(self.momentum, "momentum"))

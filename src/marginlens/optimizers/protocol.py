@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol, runtime_checkable
 
 from marginlens.arithmetic.log_scaled import LogScaled
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.typing import FloatArray
 
 
@@ -33,5 +33,5 @@ def as_optimizer(optimizer: Any) -> Optimizer:
     if isinstance(optimizer, type) or not isinstance(optimizer, Optimizer):
         got = f"the class {optimizer.__name__}" if isinstance(optimizer, type) else repr(optimizer)
         expected = "an optimizer such as ml.NormalizedGD(size) or ml.GradientDescent(size), or an object with the methods init and update"
-        raise reject("optimizer", expected, got)
+        raise InputError("optimizer", expected, got)
     return optimizer

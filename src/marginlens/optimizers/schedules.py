@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.errors import InputError, nonnegative_number, positive_number, reject
+from marginlens.errors import InputError, nonnegative_number, positive_number
 from marginlens.typing import FloatArray
 
 StepSize = float | Callable[[int], float]
@@ -38,7 +38,7 @@ class PowerDecay:
 def as_step_size(size: Any) -> StepSize:
     """A positive number, or a function t → size such as `PowerDecay`, as it is; else the error that says what is expected."""
     if isinstance(size, type):
-        raise reject("size", "a positive number or a function of the step", f"the class {size.__name__}")
+        raise InputError("size", "a positive number or a function of the step", f"the class {size.__name__}")
     if callable(size):
         schedule: StepSize = size
         return schedule

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.graphs.picture import (
     GREY,
     LETTERING,
@@ -56,9 +56,11 @@ def draw_graphs(
     """
     chosen = list(graphs.values()) if isinstance(graphs, Mapping) else list(graphs) if np.iterable(graphs) else []
     if not chosen or not all(isinstance(graph, PriorityGraph) for graph in chosen):
-        raise reject("graphs", "at least one PriorityGraph", f"{len(chosen)} entries" if chosen else repr(graphs)[:60])
+        raise InputError(
+            "graphs", "at least one PriorityGraph", f"{len(chosen)} entries" if chosen else repr(graphs)[:60]
+        )
     if headings is not None and len(headings) != len(chosen):
-        raise reject("headings", f"one for each of {len(chosen)} graphs", len(headings))
+        raise InputError("headings", f"one for each of {len(chosen)} graphs", len(headings))
     headings = headings or [""] * len(chosen)
     panels = [_Panel(graph, names_of(graph, names), heading) for graph, heading in zip(chosen, headings, strict=True)]
     rows: list[list[_Panel]] = []

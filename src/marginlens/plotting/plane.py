@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from marginlens.arithmetic.directions import correlation
 from marginlens.data import TokenDataset
 from marginlens.dynamics import descend
-from marginlens.errors import InputError, reject
+from marginlens.errors import InputError
 from marginlens.losses.margin import Logistic, Loss
 from marginlens.optimizers import NormalizedGD
 from marginlens.plotting.files import FIGURE_SUFFIXES
@@ -157,9 +157,9 @@ def rim_label(ax: Axes, direction: FloatArray, name: str, rim: float, colour: An
 def check_plot(data: TokenDataset, place: Path) -> None:
     """Refuse what cannot be drawn, or cannot be written there, before anything is computed."""
     if data.d_key != 2:
-        raise reject("plot", "left out unless keys have two coordinates", f"keys with d_key = {data.d_key}")
+        raise InputError("plot", "left out unless keys have two coordinates", f"keys with d_key = {data.d_key}")
     if len(data) > _MAX_PANELS:
-        raise reject("plot", f"left out for files with more than {_MAX_PANELS} problems", f"{len(data)} problems")
+        raise InputError("plot", f"left out for files with more than {_MAX_PANELS} problems", f"{len(data)} problems")
     check_place(place, "plot", FIGURE_SUFFIXES)
 
 

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.rcsetup import cycler
 
-from marginlens.errors import positive_number, reject
+from marginlens.errors import InputError, positive_number
 from marginlens.result.palette import ACCENTS, FAINT, INK, SEQUENCE
 
 STYLE: dict[str, Any] = {
@@ -78,7 +78,7 @@ class PlotStyle(dict[str, Any]):
     def __call__(self, draw: Callable[..., Any]) -> Callable[..., Any]:
         """`draw` with this style in force while it runs."""
         if not callable(draw):
-            raise reject("draw", "a function that draws", repr(draw))
+            raise InputError("draw", "a function that draws", repr(draw))
 
         @wraps(draw)
         def styled(*arguments: Any, **options: Any) -> Any:
@@ -127,7 +127,7 @@ def paper(width: float | str = "column", height: float | None = None, *, font_si
     """
     wide = WIDTHS.get(width) if isinstance(width, str) else positive_number(width, "width")
     if wide is None:
-        raise reject("width", f"{' or '.join(map(repr, WIDTHS))}, or a number of inches", repr(width))
+        raise InputError("width", f"{' or '.join(map(repr, WIDTHS))}, or a number of inches", repr(width))
     size = positive_number(font_size, "font_size")
     high = wide / GOLDEN_RATIO if height is None else positive_number(height, "height")
     return PlotStyle(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.errors import InputError, reject
+from marginlens.errors import InputError
 from marginlens.probe.models.adapters import adapter_for
 from marginlens.probe.models.inputs import Inputs, TextInputs
 from marginlens.probe.models.loading import LoadedModel, as_inputs, as_loaded, attention_implementation, tower_for
@@ -264,7 +264,7 @@ def _text_config(model: Any) -> Any:
 
 
 def _unlike(got: str, expected: str) -> InputError:
-    return reject("against", f"a model of the same architecture, {expected}", got, "Probe them one by one.")
+    return InputError("against", f"a model of the same architecture, {expected}", got, "Probe them one by one.")
 
 
 def _check_readable(second: LoadedModel, data: Inputs) -> None:
@@ -276,6 +276,6 @@ def _check_readable(second: LoadedModel, data: Inputs) -> None:
         max(int(np.max(ids)) for ids in data.ids),
     )
     if isinstance(n_words, int) and largest >= n_words:
-        raise reject(
+        raise InputError(
             "against", f"a model that reads the same tokens, of ids up to {largest}", f"one with {n_words} of them"
         )

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from marginlens.errors import reject, whole_number
+from marginlens.errors import InputError, whole_number
 from marginlens.probe.heads.plane import QueryPlane
 from marginlens.probe.heads.preferences import Preference, PreferenceGraph
 from marginlens.result import Described, Displayed, Result, Tabular, axes_for, counted, draw_matrix, jsonable
@@ -184,7 +184,7 @@ class ProbeSettings:
 
     def __post_init__(self) -> None:
         if not isinstance(self.max_margin, bool):
-            raise reject("max_margin", "True or False", repr(self.max_margin))
+            raise InputError("max_margin", "True or False", repr(self.max_margin))
         smallest = {"queries": 1, "max_margin_inputs": 1, "longest_example": 2}
         smallest |= dict.fromkeys(("examples", "preferences", "seed"), 0)
         for name, at_least in (smallest if self.offset is None else {**smallest, "offset": 0}).items():
@@ -363,7 +363,7 @@ class _Measured(Result, Tabular):
 
     def __getitem__(self, name: str) -> FloatArray:
         if name not in self.measures:
-            raise reject("name", f"one of {', '.join(self.measures)}", repr(name))
+            raise InputError("name", f"one of {', '.join(self.measures)}", repr(name))
         return self.measures[name]
 
 

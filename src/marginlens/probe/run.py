@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.errors import InputError, reject
+from marginlens.errors import InputError
 from marginlens.probe.accumulators import (
     ExampleMaps,
     LayerNumbers,
@@ -168,7 +168,7 @@ def _probe(found: Readable, options: ProbeSettings, progress: ProgressCallback |
         done += len(batch.index)
         report(done, total)
     if not sums.n_queries.any():
-        raise reject("inputs", "inputs with at least two tokens each", "none in which a query sees two")
+        raise InputError("inputs", "inputs with at least two tokens each", "none in which a query sees two")
     if not sums.is_finite.any():
         raise InputError(
             "No head can be measured: the model's attention is not finite in any layer. Its weights are not finite, or overflow in half "
@@ -509,7 +509,7 @@ def probe_checkpoints(
         first, shape = (result["nnz"].shape for result in (results[0], results[-1]))
         if shape != first:
             expected = f"checkpoints of one model, with {first[0]} layers of {first[1]} heads as the first"
-            raise reject("folders", expected, f"{str(folder)!r} with {shape[0]} layers of {shape[1]} heads")
+            raise InputError("folders", expected, f"{str(folder)!r} with {shape[0]} layers of {shape[1]} heads")
     measures = {name: np.stack([result[name] for result in results]) for name in results[0].measures}
     times_noted = Counter(note for result in results for note in result.notes)
     of_heads = (*_WHY_NO_SOLUTION.values(), _TIES_LEFT_OUT)  # counts of heads: said for all checkpoints together
@@ -540,11 +540,11 @@ def checkpoint_folders(folders: str | os.PathLike[str] | Sequence[str | os.PathL
         checkpoints = [Path(folder) for folder in folders]
     else:
         if not Path(folders).is_dir():
-            raise reject("folders", expected, f"{str(folders)!r}, which is no folder")
+            raise InputError("folders", expected, f"{str(folders)!r}, which is no folder")
         checkpoints = sorted((config.parent for config in Path(folders).glob("*/config.json")), key=_step_and_name)
     if len(checkpoints) < 2:
         got = f"{len(checkpoints)} of them" if checkpoints else f"none in {str(folders)!r}"
-        raise reject("folders", expected, got)
+        raise InputError("folders", expected, got)
     return checkpoints
 
 

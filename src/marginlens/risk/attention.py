@@ -13,7 +13,7 @@ from marginlens import core
 from marginlens.arithmetic.directions import length
 from marginlens.arithmetic.log_scaled import ExcessRisk, LogScaled
 from marginlens.data.tokens import TokenDataset, as_dataset
-from marginlens.errors import n_axes, reject
+from marginlens.errors import InputError, n_axes
 from marginlens.losses.margin import Exponential, Logistic, Loss, SignedLog, as_loss, compiled_code, slope_of, value_of
 from marginlens.papers import implements, uses
 from marginlens.result import Described
@@ -296,7 +296,7 @@ class AttentionRisk(TokenRisk, Described):
     def margin_rows(self, selected: Any) -> MarginRows:
         r"""k_α − k_t for each other token t of each input, with lower bound 1: the constraints of (ATT-SVM)."""
         if self.is_batch:
-            raise reject("data", "one problem", f"a batch of {len(self)}", "Take one with data[j].")
+            raise InputError("data", "one problem", f"a batch of {len(self)}", "Take one with data[j].")
         chosen = self.data.selection(selected)
         differences = self.data.K[np.arange(self.data.n_inputs), chosen][:, None] - self.data.K
         others = self.data.mask & (np.arange(self.data.n_tokens) != chosen[:, None])
@@ -305,7 +305,7 @@ class AttentionRisk(TokenRisk, Described):
     def smoothness(self) -> Any:
         """L_p of Lemma 6, (…)."""
         if not self.is_linear:
-            raise reject("head", "linear for the constant of Lemma 6", "a nonlinear one")
+            raise InputError("head", "linear for the constant of Lemma 6", "a nonlinear one")
         return smoothness(self.data, self.head, self.loss).L_p
 
     def as_matrix(self, query: Any) -> MatrixRisk:

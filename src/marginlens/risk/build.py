@@ -7,7 +7,7 @@ from typing import Any
 from marginlens.data.contexts import ContextDataset
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import TokenDataset
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.losses.margin import Logistic
 from marginlens.losses.next_token import LogLoss
 from marginlens.risk.attention import AttentionRisk
@@ -26,7 +26,7 @@ def as_risk(problem: Any, head: Any = None, loss: Any = None) -> Any:
     """
     if isinstance(problem, TokenDataset):
         if head is None:
-            raise reject(
+            raise InputError(
                 "head",
                 "given with a TokenDataset",
                 "None",
@@ -39,12 +39,12 @@ def as_risk(problem: Any, head: Any = None, loss: Any = None) -> Any:
         problem = ContextRisk(problem)
     if isinstance(problem, type) or not isinstance(problem, Risk):
         expected = "a TokenDataset, a ContextDataset, a SequenceDataset or a list of them, or a risk such as ml.AttentionRisk(data, head)"
-        raise reject(
+        raise InputError(
             "problem",
             expected,
             type(problem).__name__ if not isinstance(problem, type) else f"the class {problem.__name__}",
         )
     for name, value in (("head", head), ("loss", loss)):
         if value is not None:
-            raise reject(name, "left out where a risk is given, which has its own", repr(value))
+            raise InputError(name, "left out where a risk is given, which has its own", repr(value))
     return problem

@@ -14,7 +14,7 @@ from marginlens.arithmetic.directions import length
 from marginlens.arithmetic.log_scaled import LogScaled, RankOneTerms
 from marginlens.arithmetic.rounding import EPS
 from marginlens.data.contexts import ContextDataset, as_contexts
-from marginlens.errors import index_array, real_array, reject
+from marginlens.errors import InputError, index_array, real_array
 from marginlens.papers import implements
 from marginlens.result import Described
 from marginlens.risk.protocol import MarginRows, as_points
@@ -125,7 +125,7 @@ class _CrossEntropyRisk(Described, ABC):
             selected, "selected", f"a class from 0 to {n_classes - 1} for each point", (len(self.labels.H),)
         )
         if chosen.min() < 0 or chosen.max() >= n_classes:
-            raise reject("selected", f"classes from 0 to {n_classes - 1}", f"{chosen.min()} to {chosen.max()}")
+            raise InputError("selected", f"classes from 0 to {n_classes - 1}", f"{chosen.min()} to {chosen.max()}")
         slot = np.arange(n_classes - 1)
         other = slot + (slot >= chosen[:, None])  # (n_points, n_classes - 1)
         difference = np.eye(n_classes)[chosen][:, None, :] - np.eye(n_classes)[other]
@@ -177,7 +177,7 @@ class MulticlassRisk(_CrossEntropyRisk):
         )
         if not len(classes) or classes.min() < 0 or classes.max() < 1:
             got = f"classes from {classes.min()} to {classes.max()}" if len(classes) else "no points"
-            raise reject("classes", "at least two classes, counted from 0", got)
+            raise InputError("classes", "at least two classes, counted from 0", got)
         object.__setattr__(self, "H", points)
         object.__setattr__(self, "classes", classes)
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from marginlens.data.tokens import TokenDataset, as_dataset
-from marginlens.errors import missing_extra, reject
+from marginlens.errors import InputError, missing_extra
 from marginlens.papers import uses
 from marginlens.risk.softmax import Attended, attend, probabilities
 from marginlens.typing import FloatArray, IntArray
@@ -115,9 +115,9 @@ class TorchHead:
         output = self.psi(features)
         if not isinstance(output, torch.Tensor) or output.numel() != features.shape[0]:
             got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
-            raise reject("head", f"a head that gives one number per input ({features.shape[0]} in all)", got)
+            raise InputError("head", f"a head that gives one number per input ({features.shape[0]} in all)", got)
         if not output.requires_grad:
-            raise reject(
+            raise InputError(
                 "head", "a head that torch can differentiate by its input", "one whose output does not depend on it"
             )
         (slope,) = torch.autograd.grad(output.sum(), features)
@@ -127,7 +127,9 @@ class TorchHead:
 def as_head(data: TokenDataset, head: Any) -> Head:
     """The head that `head` stands for: a vector is linear, a callable a nonlinear ψ, which may have `on_data`, its own `Head`."""
     if isinstance(head, type):
-        raise reject("head", "a vector, or a head that is made: a module or a function", f"the class {head.__name__}")
+        raise InputError(
+            "head", "a vector, or a head that is made: a module or a function", f"the class {head.__name__}"
+        )
     if not callable(head):
         return LinearHead(as_dataset(data).scores(head), data.mask)
     if hasattr(head, "on_data"):

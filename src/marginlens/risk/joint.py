@@ -9,7 +9,7 @@ import numpy as np
 
 from marginlens.arithmetic.log_scaled import LogScaled
 from marginlens.data.tokens import TokenDataset, as_dataset
-from marginlens.errors import n_axes, reject
+from marginlens.errors import InputError, n_axes
 from marginlens.losses.margin import Logistic, Loss, as_loss, slope_of
 from marginlens.papers import implements
 from marginlens.result import Described
@@ -88,7 +88,7 @@ class JointRisk(TokenRisk, Described):
             return np.concatenate([v, np.array(self.data.point(start[1], "start[1]")).reshape(len(self), -1)], axis=-1)
         if n_axes(start) == 0 or np.shape(start)[-1] != self.shape[0]:
             got = f"{n_axes(start)} axes" if n_axes(start) else type(start).__name__
-            raise reject("start", f"a pair (v, p), or a point of shape {self.shape}", got)
+            raise InputError("start", f"a pair (v, p), or a point of shape {self.shape}", got)
         return self.start(tuple(self.split(np.asarray(start))))
 
     def at_point(self, x: ArrayLike) -> AtLogits:
@@ -119,7 +119,7 @@ class JointRisk(TokenRisk, Described):
 
     def margin_rows(self, selected: ArrayLike) -> MarginRows:
         """Refused: head and attention have a margin problem each; `label_svm` and `relaxed_svm` solve them."""
-        raise reject(
+        raise InputError(
             "risk", "one with a single margin problem", "a joint one", "Use label_svm for v and relaxed_svm for p."
         )
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from marginlens.arithmetic.directions import length
 from marginlens.arithmetic.log_scaled import LogScaled, RankOneTerms
-from marginlens.errors import float_array, n_axes, real_array, reject, whole_number
+from marginlens.errors import InputError, float_array, n_axes, real_array, whole_number
 from marginlens.papers import implements, uses
 from marginlens.result import Described
 from marginlens.risk.at_logits import AtLogits, TokenRisk
@@ -37,7 +37,7 @@ class _RiskThroughP(TokenRisk):
         object.__setattr__(self, "query", as_queries(self.query, self.of_p))
         if not np.array_equal(self.of_p.data.K, self.of_p.data.X):
             expected = "a dataset whose keys are its tokens (neither K nor W given)"
-            raise reject("data", expected, "one with keys of its own")
+            raise InputError("data", expected, "one with keys of its own")
 
     @abstractmethod
     def vector(self, x: ArrayLike) -> FloatArray:
@@ -255,7 +255,7 @@ class FactorRisk(_RiskThroughP, Described):
 
     def margin_rows(self, selected: ArrayLike) -> MarginRows:
         """Refused: a margin is not linear in the factors; the rows of `as_matrix` are those of W = Q Kᵀ."""
-        raise reject(
+        raise InputError(
             "risk",
             "one whose margins are linear in the point",
             "one of factors",
@@ -293,7 +293,7 @@ def matrix_from_vector(p: ArrayLike, query: ArrayLike) -> FloatArray:
     u = as_query(query)
     vectors = float_array(p, "p")
     if vectors.ndim == 0:
-        raise reject("p", "weights of shape (…, d_model)", f"the number {vectors}")
+        raise InputError("p", "weights of shape (…, d_model)", f"the number {vectors}")
     size = length(u)
     return (u / size)[:, None] * (vectors / size)[..., None, :]
 
@@ -302,7 +302,7 @@ def as_query(query: ArrayLike) -> FloatArray:
     """A query (d_query,) that is not zero."""
     u = real_array(query, "query", ("d_query",))
     if not u.any():
-        raise reject("query", "a query that is not zero", "the zero vector")
+        raise InputError("query", "a query that is not zero", "the zero vector")
     return u
 
 
@@ -314,7 +314,7 @@ def as_queries(query: ArrayLike, of_p: AttentionRisk) -> FloatArray:
     leading = (len(of_p),) if axes == 3 and of_p.is_batch else ()
     queries = real_array(query, "query", (*leading, of_p.data.n_inputs, "d_query"))
     if not queries.any(axis=-1).all():
-        raise reject(
+        raise InputError(
             "query", "queries none of which is zero", f"zero for input {np.argwhere(~queries.any(axis=-1))[0][-1]}"
         )
     return queries

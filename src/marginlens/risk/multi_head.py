@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from marginlens.data.tokens import TokenDataset, as_dataset
-from marginlens.errors import n_axes, real_array, reject, whole_number
+from marginlens.errors import InputError, n_axes, real_array, whole_number
 from marginlens.losses.margin import Logistic, Loss, SignedLog, slope_of
 from marginlens.papers import implements
 from marginlens.result import Described
@@ -51,7 +51,7 @@ class MultiHeadRisk(_RiskOfMatrix, Described):
     def __post_init__(self) -> None:
         as_dataset(self.data)
         if callable(self.head):
-            raise reject("head", "a vector v, (d_model,) or (batch, d_model)", "a nonlinear one")
+            raise InputError("head", "a vector v, (d_model,) or (batch, d_model)", "a nonlinear one")
         leading = (len(self.data),) if self.data.is_batch else ()
         if n_axes(self.heads) == 0:
             whole_number(self.heads, "heads", at_least=1)
@@ -61,11 +61,11 @@ class MultiHeadRisk(_RiskOfMatrix, Described):
                 self, "heads", real_array(self.heads, "heads", (*leading, *axes) if n_axes(self.heads) == 4 else axes)
             )
         if not np.array_equal(self.data.K, self.data.X):
-            raise reject(
+            raise InputError(
                 "data", "a dataset whose keys are its tokens (neither K nor W given)", "one with keys of its own"
             )
         if not self.query.any(axis=-1).all():
-            raise reject("heads", "queries none of which is zero", "some that are", "Inputs must have one length.")
+            raise InputError("heads", "queries none of which is zero", "some that are", "Inputs must have one length.")
 
     @classmethod
     def self_attention(cls, data: TokenDataset, head: Any, loss: Loss | None = None) -> Self:

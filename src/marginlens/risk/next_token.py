@@ -14,7 +14,7 @@ from marginlens import core
 from marginlens.arithmetic.directions import length
 from marginlens.arithmetic.log_scaled import ExcessRisk, LogScaled
 from marginlens.data.sequences import SequenceDataset, check_realizable
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.graphs.from_data import priority_graphs
 from marginlens.losses.next_token import (
     CrossEntropy,
@@ -109,7 +109,7 @@ def check_excess(loss: NextTokenLoss) -> LabelLoss:
     """`loss` if the excess risk over L* is defined for it."""
     if not isinstance(loss, LabelLoss):
         expected = "a loss of the label's own output, such as ml.LogLoss(), for the excess over L*"
-        raise reject("loss", expected, type(loss).__name__)
+        raise InputError("loss", expected, type(loss).__name__)
     return loss
 
 
@@ -243,7 +243,9 @@ class NextTokenRisk(Described):
         """How many sequences a dataset has; refused where the datasets of a batch have different numbers."""
         counts = {len(data) for data in self.datasets}
         if len(counts) > 1:
-            raise reject("data", "datasets of one number of sequences", f"numbers from {min(counts)} to {max(counts)}")
+            raise InputError(
+                "data", "datasets of one number of sequences", f"numbers from {min(counts)} to {max(counts)}"
+            )
         return counts.pop()
 
     def of_inputs(self, inputs: IntArray) -> NextTokenRisk:
@@ -254,7 +256,7 @@ class NextTokenRisk(Described):
     @property
     def _dataset(self) -> SequenceDataset:
         if self.is_batch:
-            raise reject("data", "one dataset", f"a batch of {len(self)}")
+            raise InputError("data", "one dataset", f"a batch of {len(self)}")
         return self.datasets[0]
 
     @property
@@ -359,7 +361,7 @@ class NextTokenRisk(Described):
         """
         data = self._dataset
         if selected is not None:
-            raise reject("selected", "left out: the labels of the data decide", repr(selected))
+            raise InputError("selected", "left out: the labels of the data decide", repr(selected))
         rows: list[FloatArray] = []
         lower: list[float] = []
         for last, graph in priority_graphs(data, head=self.head).items():
@@ -381,7 +383,7 @@ class NextTokenRisk(Described):
         """
         data = check_realizable(self._dataset)
         if not isinstance(self.loss, LogLoss) or self.heads[0].table is not None:
-            raise reject("risk", "one of the log-loss under C Eᵀ = I", repr(self))
+            raise InputError("risk", "one of the log-loss under C Eᵀ = I", repr(self))
         attention, d = data.attention(data.weights(x)), data.d_model
         total = np.zeros((d * d, d * d))
         for i in range(len(data)):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.sequences import SequenceDataset, as_sequences
-from marginlens.errors import n_axes, real_array, reject
+from marginlens.errors import InputError, n_axes, real_array
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular, table
 from marginlens.typing import BoolArray, FloatArray, IntArray
@@ -69,7 +69,9 @@ def as_heads(datasets: tuple[SequenceDataset, ...], head: Any) -> tuple[NextToke
     if not is_listed(head):
         return tuple(as_head(data, head) for data in datasets)
     if len(head) != len(datasets):
-        raise reject("head", f"one head for all datasets or a list of {len(datasets)}, one for each", f"{len(head)}")
+        raise InputError(
+            "head", f"one head for all datasets or a list of {len(datasets)}, one for each", f"{len(head)}"
+        )
     return tuple(as_head(data, C) for data, C in zip(datasets, head, strict=True))
 
 

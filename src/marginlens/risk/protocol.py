@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from marginlens.arithmetic.log_scaled import LogScaled
-from marginlens.errors import float_array, n_axes, real_array, reject
+from marginlens.errors import InputError, float_array, n_axes, real_array
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 
@@ -16,9 +16,9 @@ def as_points(x: ArrayLike, shape: tuple[int, ...], argument: str = "x") -> Floa
     expected = f"points of shape {shape}, with or without leading axes"
     array = float_array(x, argument, expected)
     if array.shape[max(array.ndim - len(shape), 0) :] != shape:
-        raise reject(argument, expected, f"shape {array.shape}")
+        raise InputError(argument, expected, f"shape {array.shape}")
     if not np.isfinite(array).all():
-        raise reject(argument, "finite numbers", f"{array[~np.isfinite(array)][0]}")
+        raise InputError(argument, "finite numbers", f"{array[~np.isfinite(array)][0]}")
     return array
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.sequences import SequenceDataset, as_sequences
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.graphs.cyclic import CyclicSubset
 from marginlens.result import Described
 from marginlens.risk.next_token_heads import NextTokenHead
@@ -329,11 +329,11 @@ def as_batch(data: Any) -> tuple[SequenceDataset, ...]:
             if isinstance(data, list | tuple)
             else data
         )
-        raise reject("data", "a SequenceDataset or a list of at least one", _named(wrong))
+        raise InputError("data", "a SequenceDataset or a list of at least one", _named(wrong))
     widths = [one.d_model for one in data]
     if len(set(widths)) > 1:
         other = next(k for k, width in enumerate(widths) if width != widths[0])
-        raise reject(
+        raise InputError(
             "data", "datasets of one width d_model", f"{widths[0]} at index 0 and {widths[other]} at index {other}"
         )
     return tuple(map(as_sequences, data))

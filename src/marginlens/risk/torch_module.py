@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.arithmetic.log_scaled import LogScaled
-from marginlens.errors import missing_extra, reject, whole_number
+from marginlens.errors import InputError, missing_extra, whole_number
 from marginlens.result import Described
 from marginlens.risk.protocol import MarginRows, as_points
 from marginlens.typing import ArrayLike, FloatArray, IntArray
@@ -113,7 +113,7 @@ class TorchRisk(Described):
 
     def margin_rows(self, selected: ArrayLike) -> MarginRows:
         """Refused: margins of a module are not linear in its parameters."""
-        raise reject("risk", "one whose margins are linear in the point", "a torch module")
+        raise InputError("risk", "one whose margins are linear in the point", "a torch module")
 
     def smoothness(self) -> float:
         """Infinite: no Lipschitz constant of the gradient is known."""
@@ -165,12 +165,12 @@ def from_torch(
     except ModuleNotFoundError as problem:
         raise missing_extra("torch", "torch", "A torch module as a risk") from problem
     if not isinstance(module, torch.nn.Module):
-        raise reject("module", "a torch.nn.Module", type(module).__name__)
+        raise InputError("module", "a torch.nn.Module", type(module).__name__)
     if not callable(loss):
-        raise reject("loss", "a function of the module", repr(loss))
+        raise InputError("loss", "a function of the module", repr(loss))
     module.double()
     if not any(one.requires_grad for one in module.parameters()):
-        raise reject("module", "one with parameters that require a gradient", "one without")
+        raise InputError("module", "one with parameters that require a gradient", "one without")
     if n_inputs is None:
         return TorchRisk(module, loss, select)
     count = whole_number(n_inputs, "n_inputs", at_least=1)

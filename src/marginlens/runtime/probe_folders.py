@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.runtime.files import check_writable, resolved
 
 PAGE, LAB, NUMBERS, CURVES = "index.html", "lab.html", "probe.json", "checkpoints.json"
@@ -16,15 +16,15 @@ def check_folder(folder: Path) -> None:
     final = resolved(folder)
     expected = "a new folder, or one that an earlier probe wrote"
     if final.exists() and not final.is_dir():
-        raise reject("out", expected, f"the file {str(folder)!r}")
+        raise InputError("out", expected, f"the file {str(folder)!r}")
     if final.is_dir():  # it is replaced whole, so nothing may be in it that a probe did not write
         names = {file.name for file in final.iterdir()}
         others = sorted(names - {PAGE, LAB, NUMBERS, CURVES, CURVES_PNG, CURVES_SVG})
         if others or (names and not names & {NUMBERS, CURVES}):
             first = (others or sorted(names))[0]
-            raise reject("out", expected, f"{str(folder)!r}, which holds something else ({first})")
+            raise InputError("out", expected, f"{str(folder)!r}, which holds something else ({first})")
         if Path.cwd().is_relative_to(final):
-            raise reject("out", expected, f"{str(folder)!r}, the folder that the command runs in")
+            raise InputError("out", expected, f"{str(folder)!r}, the folder that the command runs in")
     if not final.parent.is_dir():
-        raise reject("out", "a folder inside one that exists", repr(str(folder)))
+        raise InputError("out", "a folder inside one that exists", repr(str(folder)))
     check_writable(final, "out")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from marginlens.errors import reject
+from marginlens.errors import InputError
 
 ProgressCallback = Callable[[int, int], Any]
 T = TypeVar("T")
@@ -14,7 +14,7 @@ T = TypeVar("T")
 def as_progress(progress: Any) -> ProgressCallback | None:
     """`progress` if it can be called, or None."""
     if progress is not None and not callable(progress):
-        raise reject("progress", "a function progress(done, total), or None", repr(progress))
+        raise InputError("progress", "a function progress(done, total), or None", repr(progress))
     return progress
 
 

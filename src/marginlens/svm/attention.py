@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.data.tokens import TokenDataset
-from marginlens.errors import array_of_any, index_array, n_axes, real_array, reject, share_number
+from marginlens.errors import InputError, array_of_any, index_array, n_axes, real_array, share_number
 from marginlens.kinds import kind_of
 from marginlens.norms import L2, Norm
 from marginlens.papers import implements
@@ -53,7 +53,7 @@ def att_svm(
     if device == "cpu":
         return shortest_above(rows, lower, norm=norm, pairs=pairs)
     if query is not None or kind_of(norm) is not L2:
-        raise reject("device", "'cpu' with queries or a norm other than L2", repr(device))
+        raise InputError("device", "'cpu' with queries or a norm other than L2", repr(device))
     return solve_on_device(device, data, data.selection(selected), rows, pairs)
 
 
@@ -103,7 +103,7 @@ def _support(data: TokenDataset, support: Any) -> BoolArray:
     given = array_of_any(support, "support", expected)
     if given.dtype.kind == "b":
         if given.shape not in ((data.n_inputs,), data.y.shape):
-            raise reject("support", expected, f"a mask of shape {given.shape}")
+            raise InputError("support", expected, f"a mask of shape {given.shape}")
         return given
     return np.isin(np.arange(data.n_inputs), index_array(given, "support", expected, (-1,), below=data.n_inputs))
 
@@ -127,6 +127,6 @@ def label_svm(R: ArrayLike, y: ArrayLike, *, norm: Norm = L2()) -> MarginSolutio
     labels = real_array(y, "y", points.shape[-2:-1] if n_axes(y) == 1 else points.shape[:-1])
     wrong = np.abs(labels) != 1.0
     if wrong.any():
-        raise reject("y", "labels, each -1 or +1", f"the label {labels[wrong][0]:g}")
+        raise InputError("y", "labels, each -1 or +1", f"the label {labels[wrong][0]:g}")
     rows = points * labels[..., None]
     return least_distance(rows, np.ones(rows.shape[:-1]), norm=norm)

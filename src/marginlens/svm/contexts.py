@@ -12,7 +12,7 @@ import scipy
 
 from marginlens.arithmetic.directions import length
 from marginlens.data.contexts import ContextDataset, as_contexts
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.papers import implements
 from marginlens.result import Result
 from marginlens.runtime.progress import ProgressCallback, as_progress
@@ -298,7 +298,7 @@ def _small_contradiction(data: ContextDataset, contexts: IntArray, n_tokens: int
     expected = (
         f"contexts in orthogonal groups of at most {_MAX_GROUP_PAIRS:,} pairs of a context and a token that follows"
     )
-    raise reject("data", expected, got, "Take fewer contexts, or sparse embeddings.")
+    raise InputError("data", expected, got, "Take fewer contexts, or sparse embeddings.")
 
 
 def _solve_group(data: ContextDataset, contexts: IntArray) -> _Part:

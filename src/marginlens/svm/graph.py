@@ -11,7 +11,7 @@ import scipy
 
 from marginlens.arithmetic.directions import length
 from marginlens.data.sequences import SequenceDataset
-from marginlens.errors import real_array, reject
+from marginlens.errors import InputError, real_array
 from marginlens.graphs.from_data import priority_graphs
 from marginlens.graphs.priority import PriorityGraph, as_graphs, sufficient_pairs
 from marginlens.kinds import kind_of
@@ -237,7 +237,7 @@ def graph_conflict(solution: GraphSolution) -> GraphConflict:
     """
     if not isinstance(solution, GraphSolution) or solution.status is not Status.INFEASIBLE:
         got = getattr(solution, "status", type(solution).__name__)
-        raise reject("solution", "a GraphSolution that is infeasible", getattr(got, "name", str(got)))
+        raise InputError("solution", "a GraphSolution that is infeasible", getattr(got, "name", str(got)))
     y, mu = np.asarray(solution.certificate), np.asarray(solution.equality_multipliers)
     E, pairs, tied = solution.rows.X, np.asarray(solution.pairs), solution.tied
     zero = np.flatnonzero((y > 0.0) & ~E[pairs[:, 0]].any(axis=1))

@@ -12,7 +12,7 @@ import numpy as np
 import scipy
 
 from marginlens.data.tokens import TokenDataset, as_dataset
-from marginlens.errors import index_array, reject, whole_number
+from marginlens.errors import InputError, index_array, whole_number
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular
 from marginlens.svm.solution import MarginSolution, Status
@@ -101,14 +101,14 @@ def set_svm(data: TokenDataset, selected: Any, *, max_problems: int | None = Non
         with `att_svm` on its choice where the sets are singletons.
     """
     if as_dataset(data).is_batch:
-        raise reject("data", "one problem", f"a batch of {len(data)}", "Take one with data[j].")
+        raise InputError("data", "one problem", f"a batch of {len(data)}", "Take one with data[j].")
     sets = as_optimal_sets(data, selected)
     binding = [i for i in range(data.n_inputs) if len(sets[i]) < data.lengths[i]]
     n_choices = prod(len(sets[i]) for i in binding)
     if max_problems is not None:
         whole_number(max_problems, "max_problems", at_least=1)
     elif n_choices > MAX_CHOICES:
-        raise reject(
+        raise InputError(
             "selected",
             f"sets with at most {MAX_CHOICES} choices of one token each",
             f"{float(n_choices):.3g} choices",
@@ -128,9 +128,9 @@ def as_optimal_sets(data: TokenDataset, selected: Any) -> tuple[IntArray, ...]:
     """One sorted array of token indices per input, checked."""
     many = isinstance(selected, Sequence | np.ndarray) and getattr(selected, "ndim", 1) > 0
     if isinstance(selected, str) or not many:
-        raise reject("selected", "one list of token indices per input", type(selected).__name__)
+        raise InputError("selected", "one list of token indices per input", type(selected).__name__)
     if len(selected) != data.n_inputs:
-        raise reject("selected", f"one list of token indices per input, {data.n_inputs} in all", len(selected))
+        raise InputError("selected", f"one list of token indices per input, {data.n_inputs} in all", len(selected))
     return tuple(
         _token_set(given, length, f"selected[{i}]")
         for i, (given, length) in enumerate(zip(selected, data.lengths.tolist(), strict=True))
@@ -148,7 +148,7 @@ def _token_set(given: Any, length: int, argument: str) -> IntArray:
             if len(values)
             else "an empty set"
         )
-        raise reject(argument, expected, got)
+        raise InputError(argument, expected, got)
     return values
 
 

@@ -11,7 +11,7 @@ import scipy
 
 from marginlens.arithmetic.directions import length
 from marginlens.arithmetic.rounding import EPS, exact_products
-from marginlens.errors import InputError, batch_index, reject
+from marginlens.errors import InputError, batch_index
 from marginlens.kinds import kind_of
 from marginlens.norms import L1, L2, LInf, Lp, Norm, Nuclear, Spectral
 from marginlens.norms.choice import norm_name, norm_named
@@ -127,7 +127,7 @@ class MarginSolution(Result, Tabular):
         if not self.is_batch:
             if isinstance(indices, int):
                 return self
-            raise reject("index", "0 for the solution of one problem, which has no batch axis", repr(index))
+            raise InputError("index", "0 for the solution of one problem, which has no batch axis", repr(index))
         fields: dict[str, Any] = {
             name: value if value is None or name == "norm" else value[indices] for name, value in vars(self).items()
         }
@@ -170,7 +170,7 @@ class MarginSolution(Result, Tabular):
     def rank(self, rtol: float = MATRIX_RANK_RTOL) -> Any:
         """How many singular values of the matrix x exceed `rtol` times the largest, per problem; -1 where it is infeasible."""
         if self.x.ndim - self.lower.ndim != 1:
-            raise reject("solution", "one whose x is a matrix", f"one whose x has shape {self.x.shape}")
+            raise InputError("solution", "one whose x is a matrix", f"one whose x has shape {self.x.shape}")
         finite = np.asarray(np.isfinite(self.x).all(axis=(-2, -1)))
         values = np.linalg.svd(np.where(finite[..., None, None], self.x, 0.0), compute_uv=False)
         ranks = np.where(finite, np.sum(values > rtol * values[..., :1], axis=-1), -1)

@@ -12,7 +12,7 @@ import scipy
 from marginlens.arithmetic.directions import length
 from marginlens.data.labelled import LabelledSequences
 from marginlens.data.sequences import check_ids, flat_sequences
-from marginlens.errors import index_array, real_array, reject
+from marginlens.errors import InputError, index_array, real_array
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular, table
 from marginlens.svm.solution import MarginSolution
@@ -153,18 +153,20 @@ def position_lists(table: FloatArray, sequences: Any, selected: Any) -> tuple[li
     lists = token_lists(sequences, len(table))
     expected = f"one list of token ids for each of the {len(lists)} sequences"
     if isinstance(selected, str) or not isinstance(selected, Iterable) or getattr(selected, "ndim", 1) == 0:
-        raise reject("selected", expected, type(selected).__name__)
+        raise InputError("selected", expected, type(selected).__name__)
     chosen = []
     for i, given in enumerate(selected):
         wanted = f"a list of the token ids selected in sequence {i}, at least one"
         ids = np.unique(index_array(given, f"selected[{i}]", wanted, (-1,)))
         if not len(ids):
-            raise reject(f"selected[{i}]", wanted, "none")
+            raise InputError(f"selected[{i}]", wanted, "none")
         chosen.append(ids)
     if len(chosen) != len(lists):
-        raise reject("selected", expected, f"{len(chosen)} lists")
+        raise InputError("selected", expected, f"{len(chosen)} lists")
     for i, (tokens, ids) in enumerate(zip(lists, chosen, strict=True)):
         outside = np.setdiff1d(ids, tokens)
         if len(outside):
-            raise reject(f"selected[{i}]", f"tokens of sequence {i}", f"token {outside[0]}, which is not among them")
+            raise InputError(
+                f"selected[{i}]", f"tokens of sequence {i}", f"token {outside[0]}, which is not among them"
+            )
     return lists, chosen

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.errors import positive_number, reject
+from marginlens.errors import InputError, positive_number
 from marginlens.losses import Loss, NextTokenLoss
 from marginlens.names import LOSSES, NEXT_TOKEN_LOSSES
 from marginlens.optimizers import NormalizedGD
@@ -48,13 +48,15 @@ def checked_start(start: Any) -> Any:
                 return f"normal:{positive_number(float(scale or 'nan'), 'start'):g}"
             except ValueError:
                 pass
-        raise reject("start", "zero, normal:SCALE with a positive scale, or a list of numbers", repr(start))
+        raise InputError("start", "zero, normal:SCALE with a positive scale, or a list of numbers", repr(start))
     try:
         point = np.asarray(start, dtype=np.float64)
     except (TypeError, ValueError):
-        raise reject("start", "zero, normal:SCALE with a positive scale, or a list of numbers", repr(start)) from None
+        raise InputError(
+            "start", "zero, normal:SCALE with a positive scale, or a list of numbers", repr(start)
+        ) from None
     if point.size == 0 or not np.isfinite(point).all():
-        raise reject("start", "a list of finite numbers", repr(start))
+        raise InputError("start", "a list of finite numbers", repr(start))
     return point.tolist()
 
 
@@ -66,7 +68,7 @@ def starting_point(start: Any, n_problems: int, shape: tuple[int, ...], rng: np.
         return float(start.partition(":")[2]) * rng.standard_normal((n_problems, *shape))
     point = np.asarray(start, dtype=np.float64)
     if point.shape != shape:
-        raise reject("start", f"of the shape {shape} of what is trained", f"shape {point.shape}")
+        raise InputError("start", f"of the shape {shape} of what is trained", f"shape {point.shape}")
     return np.broadcast_to(point, (n_problems, *shape))
 
 
@@ -79,7 +81,7 @@ def called(function: Callable[..., Any], key: str, *arguments: Any) -> Any:
         return function(*arguments)
     except (Exception, SystemExit) as problem:
         got = _raised(function_record(function)["function"], problem)
-        raise reject(key, "a function that returns", got) from problem
+        raise InputError(key, "a function that returns", got) from problem
 
 
 def _raised(function: str, problem: BaseException) -> str:
@@ -104,5 +106,5 @@ def described(value: Any, key: str) -> str:
     """An object of one's own as a plan writes it: its repr, which must say what it is and not where it lies in memory."""
     text = repr(value)
     if _ADDRESS.search(text):
-        raise reject(key, "an object whose repr shows its settings, by which a plan is known again", text)
+        raise InputError(key, "an object whose repr shows its settings, by which a plan is known again", text)
     return text

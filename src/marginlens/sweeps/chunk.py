@@ -16,7 +16,7 @@ from marginlens.data.counter_based import gaussian_problems, sphere_problems
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import TokenDataset
 from marginlens.dynamics import Record, descend
-from marginlens.errors import EngineError, InputError, calling, reject, require
+from marginlens.errors import EngineError, InputError, rename_arguments, require
 from marginlens.gpu.device import Device, as_device
 from marginlens.gpu.random_problems import Numbers
 from marginlens.optimizers.choice import optimizer_named
@@ -96,7 +96,7 @@ def _columns_on_device(plan: Plan, chunk: Chunk, span: tuple[int, int], device: 
     """What is recorded of the random problems first … last - 1 of a chunk, made and measured on a GPU."""
     settings, (first, last) = plan.cells[chunk.cell].settings, span
     numbers = Numbers(chunk.first + first, plan.seed, plan.cells[chunk.cell].stream)
-    with calling(d_model="d"):
+    with rename_arguments(d_model="d"):
         made = made_on_device(device, settings, numbers, last - first)
     start = _start(plan, chunk, (settings["d"],))
     training = Training(**_training(plan, chunk), start=None if start is None else start[first:last])
@@ -161,20 +161,20 @@ def made_problems(cell: Cell, chunk: Chunk, seed: int) -> tuple[Any, Any]:
     if isinstance(settings["data"], str):
         make = {"sphere": sphere_problems, "gaussian": gaussian_problems}[settings["data"]]
         shape = settings["n_inputs"], settings["n_tokens"], settings["d"]
-        with calling(d_model="d"):
+        with rename_arguments(d_model="d"):
             return make(chunk.first, chunk.last, *shape, seed, cell.stream)
     rng = random_numbers(seed, cell, chunk, DATA_NUMBERS)
     made = called(settings["data"], "data", rng, chunk.n_problems, dict(settings))
     expected = f"a function that returns (data, head) with {chunk.n_problems} problems"
     if not isinstance(made, tuple) or len(made) != 2:
-        raise reject("data", expected, type(made).__name__)
+        raise InputError("data", expected, type(made).__name__)
     data, head = made
     if isinstance(data, TokenDataset):
         data = data.as_batch()
     elif not isinstance(data, list) or not all(isinstance(problem, SequenceDataset) for problem in data):
-        raise reject("data", f"{expected} as a TokenDataset or as a list of SequenceDataset", type(data).__name__)
+        raise InputError("data", f"{expected} as a TokenDataset or as a list of SequenceDataset", type(data).__name__)
     if len(data) != chunk.n_problems:
-        raise reject("data", expected, f"{len(data)} of them")
+        raise InputError("data", expected, f"{len(data)} of them")
     return data, head
 
 
@@ -188,7 +188,7 @@ def _checked_measure(value: Any, name: str, n_problems: int) -> Any:
     array = np.asarray(value)
     if array.dtype.kind not in "biuf" or array.ndim not in (1, 2) or len(array) != n_problems:
         got = f"shape {array.shape} with dtype {array.dtype}"
-        raise reject(
+        raise InputError(
             "measures", f"functions that return numbers ({n_problems},) or ({n_problems}, k)", f"{got} by {name}"
         )
     return array if array.dtype.kind == "b" and array.ndim == 1 else array.astype(np.float64)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.errors import reject, whole_number
+from marginlens.errors import InputError, whole_number
 
 DATA_AXES = (
     "data",
@@ -127,7 +127,7 @@ class Grid:
         """The chunk of problem `index`, counted through all cells, and its place there."""
         whole = whole_number(index, "index", at_least=0)
         if whole >= self.n_total:
-            raise reject("index", f"below {self.n_total}, the number of problems", whole)
+            raise InputError("index", f"below {self.n_total}, the number of problems", whole)
         cell, problem = divmod(whole, self.n_problems)
         chunk = self.chunk_at(self._first_chunks[cell] + problem // self.chunk_size(cell))
         return chunk, problem - chunk.first

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.errors import InputError, positive_number, reject, whole_number
+from marginlens.errors import InputError, positive_number, whole_number
 from marginlens.names import nearest
 from marginlens.optimizers import Optimizer
 from marginlens.optimizers.choice import optimizer_named
@@ -110,7 +110,7 @@ class Plan:
     def __post_init__(self) -> None:
         store = object.__setattr__
         if self.problem not in KINDS:
-            raise reject("problem", " or ".join(KINDS), repr(self.problem))
+            raise InputError("problem", " or ".join(KINDS), repr(self.problem))
         store(self, "n_problems", whole_number(self.n_problems, "n_problems", at_least=1))
         store(self, "seed", whole_number(self.seed, "seed", at_least=0))
         for name in ("n_inputs", "n_tokens", "d"):
@@ -137,15 +137,15 @@ class Plan:
         for key in keys:
             if key not in known:
                 remedy = "Give it to ml.sweep." if key == "device" else nearest(str(key), known)
-                raise reject("plan", f"made of the keys {', '.join(known)}", repr(key), remedy)
+                raise InputError("plan", f"made of the keys {', '.join(known)}", repr(key), remedy)
         if "n_problems" not in keys:
-            raise reject("plan", "one that says n_problems", f"the keys {', '.join(keys) or 'of an empty plan'}")
+            raise InputError("plan", "one that says n_problems", f"the keys {', '.join(keys) or 'of an empty plan'}")
         return cls(**keys)
 
     def on(self, device: str) -> Plan:
         """The same plan on a device: "cpu", "cuda" or "cuda:1"."""
         if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda(:\d+)?", device):
-            raise reject("device", "cpu, cuda, or cuda:K with the number K of a device", repr(device))
+            raise InputError("device", "cpu, cuda, or cuda:K with the number K of a device", repr(device))
         placed = replace(self)
         object.__setattr__(placed, "device", device)
         return placed
@@ -213,7 +213,7 @@ class Plan:
             return value
         if value not in PROTOCOLS:
             expected = f"one of {', '.join(PROTOCOLS)}, or a function"
-            raise reject(key, expected, repr(value), nearest(str(value), PROTOCOLS))
+            raise InputError(key, expected, repr(value), nearest(str(value), PROTOCOLS))
         return value
 
     def _checked_loss(self, value: Any, key: str) -> Any:
@@ -227,58 +227,58 @@ class Plan:
         if self.record is None:
             return DEFAULT_RECORD if self.problem == "selection" else DEFAULT_SEQUENCE_RECORD
         if isinstance(self.record, str) or not isinstance(self.record, list | tuple):
-            raise reject("record", f"a list of names among {', '.join(known)}", repr(self.record))
+            raise InputError("record", f"a list of names among {', '.join(known)}", repr(self.record))
         for name in self.record:
             if name not in known:
-                raise reject("record", f"names among {', '.join(known)}", repr(name), nearest(str(name), known))
+                raise InputError("record", f"names among {', '.join(known)}", repr(name), nearest(str(name), known))
         if len(set(self.record)) < len(self.record):
-            raise reject("record", "names that differ", repr(list(self.record)))
+            raise InputError("record", "names that differ", repr(list(self.record)))
         return tuple(self.record)
 
     def _checked_measures(self) -> dict[str, Callable[..., Any]]:
         if self.measures is not None and not isinstance(self.measures, Mapping):
-            raise reject("measures", "a table of names and functions", repr(self.measures))
+            raise InputError("measures", "a table of names and functions", repr(self.measures))
         measures = {}
         for name, function in (self.measures or {}).items():
             if not isinstance(name, str) or not name.isidentifier() or name in ("cell", "problem", *AXES, *RECORDS):
-                raise reject("measures", "names of columns that nothing else has", repr(name))
+                raise InputError("measures", "names of columns that nothing else has", repr(name))
             if not callable(function):
-                raise reject("measures", "functions", repr(function))
+                raise InputError("measures", "functions", repr(function))
             measures[name] = function
         return measures
 
     def _checked_steps(self) -> tuple[int, ...]:
         if not isinstance(self.saved_steps, list | tuple | np.ndarray):
-            raise reject("saved_steps", "a list of steps", repr(self.saved_steps))
+            raise InputError("saved_steps", "a list of steps", repr(self.saved_steps))
         steps = tuple(whole_number(step, "saved_steps", at_least=0) for step in self.saved_steps)
         if any(b <= a for a, b in itertools.pairwise(steps)):
-            raise reject("saved_steps", "steps that increase", repr(list(steps)))
+            raise InputError("saved_steps", "steps that increase", repr(list(steps)))
         return steps
 
     def _check_together(self) -> None:
         """What no key says alone: shapes for random data, steps of optimizers, something to record, steps to save."""
         if not self.columns:
-            raise reject("record", "at least one name, unless there are measures", "none")
+            raise InputError("record", "at least one name, unless there are measures", "none")
         for cell in self.cells:
             settings = cell.settings
             if isinstance(settings["data"], str):
                 if self.problem != "selection":
-                    raise reject("data", "a function for next-token problems", repr(settings["data"]))
+                    raise InputError("data", "a function for next-token problems", repr(settings["data"]))
                 for name in ("n_inputs", "n_tokens", "d"):
                     if settings[name] is None:
-                        raise reject(name, f"given for the data {settings['data']}", "none")
+                        raise InputError(name, f"given for the data {settings['data']}", "none")
                 start = settings["start"]
                 if isinstance(start, list) and len(start) != settings["d"]:
-                    raise reject("start", f"d = {settings['d']} numbers", f"{len(start)}")
+                    raise InputError("start", f"d = {settings['d']} numbers", f"{len(start)}")
             if isinstance(settings["optimizer"], str):
                 optimizer_named(settings["optimizer"], self.step_of(cell))
             elif settings["step"] is not None:
-                raise reject("step", "left out for an optimizer that has its own", settings["step"])
+                raise InputError("step", "left out for an optimizer that has its own", settings["step"])
             if self.saved_steps and self.saved_steps[-1] > settings["n_steps"]:
-                raise reject("saved_steps", f"at most n_steps = {settings['n_steps']}", self.saved_steps[-1])
+                raise InputError("saved_steps", f"at most n_steps = {settings['n_steps']}", self.saved_steps[-1])
         taken = set(self.parameters) & {*AXES, *RECORDS, *self.measures, "cell", "problem"}
         if taken:
-            raise reject("parameters", "names that no other key or column has", repr(sorted(taken)[0]))
+            raise InputError("parameters", "names that no other key or column has", repr(sorted(taken)[0]))
 
 
 def as_plan(plan: Any) -> Plan:
@@ -287,7 +287,7 @@ def as_plan(plan: Any) -> Plan:
         return plan
     if isinstance(plan, Mapping):
         return Plan.of(plan)
-    raise reject("plan", "a Plan, or a dict of its keys", repr(plan))
+    raise InputError("plan", "a Plan, or a dict of its keys", repr(plan))
 
 
 def plan_hash(plan: Mapping[str, Any]) -> str:
@@ -328,9 +328,9 @@ def _values(value: Any, key: str, check: Callable[[Any, str], Any]) -> Any:
         return check(_plain(value), key)
     values = tuple(check(_plain(entry), key) for entry in value)
     if not values:
-        raise reject(key, "at least one value for the grid", "an empty list")
+        raise InputError(key, "at least one value for the grid", "an empty list")
     if len({json.dumps(written(entry), sort_keys=True) for entry in values}) < len(values):
-        raise reject(key, "values that differ", f"{[written(entry) for entry in values]}")
+        raise InputError(key, "values that differ", f"{[written(entry) for entry in values]}")
     return values
 
 
@@ -352,11 +352,11 @@ def _checked_optimizer(value: Any, key: str) -> Any:
 
 def _parameters(value: Any) -> dict[str, Any]:
     if value is not None and not isinstance(value, Mapping):
-        raise reject("parameters", "a table of names and values", repr(value))
+        raise InputError("parameters", "a table of names and values", repr(value))
     found = {}
     for name, entry in (value or {}).items():
         if not isinstance(name, str) or not name.isidentifier():
-            raise reject("parameters", "names that Python could have", repr(name))
+            raise InputError("parameters", "names that Python could have", repr(name))
         found[name] = _values(entry, "parameters", _checked_parameter)
     return dict(sorted(found.items()))
 
@@ -364,7 +364,7 @@ def _parameters(value: Any) -> dict[str, Any]:
 def _checked_parameter(value: Any, key: str) -> Any:
     if isinstance(value, bool | int | float | str):
         return value
-    raise reject(key, "numbers, texts, or lists of them", repr(value))
+    raise InputError(key, "numbers, texts, or lists of them", repr(value))
 
 
 def _shortly(values: tuple[Any, ...]) -> str:
@@ -391,13 +391,13 @@ def read_written_plan(place: Path) -> dict[str, Any]:
         content = json.loads(place.read_text(encoding="utf-8"))
         plan, known = content["plan"], content["hash"]
     except OSError as problem:
-        raise reject("folder", "that of a sweep", unusable(place, problem)) from problem
+        raise InputError("folder", "that of a sweep", unusable(place, problem)) from problem
     except (ValueError, KeyError, TypeError) as problem:
         raise InputError(f"The plan {str(place)!r} is damaged ({problem}).") from problem
     if plan_hash(plan) != known:
         raise InputError(f"The plan {str(place)!r} is damaged: it does not have the hash that it says.")
     if plan.get("format") != FORMAT:
-        raise reject(
+        raise InputError(
             "folder", f"that of a sweep in the form {FORMAT!r}", f"{str(place)!r} in the form {plan.get('format')!r}"
         )
     return dict(plan)

@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 from contextlib import ExitStack, closing, nullcontext
 from typing import Any
 
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.runtime.interrupts import deferred_interrupts
 from marginlens.runtime.progress import Progress, ProgressCallback, as_progress
 from marginlens.runtime.threads import n_threads
@@ -50,7 +50,7 @@ def sweep(
     """
     placed = as_plan(plan).on(device)
     if not (executor is None or callable(getattr(executor, "submit", None))):
-        raise reject("executor", "a concurrent.futures.Executor, or None", type(executor).__name__)
+        raise InputError("executor", "a concurrent.futures.Executor, or None", type(executor).__name__)
     waiting = nullcontext(_never) if executor is None else deferred_interrupts()
     with waiting as interrupted, opened(folder, placed) as made:
         finished, grid = made.listed(), placed.grid

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
-from marginlens.errors import InputError, reject, require
+from marginlens.errors import InputError, require
 from marginlens.names import nearest
 from marginlens.result import Displayed, counted
 from marginlens.runtime.files import (
@@ -97,7 +97,7 @@ class Sweep(Displayed):
         arrow()
         place = resolved(as_path(folder, "folder", "the folder of a sweep"))
         if not (place / PLAN).is_file():
-            raise reject("folder", "that of a sweep", f"{str(folder)!r}, which has no {PLAN}")
+            raise InputError("folder", "that of a sweep", f"{str(folder)!r}, which has no {PLAN}")
         return cls(place)
 
     # ---- its files
@@ -194,7 +194,9 @@ class Sweep(Displayed):
         for name in columns or ():
             if name not in known:
                 recorded = known[2:]
-                raise reject("columns", f"names among {', '.join(recorded)}", repr(name), nearest(str(name), recorded))
+                raise InputError(
+                    "columns", f"names among {', '.join(recorded)}", repr(name), nearest(str(name), recorded)
+                )
         wanted = None if columns is None else ["cell", "problem", *dict.fromkeys(columns)]
         return arrow().concat_tables(list(self.batches(wanted, partial=partial))).unify_dictionaries()
 
@@ -253,7 +255,7 @@ class Sweep(Displayed):
             return Problem(problems[0], head[0], dict(cell.settings))
         if data is None or function_record(data)["source"] != said["source"]:
             got = "none" if data is None else "a changed one"
-            raise reject("data", f"the function {said['function']} as it was when the sweep was run", got)
+            raise InputError("data", f"the function {said['function']} as it was when the sweep was run", got)
         made_by = replace(cell, settings={**cell.settings, "data": data})
         problems, head = made_problems(made_by, chunk, self.plan["seed"])
         shared = head is None or (hasattr(head, "ndim") and head.ndim == 1)
@@ -293,7 +295,7 @@ def write_chunk(sweep: Sweep, index: int, content: bytes) -> None:
         again = "free some space and run" if problem.errno in _FULL else "run"
         remedy = f"All {kept}: {again} the same sweep again to go on."
         got = unusable(sweep.folder, problem)
-        raise reject("folder", "a folder that takes another chunk", got, remedy) from problem
+        raise InputError("folder", "a folder that takes another chunk", got, remedy) from problem
 
 
 @contextmanager
@@ -323,7 +325,7 @@ def opened(folder: Any, plan: Plan) -> Iterator[Sweep]:
             is_same = has_plan and sweep.plan_hash == plan.hash
             if has_plan and not is_same and any((place / CHUNKS).iterdir()):
                 what = differences(sweep.plan, plan.to_dict())
-                raise reject("folder", "a folder of this plan", f"that of another one: {what}")
+                raise InputError("folder", "a folder of this plan", f"that of another one: {what}")
             if not is_same:
                 content = {"hash": plan.hash, "plan": plan.to_dict(), "begun_with": versions()}
                 with durable_file(place / PLAN) as file:
@@ -352,7 +354,7 @@ def _writable(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
-        raise reject("folder", "a folder that can be written", unusable(place, problem)) from problem
+        raise InputError("folder", "a folder that can be written", unusable(place, problem)) from problem
 
 
 def _check_free(place: Path) -> None:
@@ -360,10 +362,12 @@ def _check_free(place: Path) -> None:
     if not place.exists():
         return
     if not place.is_dir():
-        raise reject("folder", "a folder", f"{str(place)!r}, which is a file")
+        raise InputError("folder", "a folder", f"{str(place)!r}, which is a file")
     names = {entry.name for entry in place.iterdir()}
     if names and not names & {PLAN, LOCK, CHUNKS}:
-        raise reject("folder", "a new or empty folder, or that of an earlier sweep", f"{str(place)!r} with other files")
+        raise InputError(
+            "folder", "a new or empty folder, or that of an earlier sweep", f"{str(place)!r} with other files"
+        )
 
 
 def _remove_leftovers(place: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 
 from marginlens.data.tokens import TokenDataset, as_dataset
-from marginlens.errors import positive_number, reject
+from marginlens.errors import InputError, positive_number
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.optimizers.protocol import as_optimizer
@@ -343,5 +343,5 @@ def _shared_scores(data: TokenDataset, v: Any, sets: tuple[IntArray, ...]) -> tu
         i = int(np.argmax(wrong))
         expected = "tokens that share one score, above those of the other tokens"
         got = f"scores {np.round(scores[i][inside[i]], 4).tolist()} inside and up to {next_best[i]:.4g} outside"
-        raise reject(f"optimal_sets[{i}]", expected, got)
+        raise InputError(f"optimal_sets[{i}]", expected, got)
     return nu, outside

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from marginlens.errors import nonnegative_number, real_array, reject, whole_number
+from marginlens.errors import InputError, nonnegative_number, real_array, whole_number
 from marginlens.papers import implements
 from marginlens.typing import ArrayLike, FloatArray
 
@@ -81,7 +81,7 @@ def attention_sensitivity(p: ArrayLike) -> Sensitivity:
     """
     shares = real_array(p, "p", ("n_tokens",))
     if shares.size == 0 or shares.min() < 0.0 or abs(float(shares.sum()) - 1.0) > PROBABILITY_RTOL:
-        raise reject(
+        raise InputError(
             "p", "probabilities that sum to one", f"{shares.size} numbers with the sum {float(shares.sum()):g}"
         )
     ordered = np.sort(shares)[::-1]

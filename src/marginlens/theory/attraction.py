@@ -12,7 +12,7 @@ import numpy as np
 from marginlens import core
 from marginlens.arithmetic.directions import length
 from marginlens.data.tokens import TokenDataset
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss, slope_of
 from marginlens.optimizers import NormalizedGD
 from marginlens.optimizers.gradient_descent import has_plain_steps
@@ -110,9 +110,9 @@ def find_tubes(data: TokenDataset, head: Any, points: Any, optimizer: Any, loss:
         A tube for each, or what is missing.
     """
     if type(data) is not TokenDataset:
-        raise reject("data", "a TokenDataset itself, not a subclass", type(data).__name__)
+        raise InputError("data", "a TokenDataset itself, not a subclass", type(data).__name__)
     if not (optimizer is None or has_plain_steps(optimizer)):
-        raise reject("optimizer", "None for the flow, NormalizedGD(size) or GradientDescent(size)", repr(optimizer))
+        raise InputError("optimizer", "None for the flow, NormalizedGD(size) or GradientDescent(size)", repr(optimizer))
     part = dependent_part(data, head)
     left_out = np.zeros(len(data), dtype=np.bool_) if part is data else rounding_decides(data, head).any(axis=-1)
     points = np.ascontiguousarray(points, dtype=np.float64)

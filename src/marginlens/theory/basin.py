@@ -10,7 +10,7 @@ import numpy as np
 from marginlens.arithmetic.directions import as_scalar, length, unit
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.tokens import TokenDataset
-from marginlens.errors import float_array, positive_number, real_array, real_number, reject, whole_number
+from marginlens.errors import InputError, float_array, positive_number, real_array, real_number, whole_number
 from marginlens.losses.margin import Logistic, Loss
 from marginlens.papers import implements, uses
 from marginlens.result import Result, Tabular
@@ -49,15 +49,17 @@ def in_cone(p: ArrayLike, q: Any, mu: Any, radius: Any = 0.0) -> Any:
     points, axis = float_array(p, "p"), float_array(q, "q")
     wide, least = float_array(mu, "mu"), float_array(radius, "radius")
     if points.ndim == 0 or axis.ndim == 0 or points.shape[-1] != axis.shape[-1]:
-        raise reject("q", f"vectors of p's width, shape {points.shape}", f"shape {axis.shape}")
+        raise InputError("q", f"vectors of p's width, shape {points.shape}", f"shape {axis.shape}")
     if not (wide >= 0.0).all() or np.isnan(least).any():
-        raise reject("mu, radius", "a width of at least 0 and a norm", f"mu={mu}, radius={radius}")
+        raise InputError("mu, radius", "a width of at least 0 and a norm", f"mu={mu}, radius={radius}")
     try:
         distance = np.linalg.norm(unit(points) - unit(axis), axis=-1)  # sqrt(2 (1 - cosine)); nan for a zero vector
         return as_scalar((distance <= np.sqrt(2.0 * wide) + _UNIT_DISTANCE_ATOL) & (length(points) >= least))
     except ValueError as problem:
         shapes = [points.shape, axis.shape, wide.shape, least.shape]
-        raise reject("p, q, mu, radius", "arrays that broadcast against each other", f"shapes {shapes}") from problem
+        raise InputError(
+            "p, q, mu, radius", "arrays that broadcast against each other", f"shapes {shapes}"
+        ) from problem
 
 
 @implements("A", "Eq. (8)")
@@ -79,7 +81,7 @@ def sample_cone(q: Any, mu: float, radius: float, n: int, rng: Any) -> FloatArra
     axis = unit(real_array(q, "q", ("d_key",)))
     mu, radius = positive_number(mu, "mu"), real_number(radius, "radius", "a finite norm of at least 0")
     if mu > 2.0 or not (np.isfinite(radius) and radius >= 0.0) or not (axis.size and np.isfinite(axis).all()):
-        raise reject("q, mu, radius", "a nonzero axis, mu up to 2 and a finite radius", f"mu={mu}, radius={radius}")
+        raise InputError("q, mu, radius", "a nonzero axis, mu up to 2 and a finite radius", f"mu={mu}, radius={radius}")
     generator, d = as_generator(rng), len(axis)
     whole_number(n, "n", at_least=0)
     which = np.arange(n)
@@ -310,7 +312,7 @@ def basin_cone(data: TokenDataset, head: Any, selected: ArrayLike, *, loss: Loss
     found = token_optimality(data, head, alpha[dependent] if dependent.any() else alpha)
     if not found.is_locally_optimal or found.solution.status is Status.TRIVIAL:
         expected = "locally optimal tokens, feasible and scored above their neighbours, in a problem with something to separate"
-        raise reject("selected", expected, repr(found), "List them with locally_optimal_directions(data, v).")
+        raise InputError("selected", expected, repr(found), "List them with locally_optimal_directions(data, v).")
     p = found.solution.x
     theta = float(1.0 / length(p))
     difference, other = score_differences(data, head, found.selected)

@@ -13,7 +13,7 @@ import numpy as np
 
 from marginlens.arithmetic.directions import length
 from marginlens.data.tokens import TokenDataset
-from marginlens.errors import NOT_NUMBERS, InputError, reject, whole_number
+from marginlens.errors import NOT_NUMBERS, InputError, whole_number
 from marginlens.losses.margin import Logistic, Loss
 from marginlens.names import LOSSES, kebab
 from marginlens.optimizers import GradientDescent, NormalizedGD
@@ -94,7 +94,7 @@ class Proof(Result, Tabular):
         except InputError:
             raise
         except (*NOT_NUMBERS, IndexError) as problem:
-            raise reject("path", expected, "one whose arrays do not fit together") from problem
+            raise InputError("path", expected, "one whose arrays do not fit together") from problem
         return cls(data=data, head=head, loss=loss, **read)
 
     @classmethod
@@ -209,7 +209,7 @@ class Certificate(Proof):
         checks = list(refused) or tube_conditions(self)
         if n_steps and not refused:
             if self.optimizer is None:
-                raise reject("n_steps", "0 for a proof about the gradient flow, which takes no steps", str(n_steps))
+                raise InputError("n_steps", "0 for a proof about the gradient flow, which takes no steps", str(n_steps))
             begin, proving = self.data.point(np.zeros(self.data.d_key) if start is None else start, "start"), Proving()
             with proving.until_refuted():
                 distance = distance_after(proving, self, begin, n_steps)
@@ -249,7 +249,7 @@ def _problem_of(arrays: Mapping[str, Any]) -> tuple[TokenDataset, FloatArray, Lo
     try:
         kind = LOSSES.class_named(str(arrays["loss"]))
     except InputError as problem:
-        raise reject("path", f"a certificate whose loss is {problem.expected}", problem.got) from problem
+        raise InputError("path", f"a certificate whose loss is {problem.expected}", problem.got) from problem
     tokens = {name: arrays.get(name) for name in ("X", "K")}
     if "lengths" in arrays:
         tokens = {
@@ -294,16 +294,16 @@ def certify(
         InputError: where the proof does not begin at this point; it says what is missing.
     """
     if type(data) is not TokenDataset:
-        raise reject("data", "a TokenDataset itself, not a subclass", type(data).__name__)
+        raise InputError("data", "a TokenDataset itself, not a subclass", type(data).__name__)
     v, p, risk_loss = data.head(head), data.point(point, "point"), Logistic() if loss is None else loss
     if type(risk_loss) not in STEEPNESS:
-        raise reject(
+        raise InputError(
             "loss", f"one of {', '.join(LOSSES.classes)}, whose slopes the proof bounds", type(risk_loss).__name__
         )
     tubes = find_tubes(data.as_batch(), v[None], p[None], optimizer, risk_loss)
     if tubes.missing[0]:
         expected = "a point from which the limit is proved"
-        raise reject(
+        raise InputError(
             "point", expected, f"one of norm {float(length(p)):.4g} at which {SENTENCES[Missing(tubes.missing[0])]}"
         )
     return certificate_of(data, v, risk_loss, optimizer, p, tubes, 0)

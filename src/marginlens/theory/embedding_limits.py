@@ -22,7 +22,7 @@ from marginlens.embeddings.one_step import (
     mean_signed_share,
 )
 from marginlens.embeddings.statistics import check_assumption_4, token_statistics
-from marginlens.errors import nonnegative_number, positive_number, real_array, real_number, reject, whole_number
+from marginlens.errors import InputError, nonnegative_number, positive_number, real_array, real_number, whole_number
 from marginlens.papers import implements, uses
 from marginlens.status import Status
 from marginlens.svm import MarginSolution
@@ -113,7 +113,7 @@ def decisive_tokens(sequences: Any, y: ArrayLike | None = None) -> Selection:
     data = as_labelled(sequences, y)
     obeyed = check_assumption_4(data)
     if not obeyed.holds:
-        raise reject("sequences", "such that each holds one decisive token among irrelevant ones", obeyed.why)
+        raise InputError("sequences", "such that each holds one decisive token among irrelevant ones", obeyed.why)
     return _decisive_of_each(data)
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from marginlens.errors import real_array, real_number, reject
+from marginlens.errors import InputError, real_array, real_number
 from marginlens.papers import implements
 from marginlens.typing import ArrayLike, FloatArray
 
@@ -77,7 +77,7 @@ def nuclear_stationarity(gradient: ArrayLike, W: ArrayLike, decay: float) -> Nuc
     G = real_array(gradient, "gradient", ("d_query", "d_model"))
     point = real_array(W, "W", G.shape)
     if not real_number(decay, "decay", "a number above 0") > 0.0:
-        raise reject("decay", "a number above 0", f"{decay:g}")
+        raise InputError("decay", "a number above 0", f"{decay:g}")
     nuclear = float(np.sum(np.linalg.svd(point, compute_uv=False)))
     aligned = 1.0 + float(np.sum(G * point)) / (decay * nuclear) if nuclear > 0.0 else 0.0
     return NuclearStationarity(1.0 - float(np.linalg.norm(G, 2)) / decay, aligned)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from marginlens.arithmetic.directions import length
-from marginlens.errors import float_array, reject
+from marginlens.errors import InputError, float_array
 from marginlens.losses.margin import slope_of
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.result import Result, Tabular
@@ -62,7 +62,7 @@ def forecast(proof: Certificate, steps: Any) -> Forecast:
     expected = "numbers of further steps, or lengths of the flow, at least 0"
     asked = np.atleast_1d(float_array(steps, "steps", expected)).ravel()
     if not np.all(asked >= 0.0) or not np.isfinite(asked).all():
-        raise reject("steps", expected, repr(steps))
+        raise InputError("steps", expected, repr(steps))
     law = residual_law(dependent_part(proof.data, proof.head), proof.head, proof.selected, loss=proof.loss)
     rows = _rows_of(proof, law)
     motion = _limiting_motion(proof, law, rows)

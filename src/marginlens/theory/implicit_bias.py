@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from marginlens.errors import InputError, reject, whole_number
+from marginlens.errors import InputError, whole_number
 from marginlens.kinds import declared, kind_of
 from marginlens.norms import L1, L2, Frobenius, LInf, Lp, MaxRow, Norm, Nuclear, Spectral
 from marginlens.optimizers import (
@@ -234,7 +234,7 @@ def implicit_bias(
         starts: Any = [None] * n if start is None else starting_points(risk, start)
         chosen: Any = [None] * n if selected is None else selected
         if np.shape(chosen)[:1] != (n,):
-            raise reject("selected", f"of shape (batch, n_inputs) for {n} problems", f"shape {np.shape(chosen)}")
+            raise InputError("selected", f"of shape (batch, n_inputs) for {n} problems", f"shape {np.shape(chosen)}")
         pairs = enumerate(zip(starts, chosen, strict=True))
         return [_of_one(rule, risk[j], x, tokens, batch_size) for j, (x, tokens) in pairs]
     return _of_one(rule, risk, start, selected, batch_size)
@@ -341,7 +341,7 @@ def _bias(rule: Any, shape: tuple[int, ...], variable: str = "") -> ImplicitBias
         return None
     norm = rule.norm if kind_of(rule) is SteepestDescent else declared(rule, "norm")
     if getattr(norm, "needs_matrix", False) and len(shape) != 2:
-        raise reject("optimizer", "one whose norm measures vectors", f"{rule!r}, whose norm measures matrices")
+        raise InputError("optimizer", "one whose norm measures vectors", f"{rule!r}, whose norm measures matrices")
     if redefines_steps(rule):
         return None if norm is None else known(norm, note=NORM_OF_A_USER)
     if getattr(rule, "weight_decay", 0.0) > 0.0:

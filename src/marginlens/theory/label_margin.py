@@ -11,7 +11,7 @@ import scipy
 
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.tokens import TokenDataset
-from marginlens.errors import array_of_any, reject, whole_number
+from marginlens.errors import InputError, array_of_any, whole_number
 from marginlens.papers import implements
 from marginlens.risk.softmax import logits, probabilities
 from marginlens.status import Status
@@ -189,7 +189,7 @@ def check_assumption_c(
     mask = f"a mask of shape ({data.n_inputs},) with an input in it"
     asked = np.ones(data.n_inputs, dtype=bool) if inputs is None else array_of_any(inputs, "inputs", mask)
     if asked.shape != (data.n_inputs,) or asked.dtype.kind != "b" or not asked.any():
-        raise reject("inputs", mask, f"{inputs!r}")
+        raise InputError("inputs", mask, f"{inputs!r}")
     rows = np.take_along_axis(data.X, alpha[:, None, None], axis=1)[asked, 0]
     head = label_svm(rows, data.y[asked])
     name = "A Assumption C" if asked.all() else "A Assumption C over S"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marginlens.data.sequences import SequenceDataset
-from marginlens.errors import InputError, reject
+from marginlens.errors import InputError
 from marginlens.graphs import PriorityGraph, is_acyclic, priority_graphs, separated_tokens
 from marginlens.kinds import kind_of
 from marginlens.losses.next_token import LabelLoss, LogLoss, NextTokenLoss
@@ -64,7 +64,7 @@ def predict_next_tokens(risk: NextTokenRisk, start: Any, optimizer: Any, max_pro
     S_cyc. The log-loss has it (Lemma 7); for other losses it is looked for from several starts, and the verdict says so.
     """
     if start is not None:
-        raise reject("start", "left out for a NextTokenRisk, because C Thm 3 holds from every start", "it")
+        raise InputError("start", "left out for a NextTokenRisk, because C Thm 3 holds from every start", "it")
     heads = risk.head if risk.is_batch and isinstance(risk.head, list | tuple) else [risk.head] * len(risk)
     return [_of_dataset(data, head, risk.loss, optimizer) for data, head in zip(risk.datasets, heads, strict=True)]
 

@@ -12,7 +12,7 @@ import numpy as np
 from marginlens import core
 from marginlens.arithmetic.directions import as_scalar, length
 from marginlens.data.tokens import TokenDataset, as_dataset
-from marginlens.errors import InputError, n_axes, real_array, reject, whole_number
+from marginlens.errors import InputError, n_axes, real_array, whole_number
 from marginlens.losses.margin import Loss, as_loss, rising_margin
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular, table
@@ -31,7 +31,7 @@ _NUMBERS_AT_ONCE = 4_000_000  # entries of the constraint matrices that one batc
 def one_problem(data: Any) -> TokenDataset:
     """`data` if it holds one problem, else the sentence that says how to take one out of a batch."""
     if as_dataset(data).is_batch:
-        raise reject("data", "one problem", f"a batch of {len(data)}", "Take one with data[j].")
+        raise InputError("data", "one problem", f"a batch of {len(data)}", "Take one with data[j].")
     return data
 
 
@@ -82,7 +82,7 @@ def decreasing_loss(data: TokenDataset, head: Any, loss: Any) -> Loss:
         margin = rising_margin(loss, low, high)
         if margin is not None:
             expected = f"a loss that decreases on the scores [{low:.4g}, {high:.4g}], as A Assumption A asks"
-            raise reject("loss", expected, f"{type(loss).__name__}, which increases at {margin:.4g}")
+            raise InputError("loss", expected, f"{type(loss).__name__}, which increases at {margin:.4g}")
     return loss
 
 
@@ -355,7 +355,7 @@ def locally_optimal_directions(data: TokenDataset, head: Any, *, max_problems: i
 
 def _too_many(data: TokenDataset, n_problems: int, max_problems: int) -> InputError:
     """The error for an enumeration that has more problems to solve than it may."""
-    return reject(
+    return InputError(
         "data",
         f"a problem whose enumeration solves at most max_problems = {max_problems} hard-margin problems",
         f"n = {data.n_inputs} inputs of up to T = {data.n_tokens} tokens with up to {n_problems} problems to solve",
@@ -505,5 +505,5 @@ def _margins(data: TokenDataset, q: FloatArray, selected: IntArray) -> FloatArra
 def as_direction(data: TokenDataset, x: Any, argument: str) -> FloatArray:
     point = data.point(x, argument)
     if not np.all(np.any(point != 0.0, axis=-1)):
-        raise reject(argument, "a direction, so not zero", "a zero vector")
+        raise InputError(argument, "a direction, so not zero", "a zero vector")
     return point

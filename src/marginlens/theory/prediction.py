@@ -11,7 +11,7 @@ import numpy as np
 
 from marginlens.arithmetic.directions import length, unit
 from marginlens.data.tokens import TokenDataset
-from marginlens.errors import InputError, reject, whole_number
+from marginlens.errors import InputError, whole_number
 from marginlens.losses.margin import Logistic, Loss, rising_margin
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.optimizers.protocol import as_optimizer
@@ -290,7 +290,7 @@ def predict(
     given = None if optimizer is None else as_optimizer(optimizer)
     rule = as_theorems_see(given)
     if batch_size is not None and given is None:
-        raise reject("batch_size", "None where no optimizer is given", f"{batch_size}")
+        raise InputError("batch_size", "None where no optimizer is given", f"{batch_size}")
     if batch_size is not None and batch_size < getattr(risk, "n_inputs", 0):
         rule = UnprovedSteps(given, batch_size)
     found = predictions(risk, start, rule, max_problems)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from importlib import import_module
 
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.papers import SOURCES
 from marginlens.runtime.packs import CLAIMS, Added, load_packs
 from marginlens_papers.claim import Claim
@@ -121,21 +121,21 @@ def _check_pack(added: Added) -> None:
     """Refuse what is no claim, has an id that the entry point does not name or this library has, or cites a paper that nobody describes."""
     kind = added.value
     if not (isinstance(kind, type) and issubclass(kind, Claim)) or kind.__abstractmethods__:
-        raise reject("claim", "a subclass of marginlens_papers.claim.Claim with compute and draw", repr(kind))
+        raise InputError("claim", "a subclass of marginlens_papers.claim.Claim with compute and draw", repr(kind))
     if kind.id != added.name:
-        raise reject("claim", f"a class whose id is {added.name}, as the entry point is named", kind.id)
+        raise InputError("claim", f"a class whose id is {added.name}, as the entry point is named", kind.id)
     if kind.id in _MODULES:
-        raise reject("claim", "a claim with an id that marginlens does not have", kind.id)
+        raise InputError("claim", "a claim with an id that marginlens does not have", kind.id)
     missing = [name for name in _REQUIRED if not hasattr(kind, name)]
     if missing:
-        raise reject(
+        raise InputError(
             "claim", f"a class with the attributes {', '.join(_REQUIRED)}", f"one without {', '.join(missing)}"
         )
     key = kind.id.partition("-")[0]
     paper = kind.source or SOURCES.get(key)
     if paper is None or paper.key != key:
         got = "no source" if paper is None else f"a source with the key {paper.key}"
-        raise reject("claim", f"a class whose source is the paper with the key {key}", got)
+        raise InputError("claim", f"a class whose source is the paper with the key {key}", got)
 
 
 def claim(claim_id: str) -> Claim:
@@ -149,5 +149,7 @@ def chosen(ids: Iterable[str]) -> tuple[Claim, ...]:
     wanted = [name.strip().lower() for name in ids]
     for name in wanted:
         if name not in known:
-            raise reject("only", f"the id of a claim ({', '.join(claim.id for claim in known.values())})", repr(name))
+            raise InputError(
+                "only", f"the id of a claim ({', '.join(claim.id for claim in known.values())})", repr(name)
+            )
     return tuple(claim for name, claim in known.items() if name in wanted)

@@ -14,7 +14,7 @@ from marginlens.data.random_tokens import as_generator, scored_tokens
 from marginlens.data.sequence_generators import check_can_be_cyclic, checked_sizes, redrawn, unit_rows
 from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.data.tokens import TokenDataset
-from marginlens.errors import positive_number, reject, whole_number
+from marginlens.errors import InputError, positive_number, whole_number
 from marginlens.papers import implements
 from marginlens.result import Described
 from marginlens.typing import FloatArray, IntArray
@@ -55,7 +55,7 @@ def label_mixing(
     generator = as_generator(rng)
     gap = positive_number(epsilon, "epsilon")
     if gap > 2.0:
-        raise reject("epsilon", "at most 2, because no score is below -ν", f"{gap:g}")
+        raise InputError("epsilon", "at most 2, because no score is below -ν", f"{gap:g}")
     keys, sets, is_optimal = _keys_and_sets((n_inputs, n_tokens, n_optimal, d_key), generator)
     nu = generator.uniform(0.5, 1.5, size=(n_inputs, 1))
     scores = np.where(is_optimal, nu, nu * generator.uniform(-1.0, 1.0 - gap, size=is_optimal.shape))
@@ -131,7 +131,7 @@ def _keys_and_sets(
         whole_number(size, name, at_least=1)
     n_inputs, n_tokens, n_optimal, d_key = sizes
     if n_optimal > n_tokens:
-        raise reject("n_optimal", f"at most n_tokens = {n_tokens}", n_optimal)
+        raise InputError("n_optimal", f"at most n_tokens = {n_tokens}", n_optimal)
     keys = generator.standard_normal((n_inputs, n_tokens, d_key))
     keys /= np.linalg.norm(keys, axis=-1, keepdims=True)
     sets = tuple(np.sort(generator.permutation(n_tokens)[:n_optimal]) for _ in range(n_inputs))
@@ -184,7 +184,7 @@ def random_start(data: SequenceDataset | Sequence[SequenceDataset], rng: Any) ->
     datasets = data if isinstance(data, list | tuple) else [data]
     widths = {as_sequences(each).d_model for each in datasets}
     if len(widths) != 1:
-        raise reject("data", "at least one dataset, all of the same d_model", f"widths {sorted(widths)}")
+        raise InputError("data", "at least one dataset, all of the same d_model", f"widths {sorted(widths)}")
     d = widths.pop()
     W = as_generator(rng).uniform(-1.0, 1.0, size=(len(datasets), d, d)) / np.sqrt(d)
     return W if isinstance(data, list | tuple) else W[0]
@@ -193,7 +193,7 @@ def random_start(data: SequenceDataset | Sequence[SequenceDataset], rng: Any) ->
 def _as_coded(sizes: tuple[int, ...], rng: Any, *, cyclic: bool) -> SequenceDataset:
     K, d, n, T = sizes
     if T > K:
-        raise reject("n_tokens", f"at most n_vocabulary = {K}, as no token occurs twice in a sequence", T)
+        raise InputError("n_tokens", f"at most n_vocabulary = {K}, as no token occurs twice in a sequence", T)
     generator = as_generator(rng)
 
     def draw() -> tuple[IntArray, IntArray]:
@@ -226,11 +226,11 @@ def balanced_sequences(
     irrelevant = whole_number(n_irrelevant, "n_irrelevant", at_least=1)
     half = n // 2
     if n % 2:
-        raise reject("n_samples", "even, so that tokens can balance", n)
+        raise InputError("n_samples", "even, so that tokens can balance", n)
     if important > half:
-        raise reject("n_important", f"at most n_samples / 2 = {half}, as every token occurs", important)
+        raise InputError("n_important", f"at most n_samples / 2 = {half}, as every token occurs", important)
     if irrelevant > half * (T - 1):
-        raise reject(
+        raise InputError(
             "n_irrelevant", f"at most {half * (T - 1)}, the positions they have in positive sequences", irrelevant
         )
     generator = as_generator(rng)

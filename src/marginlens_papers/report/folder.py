@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.runtime.files import replace_folder, resolved, unusable
 from marginlens_papers.report.ledger import LEDGER
 
@@ -60,7 +60,7 @@ def draft(place: str | os.PathLike[str]) -> Iterator[Draft]:
         ground = next(parent for parent in final.parents if parent.exists())
         workshop = Path(tempfile.mkdtemp(prefix=f".{final.name}-", suffix=".partial", dir=ground))
     except OSError as problem:
-        raise reject("out", "a folder that can be written", unusable(place, problem)) from problem
+        raise InputError("out", "a folder that can be written", unusable(place, problem)) from problem
     try:
         made = Draft(final, workshop / "new", workshop / "old")
         made.folder.mkdir()
@@ -75,12 +75,12 @@ def _require_report(place: Path) -> None:
     if not place.exists():
         return
     if not place.is_dir():
-        raise reject("out", expected, f"the file {str(place)!r}")
+        raise InputError("out", expected, f"the file {str(place)!r}")
     if Path.cwd().is_relative_to(place):
-        raise reject("out", expected, "the current folder or one above it", "Name a folder inside it.")
+        raise InputError("out", expected, "the current folder or one above it", "Name a folder inside it.")
     if os.path.ismount(place):
-        raise reject("out", expected, f"the mount point {str(place)!r}", "Name a folder inside it.")
+        raise InputError("out", expected, f"the mount point {str(place)!r}", "Name a folder inside it.")
     if any(place.iterdir()) and not (place / LEDGER).is_file():
-        raise reject("out", expected, f"{str(place)!r}, which holds other files")
+        raise InputError("out", expected, f"{str(place)!r}, which holds other files")
     with tempfile.TemporaryFile(dir=place):  # a folder that cannot be written cannot be renamed away either
         pass

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
-from marginlens.errors import InputError, reject
+from marginlens.errors import InputError
 from marginlens.papers import Paper
 from marginlens.result import Displayed, Tabular
 from marginlens_papers.claim import Bound, Claim, Effort, NoteKind, Unit, Verdict
@@ -276,7 +276,7 @@ class Ledger(Sequence[Entry], Displayed, Tabular):
             if entry.id.lower() == index.lower():
                 return entry
         ids = ", ".join(entry.id for entry in self._entries)
-        raise reject("index", f"a number, or the id of a claim ({ids})", repr(index))
+        raise InputError("index", f"a number, or the id of a claim ({ids})", repr(index))
 
     def __repr__(self) -> str:
         return f"Ledger({summary(self._entries)})"

@@ -20,7 +20,7 @@ from marginlens.dynamics.paths.projected_newton import (
     kkt_residual,
     minimise,
 )
-from marginlens.errors import positive_number, real_array, reject
+from marginlens.errors import InputError, positive_number, real_array
 from marginlens.result import Described
 from marginlens.risk.attention import AttentionRisk, KeySpan
 from marginlens.risk.matrix import MatrixRisk
@@ -57,10 +57,10 @@ class Cone(Described):
     def __post_init__(self) -> None:
         axis = unit(real_array(self.axis, "cone.axis", ("d_key",)))
         if not axis.size or not np.isfinite(axis).all():
-            raise reject("cone.axis", "a vector that is not zero", "zero" if axis.size else "an empty one")
+            raise InputError("cone.axis", "a vector that is not zero", "zero" if axis.size else "an empty one")
         mu = positive_number(self.mu, "cone.mu")
         if mu >= 2.0:
-            raise reject("cone.mu", "a width between 0 and 2, both excluded", mu)
+            raise InputError("cone.mu", "a width between 0 and 2, both excluded", mu)
         for name, value in (("axis", axis), ("mu", mu), ("radius", positive_number(self.radius, "cone.radius"))):
             object.__setattr__(self, name, value)
 
@@ -74,7 +74,7 @@ class Cone(Described):
 def _vector_search(risk: AttentionRisk, region: Any, restarts: int | None) -> AttentionSearch:
     if region is not None and (not isinstance(region, Cone) or len(region.axis) != risk.data.d_key):
         got = f"an axis of length {len(region.axis)}" if isinstance(region, Cone) else type(region).__name__
-        raise reject("region", f"a Cone with an axis of length {risk.data.d_key}", got)
+        raise InputError("region", f"a Cone with an axis of length {risk.data.d_key}", got)
     span = risk.in_key_span(None if region is None else region.axis)
     return AttentionSearch(span, region, ATTENTION_RESTARTS if restarts is None else restarts, risk.shape)
 
@@ -113,7 +113,7 @@ class AttentionSearch(PathSearch):
         """Increasing radii, none below the cone's own."""
         limits = super().check_radii(radii)
         if self.cone is not None and limits[0] < self.cone.radius:
-            raise reject("radii", f"at least the cone's radius {self.cone.radius:g}", f"{limits[0]:g}")
+            raise InputError("radii", f"at least the cone's radius {self.cone.radius:g}", f"{limits[0]:g}")
         return limits
 
     def begin(self, generator: np.random.Generator) -> SearchState:

@@ -30,7 +30,7 @@ from marginlens.dynamics.paths.projected_newton import (
     kkt_residual,
     minimise,
 )
-from marginlens.errors import n_axes, real_array, reject, whole_number
+from marginlens.errors import InputError, n_axes, real_array, whole_number
 from marginlens.losses.margin import Logistic, compiled_code
 from marginlens.optimizers import Blockwise, NormalizedGD
 from marginlens.risk.attention import AttentionRisk, KeySpan, SecondOrder
@@ -67,7 +67,7 @@ def joint_search(risk: JointRisk, region: Any, restarts: int | None) -> JointSea
     """The search over v and p, for the log-loss."""
     no_region(region, "a joint risk")
     if type(risk.loss) is not Logistic or compiled_code(risk.loss) < 0:
-        raise reject("loss", "ml.Logistic() for the path of a joint risk", type(risk.loss).__name__)
+        raise InputError("loss", "ml.Logistic() for the path of a joint risk", type(risk.loss).__name__)
     n_starts = JOINT_RESTARTS if restarts is None else whole_number(restarts, "restarts", at_least=1)
     return JointSearch(risk.data, n_starts)
 
@@ -187,10 +187,10 @@ class JointSearch(PathSearch):
             if len(limit) == 0 or np.any(limit <= 0.0) or np.any(np.diff(limit) < 0.0):
                 wrong = limit[limit <= 0.0]
                 got = f"{wrong[0]:g}" if len(wrong) else "none" if len(limit) == 0 else "radii that fall"
-                raise reject(name, "positive numbers, none smaller than the one before", got)
+                raise InputError(name, "positive numbers, none smaller than the one before", got)
             limits.append(limit)
         if len({len(limit) for limit in limits} - {1}) > 1:
-            raise reject("R", f"as many radii as r, {len(limits[0])}", f"{len(limits[1])}")
+            raise InputError("R", f"as many radii as r, {len(limits[0])}", f"{len(limits[1])}")
         return np.stack(np.broadcast_arrays(*limits), axis=-1)
 
     def begin(self, generator: np.random.Generator) -> SearchState:

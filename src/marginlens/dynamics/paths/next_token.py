@@ -19,7 +19,7 @@ from marginlens.data.sequences import SequenceDataset, check_realizable
 from marginlens.dynamics.paths.path import PathPoints, PathSearch, SearchState, ball_bindings, no_region, path_search
 from marginlens.dynamics.paths.projected_newton import BOUNDARY_RTOL, Ball, PositiveRisk, minimise
 from marginlens.dynamics.paths.split_risk import ContextSplit, Slopes, SplitRisk
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.graphs.from_data import priority_graphs
 from marginlens.graphs.priority import is_acyclic
 from marginlens.losses.next_token import LabelLoss, LogLoss, scalar_of
@@ -73,16 +73,16 @@ def next_token_search(risk: NextTokenRisk, region: Any, restarts: int | None) ->
     data, loss, head = check_realizable(risk.datasets[0]), risk.loss, risk.heads[0]
     if not isinstance(loss, LabelLoss):
         expected = "a loss of the label's own output, such as ml.LogLoss() (C Assumption 1)"
-        raise reject("loss", expected, type(loss).__name__)
+        raise InputError("loss", expected, type(loss).__name__)
     if region is not None and not isinstance(region, CyclicPart):
-        raise reject("region", "a CyclicPart(W), or None", type(region).__name__)
+        raise InputError("region", "a CyclicPart(W), or None", type(region).__name__)
     graphs = priority_graphs(data)
     _check_setting(data, head, loss, acyclic=is_acyclic(graphs))
     free = region is None
     correction = cyclic_correction(data, graphs=graphs, loss=loss, restarts=CORRECTION_RESTARTS if free else 0)
     if free and not (correction.is_unique or isinstance(loss, LogLoss)):
         expected = "one whose risk over the cyclic subset has one finite minimiser, as C Thm 2 needs on cyclic data"
-        raise reject("loss", expected, type(loss).__name__, correction.uniqueness)
+        raise InputError("loss", expected, type(loss).__name__, correction.uniqueness)
     split = SplitRisk(data, graphs, head.table, loss)
     fixed = None if free else _inside(split, data.weights(region.W, "W"))  # type: ignore[union-attr]
     n_starts = NEXT_TOKEN_RESTARTS if restarts is None else restarts
@@ -97,7 +97,7 @@ def decoder_search(risk: ContextRisk, region: Any, restarts: int | None) -> Next
     n_formed = len(data.token) * data.n_vocabulary**2 * data.d_model
     if n_formed > MAX_FORMED_ENTRIES:
         got = f"{len(data.token)} pairs of a context and a token, {data.n_vocabulary} tokens and d_model={data.d_model}: {n_formed}"
-        raise reject(
+        raise InputError(
             "problem",
             f"one whose path forms at most {MAX_FORMED_ENTRIES} numbers",
             got,
@@ -128,7 +128,7 @@ class NextTokenSearch(PathSearch):
         limits = super().check_radii(radii)
         if not 1.0 / MAX_RADIUS <= limits[0] <= limits[-1] <= MAX_RADIUS:
             expected = f"between {1.0 / MAX_RADIUS:g} and {MAX_RADIUS:g}, so that their squares are numbers"
-            raise reject("radii", expected, f"{limits[0]:g} to {limits[-1]:g}")
+            raise InputError("radii", expected, f"{limits[0]:g} to {limits[-1]:g}")
         return limits
 
     def follow(self, state: SearchState, radius: float) -> SearchState:
@@ -218,24 +218,24 @@ def _check_setting(data: SequenceDataset, head: NextTokenHead, loss: LabelLoss, 
     if not 1.0 / MAX_EMBEDDING <= largest <= MAX_EMBEDDING and largest > 0.0:
         remedy = "Multiply E by a number; W is then divided by its square."
         expected = f"of embeddings whose largest entry is between {1.0 / MAX_EMBEDDING:g} and {MAX_EMBEDDING:g}"
-        raise reject("data", expected, f"a largest entry of {largest:g}", remedy)
+        raise InputError("data", expected, f"a largest entry of {largest:g}", remedy)
     if head.table is None and isinstance(loss, LogLoss):
         return
     if not acyclic and head.table is not None:
         remedy = "Leave out 'head' to follow the path of cyclic data."
-        raise reject("data", "acyclic unless C Eᵀ = I", "tokens of equal priority", remedy)
+        raise InputError("data", "acyclic unless C Eᵀ = I", "tokens of equal priority", remedy)
     owner = np.repeat(data.labels, data.lengths)
     rivals = np.flatnonzero(~data.is_label & (head.scores(owner, data.tokens) >= head.scores(owner, owner)))
     if len(rivals):
         got = f"token {data.tokens[rivals[0]]} scoring as high as label {owner[rivals[0]]} or higher"
-        raise reject("head", "one under which each label scores highest in its sequences (C Assumption 3)", got)
+        raise InputError("head", "one under which each label scores highest in its sequences (C Assumption 3)", got)
     top = head.scores(data.labels, data.labels)
     value, slope, _ = scalar_of(loss, top)
     wrong = np.flatnonzero(~(np.isfinite(value) & (slope < 0.0)))
     if len(wrong):
         first = wrong[0]
         got = f"{type(loss).__name__} with slope {slope[first]:.4g} at output {top[first]:.4g} of label {data.labels[first]}"
-        raise reject("loss", "decreasing at the output of a label that is selected outright (C Assumption 1)", got)
+        raise InputError("loss", "decreasing at the output of a label that is selected outright (C Assumption 1)", got)
     if isinstance(loss, LogLoss):
         return
     lowest = np.minimum.reduceat(head.scores(owner, data.tokens), data.offsets[:-1])
@@ -243,7 +243,7 @@ def _check_setting(data: SequenceDataset, head: NextTokenHead, loss: LabelLoss, 
     rising = scalar_of(loss, outputs)[1] > 0.0
     if rising.any():
         got = f"{type(loss).__name__}, which increases at {outputs[rising][0]:.4g}"
-        raise reject("loss", "decreasing on every output that a label can have (C Assumption 1)", got)
+        raise InputError("loss", "decreasing on every output that a label can have (C Assumption 1)", got)
 
 
 def _inside(risk: SplitRisk, W: FloatArray) -> FloatArray:
@@ -251,7 +251,9 @@ def _inside(risk: SplitRisk, W: FloatArray) -> FloatArray:
     c = risk.coordinates(W)[: risk.n_cyclic]
     outside = float(np.linalg.norm(W - np.einsum("rde,r->de", risk.basis[: risk.n_cyclic], c)))
     if outside > CYCLIC_PART_RTOL * float(np.linalg.norm(W)):
-        raise reject("W", "a matrix in S_cyc", f"one whose part outside has norm {outside:.4g}", "Project it first.")
+        raise InputError(
+            "W", "a matrix in S_cyc", f"one whose part outside has norm {outside:.4g}", "Project it first."
+        )
     return c
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from marginlens.arithmetic.directions import correlation, length, unit
 from marginlens.data.random_tokens import as_generator
-from marginlens.errors import n_axes, real_array, reject, whole_number
+from marginlens.errors import InputError, n_axes, real_array, whole_number
 from marginlens.kinds import kind_of
 from marginlens.norms import L2, Norm
 from marginlens.norms.choice import as_norm
@@ -75,7 +75,7 @@ class PathSearch(ABC):
         if len(limits) == 0 or limits[0] <= 0.0 or np.any(np.diff(limits) <= 0.0):
             wrong = limits[limits <= 0.0]
             got = f"{wrong[0]:g}" if len(wrong) else "none" if len(limits) == 0 else "radii that do not increase"
-            raise reject("radii", "positive numbers, each larger than the one before", got)
+            raise InputError("radii", "positive numbers, each larger than the one before", got)
         return limits
 
     def begin(self, generator: np.random.Generator) -> SearchState:
@@ -96,7 +96,7 @@ class PathSearch(ABC):
 
     def split(self, state: SearchState) -> Any:
         """The parts of the points as a NamedTuple, or the error that says that there are none."""
-        raise reject("risk", "one whose points have parts, such as JointRisk", "one whose points have none")
+        raise InputError("risk", "one whose points have parts, such as JointRisk", "one whose points have none")
 
 
 @singledispatch
@@ -212,7 +212,7 @@ class Path(Result, Tabular):
         """
         further = self._search.check_radii(radii)
         if np.any(further[0] < self.radii[-1]) or not np.any(further[0] > self.radii[-1]):
-            raise reject("radii", f"larger than the last radius {self.radii[-1]}", f"{further[0]}")
+            raise InputError("radii", f"larger than the last radius {self.radii[-1]}", f"{further[0]}")
         return _extended(self.risk, self._search, self._state, further, as_progress(progress))
 
     def plot(self, ax: Axes | None = None) -> Axes:
@@ -305,7 +305,7 @@ def path(
     """
     risk = as_risk(problem, head, loss)
     if getattr(risk, "is_batch", False):
-        raise reject("problem", "one problem", f"a batch of {len(risk)}", "Take one with data[j].")
+        raise InputError("problem", "one problem", f"a batch of {len(risk)}", "Take one with data[j].")
     as_norm(norm, tuple(risk.shape))
     if restarts is not None:
         whole_number(restarts, "restarts", at_least=0)
@@ -321,7 +321,7 @@ def _in_norm(risk: Any, norm: Norm, region: Any, restarts: int | None) -> PathSe
     """The general search, in balls of another norm than the Euclidean; refused where points have parts or a region is asked for."""
     no_region(region, f"a path in {norm!r}")
     if hasattr(risk, "blocks") or hasattr(risk, "batch"):
-        raise reject("norm", f"ml.L2() for a {type(risk).__name__}", repr(norm))
+        raise InputError("norm", f"ml.L2() for a {type(risk).__name__}", repr(norm))
     return path_search.dispatch(object)(risk, region, restarts, norm)
 
 
@@ -348,4 +348,4 @@ def ball_bindings(binds: BoolArray) -> ObjectArray:
 def no_region(region: Any, name: str) -> None:
     """Refuse a region where the search of this kind of risk knows none."""
     if region is not None:
-        raise reject("region", f"left out for {name}", repr(region))
+        raise InputError("region", f"left out for {name}", repr(region))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marginlens.arithmetic.directions import correlation
-from marginlens.errors import positive_number, real_array, reject, whole_number
+from marginlens.errors import InputError, positive_number, real_array, whole_number
 from marginlens.probe.heads.key_query import KeyQueryMap
 from marginlens.result import Described, Result, Tabular
 from marginlens.runtime.threads import n_threads, single_blas_thread
@@ -166,7 +166,7 @@ def sample_queries(
                 drawn[len(positions)] = z
                 positions.append((i, position))
     if not positions:
-        raise reject("inputs", "inputs with a query that sees two different tokens or more", "none of them")
+        raise InputError("inputs", "inputs with a query that sees two different tokens or more", "none of them")
     sizes = np.array([int(masks[i][position].sum()) - 1 for i, position in positions])
     chosen = np.array(positions)
     if sizes.sum() > options.max_constraints:
@@ -182,14 +182,16 @@ def sample_queries(
 
 def _checked_inputs(inputs: Sequence[Any], visible: Sequence[Any] | None) -> tuple[list[FloatArray], list[BoolArray]]:
     if len(inputs) == 0:
-        raise reject("inputs", "at least one input", "none")
+        raise InputError("inputs", "at least one input", "none")
     arrays = [real_array(inputs[0], "inputs[0]", ("n_tokens", "d_model"))]
     arrays += [real_array(X, f"inputs[{i}]", ("n_tokens", arrays[0].shape[1])) for i, X in enumerate(inputs[1:], 1)]
     if visible is None:
         return arrays, [np.ones((len(X), len(X)), dtype=bool) for X in arrays]
     masks = [np.asarray(mask, dtype=bool) for mask in visible]
     if [mask.shape for mask in masks] != [(len(X), len(X)) for X in arrays]:
-        raise reject("visible", "one mask (n_tokens, n_tokens) for each input", f"{len(masks)} masks of other shapes")
+        raise InputError(
+            "visible", "one mask (n_tokens, n_tokens) for each input", f"{len(masks)} masks of other shapes"
+        )
     return arrays, masks
 
 
@@ -224,11 +226,11 @@ def layer_margins(
     """
     options = settings or MaxMarginSettings()
     if not heads:
-        raise reject("heads", "at least one key-query map", "none")
+        raise InputError("heads", "at least one key-query map", "none")
     d_model, d_head = shape = sample.tokens.shape[1], heads[0].d_head
     for i, head in enumerate(heads):
         if head.W_K.shape != shape:
-            raise reject(f"heads[{i}]", f"a map of shape ({d_model}, {d_head})", f"shape {head.W_K.shape}")
+            raise InputError(f"heads[{i}]", f"a map of shape ({d_model}, {d_head})", f"shape {head.W_K.shape}")
     has_bias = any(head.b_Q.any() for head in heads)
     rng = np.random.default_rng([options.seed, 1])
     random_heads = []

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.errors import reject, whole_number
+from marginlens.errors import InputError, whole_number
 from marginlens.graphs.priority import PriorityGraph, graphs_of_edges
 from marginlens.result import Described
 from marginlens.typing import BoolArray, IntArray
@@ -141,10 +141,12 @@ def visible_types(ids: Sequence[Any], visible: Sequence[Any] | None = None) -> V
     """
     arrays = [np.asarray(tokens) for tokens in ids]
     if not arrays or any(tokens.ndim != 1 or tokens.dtype.kind not in "iu" for tokens in arrays):
-        raise reject("ids", "a list with one array of token ids for each input", f"{len(arrays)} entries")
+        raise InputError("ids", "a list with one array of token ids for each input", f"{len(arrays)} entries")
     masks = [np.ones((len(tokens), len(tokens)), dtype=bool) for tokens in arrays] if visible is None else list(visible)
     if [np.shape(mask) for mask in masks] != [(len(tokens), len(tokens)) for tokens in arrays]:
-        raise reject("visible", "one mask (n_tokens, n_tokens) for each input", f"{len(masks)} masks of other shapes")
+        raise InputError(
+            "visible", "one mask (n_tokens, n_tokens) for each input", f"{len(masks)} masks of other shapes"
+        )
     types, flat = np.unique(np.concatenate(arrays).astype(np.int64), return_inverse=True)
     lengths = np.array([len(tokens) for tokens in arrays], dtype=np.int64)
     keys = [np.empty(0, dtype=np.int64)]
@@ -171,11 +173,13 @@ def head_preferences(
     """
     arrays = [np.asarray(positions) for positions in selected]
     if [positions.shape for positions in arrays] != [(n,) for n in visible.lengths.tolist()]:
-        raise reject("selected", "one position for each token of each input", f"{len(arrays)} arrays of other lengths")
+        raise InputError(
+            "selected", "one position for each token of each input", f"{len(arrays)} arrays of other lengths"
+        )
     flat = np.concatenate(arrays).astype(np.int64)
     lengths = np.repeat(visible.lengths, visible.lengths)  # (n_queries,) of the query's own input
     if (flat < -1).any() or (flat >= lengths).any():
-        raise reject("selected", "positions in the query's own input, or -1", "one outside")
+        raise InputError("selected", "positions in the query's own input, or -1", "one outside")
     starts = np.repeat(np.cumsum(visible.lengths) - visible.lengths, visible.lengths)
     chosen = np.where(flat >= 0, visible.query_type[np.maximum(starts + flat, 0)], -1)
     winner, size = chosen[visible.pair_query], len(visible.types)  # winner: (n_pairs,) beside all that a query saw

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.typing import FloatArray, IntArray
 
 
@@ -48,18 +48,18 @@ def select_tokens(logits: Any, visible: Any = None, rounding: Any = 0.0) -> Sele
     """
     values = np.asarray(logits, dtype=np.float64)
     if values.ndim == 0 or values.shape[-1] == 0:
-        raise reject("logits", "of shape (…, n_queries, n_tokens) with at least one token", f"shape {values.shape}")
+        raise InputError("logits", "of shape (…, n_queries, n_tokens) with at least one token", f"shape {values.shape}")
     sees = np.isfinite(values) if visible is None else np.asarray(visible, dtype=bool)
     if sees.ndim == values.ndim - 1 and sees.ndim >= 2:
         sees = np.expand_dims(sees, -3)
     if sees.ndim != values.ndim or any(a not in (1, b) for a, b in zip(sees.shape, values.shape, strict=True)):
-        raise reject("visible", f"a mask for logits of shape {values.shape}", f"shape {np.shape(visible)}")
+        raise InputError("visible", f"a mask for logits of shape {values.shape}", f"shape {np.shape(visible)}")
     if bool((np.isnan(values) & sees).any()):
-        raise reject("logits", "numbers where a token is visible", "nan")
+        raise InputError("logits", "numbers where a token is visible", "nan")
     tolerance = np.asarray(rounding, dtype=np.float64)
     if tolerance.shape not in ((), values.shape[:-1]) or not bool((tolerance >= 0.0).all()):
         expected = f"one number of at least zero, or such numbers of shape {values.shape[:-1]}"
-        raise reject("rounding", expected, f"shape {tolerance.shape}, smallest {tolerance.min(initial=np.inf)}")
+        raise InputError("rounding", expected, f"shape {tolerance.shape}, smallest {tolerance.min(initial=np.inf)}")
     masked = np.where(sees, values, -np.inf)
     selected = np.argmax(masked, axis=-1)
     best = np.take_along_axis(masked, selected[..., None], axis=-1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.papers import implements
 from marginlens.typing import FloatArray
 
@@ -46,7 +46,7 @@ def relative_sparsity(s: Any, n_visible: Any = None) -> FloatArray:
 def _checked_maps(s: Any) -> FloatArray:
     maps = np.asarray(s, dtype=np.float64)
     if maps.ndim == 0 or maps.shape[-1] == 0:
-        raise reject("s", "attention maps of shape (…, n_tokens) with at least one token", f"shape {maps.shape}")
+        raise InputError("s", "attention maps of shape (…, n_tokens) with at least one token", f"shape {maps.shape}")
     if not float(maps.min(initial=0.0)) >= 0.0:
-        raise reject("s", "attention probabilities, none of them negative or nan", f"{maps.min()}")
+        raise InputError("s", "attention probabilities, none of them negative or nan", f"{maps.min()}")
     return maps

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.result import Described
 
 # Logits in memory at a time: rows of a few queries, so that O(tokens) is held.
@@ -54,11 +54,13 @@ class AttentionRule:
 
     def __post_init__(self) -> None:
         if self.scale is not None and not 0.0 < abs(self.scale) < math.inf:
-            raise reject("scale", "a finite number other than zero", self.scale)
+            raise InputError("scale", "a finite number other than zero", self.scale)
         if self.window is not None and self.window < 1:
-            raise reject("window", "at least 1, the query's own position", self.window, "Leave it out to see all keys.")
+            raise InputError(
+                "window", "at least 1, the query's own position", self.window, "Leave it out to see all keys."
+            )
         if self.softcap is not None and not 0.0 < self.softcap < math.inf:
-            raise reject("softcap", "a positive number", self.softcap, "Leave it out where logits are not capped.")
+            raise InputError("softcap", "a positive number", self.softcap, "Leave it out where logits are not capped.")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -174,7 +176,7 @@ def attention_statistics(
     applied = _Applied.of(q, k, rule or AttentionRule(), positions)
     for tolerance in tolerances:
         if not 0.0 <= tolerance < 1.0:
-            raise reject("tolerances", "numbers from 0 to below 1", tolerance)
+            raise InputError("tolerances", "numbers from 0 to below 1", tolerance)
     with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
         found = applied.empty(len(tolerances))
         if applied.has_kernel and not tolerances:
@@ -232,19 +234,23 @@ class _Applied(NamedTuple):
             if not is_tensor or value.ndim < 3 or not value.numel() or not value.is_floating_point():
                 got = f"shape {tuple(value.shape)} of {value.dtype}" if is_tensor else type(value).__name__
                 remedy = "A fused kernel that hides them cannot be read: give what enters it."
-                raise reject(name, f"a tensor of numbers (…, {axes}, d), none of them 0", got, remedy)
+                raise InputError(name, f"a tensor of numbers (…, {axes}, d), none of them 0", got, remedy)
         heads, key_heads = q.shape[-3], k.shape[-3]
         if q.shape[:-3] != k.shape[:-3] or q.shape[-1] != k.shape[-1] or heads % key_heads:
             expected = f"keys for queries of shape {tuple(q.shape)}: the same first axes and d, and a number of heads that divides {heads}"
-            raise reject("k", expected, f"shape {tuple(k.shape)}")
+            raise InputError("k", expected, f"shape {tuple(k.shape)}")
         n_queries, n_keys = q.shape[-2], k.shape[-2]
         by_position = rule.causal or rule.window is not None or getattr(rule.bias, "ndim", 0) == 1
         if positions is None and by_position and n_queries != n_keys:
             expected = f"given where {n_queries} queries attend to {n_keys} keys by position"
-            raise reject("positions", expected, None, "For the last queries give torch.arange(keys - queries, keys).")
+            raise InputError(
+                "positions", expected, None, "For the last queries give torch.arange(keys - queries, keys)."
+            )
         places = torch.as_tensor(torch.arange(n_queries) if positions is None else positions, device=q.device)
         if places.shape != (n_queries,) or places.is_floating_point():
-            raise reject("positions", f"{n_queries} whole numbers, one for each query", f"shape {tuple(places.shape)}")
+            raise InputError(
+                "positions", f"{n_queries} whole numbers, one for each query", f"shape {tuple(places.shape)}"
+            )
         dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), torch.float32)
         keys = k.detach().reshape(-1, key_heads, n_keys, k.shape[-1])
         queries = q.detach().reshape(len(keys), key_heads, heads // key_heads, n_queries, q.shape[-1])
@@ -380,12 +386,12 @@ def _grouped(value: Any, name: str, queries: Any, n_keys: int) -> Any:
     if tensor.ndim == 1 and name != "mask" and len(tensor) == n_heads:
         return tensor.reshape(n_groups, n_shared)
     if name == "sinks":
-        raise reject(name, f"({n_heads},) one logit for each head", f"shape {tuple(tensor.shape)}")
+        raise InputError(name, f"({n_heads},) one logit for each head", f"shape {tuple(tensor.shape)}")
     wide = tensor[(None,) * max(0, 4 - tensor.ndim)]
     wide = wide.flatten(0, -4) if wide.ndim > 4 else wide
     if any(size not in (1, full) for size, full in zip(wide.shape, (n_batch, n_heads, n_queries, n_keys), strict=True)):
         expected = f"a tensor that broadcasts to (…, {n_heads} heads, {n_queries} queries, {n_keys} keys)"
-        raise reject(
+        raise InputError(
             name, expected, f"shape {tuple(tensor.shape)}", "Padding (inputs, keys) is mask[:, None, None, :]."
         )
     return wide.unflatten(1, (n_groups, n_shared) if wide.shape[1] > 1 else (1, 1))

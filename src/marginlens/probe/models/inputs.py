@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from marginlens.errors import InputError, reject
+from marginlens.errors import InputError
 from marginlens.typing import FloatArray, IntArray
 
 BATCH_TOKENS = 1024  # of one batch, so that the maps of a layer fit into memory; a longer input is a batch of its own
@@ -121,12 +121,14 @@ def read_texts(path: str | os.PathLike[str]) -> list[str]:
     try:
         content = _file(path, "text", _TEXT_FILE).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as problem:
-        raise reject("text", _TEXT_FILE, f"{str(path)!r}, whose byte {problem.start} is not UTF-8") from problem
+        raise InputError("text", _TEXT_FILE, f"{str(path)!r}, whose byte {problem.start} is not UTF-8") from problem
     except OSError as problem:
-        raise reject("text", _TEXT_FILE, f"{str(path)!r}, which cannot be read ({problem.strerror})") from problem
+        raise InputError("text", _TEXT_FILE, f"{str(path)!r}, which cannot be read ({problem.strerror})") from problem
     texts = [line.strip() for line in content.split("\n") if line.strip()]
     if not texts:
-        raise reject("text", _TEXT_FILE, f"{str(path)!r}, which is empty" + (" but for blank lines" if content else ""))
+        raise InputError(
+            "text", _TEXT_FILE, f"{str(path)!r}, which is empty" + (" but for blank lines" if content else "")
+        )
     return texts
 
 
@@ -141,9 +143,9 @@ def encode_texts(texts: Sequence[str], tokenizer: Any, config: Any) -> TextInput
         The token ids of every text in the order given; `n_truncated` counts the texts that were cut.
     """
     if isinstance(texts, str) or not texts or not all(isinstance(text, str) for text in texts):
-        raise reject("texts", "a list of at least one text", repr(texts)[:60])
+        raise InputError("texts", "a list of at least one text", repr(texts)[:60])
     if tokenizer is None:
-        raise reject("tokenizer", "the tokenizer of the model", "None", "Keep its files in the model's folder.")
+        raise InputError("tokenizer", "the tokenizer of the model", "None", "Keep its files in the model's folder.")
     parts = (getattr(config, name, None) for name in ("text_config", "encoder"))  # of CLIP, of an EncoderDecoderModel
     config = next((part for part in parts if part is not None), config)
     max_tokens = int(getattr(config, "max_position_embeddings", None) or _UNLIMITED)
@@ -161,7 +163,7 @@ def encode_texts(texts: Sequence[str], tokenizer: Any, config: Any) -> TextInput
     highest = max(map(max, ids))
     if highest >= config.vocab_size:
         expected = f"the one of this model, with ids below {config.vocab_size}"
-        raise reject("tokenizer", expected, f"one that gives the id {highest}")
+        raise InputError("tokenizer", expected, f"one that gives the id {highest}")
     names, pad = _token_names(tokenizer, sorted({token for text in ids for token in text})), tokenizer.pad_token_id
     return TextInputs(
         texts=tuple(texts),
@@ -331,12 +333,12 @@ def read_images(path: str | os.PathLike[str], settings: ImageSettings) -> ImageI
     if place.is_dir():
         pictures = sorted(file for file in place.iterdir() if file.suffix.lower() in _PICTURES)
         if not pictures:
-            raise reject("images", _IMAGE_FILE, f"{str(path)!r}, a folder without such files")
+            raise InputError("images", _IMAGE_FILE, f"{str(path)!r}, a folder without such files")
     else:
         place = _file(path, "images", _IMAGE_FILE)
         pictures = [place] if place.suffix.lower() in _PICTURES else []
     if not pictures and place.suffix.lower() not in (".npz", ".npy"):
-        raise reject("images", _IMAGE_FILE, repr(str(path)))
+        raise InputError("images", _IMAGE_FILE, repr(str(path)))
     try:
         if not pictures:
             return prepare_images(_read_array(place), settings)
@@ -348,7 +350,7 @@ def read_images(path: str | os.PathLike[str], settings: ImageSettings) -> ImageI
         raise
     except (OSError, ValueError, EOFError, MemoryError, SyntaxError, zipfile.BadZipFile, zlib.error,
             Image.DecompressionBombError) as problem:  # fmt: skip
-        raise reject("images", _IMAGE_FILE, f"{str(place)!r}, which cannot be read as one") from problem
+        raise InputError("images", _IMAGE_FILE, f"{str(place)!r}, which cannot be read as one") from problem
 
 
 def prepare_images(images: Any, settings: ImageSettings) -> ImageInputs:
@@ -368,9 +370,9 @@ def prepare_images(images: Any, settings: ImageSettings) -> ImageInputs:
     if array.dtype.kind != "f" or not len(array) or array.shape[1:] != (c, h, w):
         expected = f"floats of shape (n_images, {c}, {h}, {w}) or bytes of shape (n_images, height, width, {c})"
         got = f"shape {np.shape(images)} with dtype {array.dtype}"
-        raise reject("images", f"{expected}, as the model asks", got)
+        raise InputError("images", f"{expected}, as the model asks", got)
     if not np.isfinite(array).all():
-        raise reject("images", "finite numbers", "NaN or infinity among them")
+        raise InputError("images", "finite numbers", "NaN or infinity among them")
     return ImageInputs(np.ascontiguousarray(array, dtype=np.float32), settings)
 
 
@@ -392,7 +394,7 @@ def _read_array(place: Path) -> npt.NDArray[Any]:
         if name is None:
             held = ", ".join(map(repr, names)) or "nothing"
             expected = f"a .npz with images under one of {', '.join(_IMAGE_ARRAYS)}"
-            raise reject("images", expected, f"one that holds {held}")
+            raise InputError("images", expected, f"one that holds {held}")
         return np.asarray(content[name])
 
 
@@ -402,7 +404,7 @@ def _read_picture(place: Path, settings: ImageSettings) -> Any:
 
     with Image.open(place, formats=["PNG", "JPEG"]) as opened:
         if opened.mode not in ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK"):  # PIL would cut 16 bits off at 255
-            raise reject("images", "pictures with at most 8 bits per channel", f"{str(place)!r} with {opened.mode}")
+            raise InputError("images", "pictures with at most 8 bits per channel", f"{str(place)!r} with {opened.mode}")
         return ImageOps.exif_transpose(opened).convert("L" if settings.channels == 1 else "RGB")
 
 
@@ -417,7 +419,7 @@ def _file(path: str | os.PathLike[str], argument: str, expected: str) -> Path:
     place = Path(path)
     if not place.is_file():
         problem = "which is a folder" if place.is_dir() else "which is not there"
-        raise reject(argument, expected, f"{str(path)!r}, {problem}")
+        raise InputError(argument, expected, f"{str(path)!r}, {problem}")
     return place
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from marginlens.errors import InputError, reject, require
+from marginlens.errors import InputError, require
 from marginlens.probe.models.adapters import adapter_for, is_hugging_face
 from marginlens.probe.models.inputs import ImageInputs, ImageSettings, Inputs, TextInputs, encode_texts, prepare_images
 from marginlens.result import Described
@@ -87,15 +87,15 @@ def load_model(
             tokenizer = _attempt(path, lambda: transformers.AutoTokenizer.from_pretrained(place, **options))
     missing = sorted(name for name in info["missing_keys"] if "pooler." not in name)  # heads save no pooler
     if missing:  # transformers would leave random numbers there
-        raise reject(
+        raise InputError(
             "path", _MODEL_FOLDER, f"{str(path)!r}, which lacks {len(missing)} weights, {missing[0]} among them"
         )
     foreign = _foreign_weights(model, info["unexpected_keys"])
     if foreign:  # transformers leaves them out: it is another attention that has them
         got = f"{str(path)!r}, whose attention has weights that the {config.model_type} family has not, {foreign[0]} among them"
-        raise reject("path", _MODEL_FOLDER, got)
+        raise InputError("path", _MODEL_FOLDER, got)
     if (local / ADAPTER).is_file() and not getattr(model, "_hf_peft_config_loaded", False):
-        raise reject("path", _MODEL_FOLDER, f"{str(path)!r}, which also holds an adapter that is not loaded", MERGE)
+        raise InputError("path", _MODEL_FOLDER, f"{str(path)!r}, which also holds an adapter that is not loaded", MERGE)
     if model.dtype.itemsize < 4 and not getattr(model, "is_quantized", False):  # transformers refuses to convert those
         model = model.float()
     sizes = getattr(config, "vision_config", config)
@@ -117,7 +117,7 @@ def _check_device(device: str) -> None:
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, ValueError) as problem:
-        raise reject("device", expected, repr(device)) from problem
+        raise InputError("device", expected, repr(device)) from problem
 
 
 def as_loaded(model: Any) -> LoadedModel:
@@ -151,7 +151,7 @@ def as_inputs(loaded: LoadedModel, inputs: Any) -> Inputs:
     if is_texts and loaded.tokenizer is not None:
         return encode_texts(list(inputs), loaded.tokenizer, loaded.model.config)
     expected = "TextInputs, ImageInputs, or texts together with a model from load_model, which has a tokenizer"
-    raise reject("inputs", expected, type(inputs).__name__)
+    raise InputError("inputs", expected, type(inputs).__name__)
 
 
 def _check_code(path: str | os.PathLike[str], file: str, kind: str, auto_map: Any) -> None:
@@ -161,7 +161,9 @@ def _check_code(path: str | os.PathLike[str], file: str, kind: str, auto_map: An
     if code:
         shown = code[0] if isinstance(code[0], str) else next(filter(None, code[0]), "")
         got = f"{str(path)!r}, whose {file} names code of its own ({shown}), which is not run"
-        raise reject("path", _MODEL_FOLDER, got, "If you trust it, load the model yourself and probe what you loaded.")
+        raise InputError(
+            "path", _MODEL_FOLDER, got, "If you trust it, load the model yourself and probe what you loaded."
+        )
 
 
 def _saved_class(transformers: Any, config: Any) -> Any:
@@ -189,7 +191,7 @@ def _check_shapes(path: str | os.PathLike[str], kind: Any, config: Any, files: l
     n_layers = getattr(config.get_text_config(), "num_hidden_layers", None) or 0
     if n_layers > max(_MAX_SHARED_LAYERS, len(shapes)):
         got = f"{str(path)!r}, whose config.json states {n_layers} layers, for {len(shapes)} weights"
-        raise reject("path", _MODEL_FOLDER, got)
+        raise InputError("path", _MODEL_FOLDER, got)
 
     try:
         with torch.device("meta"):
@@ -203,7 +205,7 @@ def _check_shapes(path: str | os.PathLike[str], kind: Any, config: Any, files: l
         saved = next((shapes[other] for other in names if other in shapes), weight.shape)
         if math.prod(saved) != weight.numel():
             got = f"{str(path)!r}, whose {name} has shape {saved}, while config.json states {tuple(weight.shape)}"
-            raise reject("path", _MODEL_FOLDER, got)
+            raise InputError("path", _MODEL_FOLDER, got)
 
 
 def _has_head(model: Any, missing: Collection[str]) -> bool:
@@ -256,13 +258,13 @@ def _attempt(path: str | os.PathLike[str], load: Any) -> Any:
         lines = str(problem).strip().splitlines() or [type(problem).__name__]
         if "ignore_mismatched_sizes" in lines[0]:  # the report that it points to is not shown
             got = f"{str(path)!r}, whose weights have other shapes than config.json states"
-            raise reject("path", _MODEL_FOLDER, got) from problem
+            raise InputError("path", _MODEL_FOLDER, got) from problem
         if "weights_only" in str(problem):  # what torch advises would run the code
             got = f"{str(path)!r}, whose pickled weights hold more than tensors and are not loaded"
-            raise reject("path", _MODEL_FOLDER, got) from problem
+            raise InputError("path", _MODEL_FOLDER, got) from problem
         said = lines[0] if not lines[0].endswith(":") else " ".join(" ".join(lines).split())  # a list follows
         got = f"{str(path)!r}, of which transformers says: {said.rstrip('.')}"
-        raise reject("path", _MODEL_FOLDER, got) from problem
+        raise InputError("path", _MODEL_FOLDER, got) from problem
 
 
 @contextmanager
@@ -306,7 +308,9 @@ def attention_implementation(model: Any, name: str) -> Iterator[None]:
         found = getattr(model.config, "_attn_implementation", None)
         if found != name:
             expected = f"a model that can attend by {name!r}, where what it reads can be seen"
-            raise reject("model", expected, f"attn_implementation={found!r}, which this model cannot change", _EAGER)
+            raise InputError(
+                "model", expected, f"attn_implementation={found!r}, which this model cannot change", _EAGER
+            )
         yield
     finally:
         for config, found in before:

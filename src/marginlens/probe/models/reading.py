@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.errors import InputError, reject
+from marginlens.errors import InputError
 from marginlens.probe.models.adapters import Adapter, adapter_for
 from marginlens.probe.models.adapters.attention_only import AttentionOnlyAdapter
 from marginlens.probe.models.adapters.base import Captured, LayerReading, device_of, evaluating
@@ -86,7 +86,7 @@ def _readings(
         missing = sorted(set(wanted) - set(record.captured))
         if is_checked and layers is not None and missing:
             remedy = "Give the inputs of that part of the model too."
-            raise reject("layers", "layers that this batch reaches", f"{missing}", remedy)
+            raise InputError("layers", "layers that this batch reaches", f"{missing}", remedy)
         readings = _made(adapter, record, [layer for layer in wanted if layer in record.captured])
     return readings if allow_nan else map(_finite, readings)
 
@@ -273,11 +273,13 @@ def model_inputs(model: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     if not isinstance(batch, Mapping) or not any(name in batch for name in _AXES):
-        raise reject(
+        raise InputError(
             "batch", "a mapping with input_ids, inputs_embeds, pixel_values or input_features", type(batch).__name__
         )
     if batch.get("past_key_values") is not None:
-        raise reject("batch", "whole inputs", "past_key_values", "Pass the tokens that made the cache as input_ids.")
+        raise InputError(
+            "batch", "whole inputs", "past_key_values", "Pass the tokens that made the cache as input_ids."
+        )
     inputs, device = {}, device_of(model)
     for name, value in batch.items():
         if name in _IGNORED or value is None:
@@ -287,10 +289,10 @@ def model_inputs(model: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
         except (TypeError, ValueError, RuntimeError) as problem:
             got = "no numbers, or lists of different lengths"
             remedy = "Pad texts to one length, and say in attention_mask where."
-            raise reject("batch", f"numbers of one shape under {name!r}", got, remedy) from problem
+            raise InputError("batch", f"numbers of one shape under {name!r}", got, remedy) from problem
         axes = _AXES.get(name)
         if axes is not None and (tensor.ndim != len(axes) or not tensor.numel()):
-            raise reject(
+            raise InputError(
                 "batch", f"{name} of shape ({', '.join(axes)}), none of them 0", f"shape {tuple(tensor.shape)}"
             )
         inputs[name] = tensor.to(model.dtype) if name in _NUMBERS else tensor

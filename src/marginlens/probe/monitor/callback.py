@@ -14,7 +14,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from marginlens.errors import InputError, reject, whole_number
+from marginlens.errors import InputError, whole_number
 from marginlens.probe.monitor.alarms import Alarm, find_alarms, find_selections, loss_alarms
 from marginlens.probe.monitor.forecast import HeadForecast, forecast_heads
 from marginlens.probe.monitor.measuring import NORM_MEASURES, QUERY_MEASURES, HeadReader
@@ -71,7 +71,7 @@ class AttentionMonitor(_Callback):
     ) -> None:
         self.every = whole_number(every, "every", at_least=1)
         if report not in ("layers", "heads", "nothing"):
-            raise reject("report", "'layers', 'heads' or 'nothing'", repr(report))
+            raise InputError("report", "'layers', 'heads' or 'nothing'", repr(report))
         self.report = report
         self.path = None if path is None else check_path(path)
         self._record = RunRecord()

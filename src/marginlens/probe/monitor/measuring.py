@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from marginlens.errors import InputError, reject
+from marginlens.errors import InputError
 from marginlens.probe.heads.statistics import AttentionStatistics, attention_statistics
 from marginlens.probe.models.adapters import Adapter, adapter_for, is_hugging_face
 from marginlens.probe.models.adapters.attention_only import AttentionOnlyAdapter
@@ -62,7 +62,7 @@ def inner_model(model: Any) -> Any:
     if len(found) != 1:
         count = "none" if not found else f"{len(found)} of them"
         got = f"{type(model).__name__} with {count}"
-        raise reject("model", "a Hugging Face model, or a module with one inside", got, "Pass the model itself.")
+        raise InputError("model", "a Hugging Face model, or a module with one inside", got, "Pass the model itself.")
     return found[0]
 
 

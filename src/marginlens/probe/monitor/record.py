@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.errors import InputError, reject, require
+from marginlens.errors import InputError, require
 from marginlens.probe.result import MEASURES, CheckpointCurves
 from marginlens.runtime.files import as_path, check_place, resolved, written_aside
 from marginlens.typing import FloatArray
@@ -43,7 +43,7 @@ class RunRecord:
         before = next(iter(self.rows.values()), measures)["entropy"].shape
         if shape != before:
             expected = f"the model of this run, with {before[0]} layers of {before[1]} heads"
-            raise reject("model", expected, f"{shape[0]} layers of {shape[1]} heads")
+            raise InputError("model", expected, f"{shape[0]} layers of {shape[1]} heads")
         self.rows[step] = measures
 
     def drop_after(self, step: int) -> None:
@@ -95,14 +95,14 @@ def read_record(path: str | os.PathLike[str]) -> RunRecord:
     place = as_path(path, "path", EXPECTED_FILE)
     pa = _arrow()
     if not place.is_file():
-        raise reject("path", EXPECTED_FILE, f"{str(path)!r}, which is not there")
+        raise InputError("path", EXPECTED_FILE, f"{str(path)!r}, which is not there")
     try:
         table = pa.parquet.read_table(place)
     except (pa.ArrowException, OSError) as problem:
-        raise reject("path", EXPECTED_FILE, f"{str(path)!r}, which cannot be read as one") from problem
+        raise InputError("path", EXPECTED_FILE, f"{str(path)!r}, which cannot be read as one") from problem
     facts = (table.schema.metadata or {}).get(METADATA)
     if facts is None or not set(KEYS) <= set(table.column_names) or not table.num_rows:
-        raise reject("path", EXPECTED_FILE, f"{str(path)!r}, which holds something else")
+        raise InputError("path", EXPECTED_FILE, f"{str(path)!r}, which holds something else")
     step, layer, head = (table[name].to_numpy() for name in KEYS)
     shape = (int(layer.max()) + 1, int(head.max()) + 1)
     steps, place_of = np.unique(step, return_inverse=True)

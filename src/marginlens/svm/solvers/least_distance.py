@@ -12,7 +12,7 @@ import scipy
 from marginlens import core
 from marginlens.arithmetic.directions import length
 from marginlens.arithmetic.rounding import EPS, exact_products
-from marginlens.errors import float_array, index_array, n_axes, real_array, reject
+from marginlens.errors import InputError, float_array, index_array, n_axes, real_array
 from marginlens.kinds import kind_of
 from marginlens.norms import L2, Norm
 from marginlens.norms.choice import as_norm
@@ -61,10 +61,10 @@ def least_distance(
     expected = "of shape (n_rows, d) or (batch, n_rows, d)"
     rows = float_array(A, "A", f"numbers {expected}")  # whether they are finite, the compiled code notices
     if rows.ndim not in (2, 3) or rows.shape[-1] == 0 or (rows.ndim == 3 and len(rows) == 0):
-        raise reject("A", f"{expected} with at least one problem and one coordinate", f"shape {rows.shape}")
+        raise InputError("A", f"{expected} with at least one problem and one coordinate", f"shape {rows.shape}")
     b = real_array(lower, "lower", rows.shape[:-1])
     if (b < 0.0).any():
-        raise reject("lower", "lower bounds of at least 0", f"{b.min():g}", "Leave such rows out or set them to 0.")
+        raise InputError("lower", "lower bounds of at least 0", f"{b.min():g}", "Leave such rows out or set them to 0.")
     if pairs is not None:
         shape = (*rows.shape[:-1], 3)
         pairs = index_array(pairs, "pairs", f"whole numbers of shape {shape}", shape)
@@ -140,7 +140,7 @@ def _solve_batch(rows: FloatArray, lower: FloatArray, argument: str) -> Solved:
     if (solved.outcome == OUT_OF_RANGE).any():
         beyond = rows[int(np.argmax(solved.outcome == OUT_OF_RANGE))]
         real_array(beyond, argument, beyond.shape)
-        raise reject(
+        raise InputError(
             argument,
             f"{'rows' if argument == 'A' else 'keys with differences'} that are zero or have norms between 1e-100 and 1e+100",
             f"norms from {length(beyond).min():g} to {length(beyond).max():g}",

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from marginlens.arithmetic.directions import length
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.kinds import kind_of
 from marginlens.norms import L1, LInf, Lp, MaxRow, Norm, Nuclear, Spectral
 from marginlens.svm.solution import MarginSolution, Status
@@ -86,7 +86,7 @@ def _check_size(euclidean: MarginSolution, norm: Norm) -> None:
     if euclidean.equalities is not None:
         n_rows += 2 * euclidean.equalities.shape[-2] * len(euclidean)
     if n_rows * (euclidean.x.size // len(euclidean)) > MAX_NORM_ENTRIES:
-        raise reject("norm", f"L2 or Frobenius where rows have more than {MAX_NORM_ENTRIES} entries", repr(norm))
+        raise InputError("norm", f"L2 or Frobenius where rows have more than {MAX_NORM_ENTRIES} entries", repr(norm))
 
 
 def _unscaled(euclidean: _Solution, norm: Norm, batch: NormBatch, unit: FloatArray, scale: FloatArray) -> _Solution:

@@ -10,7 +10,7 @@ import scipy
 
 from marginlens import core
 from marginlens.arithmetic.directions import length
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.result import Described
 from marginlens.typing import FloatArray, IntArray
 
@@ -75,7 +75,7 @@ class BilinearRows(Described):
             outside = (norm > 0.0) & ~((norm >= MIN_FACTOR_NORM) & (norm <= MAX_FACTOR_NORM))
             if outside.any():
                 expected = f"{what} that are zero or have norms between {MIN_FACTOR_NORM:g} and {MAX_FACTOR_NORM:g}"
-                raise reject(argument, expected, f"{norm[outside][0]:g}", "Rescale it.")
+                raise InputError(argument, expected, f"{norm[outside][0]:g}", "Rescale it.")
 
     def take(self, indices: IntArray) -> BilinearRows:
         """The rows at increasing `indices`."""

@@ -10,7 +10,7 @@ import numpy as np
 from marginlens.arithmetic.directions import as_scalar, correlation, length, unit
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.dynamics import Cone
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements, uses
 from marginlens.risk import AttentionRisk
@@ -279,7 +279,7 @@ def judge_direction(
     data, loss = one_problem(data), as_loss(loss)
     if not isinstance(cone, Cone) or len(cone.axis) != data.d_key:
         got = f"an axis of length {len(cone.axis)}" if isinstance(cone, Cone) else type(cone).__name__
-        raise reject("cone", f"a Cone with an axis of length {data.d_key}", got)
+        raise InputError("cone", f"a Cone with an axis of length {data.d_key}", got)
     case, beaten = _Direction(data, data.head(head), loss, cone).judge()
     conditions = (
         check_assumption_a(data, head, loss),

@@ -11,7 +11,7 @@ import numpy as np
 
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.tokens import TokenDataset
-from marginlens.errors import reject, whole_number
+from marginlens.errors import InputError, whole_number
 from marginlens.papers import implements
 from marginlens.theory.assumptions import Check, check_strict_optimum, each_problem
 from marginlens.theory.optimality import (
@@ -200,7 +200,7 @@ def constructive_separator(data: TokenDataset, head: Any) -> Separator:
         A `Separator`, whose `margin` is the check; a list of them for a batch. `att_svm` gives the shortest such p.
     """
     if data.W is None:
-        raise reject("data", "a dataset made with W, because the separator is read off W", "keys K given outright")
+        raise InputError("data", "a dataset made with W, because the separator is read off W", "keys K given outright")
     W, v = np.asarray(data.W), head
     direction = np.linalg.pinv(W.T, rcond=_PSEUDO_INVERSE_RTOL) @ v
     norm = float(np.linalg.norm(v))

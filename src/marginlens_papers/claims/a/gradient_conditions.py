@@ -11,7 +11,7 @@ from marginlens.arithmetic.directions import as_scalar, correlation, unit
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.dynamics.descend import descend
 from marginlens.dynamics.record import Record
-from marginlens.errors import float_array, n_axes, positive_number, real_array, reject
+from marginlens.errors import InputError, float_array, n_axes, positive_number, real_array
 from marginlens.losses.margin import Logistic, Loss
 from marginlens.optimizers import GradientDescent
 from marginlens.papers import implements, uses
@@ -52,15 +52,15 @@ def key_inequality(log_s: Any, gamma: Any, a: ArrayLike) -> KeyInequality:
         logs, scores, values = np.broadcast_arrays(*given)
     except ValueError as problem:
         shapes = " and ".join(str(array.shape) for array in given)
-        raise reject("gamma, a", "numbers for the tokens of log_s", f"shapes {shapes}") from problem
+        raise InputError("gamma, a", "numbers for the tokens of log_s", f"shapes {shapes}") from problem
     if logs.ndim == 0 or logs.shape[-1] == 0 or not (logs < np.inf).all():
-        raise reject(
+        raise InputError(
             "log_s", "logarithms of probabilities with tokens on the last axis", f"shape {logs.shape}, nan or inf"
         )
     real = ~np.isneginf(logs)
     for name, array in (("gamma", scores), ("a", values)):
         if not np.isfinite(array[real]).all():
-            raise reject(name, "a finite number for every token", "nan or inf")
+            raise InputError(name, "a finite number for every token", "nan or inf")
     scores, values = np.where(real, scores, scores[..., :1]), np.where(real, values, values[..., :1])
     rest = logs[..., 1:]
     with np.errstate(divide="ignore"):
@@ -137,7 +137,7 @@ def correlation_floor(
     path = real_array(points, "points", ("n_points", one_problem(data).d_key))
     eta, share = positive_number(step, "step"), 1.0 - positive_number(epsilon, "epsilon")
     if share <= 0.0:
-        raise reject("epsilon", "a number between 0 and 1, both excluded", epsilon)
+        raise InputError("epsilon", "a number between 0 and 1, both excluded", epsilon)
     best = np.max(np.where(data.mask, data.scores(head), -np.inf), axis=-1)
     drop = float(AttentionRisk(data, head, loss).value(path[0])) - float(np.mean(np.asarray(loss.value(best))))
     norms = np.linalg.norm(path, axis=-1)
@@ -159,7 +159,7 @@ def gradient_ratio_radius(data: TokenDataset, head: Any, pi: float) -> float:
         The radius, inf where the optimal token cannot be separated. Check it with `gradient_ratio`.
     """
     if one_problem(data).n_inputs != 1:
-        raise reject("data", "a problem with one input", f"{data.n_inputs} inputs")
+        raise InputError("data", "a problem with one input", f"{data.n_inputs} inputs")
     pi = positive_number(pi, "pi")
     theta = float(globally_optimal_direction(data, head).margin)
     if not 0.0 < theta < np.inf:
@@ -226,9 +226,9 @@ def local_gradient_bounds(
     """
     points = real_array(p, "p", ("n_points", one_problem(data).d_key))
     if len(points) == 0:
-        raise reject("p", "at least one point", f"shape {points.shape}")
+        raise InputError("p", "at least one point", f"shape {points.shape}")
     if not isinstance(cone, BasinCone):
-        raise reject("cone", "what basin_cone(data, v, selected) gives", type(cone).__name__)
+        raise InputError("cone", "what basin_cone(data, v, selected) gives", type(cone).__name__)
     axes = points.shape[-1:] if n_axes(q) == 1 else points.shape
     toward = unit(points if q is None else np.broadcast_to(real_array(q, "q", axes), points.shape))
     dependent = depends_on_p(data, head)

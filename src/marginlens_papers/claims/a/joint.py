@@ -10,7 +10,7 @@ import numpy as np
 from marginlens.arithmetic.directions import as_scalar
 from marginlens.data.tokens import TokenDataset
 from marginlens.dynamics.paths.joint import best_head, log_mean_loss
-from marginlens.errors import positive_number, reject, whole_number
+from marginlens.errors import InputError, positive_number, whole_number
 from marginlens.papers import implements, uses
 from marginlens.risk.softmax import probabilities
 from marginlens.status import Status
@@ -147,12 +147,12 @@ def joint_risk_bounds(
     r, R = positive_number(r, "r"), positive_number(R, "R")
     for value, name in ((gamma, "gamma"), (epsilon, "epsilon")):
         if positive_number(value, name) > 1.0:
-            raise reject(name, "a number above 0 and no larger than 1", value)
+            raise InputError(name, "a number above 0 and no larger than 1", value)
     head = label_margin(one_problem(data), selected)
     relaxed = relaxed_svm(data, head.selected, head.support if support is None else support)
     tightened = relaxed_svm(data, head.selected, head.support if support is None else support, outside=epsilon)
     if head.margin == 0.0 or relaxed.status is not Status.OPTIMAL or tightened.status is not Status.OPTIMAL:
-        raise reject(
+        raise InputError(
             "selected", "tokens whose labels and keys can be separated", f"{head.selected.tolist()}, which cannot"
         )
     inside = np.zeros(data.n_inputs, dtype=bool)

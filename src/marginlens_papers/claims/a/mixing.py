@@ -10,7 +10,7 @@ import scipy
 from marginlens.arithmetic.directions import as_scalar, length, unit
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.tokens import TokenDataset
-from marginlens.errors import n_axes, positive_number, real_array, reject, whole_number
+from marginlens.errors import InputError, n_axes, positive_number, real_array, whole_number
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements
 from marginlens.risk.attention import AttentionRisk
@@ -200,13 +200,13 @@ def distance_to_set(p: ArrayLike, solutions: SetSolution | FloatArray, radius: A
     minima = solutions.points if isinstance(solutions, SetSolution) else solutions
     minima = real_array(minima, "solutions", ("n_solutions", "d_key"))
     if not len(minima):
-        raise reject("solutions", "at least one global minimum", "none", "The problem has no solution.")
+        raise InputError("solutions", "at least one global minimum", "none", "The problem has no solution.")
     points = real_array(p, "p", (minima.shape[1],) if n_axes(p) == 1 else ("n_points", minima.shape[1]))
     norm = length(points)
     if radius is not None:
         norm = real_array(radius, "radius", points.shape[:-1] if n_axes(radius) else ())
     if np.any(norm <= 0.0):
-        raise reject("radius" if radius is not None else "p", "of positive length", f"{np.min(norm):g}")
+        raise InputError("radius" if radius is not None else "p", "of positive length", f"{np.min(norm):g}")
     scaled = points / (norm / length(minima[0]))[..., None]
     return as_scalar(np.min(length(scaled[..., None, :] - minima), axis=-1))
 

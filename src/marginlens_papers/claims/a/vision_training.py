@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from marginlens.errors import missing_extra, reject
+from marginlens.errors import InputError, missing_extra
 from marginlens.papers import implements, uses
 from marginlens.typing import FloatArray, IntArray
 from marginlens_papers.claims.a.cls_attention import cls_attention, key_query_norms
@@ -228,7 +228,7 @@ def vision_transformer(settings: VisionSettings, data: LabelledImages) -> Any:
         raise missing_extra("transformers", "probe", "Training a vision transformer") from problem
     height, width, channels = data.x_train.shape[1:]
     if height != width or height % settings.patch:
-        raise reject("patch", f"a divisor of both edges of images of {height} × {width} pixels", settings.patch)
+        raise InputError("patch", f"a divisor of both edges of images of {height} × {width} pixels", settings.patch)
     names = dict(enumerate(data.classes))
     config = ViTConfig(
         hidden_size=settings.width,

@@ -15,7 +15,7 @@ from marginlens.embeddings.one_step import (
     as_first_step,
     log_of_pairs,
 )
-from marginlens.errors import real_array, real_number, reject
+from marginlens.errors import InputError, real_array, real_number
 from marginlens.papers import implements, uses
 from marginlens.status import Status
 from marginlens.svm import MarginSolution
@@ -140,7 +140,7 @@ def decisive_margin(E: ArrayLike, sequences: Any, y: ArrayLike | None = None) ->
 def tightest_slack(solution: MarginSolution) -> float:
     r"""How far the tightest constraint of a max-margin problem is from equality, :math:`\min_r |a_r^\top \hat p - b_r|`; it is zero."""
     if not isinstance(solution, MarginSolution) or solution.status is not Status.OPTIMAL or solution.is_batch:
-        raise reject("solution", "one problem with a solution other than zero", repr(solution))
+        raise InputError("solution", "one problem with a solution other than zero", repr(solution))
     return float(np.min(np.abs(np.asarray(solution.rows) @ solution.x - solution.lower)))
 
 
@@ -160,12 +160,12 @@ def all_selecting_directions(E: ArrayLike, sequences: Any, y: ArrayLike | None =
     data, table = as_labelled(sequences, y), real_array(E, "E", ("n_vocabulary", "d_model"))
     used, place = np.unique(data.tokens, return_inverse=True)
     if used[-1] >= len(table):
-        raise reject("E", f"at least {used[-1] + 1} rows, one for each token", f"{len(table)} rows")
+        raise InputError("E", f"at least {used[-1] + 1} rows, one for each token", f"{len(table)} rows")
     first = np.repeat(place[data.offsets[:-1]], data.lengths)
     links = scipy.sparse.coo_array((np.ones(len(place)), (first, place)), shape=(len(used), len(used)))
     n_sets, member = scipy.sparse.csgraph.connected_components(links, directed=False)
     if np.linalg.matrix_rank(table[used]) < len(used):
-        raise reject("E", "linearly independent on the tokens that occur", f"rank below {len(used)}")
+        raise InputError("E", "linearly independent on the tokens that occur", f"rank below {len(used)}")
     wanted = (member == np.arange(n_sets)[:, None]).astype(np.float64)  # (n_sets, n_used)
     return wanted @ np.linalg.pinv(table[used]).T
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from marginlens.errors import array_of_any, real_array, reject, whole_number
+from marginlens.errors import InputError, array_of_any, real_array, whole_number
 from marginlens.papers import implements
 from marginlens.result import Described
 from marginlens.status import Status
@@ -92,7 +92,7 @@ def feasible_selections(
     distinct = sorted(set(keys), key=lambda key: (len(key[0]) - len(key[1]), key))
     found = _consistent(distinct, len(table), max_problems)
     if found is None:
-        raise reject(
+        raise InputError(
             "sequences",
             f"so few and short that at most max_problems = {max_problems} selections are consistent",
             f"{len(distinct)} different sequences of up to {max(map(len, sets))} tokens with more",
@@ -113,10 +113,10 @@ def _id_sets(given: Any, argument: str, n_sequences: int) -> list[IntArray]:
     """The different ids of each list, ascending; refused where there is not one list of ids for each sequence."""
     expected = f"one list of token ids for each of the {n_sequences} sequences"
     if isinstance(given, str | bytes) or not isinstance(given, Iterable) or getattr(given, "ndim", 2) < 1:
-        raise reject(argument, expected, repr(given))
+        raise InputError(argument, expected, repr(given))
     lists = [array_of_any(ids, argument, expected) for ids in given]
     if len(lists) != n_sequences or any(ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu") for ids in lists):
-        raise reject(argument, expected, f"{len(lists)} lists of shapes {[ids.shape for ids in lists[:3]]}")
+        raise InputError(argument, expected, f"{len(lists)} lists of shapes {[ids.shape for ids in lists[:3]]}")
     return [np.unique(ids) for ids in lists]
 
 
@@ -127,7 +127,9 @@ def _required(required: Any, sets: list[IntArray]) -> list[list[int]]:
     for i, (must, ids) in enumerate(zip(lists, sets, strict=True)):
         strange = set(must) - set(ids.tolist())
         if strange:
-            raise reject(f"required[{i}]", f"tokens of sequence {i}", f"token {min(strange)}, which is not among them")
+            raise InputError(
+                f"required[{i}]", f"tokens of sequence {i}", f"token {min(strange)}, which is not among them"
+            )
     return lists
 
 

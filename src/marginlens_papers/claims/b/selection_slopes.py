@@ -9,7 +9,7 @@ import numpy as np
 from marginlens.arithmetic.directions import length
 from marginlens.data.labelled import LabelledSequences, as_labelled
 from marginlens.embeddings.models import Parameters, as_parameters, distinct_tokens
-from marginlens.errors import real_array, reject
+from marginlens.errors import InputError, real_array
 from marginlens.papers import implements, uses
 from marginlens.status import Status
 from marginlens.svm import MarginSolution
@@ -185,7 +185,9 @@ def dominant_slope(
     E, p, v, data = _problem(model, sequences, y)
     moved = real_array(direction, "direction", (E.shape[1],))
     if not equivalent_directions(E, p, moved, data):
-        raise reject("direction", "one that selects in every sequence the tokens that p selects", "another selection")
+        raise InputError(
+            "direction", "one that selects in every sequence the tokens that p selects", "another selection"
+        )
     ranks, radius = token_ranks(E, p, data), float(length(p))
     terms = _PairTerms(E, p, v, data)
     along = E @ moved
@@ -284,7 +286,7 @@ def own_max_margin(model: Parameters, sequences: Any, y: ArrayLike | None = None
     ranks = token_ranks(E, p, data)
     solution = vocabulary_svm(E, data, ranks.selected)
     if solution.status is not Status.OPTIMAL:
-        raise reject("model.p", "a vector that selects some tokens and leaves others", solution.status.value)
+        raise InputError("model.p", "a vector that selects some tokens and leaves others", solution.status.value)
     terms = _PairTerms(E, p, v, data)
     scale = float(length(solution.x)) / float(length(p))
     ratio = terms.slope(E @ solution.x).over(terms.slope(E @ p)) / scale

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from marginlens.errors import real_array, reject, require
+from marginlens.errors import InputError, real_array, require
 
 require("matplotlib", "plot", "A figure")
 
@@ -61,14 +61,14 @@ class TokenPoints(Described):
         occur = np.asarray(count)
         if occur.ndim != 1 or occur.dtype.kind not in "iu" or not (occur > 0).any():
             got = f"shape {occur.shape} with dtype {occur.dtype}"
-            raise reject("count", "(n_tokens,) whole numbers, some above zero", got)
+            raise InputError("count", "(n_tokens,) whole numbers, some above zero", got)
         if names is not None and len(names) != len(occur):
-            raise reject("names", f"one for each of {len(occur)} tokens", len(names))
+            raise InputError("names", f"one for each of {len(occur)} tokens", len(names))
         occurring = np.flatnonzero(occur > 0)
         given = {"posterior_difference": posterior_difference, "a": a, "b": b}
         for name, values in given.items():
             if np.shape(values) != occur.shape:
-                raise reject(name, f"an array of shape {occur.shape}", f"shape {np.shape(values)}")
+                raise InputError(name, f"an array of shape {occur.shape}", f"shape {np.shape(values)}")
         shape = (len(occurring),)
         columns = [real_array(np.asarray(values)[occurring], name, shape) for name, values in given.items()]
         named = None if names is None else [names[int(s)] for s in occurring]

@@ -9,7 +9,7 @@ import numpy as np
 from marginlens.data.sequences import SequenceDataset, as_sequences, check_realizable
 from marginlens.dynamics.paths.next_token import NextTokenSearch
 from marginlens.dynamics.paths.path import Path
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.graphs.from_data import priority_graphs
 from marginlens.graphs.priority import is_acyclic
 from marginlens.losses.next_token import LabelLoss, LogLoss, NextTokenLoss, scalar_of
@@ -84,10 +84,10 @@ def path_law(path: Path) -> PathLaw:
     """
     search = getattr(path, "_search", None)
     if not isinstance(search, NextTokenSearch):
-        raise reject("path", "the path of a next-token risk", type(path).__name__)
+        raise InputError("path", "the path of a next-token risk", type(path).__name__)
     risk, limit = search.split_risk, search.limit
     if limit.status is not Status.OPTIMAL or search.fixed is not None:
-        raise reject("path", "a free path towards a Graph-SVM solution other than zero", repr(path))
+        raise InputError("path", "a free path towards a Graph-SVM solution other than zero", repr(path))
     m, E = risk.n_cyclic, risk.problem.E
     k, i, j = np.asarray(limit.pairs).T
     rows = np.einsum("rde,pd,pe->pr", risk.basis[m:], E[i] - E[j], E[k])
@@ -180,25 +180,25 @@ def path_radius(
     graphs = priority_graphs(check_realizable(as_sequences(data)))
     rule, scorer, priority = label_loss(loss), as_head(data, head), graph_svm(data.E, graphs)
     if priority.status is not Status.OPTIMAL:
-        raise reject("data", "data whose Graph-SVM has a solution other than zero", priority.status.name)
+        raise InputError("data", "data whose Graph-SVM has a solution other than zero", priority.status.name)
     if not 0.0 < float(distance) <= np.sqrt(2.0):
-        raise reject("distance", "above 0 and at most √2", repr(distance))
+        raise InputError("distance", "above 0 and at most √2", repr(distance))
     seen, shortfall = check_loss(data, head, rule), 0.5 * float(distance) ** 2
     if not seen.holds:
-        raise reject("loss", "one of C Assumption 1 on these data", seen.sentence)
+        raise InputError("loss", "one of C Assumption 1 on these data", seen.sentence)
     n, T, table = len(data), int(data.lengths.max()), scorer.matrix()
     norm = float(np.linalg.norm(priority.x))
     if cyclic_part is None:
         gaps = (np.diag(table)[:, None] - table)[~np.eye(len(table), dtype=bool)]
         if not is_acyclic(graphs):
-            raise reject("data", "acyclic where 'cyclic_part' is left out", "tokens of equal priority")
+            raise InputError("data", "acyclic where 'cyclic_part' is left out", "tokens of equal priority")
         if gaps.min() <= 0.0:
-            raise reject("head", "one with C Assumption 3", f"a label that leads by {gaps.min():.3g}")
+            raise InputError("head", "one with C Assumption 3", f"a label that leads by {gaps.min():.3g}")
         lowest = float(np.min(np.diag(table)[data.labels])) - T / (1.0 + T) * float(gaps.max())
         ratio = _largest_slope(rule, lowest, seen.high) * float(gaps.max()) / (seen.smallest_slope * float(gaps.min()))
         return norm * max(0.0, float(np.log(2.0 * n * T**2 * ratio))) / shortfall
     if scorer.table is not None:
-        raise reject("head", "left out for Eq. (13), which is about C Eᵀ = I", "a matrix")
+        raise InputError("head", "left out for Eq. (13), which is about C Eᵀ = I", "a matrix")
     c, d, largest = component_sums(data, data.weights(cyclic_part, "cyclic_part"))
     up = _largest_slope(rule, float(np.min(c / (d + T * np.exp(largest)))), seen.high)
     ratio = up / seen.smallest_slope * float(np.max(c / d**2)) * float(np.max(d**2 / c))
@@ -210,5 +210,7 @@ def _largest_slope(loss: LabelLoss, low: float, high: float) -> float:
     with np.errstate(all="ignore"):
         found = float(np.max(np.abs(scalar_of(loss, np.linspace(low, high, _RADIUS_GRID))[1])))
     if not np.isfinite(found):
-        raise reject("loss", f"one with bounded slopes on outputs from {low:.4g} to {high:.4g}", type(loss).__name__)
+        raise InputError(
+            "loss", f"one with bounded slopes on outputs from {low:.4g} to {high:.4g}", type(loss).__name__
+        )
     return found

@@ -9,7 +9,7 @@ import numpy as np
 
 from marginlens.arithmetic.directions import correlation
 from marginlens.data.tokens import TokenDataset, as_dataset
-from marginlens.errors import n_axes, real_array, reject
+from marginlens.errors import InputError, n_axes, real_array
 from marginlens.kinds import kind_of
 from marginlens.norms import L2, Frobenius, Norm
 from marginlens.norms.choice import as_norm
@@ -85,7 +85,7 @@ def multi_token_limit(
     """
     as_dataset(data)
     if data.batch_shape:
-        raise reject("data", "one problem", f"a batch of {len(data)}", "Take one with data[j].")
+        raise InputError("data", "one problem", f"a batch of {len(data)}", "Take one with data[j].")
     sets = as_optimal_sets(data, selected)
     s = real_array(attention, "attention", (data.n_inputs, data.n_tokens))
     z = real_array(query, "query", ("d_query",) if n_axes(query) == 1 else (data.n_inputs, "d_query"))
@@ -97,7 +97,7 @@ def multi_token_limit(
     i, first, other = equations.T
     weights = np.stack([s[i, first], s[i, other]])
     if (weights <= 0.0).any():
-        raise reject("attention", "positive on every token of a set", f"{weights.min():g}")
+        raise InputError("attention", "positive on every token of a set", f"{weights.min():g}")
     C, A = -_rows(data, z, equations), _rows(data, z, pairs)
     goals = np.log(weights[1]) - np.log(weights[0])
     left, values, right = np.linalg.svd(C, full_matrices=False)

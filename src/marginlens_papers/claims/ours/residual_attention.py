@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.arithmetic.directions import as_scalar
-from marginlens.errors import float_array, reject
+from marginlens.errors import InputError, float_array
 from marginlens.losses.margin import slope_of
 from marginlens.risk.softmax import attend
 from marginlens.svm.dual_balance import RANK_RTOL
@@ -26,9 +26,9 @@ def position(law: ResidualLaw, R: ArrayLike) -> FloatArray:
     """
     norms = float_array(R, "R", "positive finite norms")
     if not np.all(norms > 0.0) or not np.isfinite(norms).all():
-        raise reject("R", "positive finite norms", repr(R))
+        raise InputError("R", "positive finite norms", repr(R))
     if law.data.is_batch and norms.ndim and norms.shape[0] != len(law.data):
-        raise reject("R", f"a number or one norm (or more) per problem, shape ({len(law.data)}, …)", norms.shape)
+        raise InputError("R", f"a number or one norm (or more) per problem, shape ({len(law.data)}, …)", norms.shape)
     extra = norms.ndim - len(law.data.batch_shape) if norms.ndim else 0
     return norms[..., None] * _spread(law.solution.direction, extra) + _spread(law.offset, extra)
 
@@ -108,9 +108,9 @@ def _points(law: ResidualLaw, p: Any) -> tuple[FloatArray, int]:
         points = np.broadcast_to(points, (*lead, law.data.d_key))
     if points.ndim < 1 + len(lead) or points.shape[: len(lead)] != lead or points.shape[-1] != law.data.d_key:
         wanted = ", ".join(["batch"] * len(lead) + ["…", str(law.data.d_key)])
-        raise reject("p", f"weights of shape ({wanted})", f"shape {points.shape}")
+        raise InputError("p", f"weights of shape ({wanted})", f"shape {points.shape}")
     if not np.isfinite(points).all():
-        raise reject("p", "finite weights", "nan or inf among them")
+        raise InputError("p", "finite weights", "nan or inf among them")
     return points, points.ndim - 1 - len(lead)
 
 

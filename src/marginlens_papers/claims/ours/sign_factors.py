@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from marginlens.errors import real_array, reject
+from marginlens.errors import InputError, real_array
 from marginlens.papers import implements
 from marginlens.typing import ArrayLike, FloatArray
 
@@ -50,7 +50,7 @@ def largest_sign_product(G: FloatArray) -> tuple[float, FloatArray, FloatArray]:
         value, t, s = largest_sign_product(G.T)
         return value, s, t
     if len(G) > MAX_SIGNS:
-        raise reject("G", f"a matrix with at most {MAX_SIGNS} rows or columns", f"shape {G.shape}")
+        raise InputError("G", f"a matrix with at most {MAX_SIGNS} rows or columns", f"shape {G.shape}")
     codes = np.arange(2 ** (len(G) - 1))
     signs = 1.0 - 2.0 * ((codes[:, None] >> np.arange(len(G))) & 1)  # the last sign is +: s and -s are the same
     values = np.sum(np.abs(signs @ G), axis=1)

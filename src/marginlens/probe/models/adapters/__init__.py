@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.probe.models.adapters.attention_only import AttentionOnlyAdapter
 from marginlens.probe.models.adapters.base import Adapter
 from marginlens.probe.models.adapters.decoders import BloomAdapter, Gpt2Adapter, OptAdapter
@@ -64,10 +64,10 @@ def register_adapter(adapter: Kind) -> Kind:
 
 def _check_adapter(adapter: Any) -> None:
     if not (isinstance(adapter, type) and issubclass(adapter, Adapter)):
-        raise reject("adapter", "a subclass of marginlens.probe.Adapter", repr(adapter))
+        raise InputError("adapter", "a subclass of marginlens.probe.Adapter", repr(adapter))
     families = adapter.families
     if not families or isinstance(families, str) or not all(isinstance(name, str) for name in families):
-        raise reject("adapter", "a class whose 'families' is a tuple of model types", f"families = {families!r}")
+        raise InputError("adapter", "a class whose 'families' is a tuple of model types", f"families = {families!r}")
 
 
 def supported_families() -> tuple[str, ...]:
@@ -93,12 +93,12 @@ def adapter_for(model: Any) -> Adapter:
     """
     if not is_hugging_face(model):
         inside = "Pass the model that it holds as .module." if hasattr(model, "module") else ""
-        raise reject("model", "a loaded Hugging Face model", type(model).__name__, inside)
+        raise InputError("model", "a loaded Hugging Face model", type(model).__name__, inside)
     adapter = check_family(model.config)
     _check_tuning(model)
     implementation = getattr(model.config, "_attn_implementation", None)
     if implementation != "eager":
-        raise reject(
+        raise InputError(
             "model",
             "a model whose attention can be seen",
             f"attn_implementation={implementation!r}, which hides it",
@@ -106,7 +106,7 @@ def adapter_for(model: Any) -> Adapter:
         )
     offloaded = any(hasattr(module, "_hf_hook") for module in model.modules())  # accelerate loads weights when used
     if not offloaded and all(weight.device.type == "meta" for weight in model.parameters()):
-        raise reject("model", "a model with weights", "one on the meta device, which has none")
+        raise InputError("model", "a model with weights", "one on the meta device, which has none")
     reason = "" if adapter is None else adapter.without_weights(model)
     return AttentionOnlyAdapter(model, reason) if adapter is None or reason else adapter(model)
 
@@ -121,10 +121,12 @@ def _check_tuning(model: Any) -> None:
     tuned = getattr(model, "active_peft_config", None)
     kind = getattr(getattr(tuned, "peft_type", None), "value", None)
     if getattr(tuned, "is_prompt_learning", False):
-        raise reject("model", "a model that reads the tokens it is given alone", f"one with a learned prompt ({kind})")
+        raise InputError(
+            "model", "a model that reads the tokens it is given alone", f"one with a learned prompt ({kind})"
+        )
     if getattr(tuned, "alora_invocation_tokens", None):
         got = "an activated LoRA, which starts at a token of the text"
-        raise reject("model", "a model whose projections are the same for all tokens", got)
+        raise InputError("model", "a model whose projections are the same for all tokens", got)
 
 
 __all__ = ["ADAPTERS", "GUIDE", "Adapter", "adapter_for", "check_family", "register_adapter", "supported_families"]

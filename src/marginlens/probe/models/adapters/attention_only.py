@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from marginlens.errors import InputError, reject
+from marginlens.errors import InputError
 from marginlens.probe.heads.statistics import AttentionRule
 from marginlens.probe.models.adapters.base import (
     Adapter,
@@ -102,7 +102,7 @@ class AttentionOnlyAdapter(Adapter):
             described.append((tower, kind, int(maps.shape[1])))
             kept.append(maps)
         if not described:
-            raise reject(
+            raise InputError(
                 "model",
                 "a model that hands out its attention",
                 f"{type(self.model).__name__}, whose output has none",
@@ -116,7 +116,7 @@ class AttentionOnlyAdapter(Adapter):
         is_map = getattr(maps, "ndim", 0) == 4 and len(maps) % n_inputs == 0
         sums = maps.sum(dim=-1) if is_map else None
         if sums is None or bool(((sums - 1.0).abs() > _SUM_ATOL).logical_and(sums.abs() > _SUM_ATOL).any()):
-            raise reject(
+            raise InputError(
                 "model",
                 "a model whose attention is (n_inputs, n_heads, n_queries, n_tokens) and sums to 1 over tokens",
                 f"{type(self.model).__name__}, whose attention is something else, of shape {tuple(maps.shape)}",

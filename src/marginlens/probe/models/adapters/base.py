@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from marginlens.errors import InputError, reject, whole_number
+from marginlens.errors import InputError, whole_number
 from marginlens.probe.heads.key_query import KeyQueryMap
 from marginlens.probe.heads.statistics import (
     AttentionRule,
@@ -293,7 +293,7 @@ class Adapter(ABC):
         self.module_names, self._modules = tuple(name for name, _ in layers), [module for _, module in layers]
         if not self._modules:
             family = getattr(self.config, "model_type", "?")
-            raise reject("model", f"a model with attention layers of the {family} family", type(model).__name__)
+            raise InputError("model", f"a model with attention layers of the {family} family", type(model).__name__)
 
     @classmethod
     def without_weights(cls, model: Any) -> str:
@@ -361,7 +361,7 @@ class Adapter(ABC):
 
     def check_layer(self, layer: int) -> int:
         if whole_number(layer, "layer", at_least=0) >= self.n_layers:
-            raise reject("layer", f"a layer from 0 to {self.n_layers - 1}", layer)
+            raise InputError("layer", f"a layer from 0 to {self.n_layers - 1}", layer)
         return int(layer)
 
     # ---- running the model
@@ -467,7 +467,7 @@ class Adapter(ABC):
         """
         n_heads = self.shape(self.check_layer(layer)).n_heads
         if whole_number(head, "head", at_least=0) >= n_heads:
-            raise reject("head", f"a head from 0 to {n_heads - 1}", head)
+            raise InputError("head", f"a head from 0 to {n_heads - 1}", head)
         factors = self._of_head(layer, self.projection(layer), head)
         if not _all_finite(factors):
             raise InputError(
@@ -687,7 +687,7 @@ def real_tokens(attention_mask: Any, tokens: Any) -> Any:
     if attention_mask is not None and attention_mask.ndim == 4:  # (B, 1, T, T), added to logits as it is
         if not attention_mask.is_floating_point():
             expected = "given a mask (B, T) of ones and zeros, or one that is added to logits"
-            raise reject("batch", expected, f"{attention_mask.dtype}")
+            raise InputError("batch", expected, f"{attention_mask.dtype}")
         itself = sees(attention_mask).any(dim=1).diagonal(dim1=1, dim2=2)
         return itself.to(tokens.device).expand(tokens.shape[:2])
     return torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from marginlens.errors import reject
+from marginlens.errors import InputError
 from marginlens.probe.heads.key_query import KeyQueryMap
 from marginlens.probe.models.adapters.base import (
     Adapter,
@@ -54,7 +54,7 @@ class RotaryAdapter(Adapter):
         Among tokens at that offset a key bias adds the same to every logit of a query; between offsets it does not.
         """
         if offset is None or isinstance(offset, bool) or not isinstance(offset, int | np.integer):
-            raise reject(
+            raise InputError(
                 "offset",
                 "a whole number of positions (of the query minus of the token)",
                 repr(offset),
