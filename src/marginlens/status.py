@@ -7,30 +7,35 @@ from typing import Any
 
 import numpy as np
 
+from marginlens.words import text
+
 
 class Case(Enum):
-    """One of several cases, whose value is the sentence that users read; its repr is its name as Python writes it."""
+    """One of several cases. The value is the code of its sentence; the repr is its name as Python writes it."""
+
+    @property
+    def sentence(self) -> str:
+        """The case as a sentence."""
+        return text(self.value) if self.value else ""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}.{self.name}"
 
 
 class Status(Case):
-    """How something ended; the value is the sentence that users read, and `ok` says whether it is what was asked for."""
+    """How something ended. The value is the code of its sentence, and `ok` says whether it is what was asked for."""
 
-    OPTIMAL = "The shortest vector was found, and its multipliers prove that it is the shortest."
-    TRIVIAL = "Zero satisfies every condition, so there is nothing to separate or to correct."
-    INFEASIBLE = "No vector satisfies every constraint, and the certificate proves it."
-    INACCURATE = "Rounding decides: neither a solution nor its absence could be proved in double precision."
-    MAX_PROBLEMS = (
-        "The largest number of subproblems was reached: this is the best found, and its gap bounds what is missing."
-    )
-    FINITE = "A minimum of the risk was found at a finite norm."
-    INFINITE = "The risk falls for ever along a direction, so no finite minimum was there to find."
-    COMPLETED = "It took every step that was asked for."
-    STATIONARY = "It stopped where the gradient is exactly zero."
-    NON_FINITE = "It stopped at its last finite iterate because the next one was not finite."
-    TIED = "It stopped where tokens tie: their gradient contributions cancel to nine digits, and progress is too slow to continue."
+    OPTIMAL = "status.optimal"
+    TRIVIAL = "status.trivial"
+    INFEASIBLE = "status.infeasible"
+    INACCURATE = "status.inaccurate"
+    MAX_PROBLEMS = "status.max_problems"
+    FINITE = "status.finite"
+    INFINITE = "status.infinite"
+    COMPLETED = "status.completed"
+    STATIONARY = "status.stationary"
+    NON_FINITE = "status.non_finite"
+    TIED = "status.tied"
 
     @property
     def ok(self) -> bool:

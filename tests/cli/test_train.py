@@ -62,7 +62,7 @@ def test_it_prints_where_training_went_and_what_that_is(here):
     assert result.exit_code == 0, result.output
     assert "20,000 steps of NormalizedGD(size=0.1), logistic loss, from [ 0. -1.]" in result.stdout
     assert "TokenOptimality([1], locally optimal" in result.stdout
-    assert "It took every step that was asked for." in result.stdout
+    assert "All requested steps were taken." in result.stdout
     flat = " ".join(result.stdout.split())
     assert re.search(
         r"The limit is certain from norm \S+ on, and the trained direction has cosine 1\.000000 with it\.", flat

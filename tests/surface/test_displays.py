@@ -77,7 +77,7 @@ def test_a_result_is_frozen_its_repr_is_one_line_and_its_dict_is_plain(name):
 def test_a_status_has_a_sentence_and_says_whether_the_answer_was_found():
     assert SAMPLES["a solution"].status.ok
     assert not SAMPLES["an infeasible problem"].status.ok
-    assert all(status.value.endswith(".") for status in ml.Status)
+    assert all(status.sentence.endswith(".") for status in ml.Status)
 
 
 # ---- in a notebook
@@ -108,7 +108,7 @@ def test_the_html_says_what_the_result_prints_and_names_its_numbers():
     rows = dict(re.findall(r"<tr><th[^>]*>(.*?)</th><td[^>]*>(.*?)</td></tr>", page))
     assert rows["margin"] == f"{solution.margin:.6g}"
     assert rows["rows"] == "6 × 6 numbers, -0.9687 to 1.271"
-    assert rows["status"] == f"OPTIMAL: {solution.status.value}"
+    assert rows["status"] == f"OPTIMAL: {solution.status.sentence}"
     refused = html_of("an infeasible problem")
     assert "INFEASIBLE: " in refused
     assert "the certificate proves it" in refused

@@ -160,7 +160,7 @@ class Ranking:
         is_solved = solution.status in (ml.Status.OPTIMAL, ml.Status.TRIVIAL)
         row |= dict(zip(names, (solution.status.name, margin, residual, smallest), strict=True))
         row["separable"] = is_solved
-        sentences = [f"Graph-SVM of all last tokens: {solution.status.value} Residual {residual:.1g}."]
+        sentences = [f"Graph-SVM of all last tokens: {solution.status.sentence} Residual {residual:.1g}."]
         if 0.0 < margin < np.inf:  # W^mm has gaps of at least 1, so log 99 of it is the shortest W that ranks 99 to 1
             sentences.append(
                 f"Margin {margin:.4g}: W needs norm {np.log(99.0) / margin:,.0f} to rank every pair at least 99 to 1."

@@ -175,7 +175,7 @@ def _solve_selection(data: ml.TokenDataset, v: Any, tokens: Any, norm: str | Non
         "bracket": {**bounds._asdict(), "gap": bounds.gap},
         "is_unique": solution.is_unique,
     }
-    lines = [summary, f"direction: {vector(solution.direction)}", solution.status.value]
+    lines = [summary, f"direction: {vector(solution.direction)}", solution.status.sentence]
     if solution.status is ml.Status.INFEASIBLE:
         lines.append(
             f"The rows add up to zero with the weights of the certificate: residual {row['certificate_residual']:.1g}."

@@ -345,7 +345,7 @@ class Compared:
     def lines(self) -> list[str]:
         """The comparison in full."""
         solution, margin = self.optimality.solution, self.norm_margin
-        lines = [f"{self.run!r}. {self.run.status.value}", f"{self.optimality!r}. {solution.status.value}"]
+        lines = [f"{self.run!r}. {self.run.status.sentence}", f"{self.optimality!r}. {solution.status.sentence}"]
         if self.correlation == self.correlation:  # not nan
             lines.append(f"Its direction has cosine {self.correlation:.8f} with the trained one.")
         if margin is not None and margin["share"] is not None:
@@ -413,7 +413,7 @@ def _train_joint(file: Path, problem: LabProblem, output: Output) -> tuple[dict[
     results = {"run": run.to_dict(), "prediction": prediction.to_dict()}
     answer = {"training": settings, **results, "head": head, "p": p, "cosines": cosines}
     listed = ", ".join(f"{name} {cosine:.8f}" for name, cosine in cosines.items())
-    return answer, [f"{file}: {problem!r}", f"{run!r}. {run.status.value}", f"Cosines: {listed}.", prediction.why]
+    return answer, [f"{file}: {problem!r}", f"{run!r}. {run.status.sentence}", f"Cosines: {listed}.", prediction.why]
 
 
 # ---- next tokens
@@ -447,7 +447,7 @@ def _train_sequences(
     words["total_variation"] = "mean total variation to the automaton"
     named = {words.get(name, name.replace("_", " ")): value for name, value in compared.items()}
     listed = ", ".join(f"{name} {value:.6g}" for name, value in named.items())
-    lines += [_sentence(training), f"{run!r}. {run.status.value}", f"Trained: {listed}."]
+    lines += [_sentence(training), f"{run!r}. {run.status.sentence}", f"Trained: {listed}."]
     if len(compared) == 1:
         lines.append("There is no W^mm, W^cyc or automaton to compare with.")
     failing = [  # of C Thm 3, or of what follows of it from Eq. (17)

@@ -181,19 +181,13 @@ def leading_subset(data: SequenceDataset, graphs: Mapping[int, PriorityGraph]) -
 
 
 class LocalRule(Case):
-    """Which tokens a sequence keeps in the local cyclic subset of C §6, given pseudo-graphs; the value is the sentence that users read.
+    """Which tokens a sequence keeps in the local cyclic subset of C §6, given pseudo-graphs; the value is the code of its sentence.
 
     For the data's own priority graphs both rules are `cyclic_subset`. The paper defers "a rigorous definition of local" W^cyc.
     """
 
-    LABELS_COMPONENT = (
-        "A sequence keeps its label and the tokens in the label's component, as in C Eqs (4) and (5) and in the authors' code; without "
-        "another token beside the label it drops out."
-    )
-    SELECTED_COMPONENT = (
-        "A sequence keeps the tokens in the component of those that attention selects, whether or not its label is among them; with one "
-        "token it drops out."
-    )
+    LABELS_COMPONENT = "local_rule.labels_component"
+    SELECTED_COMPONENT = "local_rule.selected_component"
 
 
 @implements("C", "§6")

@@ -91,7 +91,7 @@ class NextTokenAutomaton(Displayed, Tabular):
         mix = cyclic_correction(data, graphs=graphs)
         if mix.status not in (Status.FINITE, Status.TRIVIAL):
             raise InputError(
-                f"The data have no automaton: their cyclic correction is {mix.status.name.lower()}. {mix.status.value}"
+                f"The data have no automaton: their cyclic correction is {mix.status.name.lower()}. {mix.status.sentence}"
             )
         return cls(data.E, graphs, priority, mix, data)
 
@@ -371,7 +371,7 @@ def _checked(priority: Any, data: SequenceDataset) -> GraphSolution:
 
 def _no_solution(priority: GraphSolution) -> str:
     """Why there is no W^mm, and what would change that."""
-    said = f"their Graph-SVM is {priority.status.name.lower()}. {priority.status.value}"
+    said = f"their Graph-SVM is {priority.status.name.lower()}. {priority.status.sentence}"
     E = priority.rows.X
     if priority.status is not Status.INFEASIBLE:
         return said
@@ -421,12 +421,12 @@ class SlowLimitWarning(UserWarning):
 
 
 class TieBreak(Case):
-    """What decided between tokens of equal height that the data do not compare; the value is the sentence that users read."""
+    """What decided between tokens of equal height that the data do not compare; the value is the code of its clause."""
 
     NONE = ""
-    OFFSET = "the constant term of the trained weights sets their shares"
-    SLOW = "weights that grow only like the logarithm of the norm decide, so a layer shows it at enormous norms alone"
-    UNKNOWN = "their shares are not known"
+    OFFSET = "automaton.tie.offset"
+    SLOW = "automaton.tie.slow"
+    UNKNOWN = "automaton.tie.unknown"
 
 
 @dataclass(frozen=True)
@@ -507,7 +507,7 @@ class Explanation(Displayed, Tabular):
         if self.tie is not TieBreak.NONE:
             tokens = ", ".join(name[token] for token in top)
             why = f": {self.reason}" if self.reason else ""
-            lines.append(f"{tokens} have the same height, but the data do not compare them: {self.tie.value}{why}.")
+            lines.append(f"{tokens} have the same height, but the data do not compare them: {self.tie.sentence}{why}.")
         elif self.is_known and not single:
             lines.append("They form one component.")
         if len(self.chain) > 1:

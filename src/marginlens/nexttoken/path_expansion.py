@@ -30,14 +30,11 @@ MAX_ROW_ENTRIES = 50_000_000  # numbers that the active rows may have when forme
 
 
 class ExpansionKind(Case):
-    """What follows the leading term of a regularisation path; the value is the sentence that users read."""
+    """What follows the leading term of a regularisation path; the value is the code of its sentence."""
 
-    CONSTANT = "Beside W^mm and W^cyc the path has a constant term, because every active pair carries a multiplier."
-    SLOW = (
-        "Active pairs that carry no multiplier make the path grow along further directions too, like log R and slower; "
-        "these decide before the constant term does."
-    )
-    UNKNOWN = "The terms that follow W^mm could not be computed in double precision."
+    CONSTANT = "expansion.constant"
+    SLOW = "expansion.slow"
+    UNKNOWN = "expansion.unknown"
 
 
 class StrictEntries(NamedTuple):

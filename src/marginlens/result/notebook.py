@@ -62,7 +62,7 @@ def _is_empty(value: Any) -> bool:
 def in_words(value: Any) -> str:
     """A value in few characters: short arrays entry by entry, long ones by shape and range, statuses with their sentence."""
     if isinstance(value, Enum):
-        text = f"{value.name}: {value.value}" if value.value and isinstance(value.value, str) else value.name
+        text = f"{value.name}: {value.sentence}" if hasattr(value, "sentence") else value.name
     elif isinstance(value, np.ndarray | np.generic):
         text = _array_in_words(np.asarray(value))
     elif isinstance(value, bool):

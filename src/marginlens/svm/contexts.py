@@ -142,7 +142,7 @@ class ContextSolution(Result):
     def describe(self) -> str:
         """In words: how it ended, and where there is no W which contexts and tokens weigh most in the proof."""
         if self.status is not Status.INFEASIBLE:
-            return self.status.value
+            return self.status.sentence
         weights = [np.where(block.inside, 0.0, -block.multipliers) for block in self._blocks()]
         by_context = np.concatenate([block.sum(axis=1) for block in weights])
         by_token = np.sum([block.sum(axis=0) for block in weights], axis=0)

@@ -428,7 +428,7 @@ def _why(verdict: TheoremVerdict, run: Trajectory, solution: MarginSolution, nea
     if run.status not in (Status.COMPLETED, Status.TIED):
         return f"No limit known: the flow is at a zero of the gradient, or as good as, {at}."
     if solution.status is not Status.OPTIMAL:
-        return f"No limit: of the selection {at} one must say: {solution.status.value}"
+        return f"No limit: of the selection {at} one must say: {solution.status.sentence}"
     failed = ", ".join(check.name for check in verdict.failed)
     sure = f"Expected, not certain, for want of {failed}" if failed else "Certain by B Thm 5"
     slow = " Tokens tie: their gradient contributions cancel to nine digits, and the flow is too slow to follow."

@@ -555,7 +555,7 @@ def _fades(rule: Any, rate: float, words: str, solution: MarginSolution | None) 
     """Whether the memory of old gradients fades faster, e^-rate a step, than steps of this size make gradients fall, e^-ηγ."""
     name, power = "memory", decay_power(rule)
     if solution is None or solution.status is not Status.OPTIMAL:
-        lacking = "no solver gives it" if solution is None else solution.status.value.rstrip(".").lower()
+        lacking = "no solver gives it" if solution is None else solution.status.sentence.rstrip(".").lower()
         return Check(name, False, f"ηγ is to stay below {words} = {rate:.4g}, and γ is not known ({lacking})")
     if power is None:
         return Check(

@@ -80,7 +80,7 @@ def _of_dataset(data: SequenceDataset, head: Any, loss: NextTokenLoss, optimizer
     mix = cyclic_correction(used, head=head, loss=loss, graphs=graphs, restarts=restarts)
     decreasing = check_loss(used, head, loss)
     slope, separable = Check("C Assumption 1", decreasing.holds, decreasing.sentence), _check_separable(priority)
-    finite = Check("finite cyclic correction", mix.status.ok, mix.status.value.rstrip("."))
+    finite = Check("finite cyclic correction", mix.status.ok, mix.status.sentence.rstrip("."))
     unique = _check_unique(mix)
     acyclic = Check("acyclic data", is_acyclic(graphs), _acyclic_sentence(graphs))
     labels = Check("realizable labels", *_realizable(data, targets, identity, loss))
@@ -174,7 +174,7 @@ def _check_separable(priority: MarginSolution) -> Check:
     said = {
         Status.OPTIMAL: f"Graph-SVM has a solution with margin {float(priority.margin):.4g}",
         Status.TRIVIAL: "no pair is strict, so W^mm = 0 and has no direction",
-    }.get(priority.status, priority.status.value.rstrip("."))
+    }.get(priority.status, priority.status.sentence.rstrip("."))
     return Check("Graph-SVM feasible, W^mm ≠ 0", priority.status is Status.OPTIMAL, said)
 
 

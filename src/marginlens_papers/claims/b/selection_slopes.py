@@ -286,7 +286,7 @@ def own_max_margin(model: Parameters, sequences: Any, y: ArrayLike | None = None
     ranks = token_ranks(E, p, data)
     solution = vocabulary_svm(E, data, ranks.selected)
     if solution.status is not Status.OPTIMAL:
-        raise InputError("model.p", "a vector that selects some tokens and leaves others", solution.status.value)
+        raise InputError("model.p", "a vector that selects some tokens and leaves others", solution.status.sentence)
     terms = _PairTerms(E, p, v, data)
     scale = float(length(solution.x)) / float(length(p))
     ratio = terms.slope(E @ solution.x).over(terms.slope(E @ p)) / scale

@@ -1,0 +1,8 @@
+"""Every sentence that a person reads: `texts.toml`, and the one renderer that turns codes and numbers into prose.
+
+The rest of the library states facts as a code with numbers. Errors are the exception: `marginlens.errors` renders them.
+"""
+
+from marginlens.words.renderer import Fact, exponential, listed, numbered, render, text, texts, title
+
+__all__ = ["Fact", "exponential", "listed", "numbered", "render", "text", "texts", "title"]

@@ -1,0 +1,184 @@
+"""The renderer: it looks a code up in `texts.toml` and fills its numbers in.
+
+A text is a template whose placeholders name numbers: "{norm:.4g}" as Python formats them, and four formats more:
+
+- `{log_bound:exp}` is e to the power of the number, also if that is beyond what a double holds;
+- `{tokens:list}` is "1, 2 and 3";
+- `{minima:minimum|minima}` is the noun that fits the number, without the number;
+- `{minima:# minimum|minima}` is the number with its noun.
+
+A floating-point number without a format has four digits, a list without one is a `list`, and a fact is rendered in its place. The lab
+renders the same texts by the same rules (`lab/page/words.js`).
+"""
+
+from __future__ import annotations
+
+import string
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from math import exp, inf
+from typing import Any, Protocol
+
+MAX_LOG = 700.0  # of a number that a double holds
+OUTCOMES = {True: "yes", False: "no", None: "open"}  # of a check: the forms of its text
+CASE = "case"  # the number that names one of several texts of a form
+DEFAULT = "default"  # the case that is meant if none is named
+FORMS = ("en", *OUTCOMES.values())
+SIGNIFICANT = ".4g"
+
+
+class Stated(Protocol):
+    """Anything with a code and numbers: a `Fact`, a `Check`, an alarm."""
+
+    @property
+    def code(self) -> str: ...
+    @property
+    def numbers(self) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A code with the numbers of its sentence; `str` of it is the sentence.
+
+    Args:
+        code: an entry of `texts.toml`, such as "outcome.unknown".
+
+        numbers: what its placeholders name: numbers, names, lists of them, or other facts.
+
+    Examples:
+        >>> from marginlens.words import Fact
+        >>> fact = Fact("status.completed")
+        >>> fact.code
+        'status.completed'
+    """
+
+    code: str
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return render(self)
+
+    def __bool__(self) -> bool:
+        return bool(self.code)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The code, the numbers and the sentence."""
+        return {"code": self.code, **self.numbers, "sentence": render(self)}
+
+
+def render(fact: Stated) -> str:
+    """Render a fact as a sentence.
+
+    Args:
+        fact: anything with a `code` and `numbers`. If it also has `holds`, as a check does, the form is chosen by it.
+
+    Returns:
+        The text of `texts.toml` with the numbers filled in.
+    """
+    entry = _entry(fact.code)
+    form = OUTCOMES[getattr(fact, "holds", None)] if hasattr(fact, "holds") else "en"
+    return _TEMPLATES.vformat(_chosen(fact.code, entry, form, fact.numbers), (), fact.numbers)
+
+
+def text(code: str, /, **numbers: Any) -> str:
+    """Render the text of a code: `render(Fact(code, numbers))`."""
+    return render(Fact(code, numbers))
+
+
+def title(code: str) -> str:
+    """The short name of a check, as tables show it."""
+    return str(_entry(code)["title"])
+
+
+@cache
+def texts() -> dict[str, dict[str, Any]]:
+    """The entries of `texts.toml` by their codes. An entry is a table with a form ("en", "yes", "no" or "open")."""
+    source = files("marginlens.words").joinpath("texts.toml").read_text(encoding="utf-8")
+    found: dict[str, dict[str, Any]] = {}
+    waiting: list[tuple[str, dict[str, Any]]] = [("", tomllib.loads(source))]
+    while waiting:
+        prefix, table = waiting.pop()
+        for name, entry in table.items():
+            code = f"{prefix}{name}"
+            if any(form in entry for form in FORMS):
+                found[code] = entry
+            else:
+                waiting.append((f"{code}.", entry))
+    return dict(sorted(found.items()))
+
+
+def numbered(count: int, one: str, several: str) -> str:
+    """A count with the noun that fits it, e.g. "1 minimum" and "3 minima".
+
+    Examples:
+        >>> from marginlens.words import numbered
+        >>> numbered(3, "minimum", "minima")
+        '3 minima'
+    """
+    return f"{count:,} {one if count == 1 else several}"
+
+
+def listed(items: Sequence[Any]) -> str:
+    """Items as a list in prose.
+
+    Examples:
+        >>> from marginlens.words import listed
+        >>> listed(["one", "two", "three"])
+        'one, two and three'
+    """
+    rendered = [_TEMPLATES.format_field(item, "") for item in items]
+    return " and ".join([", ".join(rendered[:-1]), rendered[-1]] if len(rendered) > 1 else rendered)
+
+
+def exponential(logarithm: float) -> str:
+    """e to the power of a number: to four digits if a double holds it, else as a power.
+
+    Examples:
+        >>> from marginlens.words import exponential
+        >>> exponential(-1000.0)
+        'e^-1000'
+    """
+    in_range = logarithm == -inf or abs(logarithm) < MAX_LOG
+    return f"{exp(logarithm):.4g}" if in_range else f"e^{logarithm:.4g}"
+
+
+class _Templates(string.Formatter):
+    """Templates with the formats of this module."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if hasattr(value, "code") and hasattr(value, "numbers"):
+            return render(value)
+        if format_spec == "exp":
+            return exponential(float(value))
+        if "|" in format_spec:
+            one, several = format_spec.removeprefix("# ").split("|")
+            if format_spec.startswith("# "):
+                return numbered(int(value), one, several)
+            return one if value == 1 else several
+        if format_spec == "list" or isinstance(value, list | tuple):
+            return listed(list(value))
+        if not format_spec and isinstance(value, float):
+            format_spec = SIGNIFICANT
+        return str(super().format_field(value, format_spec))
+
+
+_TEMPLATES = _Templates()
+
+
+def _entry(code: str) -> dict[str, Any]:
+    try:
+        return texts()[code]
+    except KeyError:
+        raise KeyError(f"texts.toml has no entry {code!r}") from None
+
+
+def _chosen(code: str, entry: dict[str, Any], form: str, numbers: Mapping[str, Any]) -> str:
+    """The template of a form, of the case that the numbers name if there are several."""
+    try:
+        template = entry[form]
+        return str(template if isinstance(template, str) else template[numbers.get(CASE, DEFAULT)])
+    except KeyError:
+        raise KeyError(f"{code!r} in texts.toml has no text for {form!r}, case {numbers.get(CASE)!r}") from None
