@@ -9,7 +9,7 @@ from refusals import refused
 from tolerances import ROUNDING, SIX_DIGITS
 
 
-def test_cosine_batchwise_and_never_above_one():
+def test_cosine_of_a_batch_never_exceeds_one():
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(50, 6)), rng.normal(size=(50, 6))
     expected = (a * b).sum(-1) / np.linalg.norm(a, axis=-1) / np.linalg.norm(b, axis=-1)
@@ -20,7 +20,7 @@ def test_cosine_batchwise_and_never_above_one():
     assert ml.correlation(1e300 * a[0], 1e-300 * b[0]) == pytest.approx(expected[0], rel=SIX_DIGITS, abs=ROUNDING)
 
 
-def test_matrices_count_all_their_axes_when_asked_to():
+def test_correlation_of_matrices_uses_all_axes_on_request():
     A, B = np.random.default_rng(1).normal(size=(2, 4, 3, 3))
     cosines, angles = ml.correlation(A, B, axes=2), ml.angle(A, B, axes=2)
     np.testing.assert_allclose(cosines, ml.correlation(A.reshape(4, 9), B.reshape(4, 9)), rtol=ROUNDING, atol=0.0)
@@ -33,7 +33,7 @@ def test_matrices_count_all_their_axes_when_asked_to():
                 function(*given, axes=2)
 
 
-def test_lengths_at_any_scale():
+def test_norm_of_vectors_at_any_scale_does_not_overflow():
     assert directions.length([3.0, 4.0]) == 5.0
     x = np.array(
         [[3e200, 4e200], [3e-200, 4e-200], [0.0, 0.0], [5e-324, 0.0], [np.inf, 1.0], [np.nan, 1.0], [3.0, 4.0]]
@@ -43,7 +43,7 @@ def test_lengths_at_any_scale():
     assert directions.length(np.ones((2, 0))).tolist() == [0.0, 0.0]
 
 
-def test_zero_and_vectors_whose_norm_is_no_number_have_no_direction_and_tiny_angles_survive():
+def test_direction_of_zero_and_nonfinite_vectors_is_nan_and_tiny_angles_are_kept():
     endless = np.full(5, 1.6e308)
     assert np.isnan(directions.unit(endless)).all()
     for nowhere in (endless, np.zeros(5)):
