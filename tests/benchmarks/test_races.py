@@ -185,7 +185,7 @@ def test_batched_torch_takes_the_same_steps() -> None:
 
 
 @pytest.mark.parametrize("name", ["svm", "norms"])
-def test_absent_and_failing_solvers_are_noted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_and_failing_solvers_are_reported(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def unable(*arguments: object) -> Any:
         raise ValueError("no")
 
@@ -209,7 +209,7 @@ def test_absent_and_failing_solvers_are_noted(name: str, monkeypatch: pytest.Mon
 # ---- what a benchmark needs and does not find
 
 
-def test_what_is_missing_is_said_before_anything_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_are_reported_before_timing(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
         raise ImportError("Running on a GPU needs the package CuPy")
 
