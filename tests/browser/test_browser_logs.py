@@ -41,12 +41,12 @@ def test_requests_are_seen(browser, tmp_path):
     console_errors(browser)
 
 
-def test_what_sticks_out_is_named(browser, tmp_path):
+def test_overflowing_elements_are_reported(browser, tmp_path):
     opened(browser, tmp_path, "<p>short</p><p id='wide' style='width: 3000px'>wide</p>")
     assert any("P wide" in name for name in overflowing(browser))
 
 
-def test_what_cannot_be_read_is_named(browser, tmp_path, axe):
+def test_low_contrast_elements_are_reported(browser, tmp_path, axe):
     opened(browser, tmp_path, "<h1>A page</h1><p style='color: #ccc'>pale</p>")
     (violation,) = accessibility_violations(browser)
     assert violation.startswith("color-contrast: p:")

@@ -52,7 +52,7 @@ def is_in_view(browser, selector):
 
 
 @pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
-def test_it_opens_in_motion_with_a_verdict_and_play_in_sight(browser, greeting, size):
+def test_lab_opens_playing_with_verdict_and_play_button_visible(browser, greeting, size):
     opened(browser, greeting, size)
     assert lab_state(browser)["preset"] == "start-decides"
     assert browser.execute_script("return lab.firstPrediction") <= FIRST_VERDICT_MS
@@ -67,7 +67,7 @@ def test_it_opens_in_motion_with_a_verdict_and_play_in_sight(browser, greeting, 
     assert overflowing(browser) == []
 
 
-def test_it_stands_still_where_motion_is_not_wanted(browser, greeting):
+def test_lab_with_reduced_motion_stands_still(browser, greeting):
     prefer(browser, reduced_motion="reduce")
     opened(browser, greeting)
     browser.execute_async_script("setTimeout(arguments[0], 300)")
@@ -145,7 +145,7 @@ def test_the_story_leads_through_six_scenes(browser, greeting, axe):
         assert accessibility_violations(browser) == []
 
 
-def test_scrolling_through_the_story_opens_its_scenes_beside_the_picture(browser, greeting):
+def test_scrolling_the_story_opens_its_scenes(browser, greeting):
     from selenium.webdriver.common.keys import Keys
 
     opened(browser, greeting)
@@ -171,7 +171,7 @@ def test_scrolling_through_the_story_opens_its_scenes_beside_the_picture(browser
     wait_for(browser, "lab.state().preset === 'start-decides'")
 
 
-def test_panels_are_tabs_for_keys_too(browser, greeting):
+def test_panels_are_tabs_for_the_keyboard(browser, greeting):
     from selenium.webdriver.common.keys import Keys
 
     opened(browser, greeting)

@@ -226,7 +226,7 @@ def test_another_example_can_be_opened_undone_and_redone(lab):
     assert lab_state(lab) == after
 
 
-def test_an_example_that_was_changed_is_called_so_and_says_no_more_what_it_said(lab):
+def test_a_changed_example_is_marked_changed_and_drops_its_caption(lab):
     shown = "return document.getElementById('preset').selectedOptions[0].textContent"
     caption = lab.find_element("id", "caption")
     assert caption.is_displayed()
@@ -260,7 +260,7 @@ def open_two_examples(browser):
         wait_for(browser, f"location.hash === {address!r}")
 
 
-def test_examples_have_short_addresses_and_the_browser_goes_back_and_forward_through_them(lab, lab_file):
+def test_examples_have_short_addresses_and_browser_history_works(lab, lab_file):
     titles = {entry.name: entry.title for entry in presets()}
     first = lab_state(lab)
     open_two_examples(lab)
@@ -279,7 +279,7 @@ def test_examples_have_short_addresses_and_the_browser_goes_back_and_forward_thr
     )
 
 
-def test_going_back_holds_where_the_page_is_busy_with_a_change_just_made(lab):
+def test_browser_back_while_a_change_is_pending_is_kept(lab):
     open_two_examples(lab)
     lab.execute_script(  # the address would follow the change when the browser has gone back, and before the page is told of it
         """
@@ -306,7 +306,7 @@ def test_undo_survives_a_reload(lab):
 
 
 @pytest.mark.parametrize("entry", presets(), ids=lambda entry: entry.name)
-def test_a_link_made_in_python_opens_the_preset_with_the_limits_of_the_library(browser, lab_file, entry):
+def test_a_python_link_opens_the_preset_with_the_librarys_limits(browser, lab_file, entry):
     open_lab(browser, lab_file, permalink(entry))
     state = lab_state(browser)
     assert (state["preset"], state["tab"]) == (entry.name, "text" if entry.text else "plane")
@@ -332,7 +332,7 @@ def test_the_report_leads_to_the_lab_with_the_claims_problem(browser, tmp_path):
 
 
 @pytest.mark.parametrize(("fragment", "sentence"), [("#7.abc", "another version"), ("#1.abc", "damaged")])
-def test_a_link_that_cannot_be_read_is_refused_in_a_sentence(browser, lab_file, fragment, sentence):
+def test_an_unreadable_link_is_refused(browser, lab_file, fragment, sentence):
     open_lab(browser, lab_file, fragment)
     assert sentence in browser.find_element("id", "message").text
     assert lab_state(browser)["preset"] == "A-F1b"
@@ -342,7 +342,7 @@ def test_a_link_that_cannot_be_read_is_refused_in_a_sentence(browser, lab_file, 
 
 
 @pytest.mark.parametrize("size", [NARROWEST, PHONE, PROJECTOR], ids=["narrowest", "phone", "projector"])
-def test_nothing_sticks_out_at_any_width(browser, lab_file, size):
+def test_no_element_overflows_at_any_width(browser, lab_file, size):
     resize(browser, size)
     open_lab(browser, lab_file)
     for tab in TABS:
@@ -350,7 +350,7 @@ def test_nothing_sticks_out_at_any_width(browser, lab_file, size):
         assert overflowing(browser) == []
 
 
-def test_the_reader_chooses_light_or_dark_and_a_switch_overrules(browser, lab_file):
+def test_color_scheme_follows_the_system_and_the_switch_overrides_it(browser, lab_file):
     prefer(browser, color_scheme="dark")
     open_lab(browser, lab_file)
     assert background_brightness(browser) < 0.2

@@ -52,7 +52,7 @@ def problem_of(lab: WebDriver) -> dict[str, Any]:
     return lab_state(lab)["problem"]
 
 
-def test_a_field_moves_a_token_and_its_visit_is_undone_as_one_step(lab: WebDriver) -> None:
+def test_editing_a_field_moves_the_token_and_undoes_as_one_step(lab: WebDriver) -> None:
     before, limits = lab_state(lab), predicted_limits(lab)
     type_into(lab, field(lab, "x₁ of token 1 of input 1"), "−1,25")  # as people write it
     after = lab_state(lab)
@@ -64,7 +64,7 @@ def test_a_field_moves_a_token_and_its_visit_is_undone_as_one_step(lab: WebDrive
     assert field(lab, "x₁ of token 1 of input 1").get_attribute("value") == "-0.1"
 
 
-def test_a_refused_number_gives_way_to_what_stood_there(lab: WebDriver) -> None:
+def test_a_rejected_number_restores_the_previous_value(lab: WebDriver) -> None:
     from selenium.webdriver.common.keys import Keys
 
     before = problem_of(lab)
@@ -75,7 +75,7 @@ def test_a_refused_number_gives_way_to_what_stood_there(lab: WebDriver) -> None:
         assert problem_of(lab) == before
 
 
-def test_a_number_counts_on_enter_and_until_then_is_left_to_its_writer(lab: WebDriver) -> None:
+def test_a_number_is_applied_on_enter_only(lab: WebDriver) -> None:
     from selenium.webdriver.common.keys import Keys
 
     before = problem_of(lab)
@@ -93,7 +93,7 @@ def test_a_number_counts_on_enter_and_until_then_is_left_to_its_writer(lab: WebD
     assert problem_of(lab)["keys"][0][1] == [-0.4, 0]
 
 
-def test_scores_by_slider_and_by_head(lab: WebDriver) -> None:
+def test_scores_can_be_set_by_slider_and_by_head(lab: WebDriver) -> None:
     from selenium.webdriver.common.keys import Keys
 
     scores = problem_of(lab)["scores"]
@@ -108,7 +108,7 @@ def test_scores_by_slider_and_by_head(lab: WebDriver) -> None:
     assert shown == ["0.8", "2", "0"]  # (2, 1)·x of the tokens (-0.1, 1), (1, 0) and (0, 0)
 
 
-def test_tokens_inputs_starts_and_keys_come_and_go(lab: WebDriver) -> None:
+def test_tokens_inputs_starts_and_keys_can_be_added_and_removed(lab: WebDriver) -> None:
     before = lab_state(lab)
     press(lab, "Add token")
     assert len(problem_of(lab)["keys"][0]) == 4
@@ -130,7 +130,7 @@ def test_tokens_inputs_starts_and_keys_come_and_go(lab: WebDriver) -> None:
     assert problem_of(lab)["tokens"] == before["problem"]["keys"]
 
 
-def test_odd_problems_are_shown_with_a_sentence(lab: WebDriver) -> None:
+def test_degenerate_problems_are_shown_with_an_explanation(lab: WebDriver) -> None:
     show_problem(lab, {"tokens": [[[1, 0], [1, 0], [0, 1]]], "scores": [[1, 0, 2]]})
     assert "Tokens 1 and 2 of input 1" in text_of(lab, "#limits .remarks")
     show_problem(lab, {"tokens": [[[1, 0], [0, 1], [-1, 0]]], "scores": [[2, 2, 2]]})

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 SAYS = "document.getElementById('growth-verdict').textContent.includes"
 
 
-def test_it_trains_when_it_is_opened_and_follows_decay_and_clip(lab: WebDriver, axe: object) -> None:
+def test_growth_tab_trains_on_opening_and_follows_decay_and_clip(lab: WebDriver, axe: object) -> None:
     lab.find_element("id", "tab-button-growth").click()
     wait_for(lab, f"{SAYS}('51.5 under Adam and 106 under Muon')")
     charts = lab.find_elements("css selector", "#growth [role=img]")
@@ -47,7 +47,7 @@ def test_it_trains_when_it_is_opened_and_follows_decay_and_clip(lab: WebDriver, 
     assert accessibility_violations(lab) == []
 
 
-def test_its_state_is_in_the_link(lab: WebDriver) -> None:
+def test_growth_tab_state_is_in_the_link(lab: WebDriver) -> None:
     lab.execute_script(
         "lab.store.apply('x', (state) => ({ ...state, tab: 'growth', growth: { rate: 0.1, decay: 0.1, clip: 0 } }))"
     )

@@ -61,7 +61,7 @@ def enter_by_tab(browser):
 # ---- moving
 
 
-def test_a_start_is_dragged_in_the_whole_plane_by_log_radius(lab):
+def test_a_start_is_dragged_by_log_radius_in_the_whole_plane(lab):
     lab.find_element("css selector", "#plane-view [data-map=disc]").click()
     settle(lab)
     drag(lab, grip(lab, "start:0"), (100, 60))
@@ -93,7 +93,7 @@ def test_fingers_drag_a_token_on_a_phone(browser, lab_file):
     resize(browser, DESKTOP)
 
 
-def test_keys_alone_enter_move_choose_and_remove(lab):
+def test_tokens_can_be_edited_by_keyboard_alone(lab):
     from selenium.webdriver.common.keys import Keys
 
     enter_by_tab(lab)
@@ -124,7 +124,7 @@ def test_keys_alone_enter_move_choose_and_remove(lab):
     assert focused(lab) is None
 
 
-def test_the_head_at_the_start_is_moved_where_both_are_trained(lab):
+def test_the_initial_head_can_be_moved_in_joint_training(lab):
     from selenium.webdriver.common.keys import Keys
 
     apply(lab, "(state) => ({ ...state, problem: arguments[0] })", JOINT)
@@ -134,7 +134,7 @@ def test_the_head_at_the_start_is_moved_where_both_are_trained(lab):
     assert lab_state(lab)["problem"]["start_head"] == pytest.approx([0.2 * view["half"], 0], abs=0.02, rel=0.0)
 
 
-def test_every_point_says_where_it_is(lab):
+def test_every_point_has_a_readable_position(lab):
     names = lab.execute_script(
         "return [...document.querySelectorAll('#plane [data-handle]')].map((node) => node.getAttribute('aria-label'))"
     )
@@ -200,13 +200,13 @@ def test_basins_are_painted_with_their_shares(browser, lab_file):
     assert below[2] > below[0]
 
 
-def test_where_no_worker_can_run_a_sentence_says_that_basins_are_not_painted(lab):
+def test_basins_without_workers_are_replaced_by_a_notice(lab):
     lab.execute_script("window.Worker = undefined")
     lab.find_element("css selector", "#plane-view input[name=basins]").click()
     wait_for(lab, "document.querySelector('#plane-view .basin-status').textContent.includes('no workers')")
 
 
-def test_basins_follow_the_problem_and_say_where_there_are_none(lab):
+def test_basins_follow_the_problem_and_a_notice_replaces_missing_ones(lab):
     lab.find_element("css selector", "#plane-view input[name=basins]").click()
     before = basins_painted(lab)
     drag(lab, grip(lab, "token:0:1"), (0, -60))

@@ -70,7 +70,7 @@ def test_every_optimizer_takes_the_steps_that_python_takes(lab, name):
         assert end == pytest.approx(run.final, rel=1e-9, abs=ROUNDING)
 
 
-def test_head_and_attention_are_trained_together_and_apart_again(lab):
+def test_joint_training_can_be_switched_on_and_off(lab):
     before = lab_state(lab)["problem"]
     train_both(lab)
     type_in(lab, "setting-size", 0.2)
@@ -101,7 +101,7 @@ def test_head_and_attention_are_trained_together_and_apart_again(lab):
     assert lab_state(lab)["problem"] == before
 
 
-def test_a_setting_out_of_range_is_refused_and_stays(lab):
+def test_a_setting_out_of_range_is_refused_and_unchanged(lab):
     before = lab_state(lab)["problem"]
     type_in(lab, "setting-size", -1)
     assert lab_state(lab)["problem"] == before
@@ -110,7 +110,7 @@ def test_a_setting_out_of_range_is_refused_and_stays(lab):
     assert float(lab.find_element("id", "setting-size").get_attribute("value")) == size
 
 
-def test_curves_follow_the_step_and_say_what_they_show(lab):
+def test_curves_follow_the_step_and_have_descriptions(lab):
     go_to(lab, 40)
     charts = "return [...document.querySelectorAll('#curves [role=img]')].map((one) => one.getAttribute('aria-label'))"
     wait_for(lab, "document.querySelector('#curves [role=img]').getAttribute('aria-label').includes('step 40')")
@@ -121,7 +121,7 @@ def test_curves_follow_the_step_and_say_what_they_show(lab):
     assert risk.startswith("Risk")
 
 
-def test_the_bar_scrubs_and_the_path_is_as_it_was(lab):
+def test_scrubbing_leaves_the_path_unchanged(lab):
     go_to(lab, 20)
     there = path_ends(lab)
     go_to(lab, 500)

@@ -89,7 +89,7 @@ def test_the_copied_script_computes_what_the_page_shows(lab, clipboard):
         assert f"selects {run.selected.tolist()}" in printed.getvalue()
 
 
-def test_what_cannot_be_copied_is_shown_selected(lab):
+def test_text_that_cannot_be_copied_is_shown_selected(lab):
     lab.execute_script(
         "navigator.clipboard.writeText = () => Promise.reject(new Error('no')); document.execCommand = () => false;"
     )
@@ -163,7 +163,7 @@ def test_a_film_shows_the_run(lab, downloads):
     assert lab.execute_script("return lab.runs().step") == 0
 
 
-def test_the_page_that_is_saved_opens_with_what_was_seen(lab, downloads):
+def test_a_saved_page_opens_in_the_same_state(lab, downloads):
     apply(lab, "(state) => ({ ...state, starts: [[0.25, 0.5]], text: { ...state.text, source: 'a </script> b' } })")
     state = lab_state(lab)
     share(lab, "Save page")
@@ -173,7 +173,7 @@ def test_the_page_that_is_saved_opens_with_what_was_seen(lab, downloads):
     assert len(predicted_limits(lab)) == 2
 
 
-def test_a_link_to_a_file_says_that_it_opens_here_alone(lab, clipboard):
+def test_a_link_to_a_local_file_carries_a_warning(lab, clipboard):
     share(lab, "Copy link")
     assert "opens on this machine alone" in message(lab)
     share(lab, "Copy code to embed")
@@ -182,7 +182,7 @@ def test_a_link_to_a_file_says_that_it_opens_here_alone(lab, clipboard):
 
 
 @pytest.mark.usefixtures("clipboard")
-def test_links_lead_to_the_public_copy_where_one_is_named(browser, tmp_path):
+def test_links_use_the_public_address_if_one_is_set(browser, tmp_path):
     open_lab(browser, write_lab(tmp_path / "lab.html", preset("A-F1b"), address="https://example.org/lab.html"))
     share(browser, "Copy link")
     assert message(browser) == "The link is copied."

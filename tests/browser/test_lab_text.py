@@ -107,7 +107,7 @@ def test_a_typed_text_has_the_priority_graph_that_python_finds(text_tab, unit, w
 
 
 @pytest.mark.parametrize(("unit", "window"), [("characters", 12), ("words", 8)])
-def test_the_automaton_goes_on_as_in_python_and_says_why(text_tab, unit, window):
+def test_the_automaton_continues_as_in_python_with_reasons(text_tab, unit, window):
     named = type_text(text_tab, TEXT, unit, window)
     prompt = "How much wood would a woodchuck"
     text_tab.find_element("css selector", "input[name='text-draw'][value='likely']").click()
@@ -182,7 +182,7 @@ def test_a_token_of_the_picture_shows_its_windows(text_tab):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_what_a_reader_opens_is_accessible(text_tab, axe, scheme):
+def test_opened_panels_are_accessible(text_tab, axe, scheme):
     prefer(text_tab, color_scheme=scheme)
     change(text_tab, "text-steps", 400)
     script = """
@@ -226,7 +226,7 @@ def test_listed_sequences_are_read(text_tab):
     assert [sorted(members.tolist()) for members in graph.components] == [[0, 1, 2], [3]]
 
 
-def test_texts_and_beginnings_that_cannot_be_read_are_refused_in_a_sentence(text_tab):
+def test_unreadable_texts_and_prefixes_are_refused(text_tab):
     type_text(text_tab, TEXT)
     for text, sentence in (("", "There is no text yet"), ("abc", "The window must be shorter than the text")):
         change(text_tab, "text-source", text)
@@ -243,7 +243,7 @@ def test_texts_and_beginnings_that_cannot_be_read_are_refused_in_a_sentence(text
     wait_for(text_tab, "document.querySelector('.text-continuation .fails').textContent === ''")
 
 
-def test_frames_go_on_while_a_long_text_is_read(text_tab):
+def test_animation_continues_while_a_long_text_is_read(text_tab):
     long = (TEXT + " ") * 1000
     script = """
       const [text, done] = arguments, field = document.getElementById("text-source"), panel = document.getElementById("text-input");

@@ -107,14 +107,14 @@ def focused(browser):
 # ---- every page
 
 
-def test_nothing_sticks_out_of_a_phone(browser, page):
+def test_no_element_overflows_on_a_phone(browser, page):
     resize(browser, PHONE)
     open_page(browser, page, "#L1H2")
     assert browser.execute_script("return innerWidth") == PHONE[0]
     assert overflowing(browser) == []
 
 
-def test_the_reader_chooses_light_or_dark(browser, page):
+def test_color_scheme_follows_the_reader(browser, page):
     open_page(browser, page)
     assert background_brightness(browser) > 0.9
     prefer(browser, color_scheme="dark")
@@ -132,7 +132,7 @@ def test_the_page_is_accessible(browser, page, axe, scheme, size):
 # ---- the report
 
 
-def test_the_heading_names_what_does_not_hold_and_leads_there(browser, pages):
+def test_the_heading_lists_and_links_claims_that_do_not_hold(browser, pages):
     open_page(browser, pages["report"])
     assert texts(browser, "h1") == [
         "1 of 4 claims holds as stated; 1 holds with care; 1 does not: A-4; 1 could not be tested: A-3."
