@@ -45,12 +45,12 @@ def start(folder, package, code, *, sigint="default_int_handler"):
 
 @slow
 @pytest.mark.parametrize(("package", "name"), [("typer", "SIGINT"), ("typer", "SIGTERM")])
-def test_a_signal_during_the_imports_is_one_sentence_and_130(tmp_path, package, name):
+def test_a_signal_during_imports_exits_130_with_one_line(tmp_path, package, name):
     done = start(tmp_path, package, SIGNALLED.format(name=name, seconds=60))
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "marginlens: interrupted.\n")
 
 
-def test_ctrl_c_in_a_command_is_one_sentence_and_130(here, monkeypatch):
+def test_ctrl_c_in_a_command_exits_130_with_one_line(here, monkeypatch):
     def interrupted(path):
         raise KeyboardInterrupt
 
@@ -83,7 +83,7 @@ cli.main()
 
 
 @slow
-def test_ctrl_c_inside_a_finalizer_is_one_sentence_and_130():
+def test_ctrl_c_in_a_finalizer_exits_130_with_one_line():
     command = [sys.executable, "-c", FINALIZED.format(seconds=tolerances.HANGING)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=tolerances.HANGING)
@@ -98,7 +98,7 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
 
 
 @slow
-def test_an_import_that_fails_is_told_with_its_traceback(tmp_path):
+def test_a_failing_import_shows_its_traceback(tmp_path):
     done = start(tmp_path, "typer", "raise ImportError('a broken installation')")
     assert done.returncode == 1
     assert done.stderr.startswith("Traceback")
@@ -107,7 +107,7 @@ def test_an_import_that_fails_is_told_with_its_traceback(tmp_path):
 
 @slow
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.default_int_handler])
-def test_the_command_line_raises_on_signals_unless_they_are_ignored(monkeypatch, handler):
+def test_command_line_raises_on_signals_unless_ignored(monkeypatch, handler):
     seen = {}
     monkeypatch.setattr(cli, "app", lambda **_: seen.update({one: signal.getsignal(one) for one in before}))
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
@@ -122,7 +122,7 @@ def test_the_command_line_raises_on_signals_unless_they_are_ignored(monkeypatch,
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
-def test_output_that_cannot_be_printed_ends_in_one_sentence(here):
+def test_unprintable_output_exits_with_one_line(here):
     write_problem("f.npz", *figure_8())
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "marginlens", "solve", "f.npz", "--json"]
@@ -133,7 +133,7 @@ def test_output_that_cannot_be_printed_ends_in_one_sentence(here):
 
 @slow
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_a_signal_during_a_run_is_one_sentence_and_130_and_leaves_no_file(here, name):
+def test_a_signal_during_a_run_exits_130_and_leaves_no_file(here, name):
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import marginlens as ml; "
     code += "ml.descend(*ml.data.figure_1b(), n_steps=1); print('ready', flush=True); "
     code += "import marginlens_command as c; c.main()"

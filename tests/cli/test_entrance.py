@@ -54,13 +54,13 @@ def test_help_and_version_import_nothing_heavy(words):
     assert done.stdout.splitlines()[-1] == ""
 
 
-def test_the_commands_are_these():
+def test_commands_are_the_listed_ones():
     names = {"solve", "train", "probe", "graph", "lab", "samples", "reproduce", "claims", "statement"}
     assert set(COMMANDS) == names
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_a_help_page_with_examples_that_can_be_typed(name):
+def test_every_help_page_has_working_examples(name):
     page = invoke(name, "-h")
     assert page.exit_code == 0
     examples = [line.strip() for line in page.stdout.splitlines() if line.startswith("    marginlens ")]
@@ -72,7 +72,7 @@ def test_every_command_has_a_help_page_with_examples_that_can_be_typed(name):
             COMMANDS[name].make_context(name, words[2:])
 
 
-def test_help_names_every_command_and_so_does_a_line_without_one():
+def test_help_and_empty_line_list_every_command():
     page = invoke("--help")
     assert page.exit_code == 0
     assert invoke().stdout == page.stdout
@@ -81,7 +81,7 @@ def test_help_names_every_command_and_so_does_a_line_without_one():
 
 
 @pytest.mark.parametrize("name", REMOVED_COMMANDS)
-def test_a_removed_command_says_what_to_use_instead(name):
+def test_a_removed_command_names_its_replacement(name):
     sentence = refusal(invoke(name, "file", "--option"))
     assert sentence == f"The command {name} was removed: {REMOVED_COMMANDS[name]}.\n"
 
@@ -99,7 +99,7 @@ USAGE = [
 
 
 @pytest.mark.parametrize(("words", "part"), USAGE, ids=[" ".join(words) for words, _ in USAGE])
-def test_what_cannot_be_understood_is_one_plain_sentence_and_2(words, part):
+def test_a_line_that_cannot_be_parsed_exits_2_with_one_line(words, part):
     sentence = refusal(invoke(*words))
     assert part in sentence
     assert sentence.endswith(" --help.\n")
@@ -120,7 +120,7 @@ COMPLETED = [
 
 
 @pytest.mark.parametrize(("line", "place", "offered"), COMPLETED, ids=[line for line, _, _ in COMPLETED])
-def test_a_shell_that_asks_is_offered_what_can_be_typed(line, place, offered):
+def test_shell_completion_offers_commands_and_options(line, place, offered):
     asking = {"_MARGINLENS_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(place)}
     result = invoke(env=asking)
     assert result.exit_code == 0
@@ -130,7 +130,7 @@ def test_a_shell_that_asks_is_offered_what_can_be_typed(line, place, offered):
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_are_offered_the_same_in_their_form(shell):
+def test_shell_completion_of_other_shells_offers_the_same(shell):
     asking = {
         "_MARGINLENS_COMPLETE": f"complete_{shell}",
         "_TYPER_COMPLETE_ARGS": "marginlens solve --n",
@@ -141,7 +141,7 @@ def test_other_shells_are_offered_the_same_in_their_form(shell):
     assert "--plot" not in result.stdout
 
 
-def test_quiet_prints_nothing_and_writes_json_and_files_all_the_same(tmp_path, monkeypatch):
+def test_quiet_prints_nothing_but_writes_json_and_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_problem("f.npz", *figure_8())
     result = invoke("solve", "f.npz", "--quiet")

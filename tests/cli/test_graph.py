@@ -56,7 +56,7 @@ def text(here):
     return "t.txt"
 
 
-def test_a_text_may_be_packed_in_another_encoding_or_come_from_stdin(here):
+def test_a_text_can_be_compressed_reencoded_or_on_stdin(here):
     text = "Es war ein König, und der König war gut.\n"
     Path("t.txt").write_text(text, encoding="utf-8")
     Path("t.txt.gz").write_bytes(gzip.compress(text.encode()))
@@ -67,7 +67,7 @@ def test_a_text_may_be_packed_in_another_encoding_or_come_from_stdin(here):
     assert {**numbers("-", stdin=text), "file": "t.txt"} == plain
 
 
-def test_it_prints_priorities_and_separability(example):
+def test_graph_prints_priorities_and_separability(example):
     result = graph(example)
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("f.json: 7 sequences of 3 over 4 tokens, d_model = 4\n")
@@ -90,7 +90,7 @@ def test_it_prints_priorities_and_separability(example):
     )
 
 
-def test_only_what_the_sequences_compare_is_ranked(here):
+def test_graph_ranks_only_compared_tokens(here):
     """Two tokens on one level of the graph, and two chains side by side: nothing stands between them."""
     listed = {
         "sequences": [["a", ">", "z"], ["a", ">", "z"], ["b", "<unk>", "z"], [">", "x", "z"]],
@@ -108,7 +108,7 @@ def test_only_what_the_sequences_compare_is_ranked(here):
     assert '"b" > "<unk>" (1)  "z" (1)' in shown
 
 
-def test_the_sequences_that_say_so_can_be_found(text):
+def test_graph_lists_the_sequences_behind_an_edge(text):
     told = numbers(text, "--window", "6", "--last", "o")["graphs"][0]["order"]
     assert told["pairs"]
     for pair in told["pairs"]:
@@ -118,7 +118,7 @@ def test_the_sequences_that_say_so_can_be_found(text):
         assert pair["above"].replace("␣", " ") == TEXT[pair["first"] + 6]
 
 
-def test_its_json_holds_the_same_numbers(example):
+def test_graph_json_has_the_printed_numbers(example):
     told = numbers(example, "--margin")
     assert [row["last"] for row in told["graphs"]] == ["e2", "e1"]  # the more frequent first
     unsolved = numbers(example)
@@ -143,7 +143,7 @@ def test_its_json_holds_the_same_numbers(example):
     assert told["separability"]["smallest_gap"] == pytest.approx(1.0, abs=CONDITIONED, rel=0.0)  # some pair is tight
 
 
-def test_what_cannot_be_separated_is_said_with_a_proof(here):
+def test_inseparable_sequences_are_reported_with_a_proof(here):
     crowded = {"sequences": [[0, 1], [1, 2, 1]], "labels": [0, 2], "E": [[0.0], [1.0], [2.0]]}
     Path("c.json").write_text(json.dumps(crowded))
     found = numbers("c.json", "--prefix", "0 1")
@@ -197,7 +197,7 @@ def test_the_automaton_continues_a_prefix(text):
     assert "ends in repetition" in again.stdout
 
 
-def test_the_automaton_is_scored_on_what_is_held_out(text):
+def test_the_automaton_is_scored_on_held_out_data(text):
     options = ("--window", "3", "--held-out", "0.5")
     content = "abca " * 8 + "abcb " * 8  # the second half contradicts the first
     Path(text).write_text(content, encoding="utf-8")
@@ -224,7 +224,7 @@ def test_the_automaton_is_scored_on_what_is_held_out(text):
     assert (listed["samples"], listed["held_out"]["sequences"]) == (3, 1)
 
 
-def test_it_draws(example):
+def test_graph_plot_writes_a_figure(example):
     for name, start in (("g.png", b"\x89PNG"), ("g.svg", b"<?xml")):
         result = graph(example, "--plot", name)
         assert result.exit_code == 0, result.output
@@ -241,7 +241,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("case", OPTIONS)
-def test_it_keeps_the_edges_with_what_made_them(text, case):
+def test_graph_saves_edges_with_their_evidence(text, case):
     Path("s.json").write_text('{"sequences": [[0, 1], [0, 1]], "labels": [2, 1]}')
     name, *options = OPTIONS[case]
     folder = Path("deep")
@@ -259,7 +259,7 @@ def test_it_keeps_the_edges_with_what_made_them(text, case):
     assert Path("kept.json").read_bytes() == first
 
 
-def test_the_edges_it_keeps_are_those_of_the_graphs(text):
+def test_saved_edges_equal_those_of_the_graphs(text):
     graph(text, "--window", "6", "--save", "kept.json")
     kept = json.loads(Path("kept.json").read_text(encoding="utf-8"))
     data = text_windows(TEXT, 6).data
@@ -270,7 +270,7 @@ def test_the_edges_it_keeps_are_those_of_the_graphs(text):
         assert table["samples"] == np.sum(data.last == last)
 
 
-def test_windows_that_unknown_words_follow_are_counted_and_not_scored(here):
+def test_windows_followed_by_unknown_words_are_counted_not_scored(here):
     content = "the cat saw the dog and the dog saw the cat and the bird saw the newt and the newt saw the bird . " * 4
     Path("w.txt").write_text(content, encoding="utf-8")
     options = ("--words", "--vocabulary", "4", "--window", "5", "--held-out", "0.4")
@@ -333,7 +333,7 @@ def test_chains_are_followed_among_few_components(long_text, monkeypatch):
     assert "chains are not followed among so many" in graph(long_text, "--window", "5").stdout
 
 
-def test_it_learns_from_the_first_tokens_where_not_all_fit(long_text, monkeypatch):
+def test_a_text_beyond_the_limit_is_learned_from_its_first_tokens(long_text, monkeypatch):
     monkeypatch.setattr(rankings, "MAX_POSITIONS_IN_MEMORY", 4 * 60)
     Path("t.txt").write_text(LONG_TEXT[:60] + "bnoe " * 30, encoding="utf-8")
     Path("first.txt").write_text(LONG_TEXT[:60], encoding="utf-8")
@@ -347,7 +347,7 @@ def test_it_learns_from_the_first_tokens_where_not_all_fit(long_text, monkeypatc
     assert numbers("t.txt", "--window", "4")["text"]["learned_tokens"] is None
 
 
-def test_texts_may_be_packed_and_in_another_encoding(long_text):
+def test_texts_can_be_compressed_and_reencoded(long_text):
     Path("plain.txt").write_bytes(gzip.compress("naïf, très naïf\r\n".encode("latin-1") * 9))
     Path("utf8.txt").write_text("naïf, très naïf\n" * 9, encoding="utf-8")
     rows = [numbers("plain.txt", "--encoding", "latin-1", "--window", "12"), numbers("utf8.txt", "--window", "12")]

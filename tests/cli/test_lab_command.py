@@ -27,7 +27,7 @@ def beginning(path):
     return json.loads(path.read_text(encoding="utf-8").split('id="problem">')[1].split("</script>")[0])
 
 
-def test_it_writes_the_page_and_opens_it(here, opened):
+def test_lab_command_writes_the_page_and_opens_it(here, opened):
     result = lab()
     assert result.exit_code == 0, result.output
     assert result.stdout == "Written to lab.html\n"
@@ -38,7 +38,7 @@ def test_it_writes_the_page_and_opens_it(here, opened):
     assert len(opened) == 1
 
 
-def test_a_file_is_what_the_page_begins_with(here, opened):
+def test_lab_command_opens_the_page_with_the_file(here, opened):
     data, head = figure_8()
     write_problem("p.npz", data, head)
     write_lab_problem("p.json", data, head, start=[1, -1], optimizer=ml.SignDescent(0.2), n_steps=9)
@@ -68,7 +68,7 @@ def test_a_preset_is_chosen_by_its_name(here, opened):
     assert "A-F1a" in refusal(lab("--preset", "A-F99"))
 
 
-def test_without_a_browser_it_says_what_to_do(here, monkeypatch):
+def test_lab_command_without_a_browser_prints_the_path(here, monkeypatch):
     monkeypatch.setattr(webbrowser, "open", lambda address: False)
     result = lab()
     assert result.exit_code == 0

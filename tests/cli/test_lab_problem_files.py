@@ -84,7 +84,7 @@ def test_head_and_attention_are_predicted_and_trained_together(here):
     assert (plain["optimizer"], plain["start"]) == ("GradientDescent(size=0.5)", [1.0, 1.0])
 
 
-def test_a_fault_of_a_file_is_named_with_the_file(here):
+def test_an_error_in_a_file_names_the_file(here):
     (here / "p.json").write_text(
         '{"format": "marginlens-problem", "tokens": [[[1, 0]]], "head": [1, 0], "loss": "hinge"}'
     )

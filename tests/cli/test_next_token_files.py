@@ -34,7 +34,7 @@ def files(here):
 
 
 @pytest.mark.parametrize("name", ["f.json", "f.npz"])
-def test_solve_tells_what_the_library_predicts(files, name):
+def test_solve_prints_the_librarys_prediction(files, name):
     told, prediction = solved(name), ml.predict_limit(figure_2())
     assert told["details"]["priority"]["status"] == "OPTIMAL"
     np.testing.assert_allclose(told["direction"], prediction.direction, rtol=0.0, atol=CONDITIONED)
@@ -57,7 +57,7 @@ CHOICES = {
 
 
 @pytest.mark.parametrize("case", CHOICES)
-def test_train_is_the_run_that_the_library_makes(files, case):
+def test_train_gives_the_librarys_run(files, case):
     words, options = CHOICES[case]
     answer, ds = trained("f.json", *words), figure_2()
     told = answer["trained"]
@@ -80,7 +80,7 @@ def test_train_is_the_run_that_the_library_makes(files, case):
         assert "total_variation" not in told
 
 
-def test_constant_steps_approach_the_prediction_and_normalised_ones_are_told_how(files):
+def test_constant_steps_approach_the_prediction_and_normalized_ones_explain_theirs(files):
     told = trained("f.json", "--constant", "--steps", "100000")["trained"]
     assert told["correlation"] > 0.995
     assert told["cyclic_distance"] < 1e-3
@@ -90,7 +90,7 @@ def test_constant_steps_approach_the_prediction_and_normalised_ones_are_told_how
     assert "cosine with W^mm" in train("f.json", "--steps", "100").stdout
 
 
-def test_what_cannot_be_separated_is_trained_and_said(files):
+def test_inseparable_data_are_trained_and_reported(files):
     told = trained("crowded.json", "--steps", "20")
     assert set(told["trained"]) == {"risk"}
     assert [one["above"] for one in told["prediction"]["conflict"]["rankings"]] == ["a", "c"]
@@ -100,7 +100,7 @@ def test_what_cannot_be_separated_is_trained_and_said(files):
     assert "There is no W^mm, W^cyc or automaton to compare with" in train("crowded.json", "--steps", "20").stdout
 
 
-def test_samples_without_their_label_are_kept_with_a_head(files):
+def test_unrealizable_samples_are_kept_with_a_head(files):
     told = solved("headed.json")
     problem = read_sequence_problem("headed.json", unrealizable="keep")
     np.testing.assert_array_equal(problem.head, HEAD)
@@ -128,6 +128,6 @@ def test_windows_of_a_text_can_be_written_solved_and_read_again(here):
 
 
 @pytest.mark.parametrize("name", ["f.json", "f.npz", "p.npz"])
-def test_a_file_on_standard_input_is_the_file(files, name):
+def test_a_file_on_stdin_is_read_like_the_file(files, name):
     for numbers, options in ((solved, ()), (trained, ("--steps", "5"))):
         assert numbers("-", *options, stdin=Path(name).read_bytes()) == numbers(name, *options)

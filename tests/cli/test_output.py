@@ -9,17 +9,17 @@ from marginlens.cli import output
 from marginlens.cli.output import Bars, Output
 
 
-def test_json_has_the_numbers_alone_and_null_for_what_is_not_finite(capsys):
+def test_json_has_numbers_only_and_null_for_nonfinite_ones(capsys):
     Output(as_json=True).show({"margin": np.inf, "x": np.array([1.0, np.nan])}, ["a line"], ["a.png"])
     assert json.loads(capsys.readouterr().out) == {"margin": None, "x": [1.0, None]}
 
 
-def test_text_is_printed_line_by_line_and_then_the_files_that_were_written(capsys):
+def test_text_is_printed_before_the_written_files(capsys):
     Output().show({}, iter(["one", "two"]), ["a.png", None])
     assert capsys.readouterr().out == "one\ntwo\nWritten to a.png\n"
 
 
-def test_lines_that_compute_numbers_are_read_before_these_are_printed(capsys):
+def test_lazy_lines_are_computed_before_printing(capsys):
     numbers = {}
 
     def lines():
@@ -40,7 +40,7 @@ def test_quiet_prints_neither_text_nor_warnings(capsys):
     assert (capsys.readouterr(), caught) == (("", ""), [])
 
 
-def test_a_long_computation_says_how_far_it_is_if_there_is_no_terminal(monkeypatch, capsys):
+def test_a_long_computation_without_a_terminal_prints_progress(monkeypatch, capsys):
     monkeypatch.setattr(output, "FIRST_LINE_SECONDS", 0.01)
     monkeypatch.delenv("MARGINLENS_QUIET", raising=False)
     printed = ""

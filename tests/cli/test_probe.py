@@ -38,7 +38,7 @@ def text(here):
 # ---- answers
 
 
-def test_the_difference_of_two_models(bert, text, tmp_path_factory):
+def test_probe_compares_two_models(bert, text, tmp_path_factory):
     other = save(tiny_bert(seed=1), tmp_path_factory.mktemp("models") / "other")
     result = run(bert, "--text", text, "--against", other)
     assert result.exit_code == 0, result.output
@@ -50,7 +50,7 @@ def test_the_difference_of_two_models(bert, text, tmp_path_factory):
     assert "--checkpoints must be left out with --against" in refused(bert, "--against", other, "--checkpoints")
 
 
-def test_two_models_of_one_name_are_told_apart(bert, text, tmp_path_factory):
+def test_two_models_with_the_same_name_are_distinguished(bert, text, tmp_path_factory):
     other = save(tiny_bert(seed=1), tmp_path_factory.mktemp("tuned") / "bert")
     found = numbers(bert, "--text", text, "--against", other, "--no-max-margin")
     assert [found["model"], found["against"]] == [f"{place.parent.name}/bert" for place in map(Path, (bert, other))]
@@ -58,11 +58,11 @@ def test_two_models_of_one_name_are_told_apart(bert, text, tmp_path_factory):
     assert (same["model"], same["against"]) == ("bert (first)", "bert (second)")
 
 
-def test_two_models_of_other_architectures_are_refused(bert, vit, text):
+def test_two_models_of_different_architectures_are_refused(bert, vit, text):
     assert "a model of the same architecture, bert" in refused(bert, "--text", text, "--against", vit)
 
 
-def test_sentences_and_a_page(bert, text):
+def test_probe_prints_findings_and_writes_a_page(bert, text):
     result = run(bert, "--text", text)
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("bert: 2 layers of 2 heads; 6 inputs, ")
@@ -90,11 +90,11 @@ def test_json_alone_writes_nothing(bert, text):
     assert Path("here/index.html").is_file()
 
 
-def test_without_a_text_it_reads_the_sentences_of_the_project(bert, here):
+def test_probe_without_a_text_reads_the_built_in_sentences(bert, here):
     assert numbers(bert, "--no-max-margin")["inputs"] == 200
 
 
-def test_images(vit, here):
+def test_probe_reads_images(vit, here):
     images = np.random.default_rng(0).integers(0, 256, size=(7, 6, 6), dtype=np.uint8)
     np.savez("images.npz", images=images)
     result = run(vit, "--images", "images.npz", "--limit", 5, "--no-max-margin")
@@ -103,7 +103,7 @@ def test_images(vit, here):
     assert '"grid":[3,3]' in Path("probe-report/index.html").read_text(encoding="utf-8")
 
 
-def test_rotary_models_take_an_offset(text, tmp_path):
+def test_probe_of_a_rotary_model_takes_an_offset(text, tmp_path):
     place = save(tiny_llama(), tmp_path / "llama")
     result = run(place, "--text", text)
     assert result.exit_code == 0, result.output
@@ -115,7 +115,7 @@ def test_rotary_models_take_an_offset(text, tmp_path):
 
 
 @pytest.mark.slow
-def test_checkpoints_give_curves(text):
+def test_probe_of_checkpoints_gives_curves(text):
     for epoch, sharpness in enumerate((0.2, 0.4, 0.7, 1.0, 2.0, 4.0)):
         save(tiny_bert(sharpness=sharpness), Path("run") / f"epoch-{epoch}")
     result = run("run", "--checkpoints", "--text", text, "--limit", 2, "--out", "curves")
@@ -130,7 +130,7 @@ def test_checkpoints_give_curves(text):
 
 
 @pytest.mark.slow
-def test_checkpoints_are_asked_how_max_margin_they_are_when_told_to(text):
+def test_max_margin_shares_of_checkpoints_are_computed_on_request(text):
     for epoch, sharpness in enumerate((0.2, 1.0)):
         save(tiny_bert(sharpness=sharpness), Path("run") / f"epoch-{epoch}")
     result = run(
@@ -147,7 +147,7 @@ def test_checkpoints_are_asked_how_max_margin_they_are_when_told_to(text):
 # ---- refusals
 
 
-def test_unusable_models_are_refused_in_one_sentence(bert, text):
+def test_unusable_models_are_refused(bert, text):
     import torch
 
     Path("t5").mkdir()
@@ -163,14 +163,14 @@ def test_unusable_models_are_refused_in_one_sentence(bert, text):
     assert numbers("pickled", "--text", text, "--trust-pickle", "--no-max-margin")["layers"] == 2
 
 
-def test_what_a_user_put_beside_an_earlier_probe_is_not_lost(bert, text):
+def test_user_files_in_an_earlier_probe_folder_are_kept(bert, text):
     assert run(bert, "--text", text, "--no-max-margin").exit_code == 0
     Path("probe-report/notes.txt").write_text("mine")
     assert "which holds something else (notes.txt)" in refused(bert, "--text", text, "--no-max-margin")
     assert Path("probe-report/notes.txt").read_text() == "mine"
 
 
-def test_the_file_of_a_monitored_run_gives_its_page(tmp_path):
+def test_the_file_of_a_monitored_run_gives_a_page(tmp_path):
     torch = pytest.importorskip("torch")
     pytest.importorskip("pyarrow")
     from marginlens.probe import AttentionMonitor
@@ -192,7 +192,7 @@ def test_the_file_of_a_monitored_run_gives_its_page(tmp_path):
 
 
 @pytest.mark.parametrize("line", ["nowhere", "empty", "bert --text gone.txt", "bert --against nowhere"])
-def test_what_is_not_there_is_said_before_torch_is_imported(bert, here, line, monkeypatch):
+def test_missing_paths_are_reported_before_torch_is_imported(bert, here, line, monkeypatch):
     Path("empty").mkdir()
     for name in ("torch", "transformers", "marginlens.probe.models.loading"):
         monkeypatch.setitem(sys.modules, name, None)  # whoever imports it now fails

@@ -164,7 +164,7 @@ def write_files():
 
 
 @pytest.mark.parametrize(("line", "name"), REFUSED, ids=[line for line, _ in REFUSED])
-def test_a_bad_command_line_is_one_sentence_about_what_was_typed_and_leaves_no_file(files, line, name):
+def test_a_bad_command_line_exits_2_with_one_line_and_leaves_no_file(files, line, name):
     before = set(files.rglob("*"))
     sentence = refusal(CliRunner().invoke(cli.app, shlex.split(line)))
     assert sentence.startswith(f"{name.format(line.split()[1])} must be ")
@@ -173,7 +173,7 @@ def test_a_bad_command_line_is_one_sentence_about_what_was_typed_and_leaves_no_f
     assert not re.search(r"argument|\bml\.|\bnp\.|`\w+[=`]", unquoted)
 
 
-def test_a_refusal_carries_its_parts_and_is_worded_once():
+def test_an_input_error_has_its_parts():
     remedy = "Take `d_model=5`."
     with pytest.raises(InputError) as caught, rename_arguments("kept.json", path="path"), rename_arguments(d_model="d"):
         raise InputError("d_model", "at most 5", "9", remedy)
@@ -186,13 +186,13 @@ def test_a_refusal_carries_its_parts_and_is_worded_once():
     assert (caught.value.argument, caught.value.file) == ("path", "")
 
 
-def test_other_arguments_of_a_sentence_are_written_as_options(files):
+def test_library_arguments_in_errors_become_options(files):
     sentence = refusal(CliRunner().invoke(cli.app, ["graph", "lacking.json"]))
     assert sentence.endswith("Leave them out with --drop.\n")
 
 
 @pytest.mark.parametrize("line", ["solve {}", "graph {}", "{}", "lab --out {}.html"])
-def test_a_very_long_path_is_not_repeated_whole(files, line):
+def test_a_very_long_path_is_shortened(files, line):
     result = CliRunner().invoke(cli.app, line.format("y" * 5000).split())
     assert result.exit_code == 2
     assert len(result.stderr) < 500
@@ -200,7 +200,7 @@ def test_a_very_long_path_is_not_repeated_whole(files, line):
 
 
 @pytest.mark.parametrize("kind", ["json", "npz"])
-def test_a_file_of_many_entries_is_not_repeated_whole(here, kind):
+def test_a_file_of_many_entries_is_shortened(here, kind):
     names = [f"entry{k}" for k in range(900)]
     if kind == "json":
         Path("many.json").write_text(json.dumps(dict.fromkeys(names, 1)), encoding="utf-8")
@@ -212,7 +212,7 @@ def test_a_file_of_many_entries_is_not_repeated_whole(here, kind):
     assert len(sentence) < 600
 
 
-def test_a_sentence_repeats_at_most_a_thousand_letters_of_what_was_got():
+def test_an_error_quotes_at_most_a_thousand_characters():
     for length, expected in ((1000, 1000), (5000, 1003)):
         problem = InputError("labels", "short", "ab" * (length // 2))
         assert len(problem.got) == expected
@@ -220,7 +220,7 @@ def test_a_sentence_repeats_at_most_a_thousand_letters_of_what_was_got():
         assert problem.got.endswith("abab")
 
 
-def test_samples_say_what_they_leave_alone_and_need_a_name(here):
+def test_samples_report_existing_files_and_need_a_name(here):
     assert refusal(CliRunner().invoke(cli.app, ["samples", ""])).startswith("DIR must be the name of a folder")
     assert list(here.iterdir()) == []
     (here / "full").mkdir()

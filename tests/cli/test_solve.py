@@ -22,7 +22,7 @@ def line(result, word):
     return next(text for text in result.stdout.splitlines() if word in text)
 
 
-def test_it_prints_the_prediction_and_every_direction(here):
+def test_solve_prints_the_prediction_and_every_direction(here):
     write_problem("b.npz", *figure_1b())
     result = solve("b.npz")
     assert result.exit_code == 0, result.output
@@ -37,7 +37,7 @@ def test_it_prints_the_prediction_and_every_direction(here):
     assert "proved?  yes, by X Thm 1" in result.stdout
 
 
-def test_its_json_tells_the_limits_of_the_path_and_of_the_run_from_the_start(here):
+def test_solve_json_has_the_limits_of_path_and_run(here):
     write_problem("b.npz", *figure_1b())
     (told,) = numbers("b.npz", "--start", "3,-1")["problems"]
     assert told["outcome"]["selected"] == [1]
@@ -47,7 +47,7 @@ def test_its_json_tells_the_limits_of_the_path_and_of_the_run_from_the_start(her
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_its_json_holds_all_of_p_mm_with_proofs_that_can_be_added_up(here, seed):
+def test_solve_json_has_all_directions_with_verifiable_proofs(here, seed):
     data, v = ragged_problem(np.random.default_rng(seed), 3, 4, 3)
     write_problem("r.json", data, v)
     (told,) = numbers("r.json")["problems"]
@@ -69,7 +69,7 @@ def test_its_json_holds_all_of_p_mm_with_proofs_that_can_be_added_up(here, seed)
         assert one["applies"] == all(condition["holds"] for condition in one["conditions"])
 
 
-def test_tied_optimal_tokens_are_answered_by_the_global_minima_of_the_problem_with_sets(here):
+def test_tied_optimal_tokens_give_the_minima_of_the_set_problem(here):
     data, v = scored_tokens([[(-0.1, 1.0), (-0.1, 1.0), (1.0, 0.0), (0.0, 0.0)]], [[1.0, 1.0, 0.9, 0.9]])
     write_problem("t.npz", data, v)
     result = solve("t.npz")
@@ -81,7 +81,7 @@ def test_tied_optimal_tokens_are_answered_by_the_global_minima_of_the_problem_wi
     np.testing.assert_allclose(told["path_direction"], direction, rtol=0.0, atol=CONDITIONED)
 
 
-def test_inputs_that_cannot_depend_on_p_are_left_out_of_the_problem(here):
+def test_inputs_independent_of_p_are_left_out(here):
     """Input 0 has the same key twice, so no p selects a token of it; input 1 is that of Figure 1(a)."""
     keys = [[(1.0, 1.0)] * 3, [(-0.1, 1.0), (1.0, 0.0), (0.0, 0.0)]]
     data, v = scored_tokens(keys, [[1.0, 0.0, 0.5], [1.0, 0.9, 0.9]])
@@ -94,7 +94,7 @@ def test_inputs_that_cannot_depend_on_p_are_left_out_of_the_problem(here):
     assert "with n = 1" in told["why"]
 
 
-def test_a_start_in_a_cone_is_certain(here):
+def test_a_start_in_a_cone_has_a_certain_limit(here):
     write_problem("f.npz", *figure_8())
     result = solve("f.npz", "--start", "2000,0")
     assert "A Thm 3 applies: descent converges in direction to the LMM that its start selects." in result.stdout
@@ -105,7 +105,7 @@ def test_a_start_in_a_cone_is_certain(here):
     assert "X Thm 1" in near["why"]
 
 
-def test_selected_solves_that_problem_alone(here):
+def test_selected_tokens_give_only_their_problem(here):
     data, v = figure_8()
     write_problem("f.npz", data, v)
     (row,) = numbers("f.npz", "--selected", "0, 1")["problems"]
@@ -116,7 +116,7 @@ def test_selected_solves_that_problem_alone(here):
     assert "A Thm" not in result.stdout
 
 
-def test_an_infeasible_selection_is_answered_with_its_certificate(here):
+def test_an_infeasible_selection_gives_its_certificate(here):
     data = ml.TokenDataset(ON_A_LINE, [1.0])
     write_problem("i.json", data, [1.0, 0.0])
     (row,) = numbers("i.json", "--selected", "1")["problems"]
@@ -157,13 +157,13 @@ def test_long_lists_are_cut_and_the_rest_is_counted(here):
     assert len(numbers("ring.npz")["problems"][0]["candidates"]["directions"]) == 25
 
 
-def test_a_problem_with_too_many_selections_says_so(here):
+def test_a_problem_with_too_many_selections_is_reported(here):
     write_problem("l.npz", ml.TokenDataset(np.random.default_rng(0).normal(size=(20, 9, 30)), np.ones(20)), np.ones(30))
     assert "P^mm is too large to list in full" in solve("l.npz").stdout
 
 
 @pytest.mark.parametrize("name", ["l1", "l2", "l-inf", "l1.75", "l3"])
-def test_a_norm_solves_the_problem_in_it_with_bounds_that_prove_it(here, name):
+def test_a_norm_gives_its_solution_with_certified_bounds(here, name):
     data, v = gaussian_tokens(3, 3, 3, 6, 1)
     write_problem("b.npz", data, v)
     for j, row in enumerate(numbers("b.npz", "--norm", name)["problems"]):

@@ -24,7 +24,7 @@ statement, numbers = command("statement")
 
 
 @pytest.mark.parametrize("label", ["A Thm 3", "a theorem 3", "  A  thm 3 "])
-def test_a_statement_leads_to_its_functions_and_claims(label):
+def test_a_statement_lists_its_functions_and_claims(label):
     (told,) = numbers(label)
     assert told["statement"] == "A Thm 3"
     names = {one["name"] for one in told["functions"]}
@@ -41,7 +41,7 @@ def test_a_statement_leads_to_its_functions_and_claims(label):
     assert f"marginlens reproduce --only {','.join(told['claims'])}" in shown
 
 
-def test_every_statement_says_something_and_those_people_cite_in_words_of_their_own():
+def test_every_statement_has_a_text_and_cited_ones_their_own():
     every = statements_named(None)
     assert all(one["says"] for one in every)
     labels = {one["statement"] for one in every}
@@ -65,17 +65,17 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("written", WRITTEN)
-def test_brackets_dots_and_hyphens_need_not_be_written(written):
+def test_labels_are_found_without_punctuation(written):
     assert [one["statement"] for one in statements_named(written)] == [WRITTEN[written]]
 
 
-def test_every_label_leads_to_itself_alone():
+def test_every_label_finds_only_itself():
     for one in statements_named(None)[::3]:
         assert statements_named(one["statement"]) == [one]
 
 
 @pytest.mark.parametrize("earlier", EARLIER_LABELS)
-def test_labels_of_the_earlier_version_lead_to_the_later_one(earlier):
+def test_labels_of_an_earlier_paper_version_find_the_current_ones(earlier):
     (one,) = statements_named(earlier)
     assert one["statement"] == EARLIER_LABELS[earlier]
     assert one["functions"]
@@ -89,7 +89,7 @@ def test_a_statement_names_its_earlier_label():
     assert "B Fig 2" not in listed
 
 
-def test_a_step_inside_a_function_says_where_it_is_used():
+def test_a_step_inside_a_function_names_the_function():
     (told,) = numbers("A Eq 49")
     (function,) = told["functions"]
     assert function["role"] == "uses"
@@ -100,7 +100,7 @@ def test_a_step_inside_a_function_says_where_it_is_used():
     assert "inside" in statement("A").stdout
 
 
-def test_a_step_of_a_proof_leads_to_what_it_proves():
+def test_a_proof_step_names_the_statement_it_proves():
     implemented = {one.citation for one in registered()}
     assert set(PROOF_STEPS.values()) <= implemented
     assert not set(PROOF_STEPS) & implemented
@@ -135,7 +135,7 @@ def test_every_registered_function_can_be_imported_under_its_name():
             assert package == "marginlens"
 
 
-def test_a_letter_lists_its_paper_and_nothing_lists_all():
+def test_a_letter_lists_its_paper_and_no_argument_lists_all():
     every, of_c = numbers(), numbers("c")
     assert {one["statement"] for one in of_c} == {
         one["statement"] for one in every if one["statement"].startswith("C ")
@@ -146,18 +146,18 @@ def test_a_letter_lists_its_paper_and_nothing_lists_all():
 
 
 @pytest.mark.parametrize(("label", "near"), [("A Thm 99", "A Thm 8"), ("what", "A Thm 3"), ("", "A Thm 3")])
-def test_an_unknown_label_is_one_sentence_with_what_is_near(label, near):
+def test_an_unknown_label_suggests_similar_ones(label, near):
     said = refusal(statement(label))
     assert said.startswith("LABEL must be")
     assert near in said
 
 
-def test_the_list_that_is_looked_up_is_that_of_the_code():
+def test_the_stored_statement_list_equals_the_codes():
     claims = catalogue.claims()
     assert listed_statements() == statement_rows(registered(), claims), "statements.jsonl is stale: run make docs"
 
 
-def test_a_look_up_imports_neither_the_library_nor_its_numerical_packages():
+def test_a_lookup_imports_no_numerical_packages():
     code = "import sys, marginlens_command as c; sys.argv = ['marginlens', 'statement', 'C', 'Lemma', '3']\n"
     code += "try: c.main()\nexcept SystemExit: print(*sys.modules)"
     shown, modules = subprocess.check_output([sys.executable, "-c", code], text=True).rsplit("\n", 2)[:2]
@@ -165,7 +165,7 @@ def test_a_look_up_imports_neither_the_library_nor_its_numerical_packages():
     assert not {"numpy", "scipy", "rich", "marginlens_papers.claims"} & set(modules.split())
 
 
-def test_claims_of_installed_packages_are_among_them(monkeypatch):
+def test_claims_of_installed_packages_are_listed(monkeypatch):
     class Added:
         id, labels, statement = "NTP-L1", ("A Thm 3", "N Lemma 1"), "A claim of another package."
 

@@ -26,7 +26,7 @@ CHOICES = {
 
 
 @pytest.mark.parametrize("case", CHOICES)
-def test_it_is_the_run_that_the_library_makes(here, case):
+def test_train_equals_the_librarys_run(here, case):
     words, options = CHOICES[case]
     data, v = ragged_problem(np.random.default_rng(5), 3, 4, 3)
     write_problem("r.json", data, v)
@@ -43,7 +43,7 @@ def test_it_is_the_run_that_the_library_makes(here, case):
     assert told["optimality"]["score_gap"] == pytest.approx(svm.score_gap, rel=ROUNDING, abs=ROUNDING)
 
 
-def test_a_constant_step_is_the_largest_that_the_theorems_allow_unless_given(here):
+def test_the_default_constant_step_is_the_largest_allowed(here):
     data, v = sphere_tokens(4, 2, 3, 5, 0)
     write_problem("b.npz", data, v)
     told = numbers("b.npz", "--constant", "--steps", "10")["training"]
@@ -56,7 +56,7 @@ def test_a_constant_step_is_the_largest_that_the_theorems_allow_unless_given(her
     }
 
 
-def test_it_prints_where_training_went_and_what_that_is(here):
+def test_train_prints_the_final_direction_and_its_meaning(here):
     write_problem("b.npz", *figure_1b())
     result = train("b.npz", "--start", "0,-1", "--step-size", "0.1", "--steps", "20000")
     assert result.exit_code == 0, result.output
@@ -81,7 +81,7 @@ def test_a_certain_limit_is_reached(here):
     assert told["agreement"].startswith("The limit is certain from the start, and the trained direction has cosine 0.9")
 
 
-def test_limits_are_certain_where_the_run_proves_them_and_observed_where_it_is_not_followed(here):
+def test_limits_are_certain_if_proved_and_observed_otherwise(here):
     write_problem("a.npz", *figure_1a())
     words = " ".join(train("a.npz").stdout.split())
     assert "on for normalised steps of length 1: the direction that selects [0], by X Thm 1; that " in words
@@ -128,7 +128,7 @@ WITHOUT_DIRECTION = {
 
 
 @pytest.mark.parametrize("case", WITHOUT_DIRECTION)
-def test_a_run_without_a_direction_says_why(here, case):
+def test_a_run_without_a_direction_has_a_reason(here, case):
     text, sentence = WITHOUT_DIRECTION[case]
     Path("s.json").write_text(text)
     (told,) = numbers("s.json")["problems"]
@@ -182,7 +182,7 @@ def test_other_optimizers_report_the_share_of_their_own_margin(here, case):
     assert "of the largest margin in" in printed
 
 
-def test_matrices_of_next_tokens_are_trained_by_muon(here):
+def test_muon_trains_next_token_matrices(here):
     Path("s.json").write_text(
         '{"sequences": [["a", "a", "b"], ["a", "b", "b"], ["b", "c", "a"]], "labels": ["b", "b", "a"]}'
     )
@@ -190,7 +190,7 @@ def test_matrices_of_next_tokens_are_trained_by_muon(here):
     assert told["training"]["optimizer"].startswith("Muon(0.01")
 
 
-def test_steps_beyond_the_range_of_numbers_print_no_warning_of_numpy(here):
+def test_overflowing_steps_print_no_numpy_warning(here):
     write_problem("f.npz", *figure_8())
     result = train("f.npz", "--step-size", "1.5e308", "--steps", "4", "--start", "3e149,1e149")
     assert result.exit_code == 0, result.output
