@@ -107,7 +107,7 @@ OTHERWISE = "attends otherwise than its family does"
         (ForgetsDistances, "t5", OTHERWISE),
     ],
 )
-def test_a_wrong_adapter_is_found(adapter, name, words):
+def test_a_wrong_adapter_fails_the_suite(adapter, name, words):
     try:
         register_adapter(adapter)
         with pytest.raises(InputError if words is OTHERWISE else AssertionError, match=words):
@@ -117,7 +117,7 @@ def test_a_wrong_adapter_is_found(adapter, name, words):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_no_weight_of_the_suite_hides_a_mistake_by_being_zero_or_one(name):
+def test_no_weight_of_the_adapter_suite_is_zero_or_one(name):
     for place, parameter in small_model(name, torch.float32).named_parameters():
         weight = parameter.detach()
         if weight.numel() > 2:  # of two numbers the spread is luck

@@ -58,7 +58,7 @@ def check(solution: BilinearSolution) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_working_sets_find_the_w_of_two_exact_solvers(seed: int) -> None:
+def test_working_sets_agree_with_two_exact_solvers(seed: int) -> None:
     rng = np.random.default_rng(seed)
     shape = (int(rng.integers(2, 9)), int(rng.integers(2, 9)))
     X, Q, triples = random_problem(rng, int(rng.integers(1, 25)), shape, feasible=True)
@@ -70,7 +70,7 @@ def test_working_sets_find_the_w_of_two_exact_solvers(seed: int) -> None:
         assert np.linalg.norm(solution.x.reshape(-1) - W) <= SAME_POINT * np.linalg.norm(W)
 
 
-def test_verdicts_at_random_selections_are_those_of_the_formed_rows() -> None:
+def test_random_selections_have_the_verdicts_of_formed_rows() -> None:
     statuses = set()
     for seed in range(8):
         X, Q, triples = random_problem(np.random.default_rng([seed, 1]), 12, (3, 3), feasible=False)
@@ -87,7 +87,7 @@ def test_verdicts_at_random_selections_are_those_of_the_formed_rows() -> None:
     assert {Status.OPTIMAL, Status.INFEASIBLE} <= statuses
 
 
-def test_verdicts_hold_where_many_tokens_and_queries_are_alike() -> None:
+def test_verdicts_with_many_similar_tokens_are_right() -> None:
     n_solved = 0
     for seed in range(25):
         rng = np.random.default_rng([seed, 2])
@@ -115,7 +115,7 @@ def test_more_rows_than_unknowns_and_many_unknowns_are_solved_exactly() -> None:
         check(bilinear_svm(*random_problem(rng, n_queries, shape, feasible=True)))
 
 
-def test_order_of_rows_queries_and_tokens_changes_nothing() -> None:
+def test_order_of_rows_queries_and_tokens_does_not_matter() -> None:
     rng = np.random.default_rng(2)
     X, Q, triples = random_problem(rng, 20, (6, 7), feasible=True)
     tokens, queries = rng.permutation(len(X)), rng.permutation(len(Q))
@@ -126,7 +126,7 @@ def test_order_of_rows_queries_and_tokens_changes_nothing() -> None:
     assert (np.diff(second.pairs[:, 0]) >= 0).all()
 
 
-def test_an_unfinished_problem_is_bracketed_and_not_called_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unfinished_problem_is_bracketed_not_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(3)
     X, Q, triples = random_problem(rng, 40, (10, 11), feasible=True)
     best = bilinear_svm(X, Q, triples).margin
@@ -140,7 +140,7 @@ def test_an_unfinished_problem_is_bracketed_and_not_called_optimal(monkeypatch: 
     assert stopped.kkt_residual() > tolerances.SVM_KKT
 
 
-def test_equal_tokens_cannot_be_told_apart_and_no_rows_ask_for_nothing() -> None:
+def test_equal_tokens_are_infeasible_and_no_rows_are_trivial() -> None:
     X, Q = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), np.eye(2)
     for tokens, queries in ((X, Q), (np.eye(3)[:, :2], np.zeros((2, 2)))):
         alike = bilinear_svm(tokens, queries, [[0, 2, 1], [1, 0, 1]])
@@ -150,7 +150,7 @@ def test_equal_tokens_cannot_be_told_apart_and_no_rows_ask_for_nothing() -> None
     assert bilinear_svm(X, Q, np.empty((0, 3), dtype=int)).status is Status.TRIVIAL
 
 
-def test_a_single_row_has_the_solution_of_the_formula() -> None:
+def test_a_single_row_has_the_closed_form_solution() -> None:
     X, Q = np.array([[2.0, 0.0], [0.0, 0.0]]), np.array([[0.0, 0.5]])
     np.testing.assert_allclose(bilinear_svm(X, Q, [[0, 0, 1]]).x, [[0.0, 1.0], [0.0, 0.0]], rtol=0.0, atol=1e-15)
     twice = bilinear_svm(X, Q, [[0, 0, 1], [0, 0, 1]])

@@ -92,7 +92,7 @@ def test_agrees_with_an_independent_solver(oracle: Oracle) -> None:
     assert {Status.OPTIMAL, Status.INFEASIBLE} <= outcomes
 
 
-def test_the_method_for_many_rows_finds_the_same() -> None:
+def test_the_method_for_many_rows_gives_the_same_solution() -> None:
     outcomes: Counter[Status] = Counter()
     for seed in range(25):
         ds = random_data(seed)
@@ -124,7 +124,7 @@ def renamed(ds: SequenceDataset, rng: np.random.Generator) -> SequenceDataset:
 
 
 @pytest.mark.parametrize("seed", [2, 8, 11])  # the last two have rows that nearly cancel: margins .0001 and .0005
-def test_the_order_of_additions_decides_nothing(seed: int) -> None:
+def test_the_order_of_additions_does_not_matter(seed: int) -> None:
     ds = random_data(seed)
     first = graph_svm(ds.E, priority_graphs(ds))
     assert first.status is Status.OPTIMAL
@@ -164,7 +164,7 @@ def test_ties_can_forbid_what_priorities_ask(solve: Callable[..., GraphSolution]
     assert_solved(solved, away, graphs_of_edges(last, head, tail, 4))
 
 
-def test_long_and_short_and_nearly_equal_tokens_cost_no_accuracy() -> None:
+def test_long_short_and_nearly_equal_tokens_keep_accuracy() -> None:
     solved = 0
     for seed in range(20):
         ds = random_data(seed)
@@ -183,7 +183,7 @@ def test_long_and_short_and_nearly_equal_tokens_cost_no_accuracy() -> None:
 
 
 @pytest.mark.parametrize("factor", [1e-40, 1e-6, 1e6, 1e40])
-def test_scale_of_the_embeddings_only_scales_the_solution(factor: float) -> None:
+def test_scaled_embeddings_scale_the_solution(factor: float) -> None:
     ds = acyclic_sequences(8, 8, 6, 5, 3)
     graphs = priority_graphs(ds)
     plain = graph_svm(ds.E, graphs)
@@ -193,7 +193,7 @@ def test_scale_of_the_embeddings_only_scales_the_solution(factor: float) -> None
         assert np.linalg.norm(scaled.x * factor**2 - plain.x) <= tolerances.SVM_ORACLE * np.linalg.norm(plain.x)
 
 
-def test_each_component_needs_one_tie_fewer_than_it_has_tokens_and_data_may_be_a_dataset() -> None:
+def test_each_component_has_one_tie_fewer_than_tokens() -> None:
     ds = SequenceDataset([[0, 1, 2, 3, 4], [1, 2, 3, 0, 4], [2, 3, 0, 1, 4]], [0, 1, 2], np.eye(5))
     solution = graph_svm(ds)
     assert len(priority_graphs(ds)[4].tied) == 3  # 0, 1 and 2 above 3 and 4

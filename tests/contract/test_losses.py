@@ -64,7 +64,7 @@ def test_constants_bracket_the_slopes(loss, low, high):
 
 
 @pytest.mark.statement("A Assumption A")
-def test_constants_notice_a_loss_that_does_not_decrease():
+def test_check_of_constants_detects_a_loss_that_increases():
     class Rising(ml.losses.Loss):
         def value(self, u):
             return np.asarray(u, dtype=float) ** 2
@@ -119,7 +119,7 @@ def test_rises_of_values_that_underflow_keep_their_logarithm(loss, u, delta):
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_a_logistic_rise_has_all_its_digits_at_any_margin_and_distance(sign):
+def test_a_logistic_rise_is_accurate_at_any_margin_and_distance(sign):
     rng = np.random.default_rng(7)
     u, log_delta = rng.normal(size=200) * 10.0 ** rng.uniform(-1.0, 2.5, size=200), rng.uniform(-60.0, 6.0, size=200)
     found = ml.Logistic().signed_log_rise(u, log_delta, sign)

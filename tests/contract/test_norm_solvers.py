@@ -112,7 +112,7 @@ def test_another_solver_finds_the_same_optimum(name: str) -> None:
 
 
 @every_norm
-def test_a_batch_equals_its_loop_and_threads_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_equals_its_loop_with_any_number_of_threads(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     rows = feasible_rows(rng, 12, 10, 6)
     rows[3, 1] = -rows[3, 0]  # infeasible
@@ -132,7 +132,7 @@ def test_a_batch_equals_its_loop_and_threads_change_nothing(name: str, monkeypat
 
 
 @every_norm
-def test_infeasible_and_trivial_problems_are_what_they_are_in_every_norm(name: str) -> None:
+def test_infeasible_and_trivial_problems_keep_their_status_in_every_norm(name: str) -> None:
     rows = feasible_rows(np.random.default_rng(2), 8, 5)
     contradiction = solve(np.vstack([rows, -rows[:1]]), np.ones(9), name)
     assert contradiction.status is Status.INFEASIBLE
@@ -201,7 +201,7 @@ def test_degenerate_rows_are_solved(name: str) -> None:
 
 
 @every_norm
-def test_rows_of_very_different_sizes_are_solved_or_called_inaccurate(name: str) -> None:
+def test_rows_of_very_different_sizes_are_solved_or_inaccurate(name: str) -> None:
     rng = np.random.default_rng(4)
     for _ in range(10):
         rows = feasible_rows(rng, 8, 5) * 10.0 ** rng.uniform(-50, 50, size=8)[:, None]
@@ -240,7 +240,7 @@ def test_many_rows_are_solved_by_a_working_set(name: str, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("name", POLYHEDRAL)
-def test_what_the_pivots_leave_open_is_solved_by_highs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_problems_that_pivoting_leaves_open_are_solved_by_highs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = feasible_rows(np.random.default_rng(8), 3, 10, 6)
     expected = solve(rows, np.ones((3, 10)), name)
     monkeypatch.setitem(norms.BATCH_SOLVERS, type(NORMS[name]), lambda batch, norm: None)
@@ -249,7 +249,7 @@ def test_what_the_pivots_leave_open_is_solved_by_highs(name: str, monkeypatch: p
     np.testing.assert_allclose(second.margin, expected.margin, rtol=1e-9, atol=0.0)
 
 
-def test_unique_and_other_optima_are_told_apart() -> None:
+def test_unique_and_nonunique_optima_are_distinguished() -> None:
     square = least_distance([[1.0, 1.0]], [1.0], norm=L1())
     assert square.is_unique is False
     assert repr(square) == "MarginSolution(OPTIMAL, margin=1, 1 rows, d=2, norm=L1(), not unique)"

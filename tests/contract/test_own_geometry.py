@@ -90,7 +90,7 @@ def test_margins_in_a_users_norm_are_those_of_its_twin(own, built_in, seed):
     assert found.margin == pytest.approx(expected.margin, rel=1e-8, abs=ROUNDING)
 
 
-def test_an_infeasible_problem_is_so_in_every_norm():
+def test_an_infeasible_problem_is_infeasible_in_every_norm():
     X = np.array([[[0.0, 1.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]])
     found = ml.att_svm(ml.TokenDataset(X, [1.0, 1.0]), [0, 0], norm=PlainPower(3.0))
     assert found.status is ml.Status.INFEASIBLE
@@ -147,7 +147,7 @@ def test_predict_takes_the_norm_that_an_optimizer_names():
     assert "if its steps are steepest" in str(bias)
 
 
-def test_predict_solves_the_margin_of_w_in_a_norm_that_tells_rows_from_columns():
+def test_predict_solves_w_in_a_norm_that_is_not_transpose_invariant():
     data, v = problem(2, 3, 3, 8)
     query = np.random.default_rng(9).normal(size=(2, 4))
     risk = ml.AttentionRisk(data, v).as_matrix(query)
@@ -157,7 +157,7 @@ def test_predict_solves_the_margin_of_w_in_a_norm_that_tells_rows_from_columns()
     assert ml.correlation(bias.direction.ravel(), expected.x.ravel()) > 0.999
 
 
-def test_a_subclass_is_what_it_inherits_until_it_changes_it():
+def test_a_subclass_inherits_behaviour_until_it_overrides_it():
     class Slower(ml.SignDescent):
         def update(self, gradient, state):
             move, state = super().update(gradient, state)
@@ -176,5 +176,5 @@ def test_a_subclass_is_what_it_inherits_until_it_changes_it():
 @pytest.mark.parametrize(
     "norm", [Columns(), PlainPower(3.0), ml.Nuclear(), MyL1(), Box()], ids=lambda norm: type(norm).__name__
 )
-def test_the_contract_of_norms_finds_the_shape_that_a_norm_measures(norm):
+def test_the_norm_contract_detects_a_norms_shape(norm):
     check_norm(norm)

@@ -87,7 +87,7 @@ def problem(seed):
 
 
 @pytest.mark.statement("A Eq. (15a)")
-def test_the_squared_loss_pulls_a_margin_of_three_back_to_one():
+def test_squared_loss_pulls_a_margin_of_three_back_to_one():
     data, v = ml.data.scored_tokens([[(1.0, 0.0), (0.0, 0.0)]], [[3.0, 0.0]])
     assert ml.AttentionRisk(data, v, Squared()).gradient([2.0, 0.0]).value() == pytest.approx(
         [1.03464327, 0.0], rel=SIX_DIGITS, abs=ROUNDING
@@ -177,7 +177,7 @@ def test_signs_are_right_on_both_sides_of_a_zero_of_the_slope(family):
             assert np.array_equal(loss.derivative_sign(beside), np.sign(loss.slope(beside)))
 
 
-def test_a_derivative_of_ones_own_is_honoured():
+def test_a_user_defined_derivative_is_used():
     """Also below a built-in loss, whose compiled loop knows nothing of it."""
 
     class Doubled(ml.Logistic):
@@ -197,7 +197,7 @@ def test_a_derivative_of_ones_own_is_honoured():
     assert np.allclose(head.p, other.p, rtol=1e-12, atol=0.0)
 
 
-def test_theorems_that_need_a_decreasing_loss_say_so():
+def test_theorems_that_need_a_decreasing_loss_do_not_apply():
     data, v = ml.data.figure_1a()
     best = data.optimal(v)
     for question in (
@@ -238,7 +238,7 @@ class Broken(ml.losses.Loss):
         lambda u: np.full_like(u, np.inf),
     ],
 )
-def test_what_is_no_array_of_numbers_is_refused(given):
+def test_losses_that_return_no_numeric_array_are_refused(given):
     data, v, p = problem(0)
     loss = Broken(given)
     for question in (
@@ -307,7 +307,7 @@ class Bump(LabelLoss):
         return -((u - 0.25) ** 2), -2.0 * (u - 0.25), np.full_like(u, -2.0)
 
 
-def test_losses_whose_slope_is_hidden_or_rises_somewhere_are_refused_where_that_counts():
+def test_losses_without_a_monotone_slope_are_refused_if_it_is_needed():
     with pytest.raises(ml.InputError):
         Constant().derivative_sign(np.array([2.0]))
     with pytest.raises(ml.InputError):
@@ -375,6 +375,6 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("promise", BROKEN)
-def test_a_loss_that_breaks_a_promise_is_told_which(promise):
+def test_a_loss_that_breaks_the_contract_fails_with_the_broken_rule(promise):
     with pytest.raises(AssertionError, match=re.escape(promise)):
         check_loss(BROKEN[promise])

@@ -42,7 +42,7 @@ def test_the_page_is_well_formed_and_has_a_title_and_a_heading(page):
     assert len(set(identifiers)) == len(identifiers)
 
 
-def test_no_text_of_a_user_becomes_markup(page):
+def test_user_text_is_escaped(page):
     outline = Outline(page[0])
     assert EVIL in outline.text
     assert "alert" not in page[0].replace("&lt;script&gt;alert", "").replace("\\u003cscript\\u003ealert", "")
@@ -59,7 +59,7 @@ def test_the_page_needs_no_other_file_and_no_network(page):
     assert not re.search(r"@import|url\((?!#)", text)
 
 
-def test_figures_stand_in_the_page_or_beside_it_with_words_for_those_who_do_not_see_them(page):
+def test_figures_are_embedded_or_linked_with_alternative_text(page):
     text, n_figures = page
     outline = Outline(text)
     sources, words = outline.attributes("img", "src"), outline.attributes("img", "alt")
@@ -75,7 +75,7 @@ def test_figures_stand_in_the_page_or_beside_it_with_words_for_those_who_do_not_
         assert base64.b64decode(content).lstrip().startswith(b"\x89PNG" if kind == "png" else b"<?xml")
 
 
-def test_links_inside_the_page_lead_somewhere(page):
+def test_internal_links_have_targets(page):
     outline = Outline(page[0])
     identifiers = {attributes["id"] for _, attributes in outline.elements if "id" in attributes}
     links = [link for link in outline.attributes("a", "href") if link.startswith("#")]

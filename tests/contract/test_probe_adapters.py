@@ -79,13 +79,13 @@ def worst_difference(model: Any, batch: dict[str, Any], readings: Iterable[Any] 
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_family_keeps_the_contract_that_a_users_own_adapter_is_held_to(name: str) -> None:
+def test_every_family_passes_the_adapter_contract(name: str) -> None:
     dtype = torch.float32 if name in NO_FLOAT64 else torch.float64
     check_adapter(small_model(name, dtype), batch_for(name, dtype))
 
 
 @pytest.mark.parametrize("name", WITH_ALL_MAPS)
-def test_attention_and_what_a_token_may_see_are_the_models_own_in_float32(name: str) -> None:
+def test_attention_and_mask_equal_the_models_in_float32(name: str) -> None:
     model = small_model(name, torch.float32)
     for padding in PADDINGS if name in TEXTUAL else ("none",):
         batch = batch_for(name, torch.float32, padding)
@@ -126,7 +126,7 @@ def visible_tokens(name: str, batch: dict[str, Any], layer: int) -> Any:
         if padding == "none" or name in TEXTUAL
     ],
 )
-def test_attention_is_the_models_own_in_float64(name: str, padding: str) -> None:
+def test_attention_equals_the_models_in_float64(name: str, padding: str) -> None:
     model, batch = small_model(name, torch.float64), batch_for(name, torch.float64, padding)
     if any(bool(one.isnan().any()) for one in own_attention(model, batch)):
         # transformers takes the lowest float64 through a softmax in float32: a query that sees nothing becomes NaN
@@ -176,7 +176,7 @@ def _rotation(rotary: Any, position_ids: Any) -> tuple[Any, Any]:
     return doubled.cos() * rotary.attention_scaling, doubled.sin() * rotary.attention_scaling
 
 
-def test_what_a_learned_sink_takes_is_what_the_tokens_lack() -> None:
+def test_a_learned_sink_takes_the_missing_attention() -> None:
     model, batch = small_model("gpt_oss", torch.float32), batch_for("gpt_oss", torch.float32, "left")
     for reading, own in zip(read_attention(model, batch), own_attention(model, batch), strict=True):
         rows = reading.visible.any(dim=-1)[:, None].expand(reading.sink.shape)
@@ -206,7 +206,7 @@ def test_every_family_is_checked_here() -> None:
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
-def test_the_guide_lists_every_family_beside_its_adapter(adapter: type) -> None:
+def test_the_guide_lists_every_family_with_its_adapter(adapter: type) -> None:
     guide = (Path(__file__).resolve().parents[2] / "docs/adapters.md").read_text(encoding="utf-8")
     (row,) = (
         line.split("|") for line in guide.splitlines() if line.startswith("| `") and f"`{adapter.__name__}`" in line
@@ -218,7 +218,7 @@ def test_the_guide_lists_every_family_beside_its_adapter(adapter: type) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", SINGLE), ("float64", DOUBLE)])
-def test_minilm_with_its_real_weights(dtype: str, tolerance: float) -> None:
+def test_minilm_with_real_weights_passes_the_adapter_contract(dtype: str, tolerance: float) -> None:
     loaded = load_model("minilm")
     model = loaded.model.to(getattr(torch, dtype))
     texts = ["A tall tower of wood.", "He paid; she laughed, and they both went home late in the rain.", "Yes"]

@@ -145,7 +145,7 @@ def own_difference(model: Any) -> float:
 @pytest.mark.parametrize("dtype", BARS)
 @pytest.mark.parametrize("wrap", [Lora, Packed, lambda plain: plain])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logits_from_w_are_the_models_own(family: str, wrap: Any, dtype: Any) -> None:
+def test_logits_from_w_equal_the_models(family: str, wrap: Any, dtype: Any) -> None:
     model = replaced(FAMILIES[family]().to(dtype), wrap).eval()
     assert own_difference(model) <= BARS[dtype]
     rotary_in_single = 1e-5 if family == "llama" else 0.0  # transformers rounds cosines and sines to float32
@@ -172,7 +172,7 @@ def another_forward(layer: Any) -> None:
 
 
 @pytest.mark.parametrize("change", [doubled_by_a_hook, parametrised, another_forward])
-def test_a_linear_layer_with_something_around_it_is_not_plain(change: Callable[[Any], None]) -> None:
+def test_a_wrapped_linear_layer_is_not_plain(change: Callable[[Any], None]) -> None:
     layer = nn.Linear(6, 4, dtype=torch.float64)
     expected = 2.0 * layer.weight.T.detach().clone()
     assert is_plain(layer)
@@ -183,7 +183,7 @@ def test_a_linear_layer_with_something_around_it_is_not_plain(change: Callable[[
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float16, HALF)])
-def test_a_large_bias_takes_no_digits_from_w(dtype: Any, tolerance: float) -> None:
+def test_a_large_bias_keeps_the_digits_of_w(dtype: Any, tolerance: float) -> None:
     layer = nn.Linear(32, 16)
     with torch.no_grad():
         layer.weight.mul_(0.05)
@@ -196,7 +196,7 @@ def test_a_large_bias_takes_no_digits_from_w(dtype: Any, tolerance: float) -> No
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
-def test_torchs_own_quantised_layer_is_measured() -> None:
+def test_a_quantized_torch_layer_is_measured() -> None:
     from torch.ao.nn.quantized.dynamic import Linear
 
     supported = [one for one in ("onednn", "qnnpack") if one in torch.backends.quantized.supported_engines]
@@ -250,12 +250,12 @@ def along_the_text(x: Any) -> Any:
         (nn.Flatten(), "does not give one vector for each token"),
     ],
 )
-def test_what_is_affine_at_unit_vectors_only_or_gives_no_vectors_is_refused(module: Any, why: str) -> None:
+def test_projections_affine_only_at_unit_vectors_are_refused(module: Any, why: str) -> None:
     with pytest.raises(InputError, match=f"The module layer of type {type(module).__name__} {why}"):
         affine_map(module, 8, "layer", torch.empty(0))
 
 
-def test_what_happens_to_values_does_not_matter() -> None:
+def test_changes_of_values_do_not_matter() -> None:
     model = tiny_gpt2()
     expected = adapter_for(model).key_query(0, 1).matrix
     replaced(model, lambda base: Bent(base, slice(32, 48)))
@@ -293,7 +293,7 @@ def test_a_probe_measures_what_wrapped_heads_compute() -> None:
     assert not any("plain weights" in note for note in expected.notes)
 
 
-def test_a_probe_says_how_accurate_a_measured_w_is() -> None:
+def test_a_probe_reports_the_accuracy_of_a_measured_w() -> None:
     model = tiny_bert()
     rough = adapter_for(model).attention_module(1)
     rough.query = Packed(rough.query, rounds_inputs=True)

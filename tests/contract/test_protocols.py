@@ -67,7 +67,7 @@ def test_norms_keep_their_contract(norm, shape):
 
 
 @pytest.mark.parametrize("norm", [*ENTRYWISE, ml.Spectral(), ml.Nuclear(), ml.MaxRow()], ids=repr)
-def test_norms_have_values_where_squares_do_not(norm):
+def test_norms_are_finite_where_squares_overflow(norm):
     """More than the contract asks of a norm of one's own."""
     check_norm(norm, (3, 2), scales=(1e-200, 1e200))
 
@@ -89,7 +89,7 @@ def test_risks_keep_their_contract(name):
     check_risk(RISKS[name])
 
 
-def test_broken_contracts_are_noticed():
+def test_broken_contracts_are_detected():
     class Halved(ml.L2):
         def dual(self, g):
             return 0.5 * self.value(g)
@@ -164,7 +164,7 @@ def test_margin_rows_are_those_of_the_margin_problems():
 @pytest.mark.parametrize(
     "x", ["a", None, np.nan, [], 3, np.ones(7), np.ones((2, 2, 2, 2)), [[1, 2], [3]], {}, 1j, object], ids=repr
 )
-def test_points_of_another_kind_are_refused_in_one_sentence(name, x):
+def test_points_of_the_wrong_kind_are_refused(name, x):
     for method in ("value", "log_value", "gradient", "select", "attention", "excess", "margins", "split", "vector"):
         if hasattr(RISKS[name], method):
             with pytest.raises(ml.InputError):

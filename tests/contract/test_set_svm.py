@@ -88,13 +88,13 @@ def test_brute_force_finds_the_same_minima() -> None:
 
 
 @pytest.mark.parametrize(("excess", "expected"), [(1e-12, [-1.0, 1.0]), (1e-7, [1.0])])
-def test_norms_that_agree_to_rounding_are_ties_and_others_are_not(excess: float, expected: list[float]) -> None:
+def test_norms_tie_only_within_rounding(excess: float, expected: list[float]) -> None:
     found = set_svm(TokenDataset([[[1.0 + excess], [-1.0], [0.0]]], [1]), [[0, 1]])
     assert sorted(np.sign(found.points[:, 0])) == expected
     check_account(found)
 
 
-def test_what_rounding_leaves_open_in_one_choice_it_leaves_open_in_all() -> None:
+def test_a_choice_undecided_by_rounding_is_undecided_in_all() -> None:
     """Rows u and 1e-13 w - u: no vector and no contradiction are proved, so no other choice is proved the shortest."""
     u, w, other = np.random.default_rng(3).normal(size=(3, 6))
     nothing, nearly = np.zeros(6), 1e-13 * w - u
@@ -151,7 +151,7 @@ def test_a_million_choices_are_solved_completely(n: int, ways: int, T: int, d: i
         assert not norm < (1.0 - tolerances.SVM_ORACLE) / found.margin
 
 
-def test_too_many_choices_are_refused_beforehand_and_offered_with_a_gap() -> None:
+def test_too_many_choices_are_refused_unless_a_gap_is_given() -> None:
     rng = np.random.default_rng(4)
     data = TokenDataset(rng.normal(size=(40, 3, 60)), np.ones(40))
     sets = [[0, 1]] * 40

@@ -261,7 +261,7 @@ def check_certificate(solution: MarginSolution, rows: Exact, kind: str) -> None:
 
 
 @pytest.mark.statement("A ATT-SVM")
-def test_every_planted_fault_gets_its_status_and_a_proof() -> None:
+def test_planted_faults_get_their_status_and_a_proof() -> None:
     rng = np.random.default_rng(20240607)
     seen: Counter[str] = Counter()
     for _ in range(2 * N_PROBLEMS):

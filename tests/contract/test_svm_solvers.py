@@ -63,7 +63,7 @@ def test_agrees_with_an_independent_solver(oracle: Oracle, feasible: bool) -> No
     ("m", "d"),
     [(1, 1), (3, 1), (20, 10), (20, 40), (20, 500), (63, 64), (64, 31), (65, 31), (65, 33), (130, 64), (380, 200)],
 )
-def test_every_method_the_kernel_chooses_from_is_certified(m: int, d: int) -> None:
+def test_every_kernel_method_is_certified(m: int, d: int) -> None:
     rng = np.random.default_rng(m * d)
     A = rng.normal(size=(3, m, d))
     A *= np.where(np.einsum("bmd,bd->bm", A, rng.normal(size=(3, d))) < 0.0, -1.0, 1.0)[..., None]
@@ -106,7 +106,7 @@ BY_HAND = {
 
 
 @pytest.mark.parametrize("case", BY_HAND)
-def test_small_problems_have_the_answers_that_can_be_drawn(case: str) -> None:
+def test_small_problems_have_their_drawn_solutions(case: str) -> None:
     rows, lower, x = BY_HAND[case]
     solution = least_distance(rows, lower)
     if x is None:
@@ -126,7 +126,7 @@ def test_a_row_is_active_up_to_a_slack_of_a_billionth(excess: float, tight: bool
     assert least_distance(rows, np.ones(n_rows)).active.tolist() == [True] + [tight] * (n_rows - 1)
 
 
-def test_what_is_called_optimal_is_verified_where_rows_nearly_cancel() -> None:
+def test_optimal_status_with_nearly_cancelling_rows_is_verified() -> None:
     optimal = 0
     for seed in range(60):
         rng = np.random.default_rng(seed)
@@ -156,7 +156,7 @@ def test_equalities_confine_x_to_their_null_space() -> None:
             )
 
 
-def test_what_equalities_blur_is_not_called_proved() -> None:
+def test_a_problem_blurred_by_equalities_is_not_proved() -> None:
     """Rows nearly inside the span of nearly parallel equalities lose digits; a status then needs the residual of the rows as given."""
     rng = np.random.default_rng(0)
     proved = 0
@@ -195,7 +195,7 @@ def feasible_by_linprog(A: np.ndarray, b: np.ndarray, C: np.ndarray | None) -> b
 
 
 @pytest.mark.parametrize("kind", ["differences", "ordered differences", "signs", "copies", "tied coordinates"])
-def test_degenerate_rows_get_the_status_that_linear_programming_gives(kind: str) -> None:
+def test_degenerate_rows_have_the_status_of_linear_programming(kind: str) -> None:
     """Rows with small whole entries: many dependent, parallel and opposite ones, and ties everywhere."""
     rng = np.random.default_rng(13)
     for _ in range(25):
@@ -222,7 +222,7 @@ def test_degenerate_rows_get_the_status_that_linear_programming_gives(kind: str)
             assert solution.certificate_residual() <= tolerances.SVM_FARKAS
 
 
-def test_an_equality_that_nearly_contains_a_row_leaves_nothing_to_the_order_of_additions() -> None:
+def test_a_row_nearly_in_an_equality_does_not_depend_on_addition_order() -> None:
     """Token 1 beats 0, which ties with 3, which beats 1: a contradiction in every order of the coordinates, however close 0 and 1 are."""
     statuses = []
     for seed in range(12):
@@ -253,7 +253,7 @@ def nearly_impossible(rng: np.random.Generator, n_problems: int) -> Iterator[np.
         yield flat - np.outer(flat @ axis, axis) + np.outer(height, axis)
 
 
-def test_the_order_of_rows_decides_no_status() -> None:
+def test_status_does_not_depend_on_the_order_of_rows() -> None:
     rng = np.random.default_rng(6)
     seen = {Status.OPTIMAL: 0, Status.INACCURATE: 0}
     for A in nearly_impossible(rng, 50):

@@ -129,14 +129,14 @@ HELPERS = {
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", HELPERS)
-def test_an_unusable_argument_is_named_in_one_sentence(name):
+def test_an_unusable_argument_is_named(name):
     helper, unusable = HELPERS[name]
     for value in unusable:
         with pytest.raises(ml.InputError, match=r"^The '[^']+' argument must be .*; got .* instead\."):
             helper(value)
 
 
-def test_tensors_that_require_a_gradient_are_refused_by_helpers_too():
+def test_tensors_that_require_grad_are_refused():
     torch = pytest.importorskip("torch")
     for name, (helper, unusable) in HELPERS.items():
         if any(unusable is kind for kind in (WEIGHTS, INDICES)):

@@ -32,7 +32,7 @@ def all_constraints(E, sequences, selection):
 
 @pytest.mark.statement("B Eq. (9)", "B Lemma 3")
 @pytest.mark.parametrize("seed", range(36, 48))
-def test_the_solution_is_proved_and_is_slsqps(seed):
+def test_the_solution_is_proved_and_equals_slsqps(seed):
     E, sequences, selection = random_selection(np.random.default_rng(seed), d=10 if seed % 3 else 40)
     solution = vocabulary_svm(E, sequences, selection)
     rows, ties = all_constraints(E, sequences, selection)
@@ -56,7 +56,7 @@ def test_the_solution_is_proved_and_is_slsqps(seed):
 
 
 @pytest.mark.statement("B Eq. (9)")
-def test_tokens_selected_together_tie_although_the_inequalities_alone_would_not_ask_it():
+def test_tokens_selected_together_are_tied_by_equalities():
     E = np.array([[1.0, 0.0], [2.0, 1.0], [0.0, 0.0]])
     solution = vocabulary_svm(E, [[0, 1, 2]], [[0, 1]])
     assert np.allclose(solution.x, [1.0, -1.0], rtol=0, atol=ROUNDING)
@@ -67,7 +67,7 @@ def test_tokens_selected_together_tie_although_the_inequalities_alone_would_not_
 
 
 @pytest.mark.statement("B Eq. (18)", "B Eq. (9)")
-def test_without_the_ties_it_is_another_problem():
+def test_without_ties_the_solution_differs():
     E = np.array([[1.0, 0.0], [2.0, 1.0], [0.0, 0.0]])
     np.testing.assert_allclose(vocabulary_svm(E, [[0, 1, 2]], [[0, 1]]).x, [1.0, -1.0], rtol=0.0, atol=ROUNDING)
     loose = untied_vocabulary_svm(E, [[0, 1, 2]], [[0, 1]])
@@ -100,7 +100,7 @@ def test_contradictory_selections_are_proved_infeasible(d):
 
 
 @pytest.mark.statement("B Lemma 3")
-def test_the_closed_form_is_certified_exactly_where_it_is_the_solution():
+def test_the_closed_form_is_certified_iff_it_is_the_solution():
     rng = np.random.default_rng(2)
     outcomes = []
     for k in range(150):
@@ -122,7 +122,7 @@ def test_the_closed_form_is_certified_exactly_where_it_is_the_solution():
 
 @pytest.mark.statement("B Eq. (9)", "B Lemma 19")
 @pytest.mark.parametrize("d", [2, 4, 30])
-def test_tokens_that_look_the_same_cannot_be_told_apart_at_any_width(d):
+def test_equal_tokens_are_infeasible_at_any_width(d):
     for seed in range(20):
         E = np.random.default_rng(seed).normal(size=(4, d))
         E[3] = E[0]
