@@ -62,7 +62,7 @@ def test_likelihoods_have_no_slope_at_their_minimum(scale):
     np.testing.assert_allclose(slopes, 0.0, rtol=0.0, atol=tolerances.ROUNDING)
 
 
-def test_no_samples_no_minimum_and_logits_that_are_none():
+def test_no_samples_have_no_minimum_and_nan_logits_stop():
     rng = np.random.default_rng(0)
     assert core.minimise_likelihoods(np.zeros(8), *samples([], [], rng)) == 1
     assert core.minimise_likelihoods(np.zeros(8), *samples([3], [2], rng)) < 0  # one label alone draws for ever

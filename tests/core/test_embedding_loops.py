@@ -13,7 +13,7 @@ CONSTANTS = (0.99, 0.1, 0.999, 0.001, 3.0, 1e-8, 0.05)
 
 @pytest.mark.parametrize("lengths", [[], [0], [3, 0, 5], [1] * 7, [40, 2, 90]])
 @pytest.mark.parametrize("counted", [True, False])
-def test_distinct_tokens_are_those_of_a_counter(lengths, counted):
+def test_distinct_tokens_equal_a_counters(lengths, counted):
     rng = np.random.default_rng(len(lengths))
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     tokens = rng.integers(0, 11, offsets[-1]).astype(np.int32)
@@ -27,14 +27,14 @@ def test_distinct_tokens_are_those_of_a_counter(lengths, counted):
 
 
 @pytest.mark.parametrize("offsets", [[], [0, 5, 3], [-1, 2], [0, 9]])
-def test_offsets_that_leave_the_array_are_refused(offsets):
+def test_offsets_out_of_bounds_are_refused(offsets):
     offsets, tokens, place = np.array(offsets, dtype=np.int64), np.zeros(5, dtype=np.int32), np.zeros(1, dtype=np.int64)
     with pytest.raises(ValueError, match="sizes"):
         core.find_distinct(tokens, offsets, place, tokens.copy(), None, offsets.copy())
 
 
 @pytest.mark.parametrize(("offsets", "token"), [([0, 3], 4), ([0, 3], -1), ([0, 4], 0), ([2, 1], 0), ([-1, 2], 0)])
-def test_texts_outside_the_tokens_are_refused(offsets, token):
+def test_texts_out_of_bounds_are_refused(offsets, token):
     tokens = np.array([0, token, 1], dtype=np.int32)
     of_tokens, samples = [np.zeros(4) for _ in range(4)], np.zeros(1, dtype=np.int64)
     with pytest.raises(ValueError, match="sizes"):
@@ -43,7 +43,7 @@ def test_texts_outside_the_tokens_are_refused(offsets, token):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (1, 1), (5, 7), (4, 64), (9, 133)])
-def test_steps_and_sums_are_those_of_numpy(shape, dtype):
+def test_steps_and_sums_equal_numpys(shape, dtype):
     (n, d), rng, eps = shape, np.random.default_rng(shape), np.finfo(dtype).eps
     E, M, S = rng.normal(size=(3, n, d)).astype(dtype)
     (x, y), (p, v, new_p, new_v) = rng.normal(size=(2, n)).astype(dtype), rng.normal(size=(4, d)).astype(dtype)

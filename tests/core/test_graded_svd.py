@@ -57,7 +57,7 @@ def exact_polar(left, right, log_scale):
 
 
 @pytest.mark.parametrize("spread", [0.0, 5.0, 50.0, 500.0, 5000.0])
-def test_polar_factors_against_80_digits(spread):
+def test_polar_factors_agree_with_80_digits(spread):
     given_terms = terms(1, spread=spread)
     found, rank = polar(*given_terms)
     assert rank == 6
@@ -65,7 +65,7 @@ def test_polar_factors_against_80_digits(spread):
 
 
 @pytest.mark.parametrize("spread", [0.0, 50.0, 500.0])
-def test_singular_values_and_the_leading_pair_against_80_digits(spread):
+def test_singular_values_and_leading_pair_agree_with_80_digits(spread):
     left, right, log_scale = terms(2, 4, 5, 6, spread)
     with mpmath.workdps(ORACLE_DIGITS + int(spread / 2.0)):
         QL, square, QR = exact_core(left, right, log_scale)
@@ -80,7 +80,7 @@ def test_singular_values_and_the_leading_pair_against_80_digits(spread):
     assert np.allclose(left_vectors.T @ right_vectors, polar(left, right, log_scale)[0], rtol=0, atol=1e-13)
 
 
-def test_where_lapack_loses_the_small_singular_vectors():
+def test_small_singular_vectors_that_lapack_loses_are_kept():
     """Singular values down to e^-50 of the largest are noise in the dense sum, and gesdd's U Vᵀ is wrong by as much as it is long."""
     left, right, log_scale = terms(3, 6, 10, 10, 50.0)
     exact = exact_polar(left, right, log_scale)
@@ -100,9 +100,7 @@ def test_where_lapack_loses_the_small_singular_vectors():
     d_right=st.integers(1, 5),
     spread=st.sampled_from([0.0, 1.0, 30.0, 1e3, 1e5]),
 )
-def test_a_polar_factor_is_a_partial_isometry_that_no_order_and_no_common_scale_changes(
-    seed, n_terms, d_left, d_right, spread
-):
+def test_polar_factor_is_a_partial_isometry_invariant_to_order_and_scale(seed, n_terms, d_left, d_right, spread):
     left, right, log_scale = terms(seed, n_terms, d_left, d_right, spread)
     found, rank = polar(left, right, log_scale)
     assert rank == min(n_terms, d_left, d_right)
@@ -115,7 +113,7 @@ def test_a_polar_factor_is_a_partial_isometry_that_no_order_and_no_common_scale_
     assert np.allclose(halved, found, rtol=0, atol=1e-8)
 
 
-def test_dependent_terms_bring_no_direction():
+def test_dependent_terms_add_no_direction():
     left, right, log_scale = terms(4, 3, 6, 5)
     doubled = np.concatenate([left, left]), np.concatenate([right, right]), np.concatenate([log_scale, log_scale - 9.0])
     found, rank = polar(*doubled)  # the same three terms once more, smaller
@@ -129,7 +127,7 @@ def test_dependent_terms_bring_no_direction():
     assert polar(in_plane, right, np.array([0.0, -300.0, -700.0]))[1] == 2
 
 
-def test_terms_that_cancel_and_terms_that_are_zero():
+def test_cancelling_and_zero_terms_are_handled():
     left, right, log_scale = terms(5, 3, 4, 5)
     with_opposite = (
         np.concatenate([left, left[:1]]),
@@ -161,7 +159,7 @@ def test_sums_without_terms_or_entries_have_rank_zero(shape):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e308, 5e-324])
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_numbers_that_are_none_or_extreme(bad, place):
+def test_nan_and_extreme_numbers_are_handled(bad, place):
     given = terms(7, 5, 6, 4, 3.0)
     given[place].flat[3] = bad
     found, rank = polar(*given)
@@ -169,7 +167,7 @@ def test_numbers_that_are_none_or_extreme(bad, place):
     assert np.isfinite(found).all() or not abs(bad) < np.inf
 
 
-def test_left_vectors_that_stay_change_no_bit():
+def test_unchanged_left_vectors_change_no_bit():
     rng = np.random.default_rng(6)
     left = rng.normal(size=(5, 4))
     rights, scales = rng.normal(size=(40, 5, 6)), np.cumsum(rng.normal(size=(40, 5)), axis=1)

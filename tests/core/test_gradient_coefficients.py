@@ -29,7 +29,7 @@ def weights_of(a, scores, lengths, code):
     tied=st.booleans(),
     seed=st.integers(0, 1000),
 )
-def test_four_inputs_at_a_time_have_the_weights_of_one_at_a_time(n, T, code, scale, tied, seed):
+def test_weights_of_four_inputs_equal_those_of_one_at_a_time(n, T, code, scale, tied, seed):
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, T + 1, n)
     a, scores = scale * rng.normal(size=(n, T)), rng.normal(size=(n, T))
@@ -52,7 +52,7 @@ def test_four_inputs_at_a_time_have_the_weights_of_one_at_a_time(n, T, code, sca
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 3, 4, 5), (3, 2, 5, 12), (2, 1, 3, 21), (0, 2, 2, 3)])
-def test_logits_are_those_of_keys_less_their_mean(shape):
+def test_logits_equal_those_of_centered_keys(shape):
     rng = np.random.default_rng(sum(shape))
     keys, points = rng.normal(size=shape), rng.normal(size=(shape[0], shape[3]))
     lengths = rng.integers(1, shape[2] + 1, shape[:2])

@@ -21,7 +21,7 @@ def followed(ids, first, window, separator):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_places_and_edges_are_those_of_the_definition(seed):
+def test_positions_and_edges_follow_the_definition(seed):
     rng = np.random.default_rng(seed)
     n, K, window, separator = rng.integers(0, 60), rng.integers(1, 8), rng.integers(1, 7), rng.integers(-1, 4)
     ids = rng.integers(0, K, n)
@@ -36,7 +36,7 @@ def test_places_and_edges_are_those_of_the_definition(seed):
 
 
 @pytest.mark.parametrize("sizes", [(0, 0), (0, 5), (1, 1), (40, 3), (200, 150)])
-def test_counts_are_those_of_a_counter(sizes):
+def test_counts_equal_a_counters(sizes):
     rng, parts = np.random.default_rng(sizes), []
     for size in sizes:
         keys, counts = np.sort(rng.integers(0, 50, size)), np.empty(size, dtype=np.int64)
@@ -51,6 +51,6 @@ def test_counts_are_those_of_a_counter(sizes):
     assert dict(zip(keys[:n].tolist(), counts[:n].tolist(), strict=True)) == counter + other
 
 
-def test_a_place_without_a_window_is_refused():
+def test_a_position_without_a_window_is_refused():
     with pytest.raises(ValueError, match="sizes"):
         core.fill_edge_keys(np.zeros(5, dtype=np.int64), np.array([2]), 1, np.empty((1, 3), dtype=np.int64))

@@ -30,14 +30,14 @@ def test_runs_take_all_steps_and_keep_the_first_and_the_last_point():
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e308])
-def test_a_point_that_is_not_finite_or_leads_out_of_the_range_ends_the_run(value):
+def test_a_nonfinite_or_overflowing_point_ends_the_run(value):
     given = arguments(value=value)
     core.descend_jointly(0, 2, *given)
     assert given[13].tolist() == [[2, 0], [2, 0]]
 
 
 @pytest.mark.parametrize("sizes", [{"n": 0}, {"d": 0}, {"d_key": 0}, {"batch": 1, "T": 1, "n": 1}])
-def test_empty_and_single_axes(sizes):
+def test_empty_and_single_axes_are_accepted(sizes):
     given = arguments(**sizes)
     core.descend_jointly(0, given[0].shape[0], *given)
     assert set(given[13][:, 0].tolist()) <= {0, 1}

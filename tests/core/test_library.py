@@ -45,13 +45,13 @@ def test_threads_and_processes_give_the_same_bits():
     assert json.loads(one.stdout) == json.loads(run_python(forked).stdout)
 
 
-def test_a_level_that_the_processor_does_not_run_is_refused(monkeypatch):
+def test_an_unsupported_processor_level_is_refused(monkeypatch):
     monkeypatch.setenv("MARGINLENS_CORE_LEVEL", "x86-64-v9")
     with pytest.raises(CoreError, match="MARGINLENS_CORE_LEVEL"):
         library.chosen_level()
 
 
-def test_a_library_for_another_system_is_one_sentence(tmp_path):
+def test_a_library_for_another_system_is_refused(tmp_path):
     code = f"""
 import sys
 from pathlib import Path
@@ -66,7 +66,7 @@ ml.descend(*ml.data.figure_8(), n_steps=3)
     assert done.stderr.splitlines()[-1].startswith("marginlens.errors.CoreError: The compiled core of marginlens was")
 
 
-def test_no_compiler_is_one_sentence(monkeypatch):
+def test_a_missing_compiler_is_reported(monkeypatch):
     monkeypatch.setattr(build, "compiler", list)
     monkeypatch.setattr(build, "library_path", lambda level: build.FOLDER / "nowhere.so")
     library.loaded.cache_clear()

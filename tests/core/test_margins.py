@@ -60,7 +60,7 @@ def test_each_method_finds_the_shortest_vector(n_rows, d):
 
 
 @pytest.mark.parametrize(("n_rows", "d"), [(12, 3), (30, 7), (90, 20)])
-def test_what_has_no_solution_gets_a_proof(n_rows, d):
+def test_an_infeasible_problem_gets_a_proof(n_rows, d):
     rows = np.random.default_rng(n_rows).normal(size=(3, n_rows, d))
     found = solved_carefully(rows, np.ones((3, n_rows)))
     assert (found.outcome == INFEASIBLE).all()
@@ -70,7 +70,7 @@ def test_what_has_no_solution_gets_a_proof(n_rows, d):
         assert np.linalg.norm(weights @ A) < 1e-12 * weights.sum()
 
 
-def test_what_is_known_without_solving():
+def test_trivial_problems_are_answered_without_solving():
     rows, lower = np.ones((4, 3, 5)), np.ones((4, 3))
     lower[0] = 0.0
     rows[1, 2] = 0.0
@@ -81,14 +81,14 @@ def test_what_is_known_without_solving():
     assert found.multipliers[1].tolist() == [0.0, 0.0, 1.0]
 
 
-def test_no_rows_and_no_problems():
+def test_empty_problems_and_batches_are_answered():
     for shape in ((0, 4, 5), (2, 0, 5)):
         rows, lower = np.zeros(shape), np.zeros(shape[:2])
         for found in (*(solved_by(quick, rows, lower) for quick in QUICK), solved_carefully(rows, lower)):
             assert (found.outcome == TRIVIAL).all()
 
 
-def test_tolerances_are_those_of_python():
+def test_core_tolerances_equal_pythons():
     text = (FOLDER / "margin" / "tolerances.h").read_text(encoding="utf-8")
     found = re.findall(r"([A-Z_]+) = (?:(\d+) \* EPS|([\d.e-]+))\b", text)
     declared = {name: float(number) if number else int(times) * EPS for name, times, number in found}
@@ -98,7 +98,7 @@ def test_tolerances_are_those_of_python():
         assert declared[name] == getattr(batch, name, getattr(solution, name, None)), name
 
 
-def test_slacks_of_neighbours_are_those_of_the_gpu():
+def test_slacks_of_neighbours_equal_the_gpus():
     text = (FOLDER / "token_optimality.h").read_text(encoding="utf-8")
     declared = {name: float(number) for name, number in re.findall(r"([A-Z_]+_SLACK_RTOL) = ([\d.e-]+);", text)}
     assert len(declared) == 2
@@ -106,7 +106,7 @@ def test_slacks_of_neighbours_are_those_of_the_gpu():
 
 
 @pytest.mark.parametrize("d", [1, 3, 4, 8, 13, 16, 37])
-def test_products_with_bilinear_rows(d):
+def test_products_with_bilinear_rows_equal_formed_ones(d):
     rng = np.random.default_rng(d)
     X, images, weights = rng.normal(size=(9, d)), rng.normal(size=(5, d)), rng.normal(size=20)
     k, i, j = rng.integers(0, 5, 30), rng.integers(0, 9, 30), rng.integers(0, 9, 30)
@@ -126,7 +126,7 @@ def test_products_with_bilinear_rows(d):
             core.multiply_differences(*wrong, chosen, images, products)
 
 
-def test_products_with_blocks():
+def test_products_with_blocks_equal_formed_ones():
     rng, edges = np.random.default_rng(4), np.array([0, 3, 3, 10, 11])
     blocks = [rng.normal(size=(size, size)) for size in np.diff(edges)]
     vector, out = rng.normal(size=11), np.empty(11)

@@ -16,7 +16,7 @@ def norms_of(matrices):
 @pytest.mark.parametrize(
     "shape", [(1, 1, 1), (3, 1, 5), (2, 5, 1), (2, 4, 7), (1, 9, 3), (0, 2, 2), (2, 0, 3), (2, 3, 0)]
 )
-def test_norms_of_blocks_against_lapack(shape):
+def test_norms_of_blocks_agree_with_lapack(shape):
     matrices = np.random.default_rng(sum(shape)).normal(size=shape)
     values = np.linalg.svd(matrices, compute_uv=False) if all(shape) else np.zeros(1)
     np.testing.assert_allclose(norms_of(matrices), [values.max(), values.sum()], rtol=1e-13, atol=0.0)
@@ -41,7 +41,7 @@ def problem(seed, n_rows, height, width, n_blocks=1, n_equalities=0):
     [(1, 2, 2, 1, 0), (7, 3, 4, 1, 0), (9, 4, 3, 1, 2), (12, 1, 5, 3, 0), (30, 6, 5, 1, 1)],
 )
 @pytest.mark.parametrize("nuclear", [False, True])
-def test_solutions_by_their_brackets(n_rows, height, width, n_blocks, n_equalities, nuclear):
+def test_solutions_close_their_brackets(n_rows, height, width, n_blocks, n_equalities, nuclear):
     if nuclear and n_blocks > 1:
         return
     rows, lower, start, multipliers = problem(n_rows, n_rows, height, width, n_blocks, n_equalities)

@@ -61,7 +61,7 @@ def test_the_likelihood_weighs_a_token_by_its_probability(lengths, scale, seed):
 
 
 @pytest.mark.parametrize("loss", [LIKELIHOOD, 0, 1, 2, 3])
-def test_no_sample_pulls_nowhere_and_a_logit_that_is_none_has_no_scale(loss):
+def test_no_samples_have_zero_gradient_and_nan_logits_no_scale(loss):
     rng = np.random.default_rng(0)
     w, log_scale = weights(np.zeros(9), samples_of([], rng), loss)
     assert not w.any()

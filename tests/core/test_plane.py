@@ -33,7 +33,7 @@ def _problem(rng: np.random.Generator) -> Problem:
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_steps_are_those_of_normalised_descent(loss: int) -> None:
+def test_steps_equal_normalized_descents(loss: int) -> None:
     rng = np.random.default_rng(7301 + loss)
     for scale in (0.0, 1.0, 30.0, 3000.0):
         keys, scores, lengths = problem = _problem(rng)
@@ -48,7 +48,7 @@ def test_steps_are_those_of_normalised_descent(loss: int) -> None:
         assert_allclose(_descend(problem, loss, EUCLIDEAN, starts, 20)[0], out[:, 0], rtol=1e-9, atol=1e-9)
 
 
-def test_a_start_has_the_same_end_in_any_company() -> None:
+def test_a_start_ends_the_same_in_any_batch() -> None:
     rng = np.random.default_rng(7310)
     for norm in (0, 1, 2, 3):
         problem = _problem(rng)
@@ -58,7 +58,7 @@ def test_a_start_has_the_same_end_in_any_company() -> None:
         assert_array_equal(together, single)
 
 
-def test_sectors_and_returns_have_labels() -> None:
+def test_sectors_and_returns_are_labelled() -> None:
     problem = np.array([[[1.0, 0.0], [-1.0, 0.0]]]), np.array([[1.0, 0.0]]), np.array([2])
     starts = np.array([[50.0, 0.1], [0.0, 0.0], [-4.0, 0.0]])
     points, labels = _descend(problem, 0, SIGN, starts, [1000, 10, 1000], [1.0, 0.0, 0.1, 0.1, 20.0, 1.0])
@@ -73,7 +73,7 @@ def test_sectors_and_returns_have_labels() -> None:
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_measures_are_those_of_numpy(loss: int) -> None:
+def test_measures_equal_numpys(loss: int) -> None:
     rng = np.random.default_rng(7320 + loss)
     keys, scores, lengths = _problem(rng)
     n, T, _ = keys.shape

@@ -79,13 +79,13 @@ def _digest(values):
     return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
 
 
-def test_the_bits_are_those_of_every_processor():
+def test_bits_are_the_same_on_every_processor_level():
     assert digests() == json.loads(DIGESTS.read_text(encoding="utf-8"))
 
 
 @pytest.mark.slow  # it compiles the core again for each
 @pytest.mark.parametrize("level", build.supported_levels()[:-1])
-def test_the_bits_are_those_of_plainer_processors(level):
+def test_bits_are_the_same_on_lower_processor_levels(level):
     done = subprocess.run(
         [sys.executable, __file__, "--print"],
         env=os.environ | {"MARGINLENS_CORE_LEVEL": level},

@@ -42,12 +42,12 @@ def descent(n=3, T=4, d=2, n_saved=2, seed=0):
     }
 
 
-def test_a_function_takes_everything_but_the_sizes():
+def test_a_function_takes_all_arguments_but_sizes():
     assert [parameter.name for parameter in core.descend_attention.given] == list(descent())
     assert core.descend_attention(*descent().values()) == 0
 
 
-def test_a_bound_function_sees_what_its_arrays_hold_now():
+def test_a_bound_function_sees_updated_arrays():
     rng = np.random.default_rng(0)
     keys, scores, lengths = rng.normal(size=(3, 4, 2)), rng.normal(size=(3, 4)), np.full(3, 4)
     lengths.flags.writeable = False
@@ -63,7 +63,7 @@ def test_a_bound_function_sees_what_its_arrays_hold_now():
         np.testing.assert_array_equal(terms, total)
 
 
-def test_a_function_is_not_bound_to_what_it_would_copy_or_check_again():
+def test_a_function_is_not_bound_to_arrays_that_need_copies():
     keys, c = np.zeros((3, 4, 2)), np.zeros(2)
     with pytest.raises(TypeError, match="bound"):
         core.attention_gradient.bound(
@@ -96,18 +96,18 @@ def test_a_function_is_not_bound_to_what_it_would_copy_or_check_again():
         ("out", np.empty((2, 3, 2))),
     ],
 )
-def test_what_does_not_fit_is_refused(argument, given):
+def test_arguments_of_wrong_type_are_refused(argument, given):
     with pytest.raises(InputError) as refusal:
         core.descend_attention(*(descent() | {argument: given}).values())
     assert refusal.value.argument in (argument, "first", "stop", "save")
 
 
-def test_sizes_that_do_not_fit_each_other_are_refused():
+def test_inconsistent_sizes_are_refused():
     with pytest.raises(ValueError, match="sizes"):
         core.descend_attention(*(descent() | {"logits": np.empty((2, 99))}).values())
 
 
-def test_an_input_that_is_not_contiguous_or_not_aligned_is_copied():
+def test_a_noncontiguous_or_unaligned_input_is_copied():
     plain = descent()
     core.descend_attention(*plain.values())
     strided = descent()
@@ -151,7 +151,7 @@ def spoil(value, rng):
 
 
 @pytest.mark.parametrize("name", sorted(core_functions()))
-def test_every_call_ends_in_an_answer_or_an_exception(name):
+def test_fuzzed_calls_return_or_raise(name):
     function, rng = core_functions()[name], np.random.default_rng(len(name))
     answers = 0
     for _ in range(FUZZED_CALLS):
