@@ -47,7 +47,7 @@ def box_muller(problem, seed, cell, block):
 
 @settings(max_examples=10)
 @given(st.integers(0, 2**62), st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1), st.integers(1, 9))
-def test_numbers_are_box_and_mullers(problem, seed, cell, d):
+def test_normal_numbers_follow_box_muller(problem, seed, cell, d):
     data, v = gaussian_problems(problem, problem + 1, 2, 3, d, seed, cell)
     rows = np.concatenate([data.X[0].reshape(-1, d), v])
     n_blocks = (d + 1) // 2
@@ -63,7 +63,7 @@ def test_numbers_are_box_and_mullers(problem, seed, cell, d):
 @given(
     st.integers(0, 50), st.integers(1, 40), st.integers(1, 20), st.sampled_from([sphere_problems, gaussian_problems])
 )
-def test_a_problem_is_the_same_in_every_range(first, count, d, make):
+def test_a_problem_is_the_same_in_any_chunk(first, count, d, make):
     data, v = make(first, first + count, 2, 3, d, 7, 3)
     j = count // 2
     single, head = make(first + j, first + j + 1, 2, 3, d, 7, 3)

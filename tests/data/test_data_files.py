@@ -73,7 +73,7 @@ def test_every_dataset_survives_save_and_load(tmp_path_factory, seed, kind):
     assert [path.name for path in place.parent.iterdir()] == ["data.npz"]
 
 
-def test_what_is_no_dataset_is_neither_saved_nor_loaded(tmp_path):
+def test_objects_that_are_not_datasets_are_refused(tmp_path):
     with pytest.raises(InputError, match="a name that ends in"):
         ml.data.figure_2().save(tmp_path / "data.json")
     with refused("data"):
@@ -111,7 +111,7 @@ def test_json_files_of_earlier_versions_are_read(tmp_path, maker):
     np.testing.assert_array_equal(head, v)
 
 
-def test_a_head_that_is_not_there_and_other_formats_are_refused(tmp_path):
+def test_a_missing_head_and_unknown_formats_are_refused(tmp_path):
     joint = written(tmp_path / "joint.json", format="marginlens-problem", tokens=X.tolist(), train="both")
     with refused("path"):
         ml.data.read_problem(joint)
@@ -122,7 +122,7 @@ def test_a_head_that_is_not_there_and_other_formats_are_refused(tmp_path):
                 read(written(tmp_path / "other.json", **content, **changed))
 
 
-def test_a_failed_write_leaves_the_old_file_alone(tmp_path, monkeypatch):
+def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
     place = tmp_path / "problem.npz"
     ml.data.write_problem(place, *ml.data.figure_8())
     before = place.read_bytes()
@@ -156,7 +156,7 @@ def test_sequences_names_and_head_are_read_back(tmp_path, form):
     np.testing.assert_array_equal(head, C)
 
 
-def test_names_and_ids_say_the_same(tmp_path):
+def test_names_and_ids_give_the_same_dataset(tmp_path):
     by_name = ml.data.read_sequences(
         written(tmp_path / "n.json", sequences=[["a", "c"], ["b", "a"]], labels=["c", "b"])
     )
@@ -255,7 +255,7 @@ def arrays(**changes):
         ("names", ml.data.read_labelled, arrays(labelled=True, names=[["a"], ["b"]])),
     ],
 )
-def test_a_file_that_cannot_be_read_is_one_sentence_that_names_the_entry(tmp_path, argument, read, content):
+def test_an_unreadable_file_is_refused_with_its_entry(tmp_path, argument, read, content):
     place = tmp_path / "bad.npz"
     if isinstance(content, dict):
         np.savez(place, **content)

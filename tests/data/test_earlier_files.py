@@ -26,7 +26,7 @@ PLAN = {
 }
 
 
-def test_datasets_open():
+def test_earlier_datasets_can_be_read():
     assert ml.data.load(FILES / "data.npz") == ml.data.figure_1b()[0]
     assert ml.data.load(FILES / "sequences.npz") == ml.data.acyclic_sequences(6, 8, 4, 4, 1)
     assert ml.data.read_sequences(FILES / "sequences.json").data == ml.data.acyclic_sequences(6, 8, 4, 4, 1)
@@ -39,7 +39,7 @@ def test_datasets_open():
         ("l3.json", ml.SteepestDescent(ml.Lp(3.0), 0.1), ml.Logistic()),
     ],
 )
-def test_problems_of_the_lab_open(file, optimizer, loss):
+def test_earlier_lab_problems_can_be_read(file, optimizer, loss):
     problem = read_problem(FILES / file)
     assert repr(problem.optimizer) == repr(optimizer)
     assert problem.loss == loss
@@ -48,7 +48,7 @@ def test_problems_of_the_lab_open(file, optimizer, loss):
     np.testing.assert_allclose(problem.data.scores(problem.head), data.scores(head), rtol=ROUNDING, atol=ROUNDING)
 
 
-def test_results_open():
+def test_earlier_results_can_be_read():
     data, head = ml.data.figure_8()
     best = ml.att_svm(data, data.optimal(head), norm=ml.LInf())
     solution = ml.MarginSolution.load(FILES / "margin.npz")
@@ -65,7 +65,7 @@ def test_results_open():
     )
 
 
-def test_sweeps_open_and_go_on(tmp_path):
+def test_earlier_sweeps_can_be_read_and_resumed(tmp_path):
     pytest.importorskip("pyarrow")
     folder = Path(shutil.copytree(FILES / "sweep", tmp_path / "sweep"))
     counts = Sweep.open(folder).summary()[1].columns["optimality"].counts
@@ -75,7 +75,7 @@ def test_sweeps_open_and_go_on(tmp_path):
     assert ml.sweep(PLAN, folder).status().is_finished
 
 
-def test_measurements_of_a_monitored_run_open():
+def test_earlier_monitor_files_can_be_read():
     pytest.importorskip("pyarrow")
     curves = ml.probe.read_run(FILES / "monitor.parquet")
     assert "4 inputs" in repr(curves)

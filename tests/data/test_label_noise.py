@@ -8,7 +8,7 @@ from refusals import refused
 from tolerances import ROUNDING, SIX_DIGITS
 
 
-def test_labels_are_flipped_with_their_probability_and_nothing_else_changes():
+def test_labels_are_flipped_with_the_given_probability():
     data, _ = ml.data.sphere_tokens(50, 200, 2, 2, 0)
     noisy, flipped = ml.data.flip_labels(data, 0.2, 1)
     np.testing.assert_array_equal(noisy.y, np.where(flipped, -data.y, data.y))
@@ -41,6 +41,6 @@ def test_soft_labels_are_distributions_that_contexts_take():
         (lambda: ml.data.soft_labels([0], 2, -0.1), "noise"),
     ],
 )
-def test_what_is_no_noise_is_refused(call, argument):
+def test_invalid_noise_is_refused(call, argument):
     with refused(argument):
         call()

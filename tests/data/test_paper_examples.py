@@ -40,7 +40,7 @@ def test_figure_1c_separates_the_first_tokens_of_three_inputs():
 
 
 @pytest.mark.statement("A Fig 2")
-def test_the_cone_example_has_a_local_limit_beside_the_global_one():
+def test_cone_example_has_a_local_and_a_global_limit():
     data, v = cone_example()
     assert sorted(locally_optimal_directions(data, v).selections[:, 0].tolist()) == [0, 2]
     local, best = (token_optimality(data, v, [token]) for token in (0, 2))
@@ -76,7 +76,7 @@ def test_figure_8_has_two_certified_directions_under_assumption_b():
 
 
 @pytest.mark.statement("C Fig 2", "C §3.1", "C Def 1", "C Def 2", "C Eq. (4)", "C Eq. (5)")
-def test_figure_2_is_what_the_text_says():
+def test_figure_2_matches_the_papers_text():
     ds = figure_2()
     graphs = priority_graphs(ds)
     assert sorted(graphs) == [0, 1]

@@ -46,7 +46,7 @@ def test_scored_tokens_have_the_scores_asked_for():
 
 @pytest.mark.statement("C App. D")
 @pytest.mark.parametrize("kind", MAKERS)
-def test_sizes_embeddings_and_kind_of_sequences(kind):
+def test_sequences_have_the_requested_sizes_embeddings_and_kind(kind):
     for seed in range(10):
         data = MAKERS[kind](6, 5, 6, 4, np.random.default_rng(seed))
         assert len(data) == 6
@@ -128,7 +128,7 @@ def test_balanced_data_obey_assumption_4_to_the_count(n, T, important, irrelevan
         assert (np.bincount(np.argmax(data.tokens.reshape(n, T) < 2 * important, axis=1), minlength=T) > 20).all()
 
 
-def test_queries_are_drawn_for_each_input_beside_the_tokens_on_the_sphere():
+def test_sphere_queries_are_drawn_for_each_input():
     data, v, z = ml.data.sphere_queries(3, 4, 5, 6, 0)
     tokens, head = ml.data.sphere_tokens(3, 4, 5, 6, 0)
     np.testing.assert_array_equal(data.X, tokens.X)
@@ -147,7 +147,7 @@ def test_clusters_have_one_unit_mean_per_class():
 
 
 @pytest.mark.statement("X F")
-def test_signal_and_noise_fit_flipped_labels_and_generalise_from_a_ratio_on():
+def test_signal_and_noise_fit_flipped_labels_and_generalize_above_a_ratio():
     data, classes = ml.data.signal_and_noise(30, 400, 0.7, 3, flipped=0.1)
     assert (data.y != classes).tolist() == [True] * 3 + [False] * 27
     np.testing.assert_array_equal(data.X[:, 0, 0] - data.X[:, 0, 1], 0.7 * classes)

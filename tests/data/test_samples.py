@@ -11,7 +11,7 @@ from marginlens.errors import InputError
 from one_command import command
 
 
-def test_samples_are_the_same_every_time_and_overwrite_nothing_else(tmp_path):
+def test_samples_are_reproducible_and_overwrite_no_other_file(tmp_path):
     first = {path.name: path.read_bytes() for path in ml.data.write_samples(tmp_path)}
     assert {path.name: path.read_bytes() for path in ml.data.write_samples(tmp_path)} == first
     assert sum(map(len, first.values())) < 200_000
@@ -42,14 +42,14 @@ def test_the_files_are_those_that_the_script_makes(tmp_path):
             assert written[name] == content, name
 
 
-def test_the_command_says_what_it_wrote(tmp_path):
+def test_samples_command_lists_written_files(tmp_path):
     _, numbers = command("samples")
     written = numbers(tmp_path / "new")["written"]
     names = {path.removeprefix(f"{tmp_path}/new/") for path in written}
     assert names == samples().keys()
 
 
-def test_in_the_problem_the_start_decides(tmp_path):
+def test_limit_of_the_sample_problem_depends_on_the_start(tmp_path):
     ml.data.write_samples(tmp_path)
     data, head = ml.data.read_problem(tmp_path / "problem.npz")
     assert data.d_key == 2
@@ -58,7 +58,7 @@ def test_in_the_problem_the_start_decides(tmp_path):
     assert ends == [[0], [2]]
 
 
-def test_the_heads_of_the_model_attend_to_what_they_are_made_for(tmp_path):
+def test_heads_of_the_sample_model_attend_as_designed(tmp_path):
     pytest.importorskip("transformers")
     import torch
     from transformers import AutoModel, AutoTokenizer

@@ -24,7 +24,7 @@ def test_lists_and_arrays_give_the_same_dataset():
     assert repr(listed) == "SequenceDataset(2 sequences × 3 of 3 tokens, d_model=3)"
 
 
-def test_ragged_sequences_keep_their_samples_apart():
+def test_ragged_sequences_keep_samples_separate():
     data = SequenceDataset([[3, 0], [1], [2, 2, 1, 0]], [0, 1, 2], np.eye(4))
     assert (len(data), data.n_vocabulary, data.d_model) == (3, 4, 4)
     assert data.last.tolist() == [0, 1, 0]

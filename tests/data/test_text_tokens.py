@@ -65,7 +65,7 @@ def test_a_file_has_the_tokens_of_the_text_in_memory(tmp_path: Path, unit: Any, 
 
 
 @pytest.mark.parametrize("name", ["packed.gz", "packed.bz2", "packed.xz"])
-def test_files_are_unpacked_by_their_bytes_not_by_their_name(tmp_path: Path, name: str) -> None:
+def test_files_are_decompressed_by_content_not_name(tmp_path: Path, name: str) -> None:
     renamed = write(tmp_path / name).rename(tmp_path / "text.txt")
     plain = write(tmp_path / "plain.gz", "BZh text, not packed")
     assert ml.data.read_text(renamed) == PLAIN
@@ -74,7 +74,7 @@ def test_files_are_unpacked_by_their_bytes_not_by_their_name(tmp_path: Path, nam
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress, bz2.compress])
-def test_a_pipe_is_read_without_going_back(tmp_path: Path, pack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_is_read_without_seeking(tmp_path: Path, pack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary, ids = indexed_text(PLAIN, Words())
     os.mkfifo(tmp_path / "pipe")
     writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_bytes(pack(TEXT.encode())))
@@ -97,7 +97,7 @@ def test_a_pipe_is_read_without_going_back(tmp_path: Path, pack: Any, monkeypatc
     ],
     ids=["letters", "marks", "ideographs", "blanks"],
 )
-def test_a_text_of_one_line_is_cut_where_no_token_is(tmp_path: Path, text: str, units: Iterable[Any]) -> None:
+def test_a_text_of_one_line_is_split_between_tokens(tmp_path: Path, text: str, units: Iterable[Any]) -> None:
     path = write(tmp_path / "text.txt", text)
     for unit in units:
         vocabulary, ids = indexed_text(text, unit)
@@ -107,7 +107,7 @@ def test_a_text_of_one_line_is_cut_where_no_token_is(tmp_path: Path, text: str, 
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_no_more_than_a_few_blocks_of_a_line_wait_for_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_line_buffers_only_a_few_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_tokens, "_MAX_TOKEN", 40)
     path = write(tmp_path / "marks.txt", "aaaaaaaaaaaaaaaaaaaa;bbbbbbbbbbbb b" * 50 + "a" * 38)
     pieces = list(text_tokens._pieces(plain_text.text_blocks(path, "utf-8", "path"), path))
@@ -119,7 +119,7 @@ def test_no_more_than_a_few_blocks_of_a_line_wait_for_its_end(tmp_path: Path, mo
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-be", "utf-32", "gb18030", "shift_jis", "cp437"])
-def test_an_encoding_reads_what_the_text_in_memory_has(tmp_path: Path, encoding: str) -> None:
+def test_an_encoded_file_has_the_tokens_of_the_text(tmp_path: Path, encoding: str) -> None:
     text = "the cat, cafe and\r\nthe end\r\n" * 9 + ("très naïf" if encoding in ("latin-1", "cp437") else "日本語")
     path = tmp_path / "text.txt"
     path.write_bytes(text.encode(encoding))
@@ -163,7 +163,7 @@ def test_a_tokenizer_gives_ids_to_the_tokens_that_occur(tmp_path: Path, tokenize
     assert text.vocabulary.decode(text.vocabulary.encode("the dogs")) == "the dogs"
 
 
-def test_no_message_holds_a_whole_tokenizer(tokenizer: Any, tmp_path: Path) -> None:
+def test_error_messages_shorten_tokenizers(tokenizer: Any, tmp_path: Path) -> None:
     text = ml.data.TextTokens(write(tmp_path / "text.txt", CATS), tokenizer)
     shown = [
         repr(text),
@@ -199,7 +199,7 @@ def test_a_tokenizer_is_read_from_its_file(tokenizer: Any, tmp_path: Path) -> No
         (lambda line: [None], "returns a NoneType in its list"),
     ],
 )
-def test_what_is_no_tokenizer_is_refused(tmp_path: Path, unit: Any, says: str) -> None:
+def test_an_invalid_tokenizer_is_refused(tmp_path: Path, unit: Any, says: str) -> None:
     path = write(tmp_path / "text.txt")
     for call in (lambda: ml.data.TextTokens(path, unit), lambda: ml.data.text_windows(PLAIN, 3, unit)):
         with pytest.raises(ml.InputError, match=says) as refusal:
@@ -207,7 +207,7 @@ def test_what_is_no_tokenizer_is_refused(tmp_path: Path, unit: Any, says: str) -
         assert refusal.value.argument == "unit"
 
 
-def test_a_wrong_text_ends_in_a_sentence(tmp_path: Path) -> None:
+def test_an_unreadable_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "latin.txt").write_bytes(b"na\xc3\xafve na\xefve")
     (tmp_path / "cut.txt.gz").write_bytes(gzip.compress(TEXT.encode())[:-20])
     (tmp_path / "cut.bz2").write_bytes(bz2.compress(TEXT.encode())[:-20])
@@ -232,7 +232,7 @@ def test_a_wrong_text_ends_in_a_sentence(tmp_path: Path) -> None:
             ml.data.TextTokens(write(tmp_path / "good.txt"), encoding=encoding)  # type: ignore[arg-type]
 
 
-def test_a_full_disk_is_said_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(size: int) -> Any:
         return open("/dev/full", "wb", buffering=0)
 

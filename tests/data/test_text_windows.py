@@ -76,7 +76,7 @@ def test_embeddings_of_a_width_are_unit_rows_of_the_seed():
     assert not np.array_equal(one, other)
 
 
-def test_a_file_is_read_without_its_mark_and_with_plain_new_lines(tmp_path):
+def test_a_file_is_read_without_bom_and_with_plain_newlines(tmp_path):
     place = tmp_path / "t.txt"
     place.write_bytes(b"\xef\xbb\xbfna\xc3\xafve\r\nyes")
     assert read_text(place) == "naïve\nyes"
@@ -100,7 +100,7 @@ def test_the_index_of_a_text_is_its_split_in_ids(text, unit):
     assert np.array_equal(vocabulary.encode(text), ids)
 
 
-def test_half_a_surrogate_pair_is_a_character():
+def test_a_lone_surrogate_is_a_character():
     assert text_windows("a\ud83da\ud83d", 2).vocabulary.names == ("a", "\ud83d")
 
 
@@ -125,7 +125,7 @@ def samples(data):
 
 
 @pytest.mark.parametrize("unit", [None, Words(max_vocabulary=8)], ids=["characters", "words"])
-def test_a_text_is_cut_at_one_place(unit):
+def test_a_text_is_split_at_one_position(unit):
     split = split_text_windows(LONG, 4, unit, held_out=0.5, d_model=5, rng=3)
     whole = text_windows(LONG, 4, unit, d_model=5, rng=3)
     first, last = split.training.data, split.held_out
@@ -140,7 +140,7 @@ def test_a_text_is_cut_at_one_place(unit):
     assert len(first) + len(first.dropped) == len(split.text) - 4  # no window reaches into the other part
 
 
-def test_sequences_are_drawn_at_random_and_used_once():
+def test_split_sequences_are_random_and_disjoint():
     data = SequenceDataset([[i, i + 1] for i in range(9)], range(9), np.eye(10))
     named = NamedSequences(data, Vocabulary(tuple(map(str, range(10))), Listed()))
     split = split_sequences(named, held_out=1 / 3, rng=0)
