@@ -10,7 +10,7 @@ from refusals import refused
 from tolerances import LEMMA_1, LOOP_AGREEMENT, ROUNDING, SIX_DIGITS
 
 
-def test_every_step_is_right_at_norm_ten_thousand():
+def test_every_step_at_norm_ten_thousand_is_exact():
     """Steps of NGD started at ‖p‖ = 1e4, where the gradient is e^-1000s, against decimal arithmetic."""
     for seed in range(3):
         data, v = ml.data.sphere_tokens(1, 2, 3, 3, seed)
@@ -26,7 +26,7 @@ def test_every_step_is_right_at_norm_ten_thousand():
 
 @pytest.mark.parametrize("width", [3, 40])
 @pytest.mark.parametrize("exponent", [-490, 490])
-def test_normalised_descent_of_keys_at_any_scale_is_the_same_run(width, exponent):
+def test_normalized_descent_does_not_depend_on_the_scale_of_keys(width, exponent):
     data, v = ml.data.sphere_tokens(2, 3, 4, width, np.random.default_rng(5))
     start, unit = np.random.default_rng(6).normal(size=width), 2.0**exponent
     plain = ml.descend(data, v, optimizer=ml.NormalizedGD(0.5), start=start, n_steps=150)
@@ -51,7 +51,7 @@ def test_problems_that_share_memory_keep_their_own_labels_and_tokens():
             assert np.array_equal(joint.final[j], ml.descend(ml.JointRisk(data[j]), start=(v, start), n_steps=20).final)
 
 
-def test_record_keeps_what_was_asked_for():
+def test_record_keeps_requested_quantities():
     data, v = ml.data.sphere_tokens(3, 2, 3, 4, 0)
     assert len(ml.descend(data, v, n_steps=5).saved) == 0
     run = ml.descend(data, v, n_steps=25, record=ml.Record(10, ("x", "norm", "excess_risk")))
@@ -94,7 +94,7 @@ LOOPS = pytest.mark.parametrize("loss", [ml.Logistic(), OwnLogistic()], ids=["co
 
 
 @LOOPS
-def test_nothing_to_select_is_stationary(loss):
+def test_a_problem_without_choices_is_stationary(loss):
     for risk, optimizer in nothing_to_select(loss):
         run = ml.descend(risk, optimizer=optimizer, n_steps=10, record=ml.Record(5))
         assert run.status is ml.Status.STATIONARY
@@ -136,7 +136,7 @@ def test_diverging_steps_end_at_the_last_finite_iterate(loss):
 
 
 @LOOPS
-def test_one_zero_gradient_of_two_rests(loss):
+def test_a_zero_gradient_in_a_batch_rests(loss):
     """From zero no token scores anything: only v can move."""
     run = ml.descend(ml.JointRisk(ml.data.figure_3a(), loss), n_steps=1)
     assert not run.split().p.any()
@@ -157,7 +157,7 @@ def test_a_run_ends_where_the_loss_does(loss):
 @pytest.mark.statement("A Lemma 1", "A Eq. (15b)")
 @pytest.mark.parametrize("head", ["linear", "nonlinear"])
 @pytest.mark.parametrize("step", [ml.GradientDescent(1.0), ml.NormalizedGD(0.1)], ids=lambda one: type(one).__name__)
-def test_descent_on_the_matrix_shadows_descent_on_the_vector(head, step):
+def test_descent_on_w_follows_descent_on_p(head, step):
     rng = np.random.default_rng(0)
     data, v = ml.data.sphere_tokens(2, 3, 4, 5, rng)
     u = rng.normal(size=3) * 2
@@ -194,7 +194,7 @@ def test_descent_on_the_matrix_shadows_descent_on_the_vector(head, step):
 
 @pytest.mark.statement("A Lemma 1")
 @pytest.mark.parametrize("scale", [1e-200, 1e200])
-def test_queries_of_any_length_have_their_matrix_and_step(scale):
+def test_queries_of_any_length_scale_matrix_and_step(scale):
     p, u = np.array([1.0, -2.0, 3.0]), np.array([3.0, -4.0])
     np.testing.assert_allclose(ml.risk.matrix_from_vector(p, scale * u).T @ (scale * u), p, rtol=ROUNDING, atol=0.0)
     assert ml.dynamics.matching_optimizer(ml.NormalizedGD(2.0), scale * u).size == pytest.approx(

@@ -247,7 +247,7 @@ ALL = {**KINDS, **IN_NORMS, **JOINED}
 
 @pytest.mark.statement("A Eq. (3)", "C Algo-GD")
 @pytest.mark.parametrize("name", ALL)
-def test_compiled_steps_are_the_optimizers_own(name):
+def test_compiled_steps_equal_the_optimizers(name):
     """Where p stays finite, normalised steps hop about and amplify rounding, here by a hundred million in 60 steps."""
     kind, n_steps = ALL[name], 120 if name in IN_NORMS else 40
     fast = kind(n_steps=n_steps)
@@ -291,7 +291,7 @@ def test_a_batch_is_the_loop_over_its_problems(name):
 
 
 @pytest.mark.parametrize("kind", [*SOME, *STEPWISE])
-def test_resuming_gives_exactly_the_run_that_was_not_interrupted(kind):
+def test_a_resumed_run_equals_the_uninterrupted_one(kind):
     train = ALL[kind] if kind in ALL else STEPWISE[kind]
     whole = train(n_steps=150, record=ml.Record(steps=1))
     first = train(n_steps=37)
@@ -307,7 +307,7 @@ def test_resuming_gives_exactly_the_run_that_was_not_interrupted(kind):
         assert np.array_equal(second.saved[name], part), name
 
 
-def test_runs_that_ended_early_stay_as_they_are():
+def test_runs_that_ended_early_are_unchanged_by_resume():
     data, v = ml.data.scored_tokens([[(1.0, 0.0), (0.0, 0.0)]], [[1.0, 1.0]])  # nothing to gain anywhere
     run = ml.descend(data, v, n_steps=5)
     assert run.status is ml.Status.STATIONARY
@@ -318,7 +318,7 @@ def test_runs_that_ended_early_stay_as_they_are():
     )
 
 
-def test_what_cannot_go_on_says_so():
+def test_runs_that_cannot_resume_are_refused():
     flow = ml.flow(tokens((1, 2, 3, 2)), until=ml.UntilLength(1.0))
     with pytest.raises(ml.InputError, match=r"This run cannot go on.*Start anew at run\.final"):
         flow.resume(3)
@@ -326,7 +326,7 @@ def test_what_cannot_go_on_says_so():
 
 @pytest.mark.parametrize("kind", SOME)
 @pytest.mark.parametrize("workers", ["1", "3"])
-def test_slices_change_nothing(kind, workers, monkeypatch):
+def test_slicing_a_run_does_not_change_it(kind, workers, monkeypatch):
     """Against slices of a step or two, on one thread and on three."""
     whole = ALL[kind](n_steps=130)
     monkeypatch.setenv("MARGINLENS_THREADS", workers)
@@ -343,7 +343,7 @@ def test_slices_change_nothing(kind, workers, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", SOME)
-def test_what_progress_raises_ends_the_descent(kind, monkeypatch):
+def test_an_exception_in_progress_ends_the_descent(kind, monkeypatch):
     monkeypatch.setattr(threads, "_SLICE_SECONDS", 1e-4)
     where, before = [], set(threading.enumerate())
 
@@ -396,7 +396,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize(("n_problems", "d", "workers"), [(1, 2, "1"), (2, 30, "2"), (2000, 2, "2")])
-def test_a_real_interrupt_ends_a_descent_that_would_take_years(n_problems, d, workers):
+def test_a_keyboard_interrupt_ends_a_long_descent(n_problems, d, workers):
     environment = {**os.environ, "MARGINLENS_THREADS": workers}
     program = PROGRAM.format(n_problems=n_problems, d=d)
     child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment)

@@ -41,7 +41,7 @@ def test_the_direction_tends_to_the_nuclear_norm_solution(
     np.testing.assert_array_equal(found.selected[-1], risk.of_p.data.optimal(risk.of_p.head))
 
 
-def test_factors_are_balanced_and_the_gradient_is_along_them(
+def test_path_factors_are_balanced_and_stationary(
     followed: tuple[FactorRisk, ml.Path, ml.MarginSolution],
 ) -> None:
     """At a minimum over the ball QᵀQ = KᵀK, and the gradient has no part along the sphere."""
@@ -53,7 +53,7 @@ def test_factors_are_balanced_and_the_gradient_is_along_them(
     assert (np.diff(found.log_excess) < 0.0).all()
 
 
-def test_a_path_is_resumed_and_a_region_refused(followed: tuple[FactorRisk, ml.Path, ml.MarginSolution]) -> None:
+def test_a_factor_path_resumes_and_refuses_a_region(followed: tuple[FactorRisk, ml.Path, ml.MarginSolution]) -> None:
     risk, found, _ = followed
     begun = ml.path(risk, np.sqrt(2.0 * NUCLEAR_RADII[:1]), restarts=4).resume(np.sqrt(2.0 * NUCLEAR_RADII[1:2]))
     np.testing.assert_array_equal(begun.points, found.points[:2])

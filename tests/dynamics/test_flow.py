@@ -18,7 +18,7 @@ RISKS = risks_of_every_kind()
 
 @pytest.mark.statement("B Eq. (7)")
 @pytest.mark.parametrize("name", RISKS)
-def test_it_is_the_curve_of_small_normalised_steps(name):
+def test_flow_is_the_limit_of_small_normalized_steps(name):
     risk = RISKS[name]
     start = 0.3 * np.random.default_rng(1).normal(size=risk.shape)
     record = ml.Record(1, ("x", "risk", "norm"))
@@ -31,18 +31,18 @@ def test_it_is_the_curve_of_small_normalised_steps(name):
 
 
 @pytest.mark.parametrize("name", ["joint", "next token"])
-def test_far_out_it_reaches_the_norm_that_is_asked_for(name):
+def test_flow_reaches_the_requested_norm(name):
     run = ml.flow(RISKS[name], until=ml.UntilNorm(15.0), start=0.1 * np.ones(RISKS[name].shape), rtol=1e-5)
     assert run.norm == pytest.approx(15.0, rel=SIX_DIGITS, abs=ROUNDING)
 
 
-def test_it_ends_at_the_minimum_of_a_risk_that_has_one():
+def test_flow_ends_at_a_finite_minimum():
     run = ml.flow(Quadratic(), until=ml.UntilNorm(50.0))
     assert run.status is ml.Status.STATIONARY
     assert run.final == pytest.approx(np.ones(3), abs=2e-5, rel=0.0)
 
 
-def test_a_batch_is_a_loop_over_its_problems():
+def test_flow_of_a_batch_equals_its_loop():
     rng = np.random.default_rng(2)
     data = TokenDataset(rng.normal(size=(2, 2, 3, 2)), np.array([[1.0, -1.0], [1.0, 1.0]]))
     start = rng.normal(size=(2, 4))

@@ -52,7 +52,7 @@ def test_gradients_are_exact_at_any_norm(size):
     [(figure_3a(), [0, 1, 2], (4 / 3, 1 / 3), (4 / 3, 1 / 3)), (figure_3b(), [0, 1], (1.25, 0.25), (1.0, 0.0))],
     ids=["3a", "3b"],
 )
-def test_the_figures_have_the_directions_that_they_show(data, support, p_mm, p_relax):
+def test_figure_directions_are_reached(data, support, p_mm, p_relax):
     head = label_svm(data.X[:, 1], data.y)
     assert head.x == pytest.approx([0.0, 1.0], abs=ROUNDING, rel=0.0)
     assert np.flatnonzero(head.active).tolist() == support

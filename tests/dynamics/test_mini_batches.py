@@ -25,7 +25,7 @@ def test_an_epoch_sees_every_input_once(n_inputs, size):
 
 
 @pytest.mark.parametrize("replacement", [False, True])
-def test_what_a_step_sees_depends_on_its_number_alone(replacement):
+def test_a_mini_batch_depends_on_its_step_only(replacement):
     sampling = ml.Sampling(np.random.default_rng(5), replacement)
     whole = sampling.inputs(0, 3000, 7, 2)
     for begin, end in ((0, 1), (17, 18), (511, 1030), (2999, 3000)):
@@ -40,7 +40,7 @@ def test_inputs_with_replacement_are_uniform_and_independent():
 
 
 @pytest.mark.parametrize("name", [*risks_of_every_kind()])
-def test_every_risk_takes_mini_batches_and_goes_on_where_it_stopped(name):
+def test_every_risk_takes_mini_batches_and_resumes(name):
     risk = risks_of_every_kind()[name]
     if not hasattr(risk, "of_inputs"):
         with pytest.raises(InputError, match="of_inputs"):
@@ -54,7 +54,7 @@ def test_every_risk_takes_mini_batches_and_goes_on_where_it_stopped(name):
     assert float(risk.value(np.ones(risk.shape))) == pytest.approx(np.mean(parts), rel=1e-10, abs=ROUNDING)
 
 
-def test_all_inputs_at_once_are_the_whole_gradient():
+def test_a_full_mini_batch_gives_the_full_gradient():
     risk = problems()
     np.testing.assert_array_equal(ml.descend(risk, n_steps=20, batch_size=5).final, ml.descend(risk, n_steps=20).final)
     drawn = ml.descend(risk, n_steps=20, batch_size=5, sampling=ml.Sampling(0, replacement=True)).final
@@ -78,13 +78,13 @@ def test_an_input_without_a_gradient_does_not_end_a_run():
         ({"sampling": ml.Sampling(0)}, "sampling"),
     ],
 )
-def test_what_is_no_mini_batch_is_refused(given, argument):
+def test_an_invalid_mini_batch_is_refused(given, argument):
     with pytest.raises(InputError) as refused:
         ml.descend(problems(), **given)
     assert refused.value.argument == argument
 
 
-def test_a_risk_of_ones_own_says_what_it_lacks():
+def test_a_user_risk_without_mini_batches_is_refused():
     with pytest.raises(InputError, match="of_inputs"):
         ml.descend(Quadratic(), batch_size=1)
 
@@ -152,7 +152,7 @@ def test_adam_does_not_move_before_its_first_gradient(cause, point, rule):
 
 @pytest.mark.parametrize("rule", [ml.SignDescent(0.1), ml.Adam(0.1), ml.Muon(0.1)], ids=repr)
 @pytest.mark.parametrize("factor", [0.0, 1e308])
-def test_a_run_that_ended_before_its_first_step_is_resumed_as_it_is(rule, factor):
+def test_a_run_that_ended_before_its_first_step_resumes_unchanged(rule, factor):
     """It stood still, where one score has no gradient, or a step or the logits of its start were too large for float64."""
     data, v = (part[0] for part in ml.data.sphere_tokens(1, 3, 4, 5, 8))
     risk = ml.AttentionRisk(data, v * (factor > 0.0)).as_matrix(np.random.default_rng(2).normal(size=(3, 4)))

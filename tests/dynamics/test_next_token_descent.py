@@ -38,7 +38,7 @@ def test_a_normalised_step_has_its_length_where_the_gradient_almost_cancels():
     )  # rounding over what does not cancel
 
 
-def test_the_loop_runs_on_where_weights_are_far_below_the_smallest_float64():
+def test_the_loop_continues_below_the_smallest_float64():
     ds = acyclic_sequences(8, 8, 4, 6, 0)
     run = ml.descend(ds, optimizer=ml.NormalizedGD(1.0), n_steps=20_000, record=ml.Record(steps=[10_000, 20_000]))
     assert run.norm > 1.9e4
@@ -74,7 +74,7 @@ def test_saved_quantities_are_those_of_the_saved_weights():
     assert "x" in ml.descend(batch[0], n_steps=3, record=ml.Record()).saved
 
 
-def test_risks_of_more_steps_than_fit_at_once_are_all_kept(monkeypatch):
+def test_risks_of_many_steps_are_all_kept(monkeypatch):
     ds = mixed_sequences()[1]
     monkeypatch.setattr("marginlens.risk.next_token._LOGITS_AT_ONCE", 3 * len(ds.tokens))
     run = ml.descend(ds, n_steps=7, record=ml.Record(steps=1, keep=("x", "risk", "excess_risk")))
@@ -89,7 +89,7 @@ def _lengths(ds, run):
     return np.concatenate([ds.lengths, np.zeros(run.attention.shape[1] - len(ds), dtype=int)])
 
 
-def test_starts():
+def test_a_start_is_taken_or_refused():
     ds = mixed_sequences()
     W = random_start(ds, np.random.default_rng(3))
     assert W.shape == (4, 7, 7)
@@ -105,7 +105,7 @@ def test_starts():
     assert not ml.descend(ds[0], n_steps=0).final.any()
 
 
-def test_heads_may_be_one_for_all_or_one_each():
+def test_heads_can_be_shared_or_one_per_problem():
     twins = [cyclic_sequences(4, 5, 4, 4, seed) for seed in range(2)]
     C = np.random.default_rng(0).normal(size=(4, 5))
     options = {"loss": ml.CrossEntropy(), "n_steps": 20}

@@ -22,7 +22,7 @@ def problem(seed=1):
     return ml.AttentionRisk(data[0], v[0])
 
 
-def test_euclidean_balls_have_the_points_of_the_search_of_their_own():
+def test_euclidean_balls_agree_with_the_euclidean_path():
     risk, radii = problem(), np.array([0.5, 4.0, 40.0])
     search = GeneralSearch(risk, 4, ml.L2())
     state = search.begin(np.random.default_rng(0))
@@ -52,7 +52,7 @@ def test_scipy_finds_no_lower_point_on_p(norm):
     assert float(risk.excess(path.points[-1], best).log) <= lowest + SAME_HEIGHT
 
 
-def test_an_independent_linear_program_gives_the_steps_of_frank_and_wolfe():
+def test_frank_wolfe_steps_agree_with_a_linear_program():
     """At a stationary point of the ℓ1 and ℓ∞ ball the gradient's linear programme over the ball is solved by the point itself."""
     linprog = pytest.importorskip("scipy.optimize").linprog
     risk, radius = problem(3), 5.0
@@ -116,7 +116,7 @@ def test_decayed_steps_go_to_the_point_of_the_path(norm):
     assert norm.value(free.final) > radius
 
 
-def test_a_norm_of_ones_own_and_where_other_norms_are_refused():
+def test_a_user_norm_is_taken_and_unsupported_norms_refused():
     path = ml.path(problem(), [1.0], norm=Weighted(np.arange(1.0, 6.0)), restarts=1)
     assert path.kkt_residual()[0] < 1e-3
     assert path.norm[0] == pytest.approx(1.0, rel=1e-3, abs=ROUNDING)

@@ -42,7 +42,7 @@ RISKS = {name: rest for name, *rest in risks()}
 
 @pytest.mark.statement("A Eq. (2)", "C Algo-RP")
 @pytest.mark.parametrize("name", RISKS)
-def test_a_path_is_followed_further_as_if_it_had_never_stopped(name):
+def test_a_resumed_path_equals_the_uninterrupted_one(name):
     risk, options, radii = RISKS[name]
     reports = []
     whole = ml.path(risk, radii, rng=3, progress=lambda *report: reports.append(report), **options)
@@ -89,7 +89,7 @@ def tangential(risk, x):
 @pytest.mark.parametrize(
     ("seed", "shape", "lengths"), [(31, (2, 3, 3, 2), None), (32, (4, 3, 2, 5), None), (33, (3, 4, 3, 3), [4, 2, 3])]
 )
-def test_the_path_of_a_matrix_is_that_of_p_with_queries_times_tokens_for_keys(seed, shape, lengths):
+def test_the_path_of_w_is_that_of_p_with_product_keys(seed, shape, lengths):
     risk, vector = of_matrix(seed, shape, lengths)
     radii = np.array([0.5, 20.0, 900.0])
     of_W, of_p = ml.path(risk, radii, restarts=3), ml.path(vector, radii, restarts=6)
@@ -111,7 +111,7 @@ def test_the_path_of_a_matrix_is_that_of_p_with_queries_times_tokens_for_keys(se
 
 @pytest.mark.statement("A Lemma 1")
 @pytest.mark.parametrize("seed", [41, 42])
-def test_the_path_of_a_matrix_with_one_query_is_that_of_its_vector(seed):
+def test_the_path_of_w_with_one_query_is_that_of_p(seed):
     data, v = problem(seed)
     u = np.array([1.0, -2.0, 0.5])
     radii = np.array([0.5, 8.0, 600.0])
@@ -152,7 +152,7 @@ class Unknown:
 
 
 @pytest.mark.parametrize("seed", [61, 62])
-def test_far_radii_of_a_risk_of_ones_own_are_not_trusted_and_wrong_points_are_seen(seed):
+def test_a_user_risk_at_far_radii_is_not_trusted(seed):
     risk, _ = of_matrix(seed, (2, 3, 3, 2))
     exact = ml.path(risk, [2.0, 4000.0], restarts=3)
     path = ml.path(Unknown(risk), [2.0, 4000.0], restarts=2)
@@ -176,7 +176,7 @@ def unit_matrix(seed, shape):
     return matrix / np.linalg.norm(matrix)
 
 
-def test_a_risk_of_ones_own_is_minimised_inside_and_on_the_ball():
+def test_a_user_risk_is_minimized_inside_and_on_the_ball():
     path = ml.path(Quadratic(), [0.5, 1.0, 9.0], restarts=2)
     assert path.binding.tolist() == [Binding.BALL, Binding.BALL, Binding.NONE]
     assert path.points[-1] == pytest.approx(np.ones(3), abs=GENERAL_KKT, rel=0.0)
@@ -187,7 +187,7 @@ def test_a_risk_of_ones_own_is_minimised_inside_and_on_the_ball():
 
 @settings(max_examples=3, deadline=None)
 @given(st.integers(0, 1000), st.permutations(range(2)), st.floats(0.1, 10.0))
-def test_paths_do_not_depend_on_the_order_of_inputs_and_scale_with_the_keys(seed, order, scale):
+def test_paths_are_invariant_to_input_order_and_scale_with_keys(seed, order, scale):
     data, v = problem(seed)
     path = ml.path(data, [2.0, 20.0], head=v, restarts=4)
     mixed = ml.path(TokenDataset(data.X[list(order)], data.y[list(order)]), [2.0, 20.0], head=v, restarts=4)
@@ -197,7 +197,7 @@ def test_paths_do_not_depend_on_the_order_of_inputs_and_scale_with_the_keys(seed
     assert other.value() == pytest.approx(path.value(), rel=1e-9, abs=tolerances.ROUNDING)
 
 
-def test_nothing_to_select_leaves_the_origin():
+def test_a_path_without_choices_stays_at_the_origin():
     data = TokenDataset([[[1.0, 2.0]], [[0.5, 1.0]]], [1.0, -1.0])
     path = ml.path(data, [1.0, 2.0], head=[1.0, 1.0])
     np.testing.assert_array_equal(path.points, 0.0)
@@ -205,7 +205,7 @@ def test_nothing_to_select_leaves_the_origin():
     assert path.kkt_residual().max() == 0.0
 
 
-def test_a_cone_on_the_line_keeps_its_side():
+def test_a_one_dimensional_cone_keeps_its_side():
     data = TokenDataset([[[1.0], [-1.0]]], [1.0])
     path = ml.path(data, [2.0, 5.0], head=[1.0], region=Cone([-1.0], 1.5, 1.0))
     np.testing.assert_allclose(

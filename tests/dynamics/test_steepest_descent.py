@@ -24,7 +24,7 @@ def one_at_a_time(risk, optimizer, n_steps, start=None):
     return Descent(risk, loop, loop.begin(starting_points(risk, start)), 0).resume(n_steps, None, None)
 
 
-def test_rank_one_steps_reach_the_margin_whichever_way_they_are_taken():
+def test_rank_one_steps_reach_the_margin_in_either_form():
     """Which of two singular values is the larger may be decided by rounding, so iterates differ and margins do not."""
     risk, queries = problems(4)
     risk, optimizer = risk[0].as_matrix(queries[0]), ml.SteepestDescent(ml.Nuclear(), 0.05)
@@ -34,7 +34,7 @@ def test_rank_one_steps_reach_the_margin_whichever_way_they_are_taken():
     assert shares[0] == pytest.approx(shares[1], rel=0.01, abs=ROUNDING)
 
 
-def test_spectral_steps_stay_right_where_terms_differ_beyond_float64():
+def test_spectral_steps_are_exact_for_terms_beyond_float64_range():
     """From a W of norm 1e4 the terms of the gradient differ by e^1000 and more, and the steps have all singular values at one."""
     risk, queries = problems(6)
     risk = risk[0].as_matrix(queries[0])
