@@ -23,7 +23,7 @@ def ragged(seed, n=25):
 @pytest.mark.statement("B Eq. (1)", "B Eq. (36)")
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize(("d", "scale"), [(2, 1.0), (9, 3.0), (40, 6.0)])
-def test_outputs_are_the_papers_formulas(layers, d, scale):
+def test_outputs_equal_the_papers_formulas(layers, d, scale):
     sequences, _ = ragged(d)
     start = initial_parameters(12, d, 1, np.float64)
     model = scale * start.E, scale * start.p, start.v

@@ -12,7 +12,7 @@ LABELS = [1, -1, -1, 1]
 
 
 @pytest.mark.statement("B Eq. (3)", "B Eq. (37)")
-def test_statistics_are_the_sums_of_their_definitions_on_sequences_of_any_length():
+def test_statistics_of_ragged_sequences_follow_their_definitions():
     known = token_statistics(SEQUENCES, LABELS)
     positions = sum(map(len, SEQUENCES))
     for s in range(5):
@@ -32,7 +32,7 @@ def test_equal_lengths_give_the_papers_average():
 
 
 @pytest.mark.statement("B Definition 1")
-def test_kinds_follow_the_sign_and_whether_a_token_keeps_to_one_label():
+def test_token_kinds_follow_sign_and_purity():
     kinds = token_statistics([[0, 1, 1, 2], [3, 1, 2, 4, 4], [4]], [1, -1, 1]).kind
     assert [TokenKind(k).name for k in kinds] == [
         "COMPLETELY_POSITIVE",
@@ -43,7 +43,7 @@ def test_kinds_follow_the_sign_and_whether_a_token_keeps_to_one_label():
     ]
 
 
-def test_a_token_that_never_occurs_has_no_posterior_and_counts_as_irrelevant():
+def test_an_absent_token_is_irrelevant_without_posterior():
     known = token_statistics(LabelledSequences([[0, 2]], [1], 4))
     assert known.count.tolist() == [1, 0, 1, 0]
     assert np.isnan(known.posterior_difference[[1, 3]]).all()
@@ -74,7 +74,7 @@ def test_assumption_4_names_the_sequences_that_break_it():
 
 
 @pytest.mark.statement("B Assumption 4")
-def test_a_sequence_with_its_decisive_token_twice_breaks_it_though_all_else_is_irrelevant():
+def test_assumption_4_fails_for_a_repeated_decisive_token():
     verdict = check_assumption_4([[0, 0, 1], [2, 1]], [1, -1])
     assert verdict.misleading.tolist() == [0, 0]
     assert verdict.offending.tolist() == [0]
