@@ -54,7 +54,7 @@ def copied(trained, tmp_path):
     return trained[0], tmp_path / "run"
 
 
-def test_an_archived_run_has_what_its_figure_shows(trained, tmp_path):
+def test_an_archived_run_has_the_data_of_its_figure(trained, tmp_path):
     encoded, folder = trained
     found = read_file(archive.archive_run(folder, "tiny-1", data=encoded, into=tmp_path), EmbeddingRun)
     data = level_sequences(60, 9, 0, LAW)
@@ -74,7 +74,7 @@ def test_an_archived_run_has_what_its_figure_shows(trained, tmp_path):
     assert np.allclose(found.curves["loss"], expected, rtol=1e-4, atol=0.0)
 
 
-def test_a_stopped_run_without_a_loss_says_so(copied, tmp_path):
+def test_a_stopped_run_without_a_loss_is_reported(copied, tmp_path):
     encoded, folder = copied
     facts = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**facts, "ending": "DIVERGED", "loss": None}))
@@ -102,7 +102,7 @@ def test_runs_on_a_split_and_on_levels_are_archived_with_their_counts(tmp_path, 
     assert np.array_equal(found.statistics.count, token_statistics(level_sequences(40, 12, 0)).count)
 
 
-def test_the_data_are_called_as_asked_and_runs_of_one_rate_come_by_name(trained, tmp_path, monkeypatch):
+def test_archived_data_have_given_names_and_equal_rates_sort_by_name(trained, tmp_path, monkeypatch):
     encoded, folder = trained
     for name in ("b", "a"):
         arguments = ["embeddings", str(folder), name, "--data", str(encoded), "--into", str(tmp_path)]
@@ -112,7 +112,7 @@ def test_the_data_are_called_as_asked_and_runs_of_one_rate_come_by_name(trained,
 
 
 @pytest.mark.parametrize("name", [*PACKAGED, *sorted(path.name for path in results_folder().glob("vision-*.json"))])
-def test_the_command_of_an_archived_training_run_can_be_typed_today(name):
+def test_the_command_of_an_archived_run_still_parses(name):
     values = json.loads((results_folder() / name).read_text(encoding="utf-8"))
     _, command, *words = shlex.split(
         values["command"]
@@ -122,7 +122,7 @@ def test_the_command_of_an_archived_training_run_can_be_typed_today(name):
     assert kind.from_dict(values["settings"]) == chosen_settings(kind, typed)
 
 
-def test_other_data_names_folders_and_contents_are_refused_and_nothing_is_written(copied, tmp_path, capsys):
+def test_invalid_archives_are_refused_and_nothing_is_written(copied, tmp_path, capsys):
     encoded, folder = copied
     write_labelled(tmp_path / "other.npz", level_sequences(60, 9, 1, LAW))
     right = {"folder": folder, "name": "x", "data": encoded, "into": tmp_path}
@@ -153,7 +153,7 @@ def test_other_data_names_folders_and_contents_are_refused_and_nothing_is_writte
 
 
 @pytest.mark.parametrize("name", PACKAGED)
-def test_packaged_runs_are_whole_small_and_free_of_text(name):
+def test_packaged_runs_are_complete_small_and_without_text(name):
     place = results_folder() / name
     found = read_file(place, EmbeddingRun)
     assert len(place.read_bytes()) < 400_000

@@ -50,7 +50,7 @@ def copied(start):
 
 @pytest.mark.statement("B Eq. (1)", "B Eq. (2)", "B Lemma 7")
 @pytest.mark.parametrize("scale", [1.0, 5.0, 60.0])
-def test_closed_form_gradients_are_autograds(scale):
+def test_closed_form_gradients_equal_autograds(scale):
     data = ragged()
     start = parameters(data, 7, scale=scale)
     theirs = leaves(start)
@@ -65,7 +65,7 @@ def test_closed_form_gradients_are_autograds(scale):
 
 
 @pytest.mark.statement("B Lemma 7")
-def test_the_gradient_by_an_embedding_is_the_papers_double_sum():
+def test_the_embedding_gradient_is_the_papers_double_sum():
     data = ragged(3, n=5, longest=6)
     start = parameters(data, 4)
     expected = np.zeros_like(start.E)
@@ -84,7 +84,7 @@ def test_the_gradient_by_an_embedding_is_the_papers_double_sum():
 @pytest.mark.statement("B Eq. (36)")
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("train_v", [True, False])
-def test_training_is_torchs_adamw_on_autograds_gradients(name, train_v):
+def test_training_equals_torchs_adamw(name, train_v):
     layers, model_class, affine = MODELS[name]
     data, rng = ragged(), np.random.default_rng(5)
     start = parameters(data, 9)
@@ -119,7 +119,7 @@ def test_training_is_torchs_adamw_on_autograds_gradients(name, train_v):
     assert np.array_equal(v, start.v) is not train_v
 
 
-def test_products_that_another_device_did_not_leave_are_formed_again():
+def test_missing_products_are_recomputed():
     data, settings = ragged(), TrainingSettings(d_model=9, batch=11, dtype="float64")
     model, other = (ResumableOneLayer(distinct_tokens(data), parameters(data, 9, seed), settings) for seed in (1, 2))
     model.step(0, 11, 0.05)
@@ -129,7 +129,7 @@ def test_products_that_another_device_did_not_leave_are_formed_again():
 
 
 @pytest.mark.statement("B Eq. (36)")
-def test_distinct_tokens_with_multiplicities_are_the_padded_sequences_of_two_layers():
+def test_distinct_tokens_with_counts_equal_padded_sequences():
     data = LabelledSequences([[3, 3, 3, 1], [2], [0, 1, 0, 1, 0, 3, 2, 2]], [1, -1, 1])
     start = parameters(data, 5, scale=3.0)
     settings = TrainingSettings(2, 5, batch=3, dtype="float64")
@@ -166,7 +166,7 @@ def test_a_whole_number_seeds_the_initial_values():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_initial_values_have_the_size_they_are_asked_for(dtype):
+def test_initial_values_have_the_requested_size(dtype):
     for d in (3, 400):
         start = initial_parameters(2000, d, 1, dtype, 0.25)
         assert np.linalg.norm(start.v) == pytest.approx(1.0, rel=1e-6, abs=ROUNDING)

@@ -28,7 +28,7 @@ def encoded(tmp_path):
     return tmp_path / "data.npz"
 
 
-def test_the_command_trains_writes_and_goes_on(encoded, tmp_path, capsys):
+def test_the_command_trains_writes_and_resumes(encoded, tmp_path, capsys):
     common = [str(encoded), "--settings", SMALL, "--checkpoint", str(tmp_path / "kept.npz")]
     assert main([*common, "--out", str(tmp_path / "a"), "--time-limit", "1e-9"]) == 0
     assert "The time limit came before the last epoch" in capsys.readouterr().out
@@ -43,7 +43,7 @@ def test_the_command_trains_writes_and_goes_on(encoded, tmp_path, capsys):
     assert facts["versions"]["numpy"] == np.__version__
 
 
-def test_the_command_measures_a_held_out_part_and_keeps_it(encoded, tmp_path, capsys):
+def test_the_command_measures_and_keeps_a_held_out_part(encoded, tmp_path, capsys):
     data, _ = read_labelled(encoded)
     write_labelled(encoded, data, split=["train"] * 40 + ["held-out"] * 20)
     given = [str(encoded), "--split", "train", "--held-out", "held-out", "--settings", SMALL]
@@ -102,7 +102,7 @@ def in_a_process(code, words):
     return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
 
 
-def test_a_process_that_is_killed_while_it_saves_leaves_a_run_to_resume(encoded, tmp_path):
+def test_a_process_killed_while_saving_leaves_a_resumable_run(encoded, tmp_path):
     words = [str(encoded), "--settings", SMALL, "--every", "1"]
     resumed = [*words, "--out", str(tmp_path / "a"), "--checkpoint", str(tmp_path / "c.npz")]
     assert in_a_process(KILLED, resumed).returncode == -signal.SIGKILL
@@ -116,7 +116,7 @@ def test_a_process_that_is_killed_while_it_saves_leaves_a_run_to_resume(encoded,
     assert (tmp_path / "a" / "tokens.csv").read_bytes() == (tmp_path / "b" / "tokens.csv").read_bytes()
 
 
-def test_a_disk_without_space_leaves_the_earlier_checkpoint(encoded, tmp_path):
+def test_a_full_disk_keeps_the_earlier_checkpoint(encoded, tmp_path):
     words = [str(encoded), "--out", str(tmp_path / "a"), "--checkpoint", str(tmp_path / "c.npz")]
     assert main([*words, "--settings", SMALL]) == 0
     before = (tmp_path / "c.npz").read_bytes()
@@ -130,7 +130,7 @@ def test_a_disk_without_space_leaves_the_earlier_checkpoint(encoded, tmp_path):
     assert main(longer) == 0
 
 
-def test_a_run_that_diverges_is_no_success(encoded, tmp_path, capsys):
+def test_a_diverging_run_exits_with_an_error(encoded, tmp_path, capsys):
     wild = json.dumps({"d_model": 8, "epochs": 40, "batch": 16, "learning_rate": 1e30})
     assert main([str(encoded), "--settings", wild, "--out", str(tmp_path / "a")]) == 1
     assert "no longer a finite number" in capsys.readouterr().out

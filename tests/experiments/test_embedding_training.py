@@ -55,7 +55,7 @@ def test_the_loss_falls_and_the_rate_follows_the_milestones(data, settings):
     assert run.parameters.E.dtype == np.float32
 
 
-def test_a_run_that_hardly_moves_records_the_loss_and_the_ranks_of_its_start(data, settings, monkeypatch):
+def test_a_run_with_a_tiny_rate_records_its_start(data, settings, monkeypatch):
     monkeypatch.setattr(train, "RankCorrelations", lambda known: RankCorrelations(known, at_least=10))
     still = {**settings.to_dict(), "epochs": 1, "learning_rate": STILL, "dtype": "float64"}
     run, wide = (
@@ -71,7 +71,7 @@ def test_a_run_that_hardly_moves_records_the_loss_and_the_ranks_of_its_start(dat
         assert run.accuracy == np.mean(np.array(margins) > 0.0)
 
 
-def test_the_claims_own_loop_gives_the_same_bits(data):
+def test_training_has_the_bits_of_the_claims_loop(data):
     settings = TrainingSettings(1, 12, 4, 32, milestones=(1, 3), seed=3)
     run, plain = train_embeddings(data, settings), train_one_layer(data, settings)
     for one, other in zip(vars(run.parameters).values(), vars(plain.parameters).values(), strict=True):
@@ -113,7 +113,7 @@ def test_the_defaults_are_the_papers_for_reviews():
     )
 
 
-def test_stopping_after_every_step_gives_the_same_bits_as_never_stopping(data, settings, tmp_path):
+def test_a_run_stopped_after_every_step_has_the_same_bits(data, settings, tmp_path):
     whole = train_embeddings(data, settings)
     n_steps = settings.epochs * -(-len(data) // settings.batch)
     endings = []
@@ -140,14 +140,14 @@ def test_a_checkpoint_that_lacks_an_array_is_refused(data, settings, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:(invalid value|overflow) encountered:RuntimeWarning")
-def test_a_loss_that_is_no_number_ends_the_run(data, settings):
+def test_a_nan_loss_ends_the_run(data, settings):
     run = train_embeddings(data, replace(settings, learning_rate=1e30, epochs=50))
     assert run.ending is Ending.DIVERGED
     assert len(run.history) < 50
     assert np.isfinite([record.loss for record in run.history]).all()
 
 
-def test_what_a_run_reports_with_a_checkpoint_is_changed_by_no_later_step(data, settings, tmp_path):
+def test_a_reported_checkpoint_is_not_changed_by_later_steps(data, settings, tmp_path):
     saved = []
     whole = train_embeddings(
         data, settings, checkpoint=tmp_path / "c.npz", every=1, callback=Callbacks(saved=saved.append)
@@ -176,7 +176,7 @@ def test_the_result_is_written_as_a_table_and_facts(data, settings, tmp_path):
     assert facts["command"] == "none"
 
 
-def test_rank_correlations_are_scipys(data):
+def test_rank_correlations_equal_scipys(data):
     from scipy.stats import spearmanr
 
     run = train_embeddings(data, TrainingSettings(1, 12, 3, 32))
@@ -192,7 +192,7 @@ FLOAT32 = 1e-4  # how far outputs of sizes about one may be apart in single prec
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-def test_the_formulas_of_the_paper_give_what_training_says_of_sequences_it_has_not_seen(data, layers):
+def test_held_out_measures_follow_the_papers_formulas(data, layers):
     seen, new = data.take(np.arange(110)), data.take(np.arange(110, 150))
     run = train_embeddings(seen, TrainingSettings(layers, 8, 3, 16, learning_rate=0.05), held_out=new)
     model = vars(run.parameters).values()

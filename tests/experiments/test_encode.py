@@ -70,7 +70,7 @@ def test_every_form_of_a_file_gives_the_same_texts_and_labels(tmp_path, name):
     assert list(zip(found.texts, found.labels, strict=True)) == ROWS
 
 
-def test_columns_are_found_by_usual_names_by_names_and_by_numbers(tmp_path):
+def test_columns_are_found_by_name_and_number(tmp_path):
     (tmp_path / "t.csv").write_text("one,sentiment,three\nuno,a,drei\ndue,b,vier\n", encoding="utf-8")
     with refused("text"):
         TextFile(tmp_path / "t.csv").rows()
@@ -103,7 +103,7 @@ def test_every_form_of_a_file_can_be_encoded(here, name, capsys):
     assert np.array_equal(data.y, np.tile([-1.0, 1.0], 20))
 
 
-def test_encoding_follows_the_paper_keeps_the_parts_and_may_hold_out_a_share(here):
+def test_encoding_follows_the_paper_and_can_hold_out_a_share(here):
     pytest.importorskip("snowballstemmer")
     write_table("r.csv", 900)
     stems = ["wonder", "superb", "dull", "aw", "film", "plot", "scene"]

@@ -43,7 +43,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("case", range(len(REFUSED)))
-def test_what_a_function_cannot_use_is_refused_by_name(case):
+def test_invalid_arguments_are_refused_by_name(case):
     argument, call = REFUSED[case]
     with refused(argument):
         call()
@@ -104,7 +104,7 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("module", "argument", "line"), TYPED, ids=[line for *_, line in TYPED])
-def test_a_bad_command_line_is_one_sentence_and_leaves_no_file(here, capsys, module, argument, line):
+def test_a_bad_command_line_exits_with_one_line_and_no_file(here, capsys, module, argument, line):
     before = set(here.rglob("*"))
     assert module.main(shlex.split(line)) == 2
     said = capsys.readouterr().err

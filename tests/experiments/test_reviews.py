@@ -38,7 +38,7 @@ from refusals import refused
         (np.array([2, 5], dtype=np.int8), [-1, 1], ("2", "5")),
     ],
 )
-def test_two_classes(labels: object, y: list[int], classes: tuple[str, str]) -> None:
+def test_only_two_classes_are_accepted(labels: object, y: list[int], classes: tuple[str, str]) -> None:
     found, names = two_classes(labels)  # type: ignore[arg-type]
     assert found.tolist() == y
     assert names == classes
@@ -60,7 +60,7 @@ def test_two_classes(labels: object, y: list[int], classes: tuple[str, str]) -> 
         ("a.parquet", b"text,label\n"),
     ],
 )
-def test_bad_tables(tmp_path: Path, name: str, content: bytes) -> None:
+def test_invalid_tables_are_refused(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=r"'(path|text|label|encoding)' argument") as refusal:
         TwoClassFile(TextFile(tmp_path / name)).read()
@@ -81,7 +81,7 @@ def source(tmp_path: Path) -> TwoClassFile:
     return TwoClassFile(TextFile(tmp_path / "reviews.csv"))
 
 
-def test_a_share_of_each_class_is_held_out_and_equal_texts_stay_together(source: TwoClassFile) -> None:
+def test_held_out_shares_are_per_class_and_keep_equal_texts_together(source: TwoClassFile) -> None:
     reviews = ReviewPart(source, hold_out=0.2).read()
     held = reviews.in_part("held-out")
     assert [int(np.sum(held & (reviews.y == sign))) for sign in (-1, 1)] == [6, 14]
@@ -93,7 +93,7 @@ def test_a_share_of_each_class_is_held_out_and_equal_texts_stay_together(source:
     assert not np.array_equal(ReviewPart(source, hold_out=0.2, seed=1).read().split, reviews.split)
 
 
-def test_a_part_and_a_sample_are_taken_in_the_sources_order_and_proportion(source: TwoClassFile) -> None:
+def test_samples_keep_the_order_and_proportion_of_their_source(source: TwoClassFile) -> None:
     part = ReviewPart(source, "b").read()
     assert part.texts == source.read().texts[::5]
     assert set(part.split) == {"b"}
@@ -134,7 +134,7 @@ def write_imdb(root: Path) -> Path:
     return root
 
 
-def test_the_folder_aclimdb(tmp_path: Path) -> None:
+def test_an_aclimdb_folder_is_read(tmp_path: Path) -> None:
     write_imdb(tmp_path / "aclImdb")
     for path in (tmp_path, tmp_path / "aclImdb"):
         reviews = ImdbFolder(path).read()
@@ -159,7 +159,7 @@ def read_yelp(path: Path, **rules: int) -> Reviews:
     return YelpLines(path, **rules).read()
 
 
-def test_yelps_rules(tmp_path: Path) -> None:
+def test_yelp_reviews_follow_the_rules_of_the_dataset(tmp_path: Path) -> None:
     lengths = [999, 1000, 1500, 1501]
     reviews = [("x" * length, stars) for length in lengths for stars in (1.0, 2.0, 3.0, 4.0, 5.0)]
     path = write_yelp(tmp_path / "a.json", reviews)
@@ -185,7 +185,7 @@ def test_yelps_rules(tmp_path: Path) -> None:
         (json.dumps({"text": "a" * 1200, "stars": 5}).encode(), "path", "1 that count"),
     ],
 )
-def test_bad_yelp_files(tmp_path: Path, content: bytes, argument: str, says: str) -> None:
+def test_invalid_yelp_files_are_refused(tmp_path: Path, content: bytes, argument: str, says: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(content)
     with pytest.raises(InputError) as caught:

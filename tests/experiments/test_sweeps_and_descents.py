@@ -25,7 +25,7 @@ def test_counts_of_a_sweep_are_read_as_they_were_written(tmp_path):
         np.testing.assert_array_equal(getattr(found, name), getattr(runs, name))
 
 
-def test_the_sweep_says_where_its_counts_are(tmp_path, capsys):
+def test_the_sweep_prints_the_path_of_its_counts(tmp_path, capsys):
     place = tmp_path / "runs.json"
     assert scale_runs.main(["--problems", "5", "--widths", "3", "--out", str(place)]) == 0
     assert "problems a second" in capsys.readouterr().out
@@ -44,14 +44,14 @@ def test_shares_of_margins_are_read_as_they_were_written(tmp_path):
     assert "/there" not in place.read_text(encoding="utf-8")
 
 
-def test_the_descents_say_where_they_are(tmp_path, capsys):
+def test_the_descents_print_their_path(tmp_path, capsys):
     place = tmp_path / "runs.json"
     assert norm_runs.main(["p", "--steps", "200", "--problems", "1", "--out", str(place)]) == 0
     assert read_file(place, NormRuns).steps[-1] == 200
     assert "mean share of the own margin" in capsys.readouterr().out
 
 
-def test_proved_limits_are_counted_and_the_claim_reads_what_was_written(tmp_path, capsys, monkeypatch):
+def test_proved_limits_are_counted_and_read_by_the_claim(tmp_path, capsys, monkeypatch):
     place = tmp_path / "runs.json"
     assert proof_runs.main(["--problems", "30", "--seed", "3", "--workers", "1", "--out", str(place)]) == 0
     assert "0 contradicted" in capsys.readouterr().out

@@ -91,7 +91,7 @@ def path(tmp_path):
     return tmp_path / "run.npz"
 
 
-def test_a_run_saves_at_once_every_few_epochs_and_at_the_end(path):
+def test_a_run_saves_at_the_start_periodically_and_at_the_end(path):
     records, saved = [], []
     assert train(path, Callbacks(records.append, saved.append)) == WHOLE
     assert WHOLE[0] == EPOCHS
@@ -102,7 +102,7 @@ def test_a_run_saves_at_once_every_few_epochs_and_at_the_end(path):
     assert [file.name for file in path.parent.iterdir()] == ["run.npz"]
 
 
-def test_a_run_that_stops_after_every_step_is_the_run_that_never_stopped(path):
+def test_a_run_stopped_after_every_step_equals_the_uninterrupted_one(path):
     for pieces in range(1, EPOCHS * STEPS):
         run = train(path, limit=1e-9)
         assert run[-1] is Ending.TIME_LIMIT
@@ -127,7 +127,7 @@ def interrupt_twice():
 
 
 @pytest.mark.parametrize("action", [interrupt_twice, raising(MemoryError())])
-def test_a_step_that_is_left_half_done_leaves_the_last_checkpoint(path, action):
+def test_an_unfinished_step_keeps_the_last_checkpoint(path, action):
     with pytest.raises((KeyboardInterrupt, MemoryError)) as caught:
         train(path, in_step=at(3, 1, action))
     assert caught.value.__notes__ == [f"A step was left half done; {path} holds the run as it was last saved."]
@@ -154,7 +154,7 @@ def test_a_callback_that_fails_loses_no_epoch(path, problem):
         ("checkpoint", {}, {"arrays": {}}),
     ],
 )
-def test_a_checkpoint_of_another_run_or_that_contradicts_itself_is_refused_and_stays(path, argument, given, changed):
+def test_an_inconsistent_checkpoint_is_refused_and_kept(path, argument, given, changed):
     train(path, limit=1e-9)
     Checkpoint(**{**vars(Checkpoint.read(path, "test")), **changed}).write(path, "test")
     before = path.read_bytes()
@@ -163,7 +163,7 @@ def test_a_checkpoint_of_another_run_or_that_contradicts_itself_is_refused_and_s
     assert path.read_bytes() == before
 
 
-def test_what_is_no_checkpoint_and_what_a_run_cannot_use_is_refused_before_the_first_step(path):
+def test_invalid_checkpoints_are_refused_before_the_first_step(path):
     train(path, limit=1e-9)
     (path.parent / "text.npz").write_bytes(b"PK\x03\x04 no")
     for argument, call in (

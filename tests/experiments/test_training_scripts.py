@@ -21,7 +21,7 @@ from refusals import refused
 
 
 @pytest.mark.parametrize("settings", [TrainingSettings(milestones=(3, 4)), VisionTrainingSettings(width=24)])
-def test_settings_come_back_from_json_and_are_listed_with_their_meaning(settings):
+def test_settings_round_trip_through_json_and_are_documented(settings):
     assert type(settings).from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
     assert settings_or_default(settings, type(settings)) is settings
     assert settings_or_default(None, type(settings)) == type(settings)()
@@ -30,7 +30,7 @@ def test_settings_come_back_from_json_and_are_listed_with_their_meaning(settings
     assert set(settings.meanings()) == set(settings.CHECKS) == {field.name for field in fields(settings)}
 
 
-def test_only_what_is_free_may_differ_when_a_run_resumes():
+def test_a_resumed_run_can_change_only_free_settings():
     assert VisionTrainingSettings().differences(VisionTrainingSettings(epochs=1, device="cuda", compiled=True)) == []
     assert TrainingSettings().differences(TrainingSettings(epochs=1, device="cuda")) == []
     assert TrainingSettings(seed=4).differences(TrainingSettings(milestones=(3,))) == [
@@ -51,7 +51,7 @@ def test_only_what_is_free_may_differ_when_a_run_resumes():
         ("command", lambda: command_without_paths(None)),
     ],
 )
-def test_what_is_no_setting_device_or_command_is_refused(monkeypatch, argument, call):
+def test_invalid_settings_devices_and_commands_are_refused(monkeypatch, argument, call):
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -73,7 +73,7 @@ def raising(problem):
     return work
 
 
-def test_scripts_end_in_a_sentence_and_a_code(capsys):
+def test_script_errors_are_one_line_with_an_exit_code(capsys):
     noted = InputError("Unusable.")
     noted.add_note("c.npz holds where to go on.")
     for problem, code, said in (
@@ -105,7 +105,7 @@ class Record:
 
 
 @pytest.mark.parametrize("rich", [True, False])
-def test_progress_is_lines_where_there_is_no_terminal_or_no_rich(monkeypatch, capsys, rich):
+def test_progress_without_terminal_or_rich_is_plain_lines(monkeypatch, capsys, rich):
     if not rich:
         monkeypatch.setitem(sys.modules, "rich.console", None)
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
@@ -118,7 +118,7 @@ def test_progress_is_lines_where_there_is_no_terminal_or_no_rich(monkeypatch, ca
 # ---- archived runs
 
 
-def test_commands_lose_local_paths_and_nothing_else():
+def test_archived_commands_lose_only_local_paths():
     command = "python -m m --data /a/b/c.npz --out=/o --checkpoint '/x y/c.npz' --settings '{\"a\": 1}' --every 5"
     assert command_without_paths(command) == "python -m m --data c.npz --settings '{\"a\": 1}' --every 5"
     assert command_without_paths("run -- --o=/o --check /x/c.npz --set /a/s.json --save-m /m --data-seed 3 -") == (

@@ -39,11 +39,11 @@ def written(text, cleaning=None):
         ("\x85\u2014...", []),
     ],
 )
-def test_words(text, words):
+def test_word_tokens_follow_the_pattern(text, words):
     assert written(text) == words
 
 
-def test_what_is_kept_by_name():
+def test_named_token_filters_keep_their_tokens():
     assert written("Wow!<b>", Cleaning(keep_punctuation=True)) == ["wow", "!"]
     assert written("a_b \u2014", Cleaning(keep_punctuation=True)) == ["a", "_", "b", "\u2014"]
     assert written("Wow <b>", Cleaning(keep_markup=True)) == ["wow", "b"]
@@ -53,7 +53,7 @@ def test_what_is_kept_by_name():
         assert "'" in TextPipeline(Cleaning(keep_punctuation=True), stop_words, min_count=1).fit(["'film' don't"]).names
 
 
-def test_stop_words_and_negations():
+def test_stop_words_are_dropped_and_negations_kept():
     left = {word: StopWords().remaining(word) for word in ("the", "he's", "movie's", "not", "don't", "dont", "film")}
     assert left == {"movie's": ("movie",), "film": ("film",)} | dict.fromkeys(
         ("the", "he's", "not", "don't", "dont"), ()
@@ -65,7 +65,7 @@ def test_stop_words_and_negations():
     assert {"never", "nothing", "without", "good", "like"}.isdisjoint(module.ENGLISH)
 
 
-def test_stems():
+def test_words_are_stemmed():
     pytest.importorskip("snowballstemmer")
     assert Snowball().stems(["movies", "loving", "generously"]) == ["movi", "love", "generous"]
     assert Snowball("german").stems(["katzen"]) == ["katz"]
@@ -127,7 +127,7 @@ def test_files_without_a_tokenizer_are_refused(tmp_path, name, content):
             SubwordTokenizer.from_file(path)
 
 
-def test_absent_packages_are_named(monkeypatch):
+def test_missing_packages_are_named(monkeypatch):
     pieces = SubwordTokenizer.word_piece(VOCABULARY)
     monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
     monkeypatch.setitem(__import__("sys").modules, "snowballstemmer", None)
@@ -171,7 +171,7 @@ def by_hand(pipeline, text):
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES, ids=range(5))
-def test_every_token_as_by_hand(pipeline):
+def test_vectorized_texts_equal_hand_counts(pipeline):
     if pipeline.stemming:
         pytest.importorskip("snowballstemmer")
     texts, y = random_texts(120)
@@ -196,7 +196,7 @@ def test_new_texts_keep_only_known_tokens():
     assert (tokens.tolist(), offsets.tolist()) == ([1, 0, 1, 0], [0, 0, 3, 4])
 
 
-def test_tokens_counted_in_some_texts_only():
+def test_rare_tokens_are_dropped_by_document_count():
     texts, pipeline = ["good bad", "good bad", "good odd odd odd"], TextPipeline(min_count=2)
     encoded = encode_labelled(pipeline, texts, [1, -1, 1], counted=np.array([True, True, False]))
     assert encoded.names == ("bad", "good")
@@ -206,7 +206,7 @@ def test_tokens_counted_in_some_texts_only():
         encode_labelled(pipeline, texts, [1, -1, 1], counted=np.array([True, False]))
 
 
-def test_texts_without_tokens():
+def test_texts_without_tokens_are_reported():
     texts, y = ["good", "the of", "bad", "!!!"], [1, 1, -1, -1]
     with pytest.raises(InputError, match=r"none in the review at index 1 and 1 more instead. Use `empty=\"drop\"`"):
         encode_labelled(TextPipeline(min_count=1), texts, y)

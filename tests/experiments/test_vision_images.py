@@ -67,7 +67,7 @@ def test_binary_batches_are_read(tmp_path, parts):
         ("data", {"y_train": np.array([{}] * 6, dtype=object)}),
     ],
 )
-def test_arrays_that_are_no_images_are_refused(tmp_path, parts, argument, change):
+def test_arrays_that_are_not_images_are_refused(tmp_path, parts, argument, change):
     arrays = {**dict(zip(("x_train", "y_train", "x_test", "y_test"), parts, strict=True)), **change}
     np.savez(tmp_path / "c.npz", **{name: one for name, one in arrays.items() if one is not None})
     with refused(argument):

@@ -43,7 +43,7 @@ def words(*more, **changes):
     return ["c.npz", "--out", "out", "--settings", json.dumps({**SMALL, **changes}), *more]
 
 
-def test_a_run_leaves_one_file_and_says_how_it_goes(file, here, capsys):
+def test_a_run_writes_one_file_and_prints_progress(file, here, capsys):
     assert run(words()) == 0
     told = capsys.readouterr()
     lines = [line for line in told.err.splitlines() if "compiling" not in line]
@@ -62,7 +62,7 @@ def test_a_run_leaves_one_file_and_says_how_it_goes(file, here, capsys):
     assert "patch" in capsys.readouterr().err
 
 
-def test_a_run_is_kept_without_places_of_the_machine(file, here, capsys):
+def test_a_kept_run_has_no_local_paths(file, here, capsys):
     assert run(words("--checkpoint", str(here / "run.npz"), "--save-models", str(here / "m"), "--save-every", "2")) == 0
     assert (here / "m" / "epoch-002" / "model.safetensors").is_file()
     capsys.readouterr()
@@ -77,7 +77,7 @@ def test_a_run_is_kept_without_places_of_the_machine(file, here, capsys):
         vision_run("there-is-none")
 
 
-def test_what_cannot_be_kept_is_one_sentence_and_code_2(here, capsys):
+def test_a_run_that_cannot_be_kept_exits_2_with_one_line(here, capsys):
     (here / "short").mkdir()
     (here / "short" / "run.json").write_text('{"form": "marginlens vision run 1"}')
     for folder, name, said in (("none", "tiny", "folder"), ("short", "tiny", "folder"), ("short", "../tiny", "name")):

@@ -45,7 +45,7 @@ def same_run(one, other):
 
 
 @pytest.mark.parametrize("optimiser", ["adamw", "sgd"])
-def test_a_run_that_is_stopped_after_any_step_resumes_with_the_same_bits(images, tmp_path, optimiser):
+def test_a_run_stopped_after_any_step_resumes_with_the_same_bits(images, tmp_path, optimiser):
     chosen = settings(optimiser=optimiser, warmup=5, clip=0.5)
     whole = train_vision(images, chosen)
     assert whole.ending is Ending.FINISHED
@@ -64,7 +64,7 @@ def test_a_run_that_is_stopped_after_any_step_resumes_with_the_same_bits(images,
     assert np.array_equal(longer.curves.by_layer["norm"][:4], whole.curves.by_layer["norm"])
 
 
-def test_other_settings_other_images_and_damaged_arrays_cannot_go_on(images, tmp_path):
+def test_a_run_with_other_settings_images_or_arrays_cannot_resume(images, tmp_path):
     file = tmp_path / "run.npz"
     train_vision(images, settings(epochs=1), checkpoint=file)
     other = LabelledImages("o", images.x_train[::-1], images.y_train, images.x_test, images.y_test, images.classes)
@@ -90,7 +90,7 @@ def test_measuring_changes_nothing_in_training(images, monkeypatch):
     assert all(map(torch.equal, whole.model.parameters(), unmeasured.model.parameters()))
 
 
-def test_the_claims_own_loop_gives_the_same_bits(images):
+def test_training_has_the_bits_of_the_claims_loop(images):
     plain = settings(crop=0, flip=False)
     same_run(train_vision(images, plain), vision_training.train_vision(images, plain))
 
@@ -117,7 +117,7 @@ def test_models_are_saved_as_transformers_reads_them(images, tmp_path):
     assert (tmp_path / "epoch-003" / "preprocessor_config.json").is_file()
 
 
-def test_the_probe_reads_from_saved_models_what_the_run_recorded(images, tmp_path):
+def test_a_probe_of_saved_models_equals_the_recorded_run(images, tmp_path):
     from marginlens.probe.models.loading import as_inputs, load_model
     from marginlens.probe.run import probe_checkpoints
 
@@ -140,7 +140,7 @@ def pixels_of(images, **changes):
     return training
 
 
-def test_images_are_shifted_by_whole_pixels_with_zeros_around_and_mirrored_half_the_time(images):
+def test_images_are_shifted_with_zero_padding_and_mirrored_half_the_time(images):
     pixels = pixels_of(images, crop=2, flip=True)
     plain, _ = pixels_of(images, crop=0, flip=False).minibatch(0, 0)
     altered, labels = pixels.minibatch(0, 0)
