@@ -195,7 +195,7 @@ def _smallest_value(W):
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_an_example_ends_in_one_picture_and_finds_what_it_says(name, tmp_path, monkeypatch):
+def test_an_example_gives_one_figure_and_its_stated_result(name, tmp_path, monkeypatch):
     missing = [package for package in PACKAGES.get(name, ()) if find_spec(package) is None]
     if missing:
         pytest.skip(f"needs {', '.join(missing)}")
