@@ -38,7 +38,7 @@ def assert_same(solution, expected):
 @example((4, 17, 40), 1, True, 6)  # 64 rows, two per lane
 @example((4, 6, 10), 17, False, 300)
 @example((3, 12, 500), 17, False, 6)
-def test_solutions_are_the_cpus(device, shape, seed, is_selected, n_problems):
+def test_solutions_equal_the_cpus(device, shape, seed, is_selected, n_problems):
     n, T, d = shape
     data, v = sphere_problems(0, n_problems, n, T, d, seed)
     drawn = np.random.default_rng(seed).integers(0, T, size=(n_problems, n))
@@ -48,7 +48,7 @@ def test_solutions_are_the_cpus(device, shape, seed, is_selected, n_problems):
 
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 2**20), st.integers(1, 4), st.integers(1, 8))
-def test_ragged_problems_are_the_cpus(device, seed, n, d):
+def test_ragged_problems_equal_the_cpus(device, seed, n, d):
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, 6, size=(4, n))
     data = ml.TokenDataset([[rng.normal(size=(t, d)) for t in row] for row in lengths], np.ones((4, n)))
@@ -59,7 +59,7 @@ def test_ragged_problems_are_the_cpus(device, seed, n, d):
 
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 2**20), st.integers(2, 3))
-def test_equal_and_opposite_tokens_are_the_cpus(device, seed, d):
+def test_equal_and_opposite_tokens_equal_the_cpus(device, seed, d):
     rng = np.random.default_rng(seed)
     X = rng.integers(-1, 2, size=(5, 2, 4, d)).astype(float)  # many ties, zero rows and contradictions
     data, selected = ml.TokenDataset(X, np.ones((5, 2))), rng.integers(0, 4, size=(5, 2))
@@ -81,7 +81,7 @@ def test_large_and_small_scales_give_the_same_directions(device):
         assert np.array_equal(solution.status, expected.status)
 
 
-def test_solutions_on_the_device_are_the_cpus_and_few_go_to_it(device, monkeypatch):
+def test_solutions_on_the_device_equal_the_cpus_with_few_fallbacks(device, monkeypatch):
     data, _ = sphere_problems(0, 300, 4, 6, 10, 1)
     selected = np.random.default_rng(0).integers(0, 6, size=(300, 4))
     on_cpu, sent = on_device._solved_on_cpu, []
@@ -100,7 +100,7 @@ def test_solutions_on_the_device_are_the_cpus_and_few_go_to_it(device, monkeypat
     assert found.residual.max() <= KKT_RTOL
 
 
-def test_problems_with_more_rows_are_the_cpus(device):
+def test_problems_with_more_rows_equal_the_cpus(device):
     n_tokens = MAX_ROWS + 2
     data, v = sphere_problems(0, 2, 1, n_tokens, 80, 1)
     found = margins_of(device, device.xp.asarray(data.K), device.xp.asarray(data.optimal(v)))
@@ -115,7 +115,7 @@ def test_a_batch_beyond_the_memory_is_solved_in_parts(small_device):
     assert_same(ml.att_svm(data, data.optimal(v), device="cuda"), ml.att_svm(data, data.optimal(v)))
 
 
-def test_what_the_cpu_refuses_and_other_norms_are_refused(device):
+def test_unsupported_norms_and_invalid_input_are_refused(device):
     data, v = sphere_problems(0, 3, 2, 3, 4, 3)
     selected = data.optimal(v)
     for argument, call in (

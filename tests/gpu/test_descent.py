@@ -42,7 +42,7 @@ def assert_same_runs(run, expected):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{type(case[1]).__name__}-{type(case[2]).__name__}")
-def test_runs_are_those_of_the_cpu(case):
+def test_runs_equal_the_cpus(case):
     shape, optimizer, loss, n_steps, form, place = case
     data, head = sphere_tokens(4, *shape, 0)
     start = np.random.default_rng(1).standard_normal((4, shape[2]))
@@ -56,7 +56,7 @@ def test_runs_are_those_of_the_cpu(case):
 
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
-def test_inputs_of_different_lengths(seed):
+def test_ragged_inputs_equal_the_cpus(seed):
     data, head = ragged_problem(np.random.default_rng(seed), 4, 6, 8)
     if data.n_tokens < 6 or data.mask.all():
         return  # another shape, whose kernel is compiled elsewhere
@@ -64,7 +64,7 @@ def test_inputs_of_different_lengths(seed):
     assert_same_runs(ml.descend(data, head, device="cuda", **options), ml.descend(data, head, **options))
 
 
-def test_tied_tokens_and_tied_scores():
+def test_tied_tokens_and_scores_equal_the_cpus():
     rng = np.random.default_rng(4)
     keys = rng.standard_normal((6, 4, 6, 10))
     keys[:, :, 3] = keys[:, :, 2]  # twins among the tokens
@@ -77,7 +77,7 @@ def test_tied_tokens_and_tied_scores():
     assert np.all(error <= P_RTOL * expected.norm)
 
 
-def test_far_out_the_steps_are_exact():
+def test_steps_far_out_are_exact():
     """At norm 1e6 every weight is below the smallest double; how far a run gets from there is the same to 1e-7."""
     data, head = sphere_tokens(5, 4, 6, 30, 3)
     begun = ml.descend(data, head, n_steps=100)
@@ -88,7 +88,7 @@ def test_far_out_the_steps_are_exact():
     assert_same_runs(run, expected)
 
 
-def test_far_out_tokens_that_tie_with_the_selected_one_still_count():
+def test_tokens_tied_with_the_selected_one_count_far_out():
     """Others are so far behind that a token with the score of the selected one, beside it, has a weight e^1000 times theirs, times zero."""
     rng = np.random.default_rng(11)
     keys, scores = rng.standard_normal((4, 4, 6, 30)), rng.standard_normal((4, 4, 6))
@@ -102,7 +102,7 @@ def test_far_out_tokens_that_tie_with_the_selected_one_still_count():
     assert np.all(np.linalg.norm(run.final - expected.final, axis=-1) <= 1e-7 * moved)
 
 
-def test_scores_far_from_one_take_the_logarithmic_weights():
+def test_scores_far_from_one_use_logarithmic_weights():
     rng = np.random.default_rng(7)
     keys, scores = rng.standard_normal((3, 4, 6, 20)), 600.0 * rng.standard_normal((3, 4, 6))
     data, head = scored_tokens(keys, scores)
@@ -111,7 +111,7 @@ def test_scores_far_from_one_take_the_logarithmic_weights():
     assert_same_runs(ml.descend(data, head, device="cuda", **options), ml.descend(data, head, **options))
 
 
-def test_endings():
+def test_runs_end_as_on_the_cpu():
     one_token, head = sphere_tokens(2, 4, 1, 5, 0)
     stuck = ml.descend(one_token, head, device="cuda", n_steps=5)
     assert (stuck.status == ml.Status.STATIONARY).all()
@@ -124,7 +124,7 @@ def test_endings():
     assert np.isfinite(run.final).all()
 
 
-def test_records_resuming_and_progress():
+def test_records_resume_and_progress_work_on_the_gpu():
     data, head = sphere_tokens(6, 4, 6, 20, 2)
     record, calls = ml.Record([0, 3, 64, 100], ("x", "norm")), []
     run = ml.descend(
@@ -144,7 +144,7 @@ def test_records_resuming_and_progress():
 
 
 @pytest.mark.parametrize("optimizer", [ml.NormalizedGD(50.0), ml.SteepestDescent(ml.Lp(3.0), 5.0)], ids=["l2", "l3"])
-def test_where_the_steps_are_cut_changes_no_bit_of_a_saturated_run(optimizer):
+def test_splitting_steps_keeps_the_bits_of_a_saturated_run(optimizer):
     """Weights are scaled by a shift that follows them for many steps: it is part of what a call leaves to the next."""
     data, head = sphere_tokens(4, 4, 6, 12, 3)
     options = {"optimizer": optimizer, "device": "cuda"}
@@ -157,14 +157,14 @@ def test_where_the_steps_are_cut_changes_no_bit_of_a_saturated_run(optimizer):
     np.testing.assert_array_equal(cut.attention, run.attention)
 
 
-def test_many_starts_on_one_problem():
+def test_many_starts_on_one_problem_equal_the_cpus():
     data, head = sphere_tokens(1, 4, 6, 20, 5)
     many, start = data[0].repeat(4), np.random.default_rng(0).standard_normal((4, 20))
     options = {"start": start, "n_steps": 100}
     assert_same_runs(ml.descend(many, head[0], device="cuda", **options), ml.descend(many, head[0], **options))
 
 
-def test_a_batch_is_split_where_memory_is_short(device, small_device):
+def test_a_batch_beyond_the_memory_is_split(device, small_device):
     if not isinstance(device, TwinDevice):
         pytest.skip("its memory is what it is")
     data, head = sphere_tokens(9, 4, 6, 20, 6)
@@ -181,7 +181,7 @@ def test_a_batch_is_split_where_memory_is_short(device, small_device):
         ml.descend(data, head, n_steps=50, device="cuda")
 
 
-def test_runs_on_the_device_are_the_cpus_and_stay_there(device):
+def test_runs_on_the_device_equal_the_cpus_and_stay_there(device):
     data, head = sphere_tokens(6, 4, 6, 20, 8)
     start = np.random.default_rng(0).standard_normal((6, 20))
     training = Training(ml.Logistic(), ml.NormalizedGD(1.0), 100, start)
@@ -195,7 +195,7 @@ def test_runs_on_the_device_are_the_cpus_and_stay_there(device):
     np.testing.assert_array_equal(ends, np.stack([np.zeros(6), expected.steps_taken], axis=1))
 
 
-def test_extreme_keys_are_left_to_the_cpu():
+def test_extreme_keys_run_on_the_cpu():
     data, head = sphere_tokens(4, 4, 6, 20, 9)
     X = data.X.copy()
     X[1] *= 1e-75
@@ -207,7 +207,7 @@ def test_extreme_keys_are_left_to_the_cpu():
 
 
 @pytest.mark.parametrize("optimizer", [ml.Adam(0.1), ml.SignDescent(0.1, 0.9), ml.MirrorDescent(3.0, 0.1)], ids=repr)
-def test_optimizers_that_the_gpu_does_not_serve_are_refused(device, optimizer):
+def test_optimizers_without_gpu_support_are_refused(device, optimizer):
     data, head = sphere_tokens(2, 4, 6, 20, 0)
     with refused("device"):
         ml.descend(data, head, optimizer=optimizer, device="cuda")
@@ -215,7 +215,7 @@ def test_optimizers_that_the_gpu_does_not_serve_are_refused(device, optimizer):
         trained_on_device(device, device_arrays(device, data, head), Training(ml.Logistic(), optimizer, 10))
 
 
-def test_what_the_gpu_does_not_serve_is_refused():
+def test_problems_without_gpu_support_are_refused():
     data, head = sphere_tokens(2, 4, 6, 20, 0)
     for argument, call in (
         ("device", lambda: ml.descend(ml.JointRisk(data), device="cuda")),
@@ -270,6 +270,6 @@ LARGE = {
 @pytest.mark.gpu
 @pytest.mark.parametrize("device", ["gpu"], indirect=True)
 @pytest.mark.parametrize("name", LARGE)
-def test_large_batches_are_those_of_the_cpu(name):
+def test_large_batches_equal_the_cpus(name):
     count, shape, n_steps, options = LARGE[name]
     compare(*sphere_tokens(count, *shape, 1), n_steps=n_steps, **options)

@@ -14,7 +14,7 @@ except ImportError:
     HAS_CUPY = False
 
 
-def test_the_cpu_is_no_device_of_its_own():
+def test_the_cpu_is_not_a_device():
     assert as_device("cpu") is None
 
 
@@ -24,7 +24,7 @@ def test_without_cupy_the_extra_is_named():
         as_device("cuda")
 
 
-def test_included_files_are_put_in_once():
+def test_included_files_are_inserted_once():
     text = source_text("descent.cu")
     assert text.count("constexpr int LANES = 32;") == 1
     assert '#include "' not in text
@@ -39,13 +39,13 @@ def test_batches_are_split_by_free_memory():
 
 
 @pytest.mark.gpu
-def test_a_device_that_is_not_there_is_refused():
+def test_a_missing_device_is_refused():
     with pytest.raises(ml.InputError, match="cuda:0"):
         as_device("cuda:99")
 
 
 @needs_compiler
-def test_lanes_of_a_warp_on_the_cpu(tmp_path, monkeypatch):
+def test_warp_lanes_run_on_the_cpu(tmp_path, monkeypatch):
     """Sums, largest entries and shuffles of the lane types, in a kernel that is written as all are."""
     from marginlens.gpu import device
 

@@ -34,7 +34,7 @@ CHANGES = [{}, {"data": "gaussian"}, {"start": "normal:0.5"}, {"d": 2}, {"d": 10
 
 
 @pytest.mark.parametrize("changes", CHANGES, ids=str)
-def test_columns_are_the_cpus(device, changes):
+def test_columns_equal_the_cpus(device, changes):
     found, expected = (measured(plan, plan.grid.chunk_at(0)) for plan in plans(**changes))
     assert_same_columns(found, expected)
 
@@ -47,13 +47,13 @@ def length(run):
     return np.linalg.norm(run.trajectory.saved["x"], axis=-1)
 
 
-def test_measures_of_ones_own_read_ordinary_results(device):
+def test_user_measures_read_ordinary_results(device):
     measures = {"mean_key": mean_key, "length": length}
     columns = [measured(plan, plan.grid.chunk_at(0)) for plan in plans(measures=measures, saved_steps=[5, 30])]
     assert_same_columns(*columns)
 
 
-def test_an_optimizer_that_a_gpu_does_not_serve_is_refused(device):
+def test_an_optimizer_without_gpu_support_is_refused(device):
     plan, _ = plans(optimizer="adam")
     with refused("device"):
         measured(plan, plan.grid.chunk_at(0))

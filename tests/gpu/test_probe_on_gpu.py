@@ -40,7 +40,7 @@ def test_a_probe_on_the_gpu_has_the_numbers_of_the_cpu(name, tmp_path):
             assert np.allclose(gpu[measure], values, rtol=RTOL, atol=ATOL, equal_nan=True), measure
 
 
-def test_the_command_line_runs_where_it_is_told_to(tmp_path):
+def test_the_command_line_runs_on_the_given_device(tmp_path):
     small_model("vit", torch.float32).save_pretrained(tmp_path / "model")
     images = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3), dtype=np.uint8)
     np.save(tmp_path / "images.npy", images)

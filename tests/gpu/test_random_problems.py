@@ -32,15 +32,15 @@ def check_bits(device, name, numbers, shape, n_problems):
 )
 @example("sphere", 2**40, (4, 6, 500), 2**63 + 3, 5)
 @example("gaussian", 2**40, (4, 6, 100), 2**63 + 3, 5)
-def test_a_device_makes_the_bits_of_the_cpu(device, name, first, shape, seed, cell):
+def test_random_problems_have_the_bits_of_the_cpu(device, name, first, shape, seed, cell):
     check_bits(device, name, Numbers(first, seed, cell), shape, 3)
 
 
-def test_many_labels_come_from_several_blocks(device):
+def test_many_labels_span_several_blocks(device):
     check_bits(device, "sphere", Numbers(5, 9, 0), (300, 1, 3), 2)
 
 
-def test_scores_are_those_of_the_dataset_whatever_is_beside_them(device):
+def test_scores_do_not_depend_on_other_columns(device):
     data, head = sphere_problems(0, 5, 3, 4, 6, 0)
     scores = to_host(token_scores(device, device_arrays(device, data, head)))
     np.testing.assert_allclose(scores, data.scores(head), rtol=1e-13, atol=1e-15)

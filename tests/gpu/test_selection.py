@@ -38,7 +38,7 @@ def check(device, data, head, selected, p):
 )
 @example(sphere_problems, (4, 6, 100), 5, 300)
 @example(sphere_problems, (5, 8, 33), 5, 300)
-def test_measures_are_the_cpus(device, make, shape, seed, n_problems):
+def test_measures_equal_the_cpus(device, make, shape, seed, n_problems):
     n, T, d = shape
     data, v = make(0, n_problems, n, T, d, seed)
     rng = np.random.default_rng(seed)
@@ -49,7 +49,7 @@ def test_measures_are_the_cpus(device, make, shape, seed, n_problems):
 
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 2**20))
-def test_ties_of_scores_and_of_constraints_are_the_cpus(device, seed):
+def test_ties_of_scores_and_constraints_equal_the_cpus(device, seed):
     rng = np.random.default_rng(seed)
     X = rng.integers(-1, 2, size=(8, 2, 4, 3)).astype(float)
     data, v, selected = ml.TokenDataset(X, np.ones((8, 2))), np.array([1.0, -1.0, 0.0]), rng.integers(0, 4, size=(8, 2))

@@ -37,7 +37,7 @@ RULES = {
     ("name", "dtype", "width"),
     [*((name, "bfloat16", 64) for name in RULES), ("causal", "float32", 40), ("causal", "float16", 128)],
 )
-def test_equals_blocks_in_float64(name, dtype, width):
+def test_statistics_equal_blocks_in_float64(name, dtype, width):
     options = {key: value() if callable(value) else value for key, value in RULES[name].items()}
     rule = AttentionRule(**options)
     rng = np.random.default_rng(0)
@@ -60,7 +60,7 @@ def test_equals_blocks_in_float64(name, dtype, width):
         )
 
 
-def test_queries_that_are_not_numbers_lose_no_others():
+def test_nan_queries_do_not_affect_others():
     q, k = torch.randn(1, 2, 200, 64, device="cuda"), torch.randn(1, 2, 200, 64, device="cuda")
     q[0, 1, 7] = torch.nan
     found = attention_statistics(q, k)
@@ -68,7 +68,7 @@ def test_queries_that_are_not_numbers_lose_no_others():
     assert int(found.selected[0, 1, 7]) == -1
 
 
-def test_memory_grows_with_tokens():
+def test_memory_grows_linearly_with_tokens():
     q, k = (torch.randn(1, 8, 16_384, 64, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -76,7 +76,7 @@ def test_memory_grows_with_tokens():
     assert torch.cuda.max_memory_allocated() - before < 4 * (q.nbytes + k.nbytes)
 
 
-def test_a_sample_of_queries():
+def test_a_sample_of_queries_agrees_with_float64():
     q, k = torch.randn(1, 2, 5, 64, device="cuda"), torch.randn(1, 2, 300, 64, device="cuda")
     places = torch.tensor([299, 0, 17, 160, 5], device="cuda")
     rule = AttentionRule(causal=True)
