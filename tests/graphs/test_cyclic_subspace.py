@@ -148,7 +148,7 @@ def test_a_repeated_token_counts_one_occurrence_at_a_time() -> None:
 
 
 @pytest.mark.statement("C §6")
-def test_the_leading_subset_of_the_datas_own_graphs_is_the_cyclic_subset() -> None:
+def test_the_leading_subset_of_own_graphs_is_the_cyclic_subset() -> None:
     rng = np.random.default_rng(3)
     for _ in range(20):
         ds = cyclic_sequences(6, 5, 10, 5, rng)
@@ -196,7 +196,7 @@ def reference_rule(ds: SequenceDataset, W: np.ndarray, threshold: float, rule: L
 
 @pytest.mark.statement("C §6")
 @pytest.mark.parametrize("rule", list(LocalRule), ids=lambda one: one.name)
-def test_both_rules_keep_what_networkx_and_the_definitions_say(rule: LocalRule) -> None:
+def test_both_subset_rules_agree_with_networkx(rule: LocalRule) -> None:
     rng = np.random.default_rng(5)
     kept = smaller = 0
     for trial in range(60):

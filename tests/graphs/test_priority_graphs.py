@@ -41,7 +41,7 @@ def reference(ds: SequenceDataset, last: int) -> nx.DiGraph:
 @pytest.mark.statement("C §3.1")
 @settings(max_examples=60, deadline=None)
 @given(ds=datasets())
-def test_graphs_are_those_of_the_definition(ds: SequenceDataset) -> None:
+def test_graphs_follow_the_definition(ds: SequenceDataset) -> None:
     graphs = ml.graphs.priority_graphs(ds)
     assert set(graphs) == set(ds.last.tolist())
     for last, graph in graphs.items():
@@ -74,7 +74,7 @@ def test_graphs_are_those_of_the_definition(ds: SequenceDataset) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(ds=datasets())
-def test_sufficient_pairs_imply_all_others_and_evidence_counts_every_sequence_once(ds: SequenceDataset) -> None:
+def test_sufficient_pairs_imply_all_others_with_evidence_counted_once(ds: SequenceDataset) -> None:
     for graph in ml.graphs.priority_graphs(ds).values():
         sufficient = graph.strict[sufficient_pairs(graph)]
         ends = graph.components_of(sufficient)

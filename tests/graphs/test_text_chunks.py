@@ -40,7 +40,7 @@ def assert_same(found: Mapping[int, PriorityGraph], expected: Mapping[int, Prior
 @pytest.mark.statement("C §3.1")
 @pytest.mark.parametrize(("n", "K", "window"), [(3_000, 40, 5), (900, 6, 11), (4_000, 900, 3), (400, 30, 1)])
 @pytest.mark.parametrize("n_chunks", [1, 7, 250])
-def test_graphs_are_those_of_all_windows_wherever_the_text_is_cut(
+def test_chunked_graphs_equal_those_of_all_windows(
     n: int, K: int, window: int, n_chunks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counting, "BLOCK_POSITIONS", 300)
@@ -63,7 +63,7 @@ def test_graphs_are_those_of_all_windows_wherever_the_text_is_cut(
         np.testing.assert_array_equal(found.first, places[evidence.first])
 
 
-def test_a_lost_window_would_be_seen() -> None:
+def test_a_lost_window_changes_the_graphs() -> None:
     """The control of the test above: chunks that forget what came before give other graphs."""
     ids = zipf(2_000, 12, seed=1)
     whole = ml.priority_graphs([ids], window=6)
@@ -75,7 +75,7 @@ def test_a_lost_window_would_be_seen() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "int32", "int64"])
-def test_no_window_reaches_over_a_separator(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_do_not_cross_a_separator(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counting, "BLOCK_POSITIONS", 90)
     texts = [zipf(n, 20, seed=n) for n in (150, 3, 80, 1, 200)]
     joined = np.concatenate([part for ids in texts for part in (ids, [20])]).astype(dtype)
@@ -116,7 +116,7 @@ def test_large_ids_are_counted_and_larger_ones_refused() -> None:
         (ml.data.figure_2(), {"separator": 2}, "left out unless the data are chunks"),
     ],
 )
-def test_what_cannot_be_counted_is_refused(chunks: Any, options: dict[str, Any], says: str) -> None:
+def test_tokens_that_cannot_be_counted_are_refused(chunks: Any, options: dict[str, Any], says: str) -> None:
     with pytest.raises(ml.InputError, match=says):
         ml.priority_graphs(chunks, **options)
 
@@ -149,7 +149,7 @@ def peak(path: Path, how: str) -> tuple[int, int]:
 
 
 @pytest.mark.slow
-def test_memory_grows_with_the_edges_and_not_with_the_text(tmp_path: Path) -> None:
+def test_memory_grows_with_edges_not_with_text(tmp_path: Path) -> None:
     """100 MB of words beside the first of them; reading all of them at once is the control that breaks the bound."""
     path, small = tmp_path / "corpus.txt", tmp_path / "small.txt"
     words = np.array([f"{a}{b}" for a in "bdgklmnprt" for b in ("a", "ei", "o", "u", "an", "el")])
