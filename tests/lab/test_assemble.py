@@ -71,7 +71,7 @@ def test_the_page_holds_the_bundle() -> None:
     assert zlib.decompress(packed, -zlib.MAX_WBITS).decode() == bundle()
 
 
-def test_data_stay_data() -> None:
+def test_embedded_data_cannot_break_out_of_the_script() -> None:
     elements = _Elements(lab_page(problem={"labels": [1], "note": "</script>"}, presets=[PRESET]))
     assert json.loads(elements.text["presets"]) == [PRESET]
     assert json.loads(elements.text["problem"])["note"] == "</script>"
@@ -135,7 +135,7 @@ export async function h() {}
         'export * from "./x.js";',
     ],
 )
-def test_other_forms_are_refused_in_one_sentence(source: str) -> None:
+def test_unsupported_module_syntax_is_refused(source: str) -> None:
     with pytest.raises(InputError, match=r"^The 'page/z.js' argument must be made of import .*; got .* instead\.$"):
         read_module("page/z.js", f"{source}\n")
 
@@ -146,7 +146,7 @@ def test_a_cycle_is_refused() -> None:
         ordered(modules)
 
 
-def test_an_import_of_what_is_not_exported_is_refused() -> None:
+def test_an_import_of_a_missing_export_is_refused() -> None:
     modules = {
         "page/x.js": read_module("page/x.js", 'import { a as b, c } from "./y.js";\n'),
         "page/y.js": read_module("page/y.js", "export const c = 1;\n"),
@@ -163,7 +163,7 @@ def test_global_and_local_limits_have_the_colours_of_figures_and_report() -> Non
     assert f"--limit-1: {palette.LOCAL.lower()};" in style
 
 
-def test_the_lab_is_written_without_theory_and_processes() -> None:
+def test_writing_the_lab_imports_no_theory() -> None:
     """Which would take longer to import than the page takes to write."""
     script = "import sys, marginlens.lab; print(*sys.modules)"
     imported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()

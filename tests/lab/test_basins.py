@@ -36,7 +36,7 @@ def compared(mine: Any, theirs: Any, optima: Any, selections: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["figure_1b", "random"])
-def test_basins_in_a_window_agree_with_the_claim(name: str) -> None:
+def test_basins_in_a_window_agree_with_the_claims(name: str) -> None:
     data, v = ml.data.figure_1b() if name == "figure_1b" else ml.data.basin_example()
     side, half, steps = (20, claim.NEAR_1B, 1500) if name == "figure_1b" else (16, claim.NEAR_RANDOM, 800)
     (answer,) = ask_of("basins", as_json(data, v, **STEPS), side=side, half=half, steps=steps)
@@ -72,7 +72,7 @@ def test_basins_of_the_whole_plane_agree_with_the_claim() -> None:
     compared(labels.reshape(side, side), whole.reshape(side, side), optima, answer["selections"])
 
 
-def test_the_first_piece_of_work_covers_the_picture() -> None:
+def test_the_first_chunk_covers_the_picture() -> None:
     data, v = ml.data.figure_1b()
     (answer,) = ask_of("basins", as_json(data, v), side=32, half=4.0, steps=1)
     first = np.array(answer["firstPixels"])
@@ -106,7 +106,7 @@ def random_problem(rng: np.random.Generator, number: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "seed", [20, 24, 26]
 )  # with 24 a slow run, with 26 a finite minimum close to a limit's direction
-def test_the_colour_at_a_start_is_where_its_own_run_ends_in_40_of_40_problems(seed: int) -> None:
+def test_basin_colors_match_run_ends_in_40_of_40_problems(seed: int) -> None:
     rng = np.random.default_rng(seed)
     problems = [random_problem(rng, number) for number in range(40)]
     code = """

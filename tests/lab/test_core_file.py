@@ -42,11 +42,11 @@ A_RUN: dict[str, Any] = {  # arguments by name, where the declarations allow mor
 }
 
 
-def test_the_file_is_of_these_sources() -> None:
+def test_the_wasm_file_matches_the_sources() -> None:
     assert FILE.read_bytes().endswith(section()), "core.wasm is of other sources: run make lab-core"
 
 
-def test_the_file_is_small() -> None:
+def test_the_wasm_file_is_small() -> None:
     assert FILE.stat().st_size <= MAX_SIZE
 
 
@@ -109,7 +109,7 @@ def _arguments(function: Any, rng: np.random.Generator) -> dict[str, Any]:
 
 @needs_node
 @pytest.mark.parametrize("name", [name for names in FUNCTIONS.values() for name in names])
-def test_every_function_has_the_bits_of_python(name: str) -> None:
+def test_wasm_functions_have_the_bits_of_python(name: str) -> None:
     function, rng = core_functions()[name], np.random.default_rng([4021, len(name)])
     calls = [_arguments(function, rng) for _ in range(N_CALLS)]
     plain = [

@@ -84,7 +84,7 @@ def entries() -> set[tuple[str, str, bool]]:
     return {(name, code, way == "holds") for name, way, sentences in ways for code in sentences}
 
 
-def test_every_condition_has_a_sentence_each_way_and_no_sentence_is_dead() -> None:
+def test_every_condition_has_both_texts_and_no_text_is_unused() -> None:
     huge = {
         "call": "conditionsOfHugeHead",
         "problem": {"tokens": [[[10, 10], [-10, -10]]], "head": [1, 1], "loss": "exponential", "start": [1, 0]},
@@ -99,7 +99,7 @@ def test_every_condition_has_a_sentence_each_way_and_no_sentence_is_dead() -> No
     assert not met - written
 
 
-def test_conditions_are_those_that_the_kernels_and_the_library_name() -> None:
+def test_conditions_equal_those_of_kernels_and_library() -> None:
     (known,) = ask([{"call": "known"}])
     source = (KERNELS / "theorems.js").read_text(encoding="utf-8")
     assert set(CONDITIONS) == set(re.findall(r'\bcheck\("([^"]+)"', source))
@@ -115,7 +115,7 @@ def test_conditions_are_those_that_the_kernels_and_the_library_name() -> None:
 # ---- verdicts, remarks, selections
 
 
-def test_no_sentence_of_random_and_degenerate_problems_has_a_hole() -> None:
+def test_texts_of_random_and_degenerate_problems_have_no_gaps() -> None:
     rng = np.random.default_rng(7)
 
     def values(on_grid: bool, *shape: int) -> Any:
@@ -139,7 +139,7 @@ def test_no_sentence_of_random_and_degenerate_problems_has_a_hole() -> None:
         assert hole not in said
 
 
-def test_verdicts_of_head_and_attention_together() -> None:
+def test_verdicts_of_joint_problems_agree() -> None:
     tokens = [[(2.0, 1.0), (0.5, -1.0)], [(-2.0, 1.0), (-0.5, -1.0)]]
     told, tied, many = ask_of(
         "verdict",
@@ -153,7 +153,7 @@ def test_verdicts_of_head_and_attention_together() -> None:
     assert "not proved" in told["proved"]
 
 
-def test_inputs_without_a_choice_are_named() -> None:
+def test_inputs_without_a_choice_are_listed() -> None:
     problems = (scored([TRIANGLE, TRIANGLE], [[1, 2, 3], last]) for last in ([1, 2, 3], [2, 2, 2]))
     answers = ask_of("leftOut", *problems)
     assert answers[0] is None

@@ -65,7 +65,7 @@ def test_limits_are_the_max_margin_directions_of_the_norms() -> None:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_runs_without_decay_are_the_library_s(name: str) -> None:
+def test_runs_without_decay_equal_the_librarys(name: str) -> None:
     data, queries, head = layer()
     risk = ml.AttentionRisk(data, head).as_matrix(queries)
     run = ml.descend(risk, optimizer=OPTIMIZERS[name], n_steps=1000)
@@ -76,7 +76,7 @@ def test_runs_without_decay_are_the_library_s(name: str) -> None:
         assert found[name]["curve"][-1][key] == pytest.approx(expected[key], rel=tolerance, abs=ROUNDING)
 
 
-def test_decay_and_clip_scale_the_weights_around_each_step() -> None:
+def test_decay_and_clip_scale_the_weights_at_each_step() -> None:
     data, queries, head = layer()
     decay, clip = 0.2, 6.0
     W = np.zeros((4, 4))
@@ -99,7 +99,7 @@ GRID = [{"rate": rate, "decay": decay} for rate in (0.01, 0.03, 0.1) for decay i
 
 
 @pytest.mark.slow
-def test_margins_of_muon_never_pass_their_line_and_end_near_it() -> None:
+def test_margins_of_muon_approach_their_bound_from_below() -> None:
     best = page_words()["growth"]["limits"]["Muon"]["margin"]
     for settings, found in zip(GRID, grown(*GRID), strict=True):
         margins = np.array([entry["margin"] for entry in found["Muon"]["curve"]])
@@ -114,7 +114,7 @@ def test_margins_of_muon_never_pass_their_line_and_end_near_it() -> None:
             assert margins[-1] < best / decay
 
 
-def test_slopes_are_those_predicted() -> None:
+def test_slopes_equal_the_predicted_ones() -> None:
     rates = [{"rate": rate} for rate in (0.01, 0.03, 0.1)]
     for found in grown(*rates):
         for name, key in [("Muon", "margin"), ("Muon", "logit"), ("Adam", "margin")]:

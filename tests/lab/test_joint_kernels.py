@@ -33,7 +33,7 @@ def _random_problem(seed: int) -> ml.TokenDataset:
     return ml.TokenDataset(rng.standard_normal((n_inputs, n_tokens, 2)), rng.choice([-1.0, 1.0], n_inputs))
 
 
-def test_figure_3_and_random_problems_agree() -> None:
+def test_joint_kernels_agree_on_figure_3_and_random_problems() -> None:
     problems = [ml.data.figure_3a(), ml.data.figure_3b(), *(_random_problem(seed) for seed in range(N_RANDOM))]
     answers = run_in_page(CODE, [as_json(data, None) for data in problems])
     n_limits = n_relaxed = 0

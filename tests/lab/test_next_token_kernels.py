@@ -55,7 +55,7 @@ def as_request(data: ml.SequenceDataset) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("unit", "name"), [(Characters(), "characters"), (Words(), "words")])
-def test_windows_of_a_text_agree(unit: Any, name: str) -> None:
+def test_text_windows_agree_with_python(unit: Any, name: str) -> None:
     answer = ask([{"call": "windows", "text": TEXT, "unit": name, "window": 5}])[0]
     named = text_windows(TEXT, 5, unit)
     assert answer["names"] == list(named.vocabulary.names)
@@ -66,7 +66,7 @@ def test_windows_of_a_text_agree(unit: Any, name: str) -> None:
     assert answer["starts"] == begins
 
 
-def test_priority_graphs_agree() -> None:
+def test_priority_graphs_agree_with_python() -> None:
     for data, answer in zip(
         datasets(), ask([{"call": "graphs", **as_request(data)} for data in datasets()]), strict=True
     ):
@@ -128,7 +128,7 @@ def compared_expansion(automaton: ml.NextTokenAutomaton, mine: dict[str, Any]) -
     return len(theirs.slow)
 
 
-def test_the_automaton_agrees_and_gives_the_same_reasons() -> None:
+def test_automaton_and_reasons_agree_with_python() -> None:
     automata = [ml.NextTokenAutomaton.fit(data) for data in datasets()]
     requests = [
         {"call": "automaton", **as_request(data), "asked": asked_of(data, automaton), "window": 5}
@@ -170,7 +170,7 @@ def probabilities(W: np.ndarray, ids: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ["NormalizedGD", "GradientDescent"])
-def test_descent_on_the_weights_agrees(name: str) -> None:
+def test_descent_on_w_agrees_with_python(name: str) -> None:
     size = 0.01 if name == "NormalizedGD" else 2.0  # long normalised steps jump about a finite minimum for ever
     steps = [0, 1, 10, 64, 100, 400]
     chosen = datasets()[:1] + datasets()[2:14]
@@ -201,7 +201,7 @@ def test_descent_on_the_weights_agrees(name: str) -> None:
     assert ranked > 0
 
 
-def test_descent_on_the_weights_goes_on_at_norm_a_million() -> None:
+def test_descent_on_w_continues_at_norm_a_million() -> None:
     data = ml.SequenceDataset([[0, 1, 2], [1, 2, 2], [2, 0, 1], [0, 2, 1]], np.array([0, 1, 2, 2]), np.eye(3))
     steps = [0, 1, 50, 400]
     start = 1e6 * ml.graph_svm(data).direction + 3.0 * np.random.default_rng(3).standard_normal((3, 3))

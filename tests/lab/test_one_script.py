@@ -13,7 +13,7 @@ from marginlens.core.wasm import FILE
 from marginlens.lab.assemble import bundle
 
 
-def test_modules_use_nothing_but_each_other() -> None:
+def test_modules_use_only_each_other() -> None:
     for path in KERNELS.glob("*.js"):
         text = path.read_text(encoding="utf-8")
         sources = re.findall(r'^import [^;]*? from "([^"]*)";$', text, flags=re.MULTILINE)

@@ -16,7 +16,7 @@ FILES = sorted(Path(__file__).parent.glob("*.test.mjs"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=[path.name for path in FILES])
-def test_page_logic(path: Path) -> None:
+def test_page_logic_tests_pass_in_node(path: Path) -> None:
     node = shutil.which("node")
     assert node is not None
     done = subprocess.run([node, "--test", str(path)], capture_output=True, text=True, check=False)

@@ -188,7 +188,7 @@ def close(mine: Any, theirs: Any, rtol: float = RTOL) -> bool:
 # ---- paths
 
 
-def test_paths_have_the_bits_of_the_library() -> None:
+def test_paths_have_the_librarys_bits() -> None:
     others = [case._replace(optimizer=OPTIMIZERS[k % len(OPTIMIZERS)]) for k, case in enumerate(cases()[::2])]
     chosen = [*cases(), *others]
     requests = []
@@ -286,7 +286,7 @@ def test_margins_in_other_norms_agree_in_the_plane() -> None:
         assert theirs.norm.dual(combined) == pytest.approx(mine["length"], rel=1e-9, abs=ROUNDING)
 
 
-def test_optimizers_head_for_the_norm_that_the_library_names() -> None:
+def test_optimizers_have_the_librarys_norms() -> None:
     names = {1.0: ml.L1, float("inf"): ml.LInf, 3.0: ml.Lp, 1.5: ml.Lp, 2.0: ml.L2}
     chosen = [case._replace(optimizer=optimizer) for case in cases()[:1] for optimizer in OPTIMIZERS]
     for case, power in zip(chosen, ask_of("normOf", *(case.json for case in chosen)), strict=True):
@@ -358,7 +358,7 @@ def test_predictions_agree_condition_by_condition() -> None:
     assert not wrong, f"{len(wrong)} of {len(found)}: {list(wrong.items())[:3]}"
 
 
-def test_cones_agree() -> None:
+def test_cones_agree_with_python() -> None:
     optima = []
     for case in cases()[::2]:
         try:

@@ -35,7 +35,7 @@ def test_every_claim_in_the_plane_has_a_preset() -> None:
     assert all(entry.title and entry.caption.endswith(".") for entry in presets())
 
 
-def test_the_data_file_has_the_problems_of_the_library() -> None:
+def test_preset_data_equal_the_librarys() -> None:
     examples: dict[str, Any] = {
         "A-F1a": ml.data.figure_1a(),
         "A-F1b": ml.data.figure_1b(),
@@ -98,7 +98,7 @@ def test_the_text_tab_has_the_sequences_of_the_figure() -> None:
 
 
 @needs_node
-def test_links_of_problems_and_states_give_them_back() -> None:
+def test_links_round_trip_problems_and_states() -> None:
     rng = np.random.default_rng(0)
     wide = ml.TokenDataset(rng.standard_normal((2, 3, 5)), [1, -1], K=rng.standard_normal((2, 3, 2)))
     head = rng.standard_normal(5)
@@ -121,7 +121,7 @@ def test_links_of_problems_and_states_give_them_back() -> None:
     assert found[1]["state"]["playback"]["step"] == 7
 
 
-def test_names_are_found_in_any_letters_and_others_refused() -> None:
+def test_preset_names_ignore_case_and_unknown_ones_are_refused() -> None:
     assert preset("a-f1B").name == "A-F1b"
     with pytest.raises(InputError, match="Did you mean A-F1b"):
         preset("A-F1-b")
@@ -129,7 +129,7 @@ def test_names_are_found_in_any_letters_and_others_refused() -> None:
         permalink(3)  # type: ignore[arg-type]
 
 
-def test_what_the_page_does_not_take_is_refused_in_one_sentence() -> None:
+def test_problems_that_the_page_rejects_are_refused() -> None:
     tokens = np.random.default_rng(1).standard_normal
     flat = ml.TokenDataset(tokens((2, 3, 2)), [1, -1])
     refused = {
@@ -149,7 +149,7 @@ def test_what_the_page_does_not_take_is_refused_in_one_sentence() -> None:
 
 
 @needs_node
-def test_the_page_takes_what_python_says_it_does() -> None:
+def test_the_page_accepts_what_python_accepts() -> None:
     code = """
     import { MAX_ENTRY, MAX_INPUTS, MAX_START, MAX_STEPS, MAX_TOKENS } from "../kernels/problem.js";
     import { MAX_VOCABULARY } from "./text/text_model.js";

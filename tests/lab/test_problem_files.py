@@ -51,7 +51,7 @@ def problems() -> list[LabProblem]:
     return [*shown, scored, joint, LabProblem(wide, rng.standard_normal(9), loss=ml.CorrelationLoss())]
 
 
-def test_files_give_back_what_was_written(tmp_path: Path) -> None:
+def test_problem_files_round_trip(tmp_path: Path) -> None:
     for problem in problems():
         write_problem(tmp_path / "p.json", problem)
         again = read_problem(tmp_path / "p.json")
@@ -63,7 +63,7 @@ def test_files_give_back_what_was_written(tmp_path: Path) -> None:
     assert ml.data.load(tmp_path / "p.json") == problem.data
 
 
-def test_the_same_reader_and_writer_serve_datasets_and_runs(tmp_path: Path) -> None:
+def test_datasets_and_runs_share_reader_and_writer(tmp_path: Path) -> None:
     data, head = ml.data.figure_8()
     ml.data.write_problem(tmp_path / "data.json", data, head)
     write_problem(tmp_path / "run.json", data, head)
@@ -93,7 +93,7 @@ def files_of_version_1() -> list[dict[str, Any]]:
     ]
 
 
-def test_files_of_version_1_are_read_and_written_as_version_2() -> None:
+def test_version_1_files_are_read_and_written_as_version_2() -> None:
     for before in files_of_version_1():
         problem = LabProblem.from_dict(before)
         assert problem.optimizer is not None
@@ -117,7 +117,7 @@ answer(given.map((text) => problemFile(stateOfFile(text, current))));
 
 
 @needs_node
-def test_the_page_opens_files_of_version_1_as_those_of_version_2() -> None:
+def test_the_page_opens_version_1_files_like_version_2() -> None:
     files = files_of_version_1()
     for before, saved in zip(files, run_in_page(SAVED_BY_THE_PAGE, [json.dumps(file) for file in files]), strict=True):
         after = json.loads(saved)
@@ -126,7 +126,7 @@ def test_the_page_opens_files_of_version_1_as_those_of_version_2() -> None:
 
 
 @needs_node
-def test_problems_pass_through_the_page_and_the_command_line_bit_for_bit(tmp_path: Path) -> None:
+def test_problems_round_trip_through_page_and_command_line(tmp_path: Path) -> None:
     """Written by Python, opened and saved by the page, read by Python, and trained by the command line from either file."""
     rng = np.random.default_rng(5)
     data, head = ragged_problem(rng, 2, 4, 2, d_key=2)
@@ -173,7 +173,7 @@ def test_every_number_keeps_all_its_digits(values: list[float]) -> None:
     assert again.start.tolist() == values[:2]
 
 
-def test_what_a_file_leaves_out_is_what_the_page_takes(tmp_path: Path) -> None:
+def test_missing_entries_have_the_pages_defaults(tmp_path: Path) -> None:
     (tmp_path / "p.json").write_text(json.dumps({"format": "marginlens-problem", **GOOD, "keys": None}))
     problem = read_problem(tmp_path / "p.json")
     assert problem == LabProblem(problem.data, [1, 0.5], optimizer=ml.NormalizedGD(1.0), n_steps=1000)
@@ -184,7 +184,7 @@ def test_what_a_file_leaves_out_is_what_the_page_takes(tmp_path: Path) -> None:
 
 
 @needs_node
-def test_the_page_reads_those_of_the_plane() -> None:
+def test_the_page_reads_files_of_plane_problems() -> None:
     plane = [problem for problem in problems() if problem.data.n_inputs <= 8 and problem.data.d_key == 2]
     assert plane
     assert set(ask_of("read", *(problem.to_dict() for problem in plane))) == {None}
@@ -234,7 +234,7 @@ FAULTS: dict[str, tuple[Any, str, str]] = {  # what the page says, and the entry
 
 
 @needs_node
-def test_the_page_refuses_faults_in_one_sentence() -> None:
+def test_the_page_refuses_invalid_files() -> None:
     faults = {name: (problem, words) for name, (problem, words, _) in FAULTS.items() if words}
     answers = ask_of("read", *(problem for problem, _ in faults.values()))
     for (name, (_, words)), answer in zip(faults.items(), answers, strict=True):
@@ -245,7 +245,7 @@ def test_the_page_refuses_faults_in_one_sentence() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, (*_, entry) in FAULTS.items() if entry])
-def test_python_refuses_faults_in_one_sentence_with_the_file_and_the_entry(name: str) -> None:
+def test_python_refuses_invalid_files_naming_file_and_entry(name: str) -> None:
     problem, _, entry = FAULTS[name]
     with pytest.raises(InputError) as caught:
         LabProblem.from_dict(problem, "p.json")
@@ -265,7 +265,7 @@ def test_python_refuses_faults_in_one_sentence_with_the_file_and_the_entry(name:
         (Blockwise(ml.GradientDescent(0.1)), True),
     ],
 )
-def test_what_the_lab_does_not_have_is_refused(rule: Any, joint: bool) -> None:
+def test_optimizers_that_the_lab_lacks_are_refused(rule: Any, joint: bool) -> None:
     with refused("optimizer"):
         LabProblem(ml.data.figure_3a(), [1.0, 0.0], optimizer=rule, trains_head=joint)
 
@@ -281,7 +281,7 @@ def test_batches_and_other_names_are_refused(tmp_path: Path) -> None:
         read_problem(tmp_path / "p.npz")
 
 
-def test_words_of_tokens_are_written_read_and_shown(tmp_path: Path) -> None:
+def test_token_names_are_written_read_and_shown(tmp_path: Path) -> None:
     data = ml.TokenDataset([np.eye(2), np.ones((1, 2))], [1.0, -1.0])
     problem = LabProblem(data, [1.0, 0.0], words=[["a", "fine"], ["film"]])
     write_problem(tmp_path / "problem.json", problem)
@@ -291,13 +291,13 @@ def test_words_of_tokens_are_written_read_and_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", ["a fine film", [["a", "fine"]], [["a"], ["film"]], [["a", 1], ["film"]], [[], []]])
-def test_words_must_be_one_text_for_each_token(words: object) -> None:
+def test_token_names_must_be_one_string_per_token(words: object) -> None:
     data = ml.TokenDataset([np.eye(2), np.ones((1, 2))], [1.0, -1.0])
     with refused("words"):
         LabProblem(data, [1.0, 0.0], words=words)
 
 
-def test_the_page_says_what_python_calls_optimizers_and_losses() -> None:
+def test_the_page_uses_pythons_names_of_optimizers_and_losses() -> None:
     words = page_words()
     for table in (words["optimizers"], words["losses"]):
         assert list(table) == [kebab(entry["python"]) for entry in table.values()]

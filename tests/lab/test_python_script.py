@@ -108,7 +108,7 @@ def outcomes() -> dict[str, Outcome]:
 
 
 @pytest.mark.slow
-def test_limits_certificates_and_verdicts_are_those_of_the_page() -> None:
+def test_script_limits_certificates_and_verdicts_equal_the_pages() -> None:
     code = """
     import { analyse } from "./analysis.js";
     import { completeState } from "./state.js";
@@ -154,7 +154,7 @@ def carried_rounding(found: dict[str, Any], k: int) -> float:
     return spread
 
 
-def test_paths_end_where_the_page_has_them() -> None:
+def test_script_paths_end_where_the_pages_do() -> None:
     asked, where = [], []
     for name, state in states().items():
         for k in range(len(state["starts"])):
@@ -173,7 +173,7 @@ def test_paths_end_where_the_page_has_them() -> None:
 
 @pytest.mark.parametrize("optimizer", ["gradient-descent", "steepest-descent", "adam"])
 @pytest.mark.parametrize("map_name", ["window", "disc"])
-def test_basins_are_those_of_the_page(map_name: str, optimizer: str) -> None:
+def test_script_basins_equal_the_pages(map_name: str, optimizer: str) -> None:
     data, head = ml.data.figure_1b()
     view = {"map": map_name, "half": 3.0, "far": 2000.0, "basins": True}
     state = state_of(as_json(data, head, steps=10, optimizer={"name": optimizer, "size": 0.2}), [[0.0, 0.0]], **view)
@@ -229,7 +229,7 @@ def text_state(text: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_texts_are_read_continued_and_trained_as_on_the_page(name: str) -> None:
+def test_script_texts_are_read_continued_and_trained_like_the_pages(name: str) -> None:
     code = """
     import { textAnswers } from "./text/text_model.js";
     const ask = textAnswers();
@@ -268,12 +268,12 @@ def test_texts_are_read_continued_and_trained_as_on_the_page(name: str) -> None:
     assert f"{end['correlation']:.6f}" in printed
 
 
-def test_a_text_that_the_page_refuses_says_so() -> None:
+def test_a_script_of_a_refused_text_has_its_error() -> None:
     printed = run_script(scripts_of([text_state({**TEXT, "source": "  "})])[0]).printed
     assert printed == "There is no text yet: type or paste one, or take an example.\n"
 
 
-def test_numbers_come_back_as_the_same_doubles() -> None:
+def test_script_numbers_are_the_same_doubles() -> None:
     numbers = [0.1 + 0.2, 1e-7, 1.0, -0.0, 123456.789, 1.7976931348623157e5, 5e-324, 1e6]
     problem = {"tokens": [[[x, 1.0] for x in numbers]], "head": [1.0, 0.5], "steps": 1}
     found = run_script(scripts_of([state_of(problem, [[1e12, -1e-12]])])[0]).names
@@ -281,7 +281,7 @@ def test_numbers_come_back_as_the_same_doubles() -> None:
     assert found["starts"] == [[1e12, -1e-12]]
 
 
-def test_the_script_says_where_it_comes_from_and_runs_as_a_program(tmp_path: Path) -> None:
+def test_the_script_names_its_origin_and_runs(tmp_path: Path) -> None:
     link = "https://example.org/lab.html#1.abc"
     script = scripts_of([states()["A-F8"]], link)[0]
     assert link in script.splitlines()[1]

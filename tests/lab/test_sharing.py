@@ -45,7 +45,7 @@ def test_python_reads_solves_and_trains_what_the_page_saves(name: str, tmp_path:
         assert "2 inputs" in result.output
 
 
-def test_a_picture_is_sixteen_by_nine_well_formed_and_has_its_words_inside() -> None:
+def test_a_picture_is_16_by_9_well_formed_and_self_contained() -> None:
     code = """
     import { card } from "./sharing/picture_files.js";
     answer(card(given.seen, given.rows, given.caption, { ground: "#123456", ink: "#ffffff" }));

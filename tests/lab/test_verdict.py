@@ -60,7 +60,7 @@ def is_found(outcome: Outcome) -> bool:
     return isinstance(outcome.certificate, Certificate) and not outcome.by_flow and outcome.is_repeatable
 
 
-def test_the_page_finds_what_python_finds_and_names_the_same_tokens() -> None:
+def test_page_verdicts_and_tokens_equal_pythons() -> None:
     problems = [*random_problems(42), *preset_problems()]
     answers = ask_of("verdict", *problems)
     named = 0
@@ -81,7 +81,7 @@ def test_the_page_finds_what_python_finds_and_names_the_same_tokens() -> None:
     assert named >= 0.95 * len(problems)
 
 
-def test_the_three_lines_are_those_of_python_but_for_names_and_digits() -> None:
+def test_page_verdict_lines_equal_pythons_up_to_names_and_digits() -> None:
     problem = scored(KEYS, [[1, 0, 0.5], [0, 1]], optimizer={"name": "normalized-gd", "size": 0.1}, start=[0.5, -1.0])
     (answer,) = ask_of("verdict", problem)
     expected = outcome_of(problem)
@@ -124,7 +124,7 @@ def undecided_problems(count: int) -> list[dict[str, Any]]:
     return problems
 
 
-def test_the_page_claims_no_more_than_python_where_rounding_decides() -> None:
+def test_the_page_claims_no_more_than_python_near_rounding() -> None:
     problems = undecided_problems(8)
     amplified = by_rounding = 0
     for problem, answer in zip(problems, ask_of("verdict", *problems), strict=True):
@@ -140,7 +140,7 @@ def test_the_page_claims_no_more_than_python_where_rounding_decides() -> None:
 
 
 @pytest.mark.parametrize("figure", ["figure_1b", "figure_1c"])
-def test_a_start_far_out_in_a_cone_is_decided(figure: str) -> None:
+def test_a_start_far_out_in_a_cone_is_decided_by_theorem(figure: str) -> None:
     data, head = getattr(ml.data, figure)()
     limits = ml.theory.locally_optimal_directions(data, head)
     start = (1e9 * np.asarray(limits.directions[-1])).tolist()
@@ -152,7 +152,7 @@ def test_a_start_far_out_in_a_cone_is_decided(figure: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["sign-descent", "coordinate-descent", "steepest-descent", "adam"])
-def test_optimizers_that_no_theorem_covers_are_computed_and_not_called_proved(name: str) -> None:
+def test_optimizers_without_a_theorem_are_computed_not_proved(name: str) -> None:
     shown = [entry for entry in presets() if type(entry.problem.optimizer).__name__ == name]
     problems = [entry.problem.to_dict() for entry in shown]
     problems += [{**problem, "optimizer": {"name": name}, "steps": 500} for problem in random_problems(6)]
@@ -168,7 +168,7 @@ def test_optimizers_that_no_theorem_covers_are_computed_and_not_called_proved(na
         assert answer["selected"] == ends.tolist(), problem
 
 
-def test_a_run_that_was_played_further_and_ends_elsewhere_changes_the_verdict() -> None:
+def test_a_longer_run_with_another_end_changes_the_verdict() -> None:
     computed = scored(KEYS[:1], [[1, 0, 0.5]], optimizer={"name": "sign-descent", "size": 0.1})
     found = {**computed, "optimizer": {"name": "normalized-gd", "size": 0.1}}
     played = {"steps": 20_000, "selected": [2], "norm": 99.0}
@@ -178,7 +178,7 @@ def test_a_run_that_was_played_further_and_ends_elsewhere_changes_the_verdict() 
     assert same["endsAt"].startswith("Token 1")
 
 
-def test_what_is_odd_is_said() -> None:
+def test_degenerate_problems_are_explained() -> None:
     nothing, tied, infeasible, finite, far = ask_of(
         "verdict",
         scored(KEYS, [[1, 1, 1], [2, 2]]),
@@ -196,7 +196,7 @@ def test_what_is_odd_is_said() -> None:
     assert "too large" in far["proved"]
 
 
-def test_captions_cite_theorems_that_the_page_applies() -> None:
+def test_captions_cite_applied_theorems() -> None:
     cited = 0
     for entry in presets():
         if entry.text:
@@ -215,7 +215,7 @@ def test_captions_cite_theorems_that_the_page_applies() -> None:
     assert cited >= 3
 
 
-def test_what_the_scenes_say_to_do_makes_another_token_win() -> None:
+def test_following_the_scenes_makes_another_token_win() -> None:
     story = page_words()["story"]
     assert [scene["name"] for scene in story] == ["Margin", "Start", "Score", "Optimizer", "Head", "Text"]
     start, score, optimizer = (preset(scene["preset"]).problem.to_dict() for scene in story[1:4])
