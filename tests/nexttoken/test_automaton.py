@@ -32,7 +32,7 @@ def limit_by_softmax(automaton, ids, scale):
 
 @pytest.mark.statement("C Abstract")
 @pytest.mark.parametrize("seed", range(6))
-def test_it_is_the_limit_of_the_softmax(seed):
+def test_automaton_is_the_limit_of_the_softmax(seed):
     ds = cyclic_sequences(6, 8, 8, 4, seed)
     automaton = NextTokenAutomaton.fit(ds)
     for i in range(len(ds)):
@@ -47,7 +47,7 @@ def test_it_is_the_limit_of_the_softmax(seed):
 
 @pytest.mark.statement("C Abstract")
 @pytest.mark.parametrize("seed", range(8))
-def test_it_retrieves_the_label_component_of_every_training_sequence(seed):
+def test_automaton_retrieves_the_label_component_of_every_training_sequence(seed):
     ds = (cyclic_sequences if seed % 2 else acyclic_sequences)(7, 9, 10, 5, seed)
     graphs, automaton = priority_graphs(ds), NextTokenAutomaton.fit(ds)
     for i in range(len(ds)):
@@ -136,7 +136,7 @@ def test_a_term_that_grows_like_the_logarithm_of_the_norm_decides_first():
 
 @pytest.mark.statement("X O")
 @pytest.mark.parametrize("seed", [3, 4])
-def test_what_slowly_growing_weights_decide_is_never_returned_without_a_word(seed):
+def test_decisions_by_slowly_growing_weights_warn(seed):
     """Over all pairs of tokens before each last token, of random data with such ties."""
     rng, n_slow = np.random.default_rng(seed), 0
     for _ in range(100):
@@ -175,7 +175,7 @@ def test_what_slowly_growing_weights_decide_is_never_returned_without_a_word(see
 
 
 @pytest.mark.statement("X O")
-def test_shares_that_cannot_be_computed_are_no_numbers_and_are_said(monkeypatch):
+def test_shares_that_cannot_be_computed_are_nan_with_a_warning(monkeypatch):
     automaton = NextTokenAutomaton.fit(cyclic_sequences(10, 12, 20, 5, 1))
     monkeypatch.setattr(path_expansion, "MAX_ROW_ENTRIES", 0)
     ids = next(s for s in tied_sequences(automaton) if np.isnan(automaton.predict_proba(s)).any())
@@ -223,7 +223,7 @@ def test_the_balance_is_the_minimum_that_a_general_solver_finds(seed):
     np.testing.assert_allclose(rows.T @ np.exp(log_c - rows @ found), target, rtol=0.0, atol=1e-10)
 
 
-def test_an_automaton_survives_pickling():
+def test_an_automaton_can_be_pickled():
     automaton = NextTokenAutomaton.fit(TIED_BY_CHANCE)
     automaton.predict_proba([B, C, D])
     again = pickle.loads(pickle.dumps(automaton))
@@ -265,14 +265,14 @@ def test_heights_are_exactly_equal_within_a_component():
 
 
 @pytest.mark.parametrize(("short", "winners"), [(1e-5, {A}), (1e-8, {A, C})])
-def test_a_token_as_high_as_the_winner_to_seven_digits_shares_with_it(short, winners):
+def test_a_token_tied_to_seven_digits_shares_with_the_winner(short, winners):
     E = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [1.0 - short, 0.0, 1.0]])
     automaton = NextTokenAutomaton.fit(SequenceDataset([[A, B]], [A], E))
     assert set(np.flatnonzero(automaton.predict_proba([A, C, B]))) == winners
     assert set(automaton.explain([A, C, B]).chain[0]) == winners
 
 
-def test_continuations_are_reproducible_and_look_back_only_as_far_as_asked():
+def test_continuations_are_reproducible_and_limited_to_the_window():
     automaton = NextTokenAutomaton.fit(figure_2())
     first, again = (automaton.sample([A, B, C], 30, np.random.default_rng(3)) for _ in range(2))
     assert first.tolist() == again.tolist()
@@ -292,7 +292,7 @@ def test_data_that_no_matrix_separates_are_refused():
         NextTokenAutomaton.fit(contradictory)
 
 
-def test_data_whose_mix_is_no_number_are_refused():
+def test_data_with_a_nan_mix_are_refused():
     ds = SequenceDataset([[A, B]] * 3, [A, B, B], 1e-170 * np.eye(2))
     with pytest.raises(InputError, match=r"no automaton: their cyclic correction is inaccurate"):
         NextTokenAutomaton.fit(ds)
@@ -304,7 +304,7 @@ def test_heights_are_a_copy():
     assert automaton.heights(A).max() < 7.0
 
 
-def test_an_explanation_says_what_is_known_and_what_is_inferred():
+def test_an_explanation_separates_known_and_inferred_priorities():
     automaton = NextTokenAutomaton.fit(figure_2())
     told = automaton.explain([A, B, D])
     assert "No training sequence ends in 3" in str(told)

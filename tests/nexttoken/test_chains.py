@@ -69,7 +69,7 @@ def test_predictions_are_the_attention_of_the_layer():
 
 
 @pytest.mark.statement("X C1")
-def test_the_fit_is_that_of_hunters_method_and_no_other_chain_is_likelier():
+def test_the_fit_equals_hunters_and_maximizes_likelihood():
     rng = np.random.default_rng(3)
     for seed in range(5):
         data = prompts(a_chain(seed), 300, rng)
@@ -82,7 +82,7 @@ def test_the_fit_is_that_of_hunters_method_and_no_other_chain_is_likelier():
 
 
 @pytest.mark.statement("X C1")
-def test_a_row_is_identified_exactly_where_its_tokens_are_one_strong_component():
+def test_a_row_is_identified_iff_its_tokens_are_strongly_connected():
     sequences = [[0, 1, 2], [1, 0, 2], [0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 2, 1]]
     labels = [0, 1, 2, 1, 2, 2]  # after 2: 0, 1 and 2 are all chosen; after 1 only 2 is chosen; after 0 only 1
     found = MarkovChain.fit(ml.SequenceDataset(sequences, labels, np.eye(3)))
@@ -92,7 +92,7 @@ def test_a_row_is_identified_exactly_where_its_tokens_are_one_strong_component()
 
 
 @pytest.mark.statement("X C2")
-def test_a_token_that_prefers_itself_wins_and_others_do_not_last():
+def test_a_self_preferring_token_absorbs_the_chain():
     P = np.full((3, 3), 0.2) + 0.4 * np.eye(3)
     P[2] = [0.6, 0.3, 0.1]
     chain = MarkovChain(P)
@@ -106,7 +106,7 @@ def test_a_token_that_prefers_itself_wins_and_others_do_not_last():
     np.testing.assert_array_equal(drawn, chain.sample(start, 3_000, 0))
 
 
-def test_draws_have_the_probabilities():
+def test_draws_follow_the_probabilities():
     chain = a_chain()
     prompt = [0, 1, 1, 3, 2]
     drawn = chain.sample(np.tile(prompt, (200_000, 1)), 1, 5)[:, 0]
@@ -125,7 +125,7 @@ def topics(orders, sizes, rng, n_tokens=5):
 
 
 @pytest.mark.statement("X C3")
-def test_a_change_of_topic_needs_a_tie_and_is_decided_by_counts_times_weights():
+def test_a_topic_change_needs_a_tie_of_counts_times_weights():
     rng = np.random.default_rng(4)
     own, both = topics([np.arange(5), rng.permutation(5)], [120, 80], rng)
     changes = 0
@@ -161,7 +161,7 @@ def test_a_change_of_topic_needs_a_tie_and_is_decided_by_counts_times_weights():
         ("data", lambda: MarkovChain.fit(None)),
     ],
 )
-def test_refusals(argument, call):
+def test_invalid_arguments_are_refused(argument, call):
     with pytest.raises(ml.InputError) as refusal:
         call()
     assert refusal.value.argument == argument

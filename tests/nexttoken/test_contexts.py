@@ -72,7 +72,7 @@ def test_the_margin_problem_agrees_with_cvxpy_in_status_and_solution():
     assert min(found.count(ml.Status.OPTIMAL), found.count(ml.Status.INFEASIBLE)) >= N_PROBLEMS // 10
 
 
-def test_orthogonal_contexts_have_a_closed_form_and_groups_are_solved_by_themselves():
+def test_orthogonal_contexts_have_a_closed_form_by_group():
     rng = np.random.default_rng(0)
     counts = rng.integers(0, 2, (6, 9))
     counts[:, 0] = 1
@@ -108,7 +108,7 @@ def test_contexts_that_are_nearly_dependent_are_solved_too():
         assert finite_part(data).compatible
 
 
-def test_large_groups_are_refuted_by_a_part_or_refused(monkeypatch):
+def test_large_groups_are_proved_infeasible_by_a_part_or_refused(monkeypatch):
     monkeypatch.setattr("marginlens.svm.contexts._MAX_GROUP_PAIRS", 50)
     monkeypatch.setattr("marginlens.svm.contexts._SUBSETS", (4, 6))
     rng = np.random.default_rng(0)
@@ -120,7 +120,7 @@ def test_large_groups_are_refuted_by_a_part_or_refused(monkeypatch):
         ml.ntp_svm(ml.ContextDataset(rng.standard_normal((12, 12)), counts))
 
 
-def test_a_broken_proof_is_noticed():
+def test_a_broken_proof_is_detected():
     solution = ml.ntp_svm(separable_contexts())
     assert replace(solution, common=solution.common + 1e-6).kkt_residual() > 1e-8
     assert replace(solution, special=solution.special * 1.001).kkt_residual() > 1e-5
@@ -171,7 +171,7 @@ def by_newton(data):
 
 
 @pytest.mark.statement("G Def 1", "G Eq. (4)", "G Eq. (5)", "X G1")
-def test_the_finite_part_is_that_of_a_plain_newton_method():
+def test_the_finite_part_agrees_with_newtons_method():
     incompatible = 0
     for seed in range(100):
         data = random_contexts(seed)
@@ -189,7 +189,7 @@ def test_the_finite_part_is_that_of_a_plain_newton_method():
     assert incompatible > 5
 
 
-def test_large_data_take_iterations_and_end_at_the_same_part(monkeypatch):
+def test_large_data_reach_the_same_finite_part_iteratively(monkeypatch):
     data = [random_contexts(seed) for seed in (3, 8, 11, 14)]
     small = [finite_part(one) for one in data]
     monkeypatch.setattr("marginlens.nexttoken.contexts.MAX_BASIS_ENTRIES", 0)
@@ -231,7 +231,7 @@ def test_the_entropy_is_approached_along_the_margin_and_never_reached():
 
 
 @pytest.mark.statement("G Thm 2", "G Lemma 2")
-def test_gradient_descent_has_both_limits_and_other_data_do_not():
+def test_gradient_descent_has_both_limits_only_under_the_conditions():
     data = separable_contexts()
     risk = ml.ContextRisk(data)
     prediction = ml.predict(risk, optimizer=ml.GradientDescent(1.0))
@@ -268,7 +268,7 @@ def test_compiled_and_plain_steps_agree():
 
 
 @pytest.mark.statement("G Thm 1")
-def test_the_path_turns_to_the_margin_and_its_part_goes_to_the_log_odds():
+def test_the_path_reaches_the_margin_direction_and_the_log_odds():
     data = separable_contexts()
     priority, finite = ml.ntp_svm(data), finite_part(data)
     path = ml.path(data, [10.0, 100.0, 1000.0, 1e5])
@@ -282,7 +282,7 @@ def test_the_path_turns_to_the_margin_and_its_part_goes_to_the_log_odds():
 
 
 @pytest.mark.statement("X G1")
-def test_separable_data_without_log_odds_fall_to_an_infimum_above_the_entropy():
+def test_separable_data_without_log_odds_stay_above_the_entropy():
     H = [
         [1.0, 0.2],
         [2.0, 0.4],
@@ -299,7 +299,7 @@ def test_separable_data_without_log_odds_fall_to_an_infimum_above_the_entropy():
     assert 0 < float(ml.ContextRisk(data).value(run.final)) - finite.infimum < 1e-3 < finite.infimum - data.entropy
 
 
-def test_predictions_say_what_fails():
+def test_predictions_name_failing_conditions():
     data = separable_contexts()
     assert "Muon" in ml.predict(ml.ContextRisk(data), optimizer=ml.Muon(0.1)).why
     assert "step size" in str(ml.predict(ml.ContextRisk(data), optimizer=ml.GradientDescent(1e3)).verdicts[1].failed[0])
@@ -309,7 +309,7 @@ def test_predictions_say_what_fails():
     assert "does not diverge" in ml.predict_limit(every).why
 
 
-def test_a_text_becomes_contexts():
+def test_a_text_gives_its_contexts():
     tokens = np.array([0, 1, 2, 0, 1, 3, 0, 1, 2])
     windows = np.lib.stride_tricks.sliding_window_view(tokens, 3)
     data = ml.ContextDataset.from_windows(windows[:, :2], windows[:, 2], lambda distinct: np.eye(4)[distinct[:, -1]], 4)
@@ -334,7 +334,7 @@ def test_a_text_becomes_contexts():
         ("data", lambda: support_subspace(None)),
     ],
 )
-def test_refusals(argument, call):
+def test_invalid_arguments_are_refused(argument, call):
     with pytest.raises(ml.InputError) as refusal:
         call()
     assert refusal.value.argument == argument

@@ -40,7 +40,7 @@ def pair(*labels):
 
 @pytest.mark.parametrize("general", [False, True], ids=["C Eᵀ = I", "general head"])
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda one: type(one).__name__)
-def test_the_residual_elsewhere_is_the_gradient_there(loss, general):
+def test_the_residual_off_the_correction_is_the_gradient(loss, general):
     rng = np.random.default_rng(1)
     ds = cyclic_sequences(6, 8, 12, 4, rng)
     head = (rng.uniform(0.1, 0.9, size=(6, 6)) + 0.5 * np.eye(6)) @ np.linalg.pinv(ds.E).T if general else None
@@ -52,14 +52,14 @@ def test_the_residual_elsewhere_is_the_gradient_there(loss, general):
 
 
 @pytest.mark.parametrize(("loss", "limit"), [(Power(0.0, 2), -0.5), (Power(0.5, 4), -0.0625)], ids=["saddle", "flat"])
-def test_a_start_from_which_nothing_pulls_is_left_if_it_is_no_minimum(loss, limit):
+def test_a_stationary_start_that_is_not_a_minimum_is_left(loss, limit):
     """By symmetry the slope at zero is none; the curvature is negative, or none either."""
     found = ml.cyclic_correction(pair(0, 1), loss=loss)
     assert found.status is INFINITE
     assert found.risk == pytest.approx(limit, rel=ROUNDING, abs=ROUNDING)
 
 
-def test_a_plateau_is_no_minimum():
+def test_a_plateau_is_not_a_minimum():
     """At a gap of -60 the squared loss of labels 0, 0, 1 is flat to rounding; its minimum is at log 2."""
     ds, start = pair(0, 0, 1), -60.0 * APART
     stuck = ml.cyclic_correction(ds, loss=ml.SquaredLoss(), start=start)
@@ -71,7 +71,7 @@ def test_a_plateau_is_no_minimum():
     np.testing.assert_allclose(free.x, np.log(2.0) * APART, rtol=0.0, atol=CONDITIONED)
 
 
-def test_a_large_runaway_is_shown_by_the_point_itself(monkeypatch):
+def test_divergence_is_proved_by_a_far_point(monkeypatch):
     """Without a basis there is no Graph-SVM to ask: the direction is the point's own, at least one at every gap."""
     rng = np.random.default_rng(0)
     ds = ml.SequenceDataset([[0, 1, 2]] * 6, [0, 0, 0, 1, 1, 2], rng.normal(size=(3, 4)))
@@ -102,7 +102,7 @@ def test_rounding_of_the_risk_does_not_decide(by_products, monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_stationary_point_is_one_also_where_rounding_decides_the_sign_of_flat_curvature(monkeypatch, seed):
+def test_a_stationary_point_with_flat_curvature_is_accepted(monkeypatch, seed):
     """Another order of additions gives flat directions curvatures of either sign, of the size of rounding."""
     noise = np.random.default_rng(seed)
     exact = RiskPoint.hessian
@@ -124,7 +124,7 @@ def test_a_stationary_point_is_one_also_where_rounding_decides_the_sign_of_flat_
 
 @pytest.mark.statement("C §6")
 @pytest.mark.parametrize("rule", list(LocalRule), ids=lambda one: one.name)
-def test_the_local_correction_is_where_a_general_minimiser_goes_from_zero(rule):
+def test_the_local_correction_agrees_with_a_general_minimizer(rule):
     datasets, finite = [cyclic_sequences(6, 9, 8, 4, seed) for seed in range(12)], 0
     trained = ml.descend(
         datasets, head=[ds.E for ds in datasets], loss=ml.CrossEntropy(), optimizer=ml.NormalizedGD(0.1), n_steps=1_000
@@ -150,7 +150,7 @@ def test_the_local_correction_is_where_a_general_minimiser_goes_from_zero(rule):
 
 
 @pytest.mark.statement("C §6")
-def test_the_local_correction_bears_components_that_samples_compare_in_part():
+def test_the_local_correction_accepts_partly_compared_components():
     """Tokens 0 to 3 form one component; labels keep {0, 1} and {2, 3} apart, and nothing compares 1 with 2."""
     sequences = [[0, 1, 5], [0, 1, 5], [2, 3, 5], [2, 3, 5], [1, 2, 4, 5], [0, 3, 4, 5]]
     ds = ml.SequenceDataset(sequences, [0, 1, 2, 3, 4, 4], np.eye(6))
@@ -168,7 +168,7 @@ def test_the_local_correction_bears_components_that_samples_compare_in_part():
 
 
 @pytest.mark.statement("C §6")
-def test_the_local_correction_of_weights_that_choose_the_labels_is_the_global_one():
+def test_the_local_correction_of_label_choosing_weights_is_global():
     rng = np.random.default_rng(6)
     for _ in range(4):
         ds = cyclic_sequences(6, 8, 6, 4, rng)

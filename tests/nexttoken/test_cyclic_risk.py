@@ -70,5 +70,5 @@ def test_saturated_samples_keep_their_slope():
     assert tied([[0, 1]], [0]).at(np.array([-2000.0, 0.0])).value == 2000.0
 
 
-def test_a_label_that_no_token_gives_costs_infinitely_much():
+def test_an_unreachable_label_has_infinite_risk():
     assert tied([[0, 1]], [2]).at(np.zeros(2)).value == np.inf

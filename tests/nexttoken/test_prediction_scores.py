@@ -38,7 +38,7 @@ def numbers_of(score):
 
 @pytest.mark.filterwarnings("ignore::marginlens.nexttoken.SlowLimitWarning")
 @pytest.mark.parametrize("seed", range(8))
-def test_the_automaton_is_scored_as_it_predicts(seed):
+def test_automaton_scores_follow_its_predictions(seed):
     E = np.eye(6) if seed % 2 else np.random.default_rng(seed).normal(size=(6, 8))
     made = cyclic_sequences(6, 8, 10, 4, seed)
     ds = SequenceDataset([made[i][0] for i in range(len(made))], made.labels, E)
@@ -64,7 +64,7 @@ def test_the_automaton_is_scored_as_it_predicts(seed):
     )
 
 
-def test_a_layer_of_a_norm_need_not_show_the_limit():
+def test_a_layer_at_finite_norm_can_differ_from_the_limit():
     """Where a slow term decides, the layer of norm 30 is far from the limit; a ridge path that plain Newton finds agrees with it."""
     sequences, labels = [[0, 2, 5], [1, 4, 5], [0, 3, 4, 5], [0, 3, 5]], [0, 1, 0, 0]
     ds = SequenceDataset(sequences, labels, np.eye(6))
@@ -102,7 +102,7 @@ def witten_bell(text, order, K):
 
 
 @pytest.mark.parametrize(("order", "window", "K", "n"), [(1, 3, 4, 60), (2, 4, 7, 90), (3, 5, 3, 40), (6, 5, 5, 200)])
-def test_an_n_gram_backs_off_as_witten_and_bell_say(order, window, K, n):
+def test_an_n_gram_backs_off_by_witten_bell(order, window, K, n):
     rng = np.random.default_rng(100 * order + n)
     text = rng.integers(0, K, n).tolist()
     text = text + text[5:25]  # so that long contexts come again
@@ -143,7 +143,7 @@ def test_a_label_outside_its_sequence_is_impossible():
 WORDS = "the cat and the dog and the cat met the dog and the bird and a dog met the cat and the bird slept and the cat saw the cat "
 
 
-def test_every_rule_is_scored_on_the_same_windows_and_unknown_words_are_left_out():
+def test_every_rule_is_scored_on_the_same_windows_without_unknown_words():
     split = split_text_windows(
         WORDS * 2 + "a newt and the cat met a newt ", 4, ml.data.Words(max_vocabulary=5), held_out=0.4
     )
