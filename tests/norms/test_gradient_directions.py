@@ -113,7 +113,7 @@ def compare(norm, found, exact_direction, shape):
 
 
 @pytest.mark.parametrize("size", [1.0, 100.0, 1e4])
-def test_directions_of_p_against_80_digits(size):
+def test_directions_of_p_agree_with_80_digits(size):
     data, v, _, rng = problem()
     p = rng.normal(size=D)
     p *= size / np.linalg.norm(p)
@@ -126,7 +126,7 @@ def test_directions_of_p_against_80_digits(size):
 
 
 @pytest.mark.parametrize("size", [1.0, 100.0, 1e4])
-def test_directions_of_matrices_against_80_digits(size):
+def test_directions_of_matrices_agree_with_80_digits(size):
     data, v, z, rng = problem()
     W = rng.normal(size=(D, D))
     W *= size / np.linalg.norm(W)

@@ -48,7 +48,7 @@ def test_no_point_of_the_unit_ball_beats_the_dual_norm(norm, g, data):
 @settings(deadline=None, max_examples=12)
 @given(g=matrices, log_scale=st.sampled_from([-1e5, -10.0, 0.0, 300.0, 1e5]))
 @pytest.mark.parametrize("norm", NORMS, ids=repr)
-def test_a_scale_common_to_all_entries_changes_no_direction(norm, g, log_scale):
+def test_a_common_scale_changes_no_direction(norm, g, log_scale):
     plain = norm.steepest(g)
     assert np.allclose(direction_of(norm, LogScaled(g, np.asarray(log_scale), 2)), plain, rtol=0, atol=1e-12)
     pair = LogScaled(np.stack([g, g]), np.array([log_scale, 0.0]), 2)
@@ -56,7 +56,7 @@ def test_a_scale_common_to_all_entries_changes_no_direction(norm, g, log_scale):
 
 
 @pytest.mark.parametrize("norm", [ml.L1(), ml.LInf(), ml.Lp(1.75), ml.Lp(40), ml.Spectral(), ml.MaxRow()], ids=repr)
-def test_rows_with_scales_of_their_own_keep_their_direction(norm):
+def test_rows_with_different_scales_keep_their_directions(norm):
     """At a spread of e^-30, where doubles hold the whole matrix, and at e^-3000, where they do not."""
     rng = np.random.default_rng(0)
     g = rng.normal(size=(3, 4))
@@ -81,7 +81,7 @@ def test_rows_with_scales_of_their_own_keep_their_direction(norm):
         )
 
 
-def test_ties_and_zeros():
+def test_ties_and_zeros_have_defined_directions():
     assert np.array_equal(ml.L1().steepest([2.0, -3.0, 3.0]), [0.0, -1.0, 0.0])
     rounded = np.array([3.0 * (1.0 - 1e-15), 3.0, -1.0])  # equal but for rounding: still the first
     assert np.array_equal(ml.L1().steepest(rounded), [1.0, 0.0, 0.0])
@@ -101,7 +101,7 @@ def test_a_rounded_matrix_of_low_rank_gets_no_direction_from_rounding():
     assert np.allclose(values, [1, 1, 0, 0, 0, 0], rtol=0, atol=1e-12)
 
 
-def test_norms_by_name():
+def test_norms_are_found_by_name():
     for name, norm in {
         "l1": ml.L1(),
         "L2": ml.L2(),
@@ -129,7 +129,7 @@ def test_norms_of_matrices_refuse_vectors(norm):
     assert as_norm(norm, (3, 2)) is norm
 
 
-def test_a_users_own_norm_needs_no_more_than_the_protocol():
+def test_a_user_norm_needs_only_the_protocol():
     class Weighted:
         def value(self, x):
             return float(np.max(np.abs(x) * [1.0, 2.0]))
