@@ -21,12 +21,12 @@ def job() -> ModuleType:
     return module
 
 
-def test_every_file_it_lists_exists(job: ModuleType) -> None:
+def test_every_file_of_the_numerics_job_exists(job: ModuleType) -> None:
     assert [name for name in job.FILES if not (ROOT / name).is_file()] == []
     assert len(set(job.FILES)) == len(job.FILES)
 
 
-def test_what_does_not_apply_is_said(job: ModuleType) -> None:
+def test_arithmetic_that_does_not_apply_is_reported(job: ModuleType) -> None:
     by_name = {one.name.split()[-1]: one for one in job.PERSONALITIES}
     assert by_name["Haswell"].not_applicable("aarch64", frozenset()) == "not applicable: this is aarch64"
     assert by_name["SkylakeX"].not_applicable("x86_64", frozenset({"avx2"})).endswith("this processor has no avx512f")
@@ -34,12 +34,12 @@ def test_what_does_not_apply_is_said(job: ModuleType) -> None:
     assert by_name["threads"].not_applicable("riscv64", frozenset()) == ""  # on any machine
 
 
-def test_a_type_of_processor_that_openblas_does_not_take_is_noticed(job: ModuleType) -> None:
+def test_an_unsupported_openblas_core_type_is_detected(job: ModuleType) -> None:
     unknown = job.Personality.of_core("NOSUCHCORE", ())
     assert unknown.not_applicable("x86_64", frozenset()).startswith("not applicable: NumPy and SciPy take")
 
 
-def test_a_failure_is_a_failure_and_says_how_to_see_it_again(
+def test_a_failure_prints_the_command_to_reproduce_it(
     job: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lucky = tmp_path / "test_lucky.py"
