@@ -55,7 +55,7 @@ def test_steps_do_not_depend_on_the_common_scale_of_gradients(name):
     assert np.allclose(plain, tiny, rtol=1e-10, atol=1e-12)
 
 
-def test_steps_are_those_of_the_plain_formulas():
+def test_steps_equal_the_plain_formulas():
     """Adam with ε, heavy ball, Nesterov and mirror descent at gradients of ordinary size, as every textbook writes them."""
     given = [gradient(g, 0.7) for g in VALUES]
     values = [g.value()[0] for g in given]
@@ -79,7 +79,7 @@ def test_steps_are_those_of_the_plain_formulas():
     assert np.allclose(steps(ml.MirrorDescent(1.75, 0.1), given, [0.5, -0.2, 0.0]), mirror, rtol=1e-11, atol=1e-13)
 
 
-def test_the_two_faces_of_adam():
+def test_adam_is_sign_descent_above_epsilon_and_plain_descent_below():
     """Above ε Adam moves like sign descent, below like gradient descent of size η/ε."""
     g = np.array([1.0, -2.0, 0.5])
     above = steps(ml.Adam(0.1, eps=1e-60), [gradient(g, -100.0)], np.zeros(3))[0]
@@ -111,7 +111,7 @@ def test_descent_in_a_norm_gains_its_margin(norm):
     assert share > max(np.min(rows @ x) / norm.value(x) for x in others)
 
 
-def test_schedules():
+def test_schedules_have_their_step_sizes():
     assert PowerDecay(2.0, 0.5)(3) == pytest.approx(1.0, rel=SIX_DIGITS, abs=ROUNDING)
     g = [gradient([1.0, 1.0, 1.0], 0.0)] * 3
     assert np.allclose(
@@ -123,7 +123,7 @@ def test_schedules():
 
 
 @pytest.mark.parametrize("schedule", [lambda t: 1.0 - t, lambda t: float("nan"), lambda t: -1.0, lambda t: "a"])
-def test_a_schedule_that_ends_is_refused_at_the_step_where_it_does(schedule):
+def test_a_schedule_that_ends_is_refused_at_that_step(schedule):
     data, v = ml.data.sphere_tokens(1, 2, 3, 4, 0)
     for optimizer in (ml.SignDescent(schedule), ml.Adam(schedule), ml.MirrorDescent(3.0, schedule)):
         with pytest.raises(ml.InputError, match=r"The step size at step [01] must be a positive number"):

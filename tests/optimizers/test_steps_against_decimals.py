@@ -112,7 +112,7 @@ def taken(loop, start, n_steps):
 
 @pytest.mark.parametrize("size", [1.0, 100.0, 1e4])
 @pytest.mark.parametrize("name", CASES)
-def test_steps_on_p(name, size):
+def test_steps_on_p_agree_with_decimals(name, size):
     risk, _ = problem()
     optimizer, follow = CASES[name]
     start = size * np.array([0.5, -0.1, 0.7, 0.5])
@@ -139,7 +139,7 @@ def close(steps, exact, size):
 
 
 @pytest.mark.parametrize("size", [1.0, 1e4])
-def test_muon_on_W(size):
+def test_muon_on_w_agrees_with_decimals(size):
     """The polar factor (A Aᵀ)^-1/2 A of the running sum, whose two singular values differ by up to e^thousands."""
     risk, queries = problem()
     risk = risk.as_matrix(queries)
@@ -177,7 +177,7 @@ def polar(rights, queries):
     return [[sum(inverse[i][j] * A[j][k] for j in range(2)) for k in range(4)] for i in range(2)]
 
 
-def test_the_excess_risk():
+def test_excess_risk_agrees_with_decimals():
     """Where the best tokens are selected with a margin it is far below the smallest float64."""
     data, v = ml.data.sphere_tokens(1, 2, 3, 4, 1)
     risk, size = ml.AttentionRisk(data[0], v[0]), 2000.0

@@ -71,13 +71,13 @@ def test_decayed_steps_stay_in_the_ball_of_their_norm(norm):
         (lambda: ml.NormalizedGD(0.1, momentum=1.0), "momentum"),
     ],
 )
-def test_what_is_no_decay_is_refused(make, argument):
+def test_invalid_decay_is_refused(make, argument):
     with pytest.raises(InputError) as refused:
         make()
     assert refused.value.argument == argument
 
 
-def test_predictions_do_not_cite_theorems_for_steps_that_are_not_theirs():
+def test_predictions_cite_no_theorem_for_decayed_steps():
     data, v = ml.data.figure_1b()
     start = [200_000.0, 0.0]
     assert ml.predict_limit(data, v, start=start, optimizer=ml.GradientDescent(1e-9)).direction is not None
