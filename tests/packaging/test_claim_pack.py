@@ -46,7 +46,7 @@ def found(installed):
 
 
 @pytest.mark.usefixtures("found")
-def test_the_claim_stands_in_the_ledger_with_the_name_of_its_package(tmp_path):
+def test_the_ledger_lists_the_claim_with_its_package(tmp_path):
     entry = ml.ledger(tmp_path)["ntp-l1"]
     assert (entry.package, entry.paper, entry.label) == ("marginlens-ntp", "NTP", "NTP Lemma 1")
     assert [entry.package for entry in ml.ledger(tmp_path)].count("") == len(catalogue.claims())
@@ -57,7 +57,7 @@ def test_the_claim_stands_in_the_ledger_with_the_name_of_its_package(tmp_path):
 
 
 @pytest.mark.usefixtures("found")
-def test_the_claim_is_run_and_its_package_and_paper_are_on_the_page(tmp_path):
+def test_the_claim_runs_and_its_page_names_package_and_paper(tmp_path):
     published = report.reproduce(catalogue.chosen(["ntp-l1"]), tmp_path / "report", effort=Effort.QUICK)
     (entry,) = published.entries
     assert entry.result is not None
@@ -70,7 +70,7 @@ def test_the_claim_is_run_and_its_package_and_paper_are_on_the_page(tmp_path):
 
 
 @pytest.mark.usefixtures("found")
-def test_its_verdict_turns_where_the_data_are_narrow(monkeypatch):
+def test_the_verdict_of_the_pack_changes_for_narrow_data(monkeypatch):
     """The statement is false for fewer dimensions than contexts, and the claim must then say so."""
     import marginlens_ntp.separability as module
 
@@ -81,7 +81,7 @@ def test_its_verdict_turns_where_the_data_are_narrow(monkeypatch):
     assert claim.judge(claim.compute(Effort.QUICK, Progress())) is Verdict.DOES_NOT_HOLD
 
 
-def test_the_command_lists_it_and_names_a_broken_pack_in_one_sentence(installed, tmp_path):
+def test_the_command_lists_the_pack_and_reports_a_broken_one(installed, tmp_path):
     write_pack(tmp_path, "broken-pack", "raise ValueError('half an idea')", {CLAIMS: {"Z-9": "Z_9"}})
     path = os.pathsep.join([str(installed), str(tmp_path), str(ROOT / "src")])
     command = [sys.executable, "-m", "marginlens", "claims", "--json", "--report", str(tmp_path / "none")]
@@ -125,13 +125,13 @@ PAPER = 'Paper("Q", "Nobody", "Nothing", 2026)'
         ("R-1", "R_1", PAPER, "with the key R; got a source with the key Q"),
     ],
 )
-def test_a_claim_that_does_not_fit_the_ledger_is_left_out(packs, entry, name, source, reason):
+def test_a_claim_invalid_for_the_ledger_is_left_out(packs, entry, name, source, reason):
     packs("odd-pack", CLAIM.format(name=name, label="Q Thm 1", source=source), {CLAIMS: {entry: name}})
     with pytest.warns(PackWarning, match=f"'{entry}' of the package odd-pack is left out: .*{reason}"):
         assert len(catalogue.known_claims()) == len(catalogue.claims())
 
 
-def test_what_is_no_claim_is_left_out(packs):
+def test_objects_that_are_not_claims_are_left_out(packs):
     source = "from marginlens_papers.claim import Claim\nnumber = 3\n\nclass Q_1(Claim):\n    pass\n"
     packs("odd-pack", source, {CLAIMS: {"Q-1": "Q_1", "Q-2": "number"}})
     with pytest.warns(

@@ -232,7 +232,7 @@ def python(copy, *arguments):
     )
 
 
-def test_an_optimizer_a_norm_a_risk_and_a_claim_are_added_as_contributing_says(copy):
+def test_extensions_are_added_as_contributing_describes(copy):
     library, contract = copy / "src" / "marginlens", copy / "tests" / "contract" / "test_protocols.py"
     for folder, name, kind, text, after in (
         ("optimizers", "lion", "Lion", LION, "mirror"),
@@ -267,7 +267,7 @@ def test_an_optimizer_a_norm_a_risk_and_a_claim_are_added_as_contributing_says(c
     assert (copy / "report" / "index.html").exists()
 
 
-def test_an_adapter_is_added_as_the_guide_says(copy):
+def test_an_adapter_is_added_as_the_guide_describes(copy):
     pytest.importorskip("transformers")
     adapters = copy / "src" / "marginlens" / "probe" / "models" / "adapters"
     append(adapters / "encoders.py", ERNIE)

@@ -48,7 +48,7 @@ def test_the_wheel_has_every_file_of_the_packages_and_nothing_else(made):
     assert re.search(r"-py3-none-manylinux_2_\d+_(x86_64|aarch64)\.whl$", made.wheel.name)  # of every Python
 
 
-def test_the_sdist_has_what_it_takes_to_build_and_to_test_and_no_caches(made):
+def test_the_sdist_can_be_built_and_tested_and_has_no_caches(made):
     with tarfile.open(made.sdist) as archive:
         members = [PurePosixPath(member.name) for member in archive if member.isfile()]
     names = {str(PurePosixPath(*member.parts[1:])) for member in members}
@@ -62,7 +62,7 @@ def test_the_sdist_has_what_it_takes_to_build_and_to_test_and_no_caches(made):
     assert [name for name in names if CACHES.search(name)] == []
 
 
-def test_the_metadata_say_what_it_is_and_ask_everybody_for_no_extra(made):
+def test_the_metadata_are_complete_and_require_no_extra(made):
     with zipfile.ZipFile(made.wheel) as archive:
         metadata = Parser().parsestr(archive.read(f"marginlens-{ml.__version__}.dist-info/METADATA").decode())
     assert (metadata["Name"], metadata["Version"]) == ("marginlens", ml.__version__)
@@ -78,7 +78,7 @@ def test_the_metadata_say_what_it_is_and_ask_everybody_for_no_extra(made):
     assert "numpy" in always
 
 
-def test_it_runs_where_it_was_installed_and_not_from_a_checkout(made, tmp_path):
+def test_the_installed_package_runs_outside_the_checkout(made, tmp_path):
     place = tmp_path / "site"
     options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-index", "--no-compile"]
     install = [sys.executable, "-m", "pip", "install", *options, "--target", str(place), str(made.wheel)]

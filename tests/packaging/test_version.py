@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RELEASE = r"\d+\.\d+\.\d+((a|b|rc)\d+|\.dev\d+)?"
 
 
-def test_the_package_the_command_results_the_site_and_the_changelog_have_the_same_release_number():
+def test_the_version_is_the_same_everywhere():
     assert re.fullmatch(RELEASE, ml.__version__)
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert "version" not in settings["project"]
@@ -32,7 +32,7 @@ def test_the_package_the_command_results_the_site_and_the_changelog_have_the_sam
     assert headings[0] == ml.__version__
 
 
-def test_no_other_file_of_the_package_repeats_it():
+def test_no_other_file_repeats_the_version():
     literal = f'"{ml.__version__}"'
     sources = [path for path in (ROOT / "src").rglob("*.py") if literal in path.read_text(encoding="utf-8")]
     assert sources == [ROOT / "src" / "marginlens" / "__init__.py"]

@@ -66,7 +66,7 @@ def python(source: str, *arguments: str, without: tuple[str, ...] = OPTIONAL) ->
     return subprocess.run(command, capture_output=True, text=True, timeout=HANGING, check=False)
 
 
-def test_theory_training_solving_graphs_the_lab_and_the_ledger_need_none():
+def test_the_base_install_covers_theory_training_graphs_and_lab():
     done = python(LIBRARY)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -79,7 +79,7 @@ def test_theory_training_solving_graphs_the_lab_and_the_ledger_need_none():
     assert found["statements"] == sorted(library)
 
 
-def test_the_library_alone_knows_what_claims_saw_and_does_what_the_readme_shows():
+def test_the_library_without_papers_runs_the_readme():
     """Without the package of the papers, by whatever path it would be found."""
     seen = "print(', '.join(ml.predict_limit(*ml.data.figure_8(), optimizer=ml.NormalizedGD(1.0)).bias.observed))"
     (shown,) = (block for block in blocks(ROOT / "README.md") if block.language == "python")
@@ -91,7 +91,7 @@ def test_the_library_alone_knows_what_claims_saw_and_does_what_the_readme_shows(
     assert is_shown(shown.shown, printed)
 
 
-def test_the_command_line_works_without_the_package_of_the_papers_and_leaves_out_its_commands(tmp_path):
+def test_the_command_line_without_papers_omits_their_commands(tmp_path):
     def marginlens(*arguments: str) -> subprocess.CompletedProcess[str]:
         return python("from marginlens_command import main\nmain()", *arguments, without=("marginlens_papers",))
 
@@ -106,7 +106,7 @@ def test_the_command_line_works_without_the_package_of_the_papers_and_leaves_out
     assert "No such command 'reproduce'" in done.stderr
 
 
-def test_a_star_import_gives_what_is_installed():
+def test_a_star_import_gives_installed_names():
     done = python("from marginlens import *\nprint(*sorted(set(dir())))")
     assert done.returncode == 0, done.stderr
     assert set(ml.__all__) <= set(done.stdout.split())
@@ -121,7 +121,7 @@ def test_a_star_import_gives_what_is_installed():
         ("ml.ledger().to_frame()", "pandas"),
     ],
 )
-def test_what_needs_an_extra_names_it(code, extra):
+def test_functions_without_their_extra_name_it(code, extra):
     done = python(f"import marginlens as ml\n{code}")
     *_, last = done.stderr.splitlines()
     assert last.startswith("marginlens.errors.MissingExtra: "), done.stderr
@@ -135,7 +135,7 @@ def test_what_needs_an_extra_names_it(code, extra):
         (("train", "PROBLEM", "--plot", "figure.png"), "plot"),
     ],
 )
-def test_commands_say_it_in_one_sentence(words, extra, tmp_path):
+def test_commands_without_their_extra_exit_with_one_line(words, extra, tmp_path):
     from marginlens.data import figure_8, write_problem
 
     problem = tmp_path / "problem.npz"
@@ -154,7 +154,7 @@ def test_commands_say_it_in_one_sentence(words, extra, tmp_path):
 @pytest.mark.parametrize("extra", ["probe", "text"])
 @pytest.mark.parametrize("gpu", [True, False])
 @pytest.mark.parametrize("torch", [True, False])
-def test_a_cpu_build_of_torch_is_named_where_torch_is_missing_and_no_gpu_is_seen(monkeypatch, extra, gpu, torch):
+def test_a_missing_torch_without_gpu_suggests_the_cpu_build(monkeypatch, extra, gpu, torch):
     monkeypatch.setattr(errors, "which", lambda name: "/usr/bin/nvidia-smi" if gpu else None)
     monkeypatch.setattr(errors, "find_spec", lambda name: object() if torch else None)
     sentence = str(errors.missing_extra("transformers", extra, "Loading a model"))
