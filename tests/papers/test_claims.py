@@ -82,7 +82,7 @@ def test_a_claim_at_quick_effort(claim_id):
 
 
 @pytest.mark.parametrize("claim", claims(), ids=lambda claim: claim.id)
-def test_every_number_and_figure_of_a_claim_has_its_words(claim):
+def test_every_number_and_figure_of_a_claim_has_a_text(claim):
     checked = {**claim.expected, **claim.as_stated}
     assert set(claim.words) == set(checked)
     assert {claim.headline, *claim.paper_numbers} <= set(checked)
@@ -105,7 +105,7 @@ def test_every_number_and_figure_of_a_claim_has_its_words(claim):
 @pytest.mark.parametrize(
     "file", sorted(Path(catalogue.__file__).parent.glob("*/claims.toml")), ids=lambda file: file.parent.name
 )
-def test_a_file_of_texts_has_those_of_claims_beside_it_and_nothing_else(file):
+def test_claim_text_files_have_exactly_their_claims(file):
     tables = tomllib.loads(file.read_text(encoding="utf-8"))
     beside = {claim.id for claim in claims() if f".{file.parent.name}." in type(claim).__module__}
     assert set(tables) == beside
@@ -118,7 +118,7 @@ def plain_words(text):
     return re.sub(r"\$[^$]*\$", "", text)
 
 
-def test_catalogue_is_complete_and_in_order():
+def test_the_catalogue_is_complete_and_ordered():
     ids = [claim.id for claim in claims()]
     assert len(set(ids)) == len(ids)
     needed = "A-L1 A-S A-K3 A-F1a A-F1b A-F1c A-F2 A-F3 A-F4 A-F5 A-F67 A-F8 A-F9 A-L2 A-L4 A-L8 A-T1 A-T2 A-T3 A-T4 A-T8 X-O X-B X-T5"
@@ -128,7 +128,7 @@ def test_catalogue_is_complete_and_in_order():
     assert set(needed.split()) <= set(ids)
 
 
-def test_a_missing_number_or_nan_is_not_a_success():
+def test_a_missing_or_nan_number_does_not_hold():
     claim, finding, *_ = quick_run("A-K3")
     broken = replace(finding, numbers=dict.fromkeys(finding.numbers, float("nan")))
     assert claim.judge(broken) is Verdict.DOES_NOT_HOLD
@@ -145,7 +145,7 @@ def test_a_missing_number_or_nan_is_not_a_success():
         ((0.6, 0.7), Verdict.DOES_NOT_HOLD),
     ],
 )
-def test_holding_in_part_needs_something_in_the_papers_words_that_holds(stated, verdict):
+def test_holding_in_part_needs_a_stated_check_that_holds(stated, verdict):
     numbers = {"checked": 1.0} | {f"stated_{k}": 0.5 for k in range(len(stated))}
     as_stated = {f"stated_{k}": Bound(low=low) for k, low in enumerate(stated)}
     claim = changed(a_f9.A_F9(), expected={"checked": Bound(1.0, 1.0)}, as_stated=as_stated)
@@ -153,7 +153,7 @@ def test_holding_in_part_needs_something_in_the_papers_words_that_holds(stated, 
     assert claim.judge(Finding("", {**numbers, "checked": 0.0})) is Verdict.DOES_NOT_HOLD
 
 
-def test_a_statement_of_ours_holds_by_our_own_bounds_and_never_as_stated():
+def test_our_own_statement_holds_by_our_bounds_only():
     for claim_id, verdict in (("X-0", Verdict.HOLDS_BY_OUR_OWN_BOUNDS), ("C-0", Verdict.HOLDS_WITH_CARE)):
         claim = changed(
             a_f9.A_F9(),
@@ -169,7 +169,7 @@ def test_a_statement_of_ours_holds_by_our_own_bounds_and_never_as_stated():
     assert ours == {claim.id for claim in claims() if claim.id[:2] == "X-"} | {"C-O", "C-H"}
 
 
-def test_archived_numbers_lower_a_verdict_and_do_not_carry_one_alone():
+def test_archived_numbers_alone_cannot_carry_a_verdict():
     claim = changed(a_f9.A_F9(), expected={"stored": Bound(low=1.0)}, as_stated={"new": Bound(low=1.0)})
     for new, verdict in ((1.0, Verdict.HOLDS_AS_STATED), (0.0, Verdict.DOES_NOT_HOLD)):
         assert claim.judge(Finding("", {"stored": 1.0, "new": new}, archived=("stored",))) is verdict
@@ -205,7 +205,7 @@ def _inside(bound):
         ("X-N3", "least_median_alignment", 0.79, Verdict.DOES_NOT_HOLD),
     ],
 )
-def test_a_number_decides_as_the_words_of_its_claim_ask(claim_id, number, value, verdict):
+def test_a_number_decides_by_its_bound(claim_id, number, value, verdict):
     named = claim(claim_id)
     numbers = {name: _inside(bound) for name, bound in {**named.expected, **named.as_stated}.items()}
     whole = Verdict.HOLDS_BY_OUR_OWN_BOUNDS if named.is_ours else Verdict.HOLDS_AS_STATED
@@ -283,7 +283,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_in_what_is_measured_does_not_hold(monkeypatch, name):
+def test_a_fault_in_the_measurement_does_not_hold(monkeypatch, name):
     claim_id, module, attribute, broken = FAULTS[name]
     monkeypatch.setattr(module, attribute, broken(getattr(module, attribute)))
     found = claim(claim_id)
@@ -412,7 +412,7 @@ def test_a_fault_breaks_its_bound(monkeypatch, name):
     assert names <= {checked for checked, bound in bounds.items() if not bound.holds(numbers[checked])}
 
 
-def test_problems_that_agree_everywhere_would_make_the_remarks_of_the_proof_hold(monkeypatch):
+def test_problems_that_agree_everywhere_satisfy_the_proofs_remarks(monkeypatch):
     """The two bounds of B-D2 that are known to fail are met by what they ask for."""
     monkeypatch.setattr(b_l6, "untied_vocabulary_svm", ml.vocabulary_svm)
     found = claim("B-D2")

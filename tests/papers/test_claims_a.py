@@ -26,7 +26,7 @@ def test_single_precision_follows_the_exact_path_until_the_softmax_saturates():
     assert drawing.misalignment(rounded[2000], np.array([1.0, 0.0])) > 0.05  # and has left the limit long after
 
 
-def test_the_authors_epsilon_shortens_every_step_and_stalls_a_saturated_run():
+def test_the_authors_epsilon_stalls_a_saturated_run():
     data, v = figure_1c()
     start, epsilon = np.array([[0.3, -0.2]]), 0.05
     gradient = ml.AttentionRisk(data, v).gradient(start[0]).value()
@@ -61,7 +61,7 @@ def test_a_start_in_the_cone_has_converged_only_after_descent(monkeypatch):
 
 
 @pytest.mark.statement("A Fig 1(c)")
-def test_angles_tried_one_by_one_give_the_margin_problems_solution():
+def test_a_grid_of_angles_gives_the_margin_solution():
     data, v = figure_1c()
     assert a_f1c.max_margin_by_angle(data) == pytest.approx(ml.att_svm(data, data.optimal(v)).x, abs=1e-8, rel=0.0)
     turned = ml.TokenDataset(data.X, data.y, K=data.K @ np.array([[0.6, 0.8], [-0.8, 0.6]]))
@@ -76,7 +76,7 @@ def test_equal_scores_have_no_bias_and_large_ones_opposite_biases():
 
 
 @pytest.mark.statement("A Fig 8")
-def test_search_finds_second_directions_for_two_inputs_and_descent_leaves_all_others():
+def test_search_finds_second_directions_that_descent_keeps():
     data, v, every = search(2, 2, 50, np.random.default_rng(1))
     found, others = every.only(every.is_local), every.only(~every.is_local)
     assert len(found.problem) > 0

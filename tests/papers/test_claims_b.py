@@ -34,14 +34,14 @@ def test_intervals_cover_the_truth_as_often_as_they_say():
         assert 0.93 < np.mean((ends[:, 0] <= truth) & (truth <= ends[:, 1])) < 0.97
 
 
-def test_what_is_proportional_has_a_linear_correlation_of_one_and_what_is_only_ordered_has_not():
+def test_linear_correlation_is_one_only_for_proportional_data():
     d = np.linspace(-1.0, 1.0, 101)
     found = text_runs.ranks_of(d, np.abs(d) ** 9, 3.0 * d, np.arange(101))
     assert (found.v[0], found.linear_v, found.p[0]) == pytest.approx((1.0, 1.0, 1.0), rel=SIX_DIGITS, abs=ROUNDING)
     assert found.linear_p < 0.8
 
 
-def test_means_over_bins_are_sums_over_counts_and_leave_out_scatter_and_empty_bins():
+def test_bin_means_ignore_scatter_and_empty_bins():
     rng = np.random.default_rng(8)
     d, noise = rng.uniform(-0.8, 0.9, 4000), rng.standard_normal(4000)
     edges = np.linspace(d.min(), d.max(), 21)
@@ -124,7 +124,7 @@ def missed(module):
 
 
 @pytest.mark.parametrize("module", [text_runs.B_F3, text_runs.B_F14])
-def test_stated_runs_of_the_papers_orders_in_excellent_agreement_miss_nothing(shelf, module):
+def test_stated_runs_in_full_agreement_miss_nothing(shelf, module):
     shelf += every_reading(1, 0.12) + every_reading(2, 9e-6)
     verdict, finding = judged(module)
     assert missed(module)[0] == set()
@@ -137,7 +137,7 @@ def test_stated_runs_of_the_papers_orders_in_excellent_agreement_miss_nothing(sh
 @pytest.mark.parametrize(
     ("loss", "of_the_order"), [(6e-5, False), (0.031, False), (0.04, True), (0.9, True), (1.2, False)]
 )
-def test_a_loss_is_of_an_order_by_the_nearest_power_or_the_first_digit(shelf, loss, of_the_order):
+def test_the_order_of_a_loss_is_its_nearest_power_or_first_digit(shelf, loss, of_the_order):
     shelf += every_reading(1, 0.12)
     change(shelf, "yelp1-fixed", loss=loss)
     failed, finding = missed(text_runs.B_F3)
@@ -146,7 +146,7 @@ def test_a_loss_is_of_an_order_by_the_nearest_power_or_the_first_digit(shelf, lo
     assert finding.note.startswith(f"The loss is of the paper's order in {4 if of_the_order else 3} of 4 pairs")
 
 
-def test_the_verdict_of_one_layer_is_the_same_by_either_convention_of_orders(monkeypatch):
+def test_the_one_layer_verdict_is_the_same_by_both_conventions(monkeypatch):
     _, finding = judged(text_runs.B_F3)
     for low, high in ((10**-1.5, 10**-0.5), (0.1, 1.0)):  # the nearest power of ten alone, the first digit alone
         bounds = {
@@ -157,7 +157,7 @@ def test_the_verdict_of_one_layer_is_the_same_by_either_convention_of_orders(mon
         assert text_runs.B_F3().judge(finding) is Verdict.HOLDS_IN_PART
 
 
-def test_a_contrast_that_is_reversed_is_a_miss_whatever_a_smaller_rate_reaches(shelf):
+def test_a_reversed_contrast_is_a_miss(shelf):
     shelf += every_reading(1, 5e-5) + every_reading(2, 0.4)
     slow = [replace(one, name=f"{one.name}-slow", loss=6e-6) for one in every_reading(2, 0.4)]
     shelf += [replace(one, settings=replace(one.settings, learning_rate=3e-4)) for one in slow]
@@ -168,7 +168,7 @@ def test_a_contrast_that_is_reversed_is_a_miss_whatever_a_smaller_rate_reaches(s
     assert "IMDB, v trained: 5.0e-05 with one layer and 0.400 with two, one seed" in finding.note
 
 
-def test_two_layers_are_held_against_one_layer_with_the_same_reading_of_v(shelf):
+def test_two_layers_are_compared_with_one_by_the_same_v(shelf):
     shelf += every_reading(1, 0.12) + every_reading(2, 9e-6)
     change(shelf, "yelp1-fixed", loss=9e-4)
     failed, finding = missed(text_runs.B_F14)
@@ -176,7 +176,7 @@ def test_two_layers_are_held_against_one_layer_with_the_same_reading_of_v(shelf)
     assert "Two layers end 3 powers of ten or more below one layer in 4 of 6" in finding.note
 
 
-def test_one_seed_that_does_not_follow_is_enough_to_miss(shelf):
+def test_one_contradicting_seed_is_a_miss(shelf):
     shelf += every_reading(1, 0.12)
     last = shelf[-1]
     for seed in (1, 2):
@@ -194,7 +194,7 @@ def test_one_seed_that_does_not_follow_is_enough_to_miss(shelf):
     assert finding.numbers["yelp_trained_p_at_least"] < 0.0 < finding.numbers["yelp_trained_v_at_least"]
 
 
-def test_a_stopped_run_is_not_taken_as_the_papers(shelf):
+def test_a_stopped_run_does_not_count(shelf):
     done = fake_run("x", "imdb", 1, loss=0.3)
     stopped, short = replace(done, finished=False), replace(done, settings=EmbeddingSettings(1, epochs=2))
     seeded = replace(done, settings=EmbeddingSettings(1, seed=7, device="cuda", tf32=True, train_v=False))

@@ -48,7 +48,7 @@ def test_runs_follow_both_parts_of_the_theorem(cyclic_runs):
     assert np.all(apart.distance[:, -1] < 0.01)
 
 
-def test_a_run_without_a_direction_is_a_miss_and_not_left_out(cyclic_runs):
+def test_a_run_without_a_direction_is_a_miss(cyclic_runs):
     points = cyclic_runs.points.copy()
     points[1], points[2] = 0.0, np.nan
     found = training_curves.alignment(replace(cyclic_runs, points=points), cyclic_runs.graphs)
@@ -88,7 +88,7 @@ def test_global_and_local_theory_are_one_where_the_graphs_agree():
 
 
 @pytest.mark.statement("C §6")
-def test_the_distance_of_figure_5_remains_zero_by_the_labels_component_only():
+def test_only_the_labels_component_keeps_figure_5_distance_zero():
     """In the code's series no label ties with anything, while other tokens do."""
     recipe = c_f5.SQUARED_SERIES["code's form"]
     rng = np.random.default_rng(21)
@@ -116,7 +116,7 @@ def test_a_slow_term_separates_one_hot_tokens_by_the_logarithm_of_the_norm():
     assert np.all(loser[:, 1] > 1e-9)  # a gap that grew like the norm itself would leave nothing at 1e6
 
 
-def test_the_squared_loss_pulls_by_two_paces():
+def test_the_squared_loss_pulls_at_two_rates():
     """One sequence can select its label, one with the same query is stuck with another token: their margins differ by two."""
     recipe = training_curves.Recipe(cyclic_sequences, (8, 8, 4, 6), ml.SquaredLoss(), own_head=True, step=0.1)
     rng = np.random.default_rng(3)
@@ -129,7 +129,7 @@ def test_the_squared_loss_pulls_by_two_paces():
     assert plain.min() < 0.99
 
 
-def test_paced_solution_is_the_shortest_by_another_solver():
+def test_the_two_rate_solution_agrees_with_another_solver():
     ds = random_sequences(6, 4, 3, 4, np.random.default_rng(4))
     W = np.random.default_rng(7).normal(size=(4, 4)) * 200.0  # saturated: one token for each sequence
     V = c_f5.paced_solution(ds, W)
@@ -187,13 +187,13 @@ def upside_down(graph):
         (upside_down, {"wrong_numberings"}),
     ],
 )
-def test_faults_are_noticed(monkeypatch, fault, noticed):
+def test_planted_faults_are_detected(monkeypatch, fault, noticed):
     monkeypatch.setattr(ml, "priority_graphs", lambda ds: {k: fault(graph) for k, graph in priority_graphs(ds).items()})
     wrong = {name for name, count in c_g.compare(figure_2()).items() if count}
     assert noticed <= wrong
 
 
-def test_the_kept_graphs_are_checked():
+def test_archived_graphs_are_checked():
     table = c_g.text_table(3)
     assert c_g._text_differs(table) == 0
     first = table.graphs[0]

@@ -19,18 +19,18 @@ from quick_claims import quick_run
 from tolerances import ROUNDING, SIX_DIGITS
 
 
-def test_no_run_has_more_than_the_best_margin_of_any_norm():
+def test_no_run_exceeds_the_best_margin_of_any_norm():
     _, finding, *_ = quick_run("F-1")
     shares = [s for runs in finding.arrays["runs"].values() for run in runs.values() for s in run.share.values()]
     assert np.max(shares) <= 1.0 + ROUNDING
 
 
-def test_exponents_are_those_of_power_laws():
+def test_fitted_exponents_are_those_of_power_laws():
     steps = np.unique(np.geomspace(1, 10_000, 60).astype(int))
     assert abs(f_1._slope(steps, 3.0 * steps**-0.5) + 0.5) < ROUNDING
 
 
-def test_the_gradient_that_cancels_follows_the_exact_one_at_first():
+def test_a_cancelling_gradient_follows_the_exact_one_at_first():
     data, v, queries = sphere_queries(3, 4, 5, 6, 0)
     start = np.random.default_rng(1).uniform(-0.4, 0.4, (3, 6, 6))
     risk = AttentionRisk(data, v).as_matrix(queries)
@@ -46,7 +46,7 @@ def test_a_nuclear_solution_has_no_larger_rank_than_its_multipliers_allow():
         assert (row["frobenius"][row["solved"]] <= min(row["n"], row["d"])).all()
 
 
-def test_the_divergence_of_unit_vectors_is_that_of_its_definition():
+def test_the_divergence_follows_its_definition():
     rng = np.random.default_rng(2)
     a, b = rng.standard_normal((2, 4, 5))
     for p in (1.75, 2.0, 3.0):
@@ -57,7 +57,7 @@ def test_the_divergence_of_unit_vectors_is_that_of_its_definition():
         assert abs(divergence(3.0 * a, a, p)) < ROUNDING
 
 
-def test_runs_with_a_head_of_kinks_agree_until_attention_saturates():
+def test_runs_with_a_piecewise_linear_head_agree_until_saturation():
     problems = d_3._problems(5, 6)
     steps = np.array([1, 15])
     assert np.abs(d_3._cancelling(problems, steps) - d_3._exact(problems, steps)).max() < ROUNDING
@@ -74,7 +74,7 @@ def few():
     return problems, runs_of.norm_runs(problems, setting.geometries, 400)
 
 
-def test_no_run_has_more_than_the_best_margin_and_solutions_have_all_of_their_own(few):
+def test_no_run_exceeds_the_best_margin_and_solutions_attain_theirs(few):
     _, runs = few
     assert runs.share.shape == (5, 5, 2)
     assert runs.share.max() <= 1.0 + 1e-9

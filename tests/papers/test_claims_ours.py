@@ -22,7 +22,7 @@ def trapped():
     return data, v, descend(data, v, optimizer=NormalizedGD(x_b.STEP), n_steps=2000, start=[-3.0, -1.0]).final
 
 
-def test_the_search_stops_at_a_problem_with_all_kinds_of_limits():
+def test_the_search_finds_a_problem_with_all_kinds_of_limits():
     data, v = x_b.random_problem(x_b.SEED)
     assert data == basin_example()[0]
     rng = np.random.default_rng([x_b.SEED, 2, 4])
@@ -32,7 +32,7 @@ def test_the_search_stops_at_a_problem_with_all_kinds_of_limits():
     assert optima.is_global.sum() == 1
 
 
-def test_a_fence_stands_around_a_minimum_and_its_height_is_proved(trapped):
+def test_a_barrier_around_a_minimum_has_a_proved_height(trapped):
     data, v, end = trapped
     radius, height = x_b._fence(data, v, end)
     turn = np.random.default_rng(0).uniform(0.0, 2.0 * np.pi, 20_000)  # between the points at which it was evaluated
@@ -41,14 +41,14 @@ def test_a_fence_stands_around_a_minimum_and_its_height_is_proved(trapped):
     assert np.linalg.norm(descend(data, v, optimizer=NormalizedGD(0.01), n_steps=5000, start=end).final - end) < radius
 
 
-def test_the_bound_on_the_slope_holds_and_is_not_idle(trapped):
+def test_the_slope_bound_holds_and_is_nontrivial(trapped):
     data, v, _ = trapped
     points = np.random.default_rng(1).uniform(-6.0, 6.0, (4000, 2))
     steepest = np.exp(AttentionRisk(data.repeat(4000), v).gradient(points).log_norm).max()
     assert 0.05 * x_b._steepest(data, v) < steepest <= x_b._steepest(data, v)
 
 
-def test_starts_that_went_nowhere_are_not_accounted_for():
+def test_starts_without_a_limit_are_not_counted():
     data, v = figure_1b()
     starts = x_b.square_of_starts(6, 4.0).reshape(-1, 2)
     optima = locally_optimal_directions(data, v)
@@ -64,7 +64,7 @@ def test_starts_that_went_nowhere_are_not_accounted_for():
 # ---- residual attention
 
 
-def test_shares_read_off_add_up_to_one_and_the_clock_rises():
+def test_shares_sum_to_one_and_time_increases():
     shape = {"n_inputs": 3, "n_tokens": 4, "d": 10}
     (run,) = x_o._swept(Progress(), saved_steps=(100, 300, 1000), n_problems=8, step=0.5, **shape)
     shown = x_o._multipliers(sphere_problems(0, 8, *shape.values(), x_o.SEED))

@@ -37,7 +37,7 @@ def samples(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "name", [page.name for page in PAGES if page.name not in (START.name, *UNTYPED) and blocks(page)]
 )
-def test_a_page_can_be_typed_from_top_to_bottom(name, samples):
+def test_every_block_of_a_page_runs(name, samples):
     type_page(DOCS / name)
 
 
@@ -52,13 +52,13 @@ def test_a_page_can_be_typed_from_top_to_bottom(name, samples):
         ("```sh\nrm -r /\n```\n", "no rule"),
     ],
 )
-def test_a_page_that_prints_something_else_or_fails_is_found(blocks_of_page, complaint, samples):
+def test_a_page_with_wrong_output_is_detected(blocks_of_page, complaint, samples):
     (samples / "page.md").write_text(blocks_of_page, encoding="utf-8")
     with pytest.raises(AssertionError, match=complaint):
         type_page(samples / "page.md")
 
 
-def test_what_releases_it_makes_what_there_is():
+def test_the_release_guide_uses_existing_make_targets():
     lines = [line for block in blocks(DOCS / "releasing.md") for line in block.code.splitlines()]
     made = [line.partition(" && ")[0] for line in lines if line.startswith("make ")]
     assert len(made) >= 5
@@ -66,7 +66,7 @@ def test_what_releases_it_makes_what_there_is():
         type_line(line)
 
 
-def test_the_start_and_the_readme_can_be_typed_and_print_what_they_show(tmp_path, monkeypatch, samples):
+def test_the_start_and_readme_print_what_they_show(tmp_path, monkeypatch, samples):
     type_page(README)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # ---- this checkout
 
 
-def test_the_pages_say_what_the_code_says():
+def test_generated_pages_are_up_to_date():
     written = documentation.pages(ROOT)
     for name in (documentation.THEOREMS, documentation.PAPERS, documentation.OBSERVED):
         assert (ROOT / name).read_text(encoding="utf-8") == written[name], f"{name} is stale: run make docs"
@@ -44,7 +44,7 @@ def implemented(label, name="att_svm", module="marginlens.svm.attention", inside
     return Implementation("A", label, module, name, "Shortest p that separates |x|.", inside=inside)
 
 
-def test_gaps_name_every_label_that_lacks_something():
+def test_gaps_list_every_incomplete_label():
     functions = [implemented("Thm 1"), implemented("Thm 2")]
     tests = [TestCitation("A Thm 1", "tests/test_x.py", "test_a"), TestCitation("A Thm 9", "tests/test_x.py", "test_b")]
     claim = fake_claim()  # cites A Fig 9(a), which needs no function, and A Thm 4
@@ -57,7 +57,7 @@ def test_gaps_name_every_label_that_lacks_something():
     assert gaps([*functions, implemented("Thm 4")], complete, [claim]) == []
 
 
-def test_the_page_leads_from_statement_to_function_test_and_claim():
+def test_the_page_links_statements_functions_tests_and_claims():
     tests = [TestCitation("A Thm 4", "tests/theory/test_local.py", "test_it_leaves_the_cone")]
     page = theorems_page([implemented("Thm 4"), implemented("Thm 3")], tests, [fake_claim()])
     of_A = page.partition("\n## C:")[0].splitlines()
@@ -72,14 +72,14 @@ def test_the_page_leads_from_statement_to_function_test_and_claim():
     assert f"| Eq. (34) | {WORDS['A Eq. (34)']} |  |  |  |" in of_A  # a step of a proof
 
 
-def test_the_page_of_the_papers_keeps_all_but_the_table():
+def test_updating_the_papers_page_changes_only_the_table():
     begin, end = "<!-- written by make docs: begin -->", "<!-- written by make docs: end -->"
     assert with_table("NEW", f"before\n{begin}\nold\n{end}\nafter\n") == f"before\n{begin}\nNEW\n{end}\nafter\n"
     with pytest.raises(InputError, match=r"docs/papers\.md must hold the lines"):
         with_table("NEW", f"before\n{begin}\nafter\n")
 
 
-def test_the_film_runs_from_even_attention_to_one_token_and_never_ends():
+def test_the_film_goes_from_even_attention_to_one_token_and_loops():
     film = ElementTree.fromstring(pictures.film_of_two_starts())
     discs = [one for one in film.iter() if one.get("attributeName") == "r"]
     assert len(discs) == 6
@@ -95,7 +95,7 @@ def test_the_film_runs_from_even_attention_to_one_token_and_never_ends():
     assert (ROOT / pictures.FILM).stat().st_size <= 400_000
 
 
-def test_pictures_are_the_film_and_the_last_figure_of_an_example(tmp_path, monkeypatch):
+def test_pictures_are_the_film_and_the_last_example_figure(tmp_path, monkeypatch):
     example = tmp_path / pictures.PICTURED_EXAMPLE
     example.parent.mkdir(parents=True)
     example.write_text("import matplotlib.pyplot as plt\nplt.figure()\nplt.show()\n", encoding="utf-8")

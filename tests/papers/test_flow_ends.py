@@ -14,7 +14,7 @@ MOVES = (0.02, 2.0, 300.0)
 
 
 @pytest.mark.parametrize("moved", MOVES)
-def test_four_flows_end_where_those_of_full_accuracy_do(moved):
+def test_four_flows_end_where_accurate_ones_do(moved):
     for seed, (T, k) in enumerate([(6, 1), (15, 2), (30, 1), (8, 5)]):
         data, step = class_window._start(class_window.Cell(T, 256, k, moved), seed)
         exact = embedding_flow(step.after, data, until=UntilNorm(50.0)).final
@@ -22,7 +22,7 @@ def test_four_flows_end_where_those_of_full_accuracy_do(moved):
         assert np.linalg.norm(end - exact) < 1e-4 * 50.0
 
 
-def test_a_flow_to_a_finite_minimum_and_a_start_beyond_the_norm_are_those_of_flow():
+def test_flow_ends_equal_flow_at_minima_and_beyond_the_norm():
     data, v = basin_example()
     for start in ([0.0, 0.3], [30.0, 1.0], [-2.0, 2.0], [2.0, -2.0], [2.0, 2.0], [-2.0, -2.0]):
         exact = ml.flow(data, v, start=start, until=UntilNorm(20.0)).final

@@ -12,7 +12,7 @@ def registry(monkeypatch):
     monkeypatch.setattr(papers, "_REGISTRY", [])
 
 
-def test_what_is_decorated_is_recorded_once_per_label_and_returned_unchanged():
+def test_a_decorated_function_is_recorded_once_and_unchanged():
     def relaxed():
         """Shortest p that only selects.
 
@@ -33,7 +33,7 @@ def test_a_paper_that_is_not_in_the_bibliography_is_refused():
         implements("Z", "Thm 1")
 
 
-def test_a_step_inside_a_function_is_recorded_apart():
+def test_a_step_inside_a_function_is_recorded_separately():
     @implements("A", "Lemma 7")
     @uses("A", {"Eq. (49)": "The first condition on the radius.", "Eq. (50)": "The second."})
     def radius():

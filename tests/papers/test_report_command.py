@@ -38,7 +38,7 @@ def ids():
     return [row["id"] for row in json.loads(Path("report/ledger.json").read_text(encoding="utf-8"))]
 
 
-def test_reproduce_prints_a_line_for_each_claim_the_counts_and_where_the_report_is(run):
+def test_reproduce_prints_claims_counts_and_the_report_path(run):
     result = run("reproduce")
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines() == ["2 of 2 claims hold as stated.", "Written to report/index.html", "No model."]
@@ -49,7 +49,7 @@ def test_reproduce_prints_a_line_for_each_claim_the_counts_and_where_the_report_
     assert ids() == ["A-1", "A-2"]
 
 
-def test_a_claim_that_does_not_hold_ends_in_1_after_the_report_is_written(run):
+def test_a_failing_claim_exits_1_after_writing_the_report(run):
     noted = fake_claim("A-2", finding(0.9996, note="A word for the page."))
     result = run("reproduce", claims=(fake_claim("A-1", raising(ValueError("no luck"))), noted))
     assert result.exit_code == 1
@@ -70,7 +70,7 @@ def test_only_takes_several_ids_in_any_case_and_keeps_the_rest(run, only):
     assert [(row["id"], row["effort"]) for row in rows] == [("A-1", "quick"), ("A-2", "paper"), ("A-3", "quick")]
 
 
-def test_claims_without_a_report_say_where_one_was_sought(run):
+def test_claims_without_a_report_name_the_searched_path(run):
     result = run("claims", "--report", "nowhere")
     assert result.exit_code == 0
     assert "A-1" in result.stdout
@@ -81,7 +81,7 @@ def test_claims_without_a_report_say_where_one_was_sought(run):
 
 
 @pytest.mark.parametrize("only", ["A-7", "A-1,", ""])
-def test_an_unknown_id_is_one_sentence_and_nothing_is_written(run, only):
+def test_an_unknown_id_exits_with_one_line_and_writes_nothing(run, only):
     result = run("reproduce", "--only", only)
     assert result.exit_code == 2
     assert result.stderr.startswith("marginlens: --only must be the id of a claim (A-1, A-2); got '")
@@ -90,7 +90,7 @@ def test_an_unknown_id_is_one_sentence_and_nothing_is_written(run, only):
 
 
 @pytest.mark.parametrize("place", ["taken", "taken/report", "/proc/marginlens", "full", "."])
-def test_an_output_that_cannot_be_written_is_one_sentence_before_any_computing(run, place):
+def test_an_unwritable_output_is_refused_before_computing(run, place):
     Path("taken").write_text("a file")
     Path("full").mkdir()
     Path("full", "thesis.tex").write_text("years of work")
@@ -108,7 +108,7 @@ def stopping(claim_id):
 THREE = tuple(fake_claim(f"A-{k}") for k in (1, 2, 3))
 
 
-def test_an_interrupted_run_says_what_it_kept_and_resumes_with_what_is_missing(run):
+def test_an_interrupted_run_resumes_with_missing_claims(run):
     stopped = run("reproduce", "--quick", claims=(THREE[0], stopping("A-2"), THREE[2]))
     assert stopped.exit_code == 130
     assert stopped.stderr.splitlines()[-1] == (
@@ -131,7 +131,7 @@ def test_an_interrupted_run_says_what_it_kept_and_resumes_with_what_is_missing(r
     assert run("claims", claims=THREE).stderr == ""
 
 
-def test_resuming_asks_for_the_size_of_the_interrupted_run(run):
+def test_resuming_needs_the_size_of_the_interrupted_run(run):
     nothing = run("reproduce", "--resume", claims=THREE)
     assert nothing.exit_code == 2
     assert "got 'report', which has none." in nothing.stderr
@@ -164,7 +164,7 @@ marginlens_command.main()
 
 
 @pytest.mark.parametrize(("stop", "n_finished"), [(signal.SIGINT, 1), (signal.SIGTERM, 0)])
-def test_a_real_signal_ends_the_process_in_130_and_leaves_what_is_finished(tmp_path, stop, n_finished):
+def test_a_signal_exits_130_and_keeps_finished_claims(tmp_path, stop, n_finished):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
     process = subprocess.Popen(
         [sys.executable, "-c", f"FINISHED = {n_finished}\n{_SLOW}", "reproduce"],

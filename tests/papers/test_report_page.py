@@ -31,7 +31,7 @@ def report(tmp_path_factory):
     return reproduce(claims, tmp_path_factory.mktemp("site") / "report")
 
 
-def test_the_page_holds_every_claim_with_all_that_was_said_and_measured(report):
+def test_the_page_has_every_claim_with_texts_and_numbers(report):
     outline = Outline(report.page.read_text(encoding="utf-8"))
     articles = [attributes["id"] for tag, attributes in outline.elements if tag == "article"]
     assert articles == ["A-1", "A-2", "A-3", "A-4"]
@@ -55,7 +55,7 @@ def test_the_page_holds_every_claim_with_all_that_was_said_and_measured(report):
     assert not (report.folder / "lab.html").exists()  # no claim has a problem in the plane
 
 
-def test_checks_are_said_in_words_and_formulas_are_drawn(report):
+def test_checks_have_texts_and_formulas_are_rendered(report):
     text = report.page.read_text(encoding="utf-8")
     assert "mean_corr" not in text
     assert "$" not in Outline(text).text
@@ -64,7 +64,7 @@ def test_checks_are_said_in_words_and_formulas_are_drawn(report):
     )
 
 
-def test_every_figure_is_a_file_beside_the_page_that_is_loaded_when_it_is_looked_at(report):
+def test_every_figure_is_a_lazily_loaded_file(report):
     images = [
         attributes for tag, attributes in Outline(report.page.read_text(encoding="utf-8")).elements if tag == "img"
     ]
@@ -81,14 +81,14 @@ def test_every_figure_is_a_file_beside_the_page_that_is_loaded_when_it_is_looked
         assert int(image["width"]) == pytest.approx(2 * int(image["height"]), abs=2, rel=0.0)  # six inches by three
 
 
-def test_a_figure_whose_brightness_speaks_is_left_as_drawn_on_a_dark_page(tmp_path):
+def test_a_figure_with_meaningful_brightness_is_not_inverted(tmp_path):
     text = FigureText("A map of attention over the patches of an image.", "Bright patches on dark ground.", True)
     report = reproduce([changed(fake_claim("A-1"), figures={"correlation": text})], tmp_path / "report")
     assert "picture as-drawn" in Outline(report.page.read_text(encoding="utf-8")).attributes("a", "class")
     assert read_ledger(report.folder)[0].result.pictures[0].brightness_speaks
 
 
-def test_the_top_links_to_the_real_model_and_the_site_where_they_are(report, tmp_path):
+def test_the_top_links_to_existing_model_page_and_site(report, tmp_path):
     folder = copytree(report.folder, tmp_path / "report")
     (folder / "minilm.json").write_text('{"findings": ["Heads are sparse."]}', encoding="utf-8")
     entries = read_ledger(folder)
@@ -104,7 +104,7 @@ def test_the_top_links_to_the_real_model_and_the_site_where_they_are(report, tmp
     assert "Heads are sparse." in outline.text
 
 
-def test_a_figure_file_that_vanished_is_said_to_be_missing(report, tmp_path):
+def test_a_deleted_figure_file_is_marked_missing(report, tmp_path):
     folder = copytree(report.folder, tmp_path / "report")
     (folder / "figures" / "A-1-correlation.svg").unlink()
     text = page(read_ledger(folder), folder)
@@ -157,7 +157,7 @@ def cloud(n_points: int) -> Figure:
     return figure
 
 
-def test_a_heavy_svg_is_drawn_as_an_image_and_the_figure_left_as_it_was():
+def test_a_heavy_svg_is_rasterized_without_changing_the_figure():
     heavy = cloud(60_000)
     drawing = svg(heavy)
     assert len(drawing) < MAX_VECTOR_BYTES
@@ -169,7 +169,7 @@ def test_a_heavy_svg_is_drawn_as_an_image_and_the_figure_left_as_it_was():
 # ---- words
 
 
-def test_a_long_text_of_what_was_measured_is_folded_and_a_short_one_is_not(tmp_path):
+def test_only_long_measurement_texts_are_folded(tmp_path):
     long = " ".join(["The mean correlation over every run of every width is 0.5."] * 9)
     for name, measured, folds in (("long", long, 1), ("short", long[:280], 0)):
         found = Finding(measured, {"mean_corr": 0.9996})
@@ -186,7 +186,7 @@ def test_a_long_text_of_what_was_measured_is_folded_and_a_short_one_is_not(tmp_p
         *(("X-5", kind, "holds by our own bounds") for kind in NoteKind),
     ],
 )
-def test_a_note_says_of_which_kind_it_is_and_a_remark_changes_no_colour(tmp_path, claim_id, kind, verdict):
+def test_a_note_has_its_kind_and_a_remark_keeps_the_color(tmp_path, claim_id, kind, verdict):
     claim = changed(fake_claim(claim_id, finding(0.9996, note="The softmax saturates.")), note_kind=kind)
     report = reproduce([claim], tmp_path / "report")
     outline = Outline(report.page.read_text(encoding="utf-8"))
@@ -197,7 +197,7 @@ def test_a_note_says_of_which_kind_it_is_and_a_remark_changes_no_colour(tmp_path
     assert read_ledger(report.folder)[0].result.note_kind is kind
 
 
-def test_the_papers_number_stands_beside_ours(report, tmp_path):
+def test_the_papers_number_is_shown_with_ours(report, tmp_path):
     outline = Outline(report.page.read_text(encoding="utf-8"))
     assert outline.text.count("$.997$".strip("$")) >= 8  # of four claims, each on its tile and in its table
     silent = changed(fake_claim("A-5"), paper_numbers={}, paper_value="a figure")
@@ -206,7 +206,7 @@ def test_the_papers_number_stands_beside_ours(report, tmp_path):
     assert "must be" in text
 
 
-def test_a_bound_of_the_papers_letter_is_told_apart_and_kept(tmp_path):
+def test_a_bound_from_the_papers_text_is_marked(tmp_path):
     claim = changed(fake_claim("A-5"), as_stated={"mean_corr": Bound(low=0.9999), "n_draws": Bound(low=100.0)})
     report = reproduce([claim], tmp_path / "report")
     assert report.entries[0].result.verdict is Verdict.HOLDS_IN_PART
@@ -217,7 +217,7 @@ def test_a_bound_of_the_papers_letter_is_told_apart_and_kept(tmp_path):
 # ---- the lab
 
 
-def test_claims_in_the_plane_open_in_the_lab_beside_the_report(tmp_path):
+def test_claims_in_the_plane_link_to_the_lab(tmp_path):
     report = reproduce((fake_claim("A-F1b"), fake_claim("A-F3"), fake_claim("A-F9")), tmp_path / "report")
     links = [link for link in Outline(report.page.read_text(encoding="utf-8")).attributes("a", "href") if "lab" in link]
     assert links == ["lab.html", *("lab.html" + permalink(name) for name in ("A-F1b", "A-F3a", "A-F3b"))]

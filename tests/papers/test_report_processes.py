@@ -43,7 +43,7 @@ class Watcher:
         self.finished.append(entry.id)
 
 
-def test_two_processes_find_and_tell_what_one_finds_and_end(tmp_path):
+def test_two_processes_give_the_results_of_one(tmp_path):
     watcher, claims = Watcher(), (*chosen(SMALL), fake_claim("Z-1"))
     report = reproduce(claims, tmp_path / "two", effort=Effort.QUICK, watcher=watcher, workers=2)
     alone = reproduce(claims, tmp_path / "one", effort=Effort.QUICK)
@@ -59,7 +59,7 @@ def test_two_processes_find_and_tell_what_one_finds_and_end(tmp_path):
     assert left_behind() == []
 
 
-def test_a_short_claim_begins_and_then_the_longest():
+def test_claims_start_with_a_short_one_then_the_longest():
     claims = [changed(fake_claim(f"Z-{k}"), seconds=seconds) for k, seconds in enumerate((5.0, 0.0, 90.0, 0.0, 30.0))]
     assert [claim.seconds for claim in run._longest_first(claims)] == [0.0, 90.0, 30.0, 5.0, 0.0]
 
@@ -81,7 +81,7 @@ def test_stopping_early_ends_the_processes():
     assert left_behind() == []
 
 
-def test_claims_whose_processes_are_killed_run_here_and_begin_once(monkeypatch):
+def test_claims_of_killed_processes_run_in_the_parent(monkeypatch):
     watcher = Watcher()
     deliver = run._deliver
 

@@ -23,7 +23,7 @@ def verdicts(report):
     return {entry.id: entry.result.verdict for entry in report.entries}
 
 
-def test_every_kind_of_ending_gets_its_verdict(tmp_path):
+def test_every_kind_of_ending_has_its_verdict(tmp_path):
     claims = (
         fake_claim("A-1"),
         fake_claim("A-2", finding(0.9996, note="Exact gradients end higher than the paper's.")),
@@ -50,7 +50,7 @@ def test_every_kind_of_ending_gets_its_verdict(tmp_path):
     assert {check.name: check.holds for check in forgotten.checks} == {"mean_corr": True, "forgotten": False}
 
 
-def test_a_verdict_that_a_claim_declares_is_no_failure_unless_the_run_stopped(tmp_path):
+def test_a_declared_verdict_is_not_a_failure_unless_stopped(tmp_path):
     claims = [
         changed(fake_claim("A-1", finding(0.9)), known=Verdict.DOES_NOT_HOLD),
         changed(fake_claim("A-2", raising(ValueError("no data"))), known=Verdict.DOES_NOT_HOLD),
@@ -76,7 +76,7 @@ def test_archived_numbers_are_marked_on_the_page_and_in_the_ledger(tmp_path):
     assert "archived</small>" not in again
 
 
-def test_the_watcher_sees_every_claim_begin_and_end(tmp_path):
+def test_the_watcher_is_called_at_start_and_end_of_every_claim(tmp_path):
     seen = []
 
     class Watcher:
@@ -133,7 +133,7 @@ def test_a_ledger_of_an_earlier_version_is_read(tmp_path):
     assert "mean corr" in page([entry], tmp_path / "report")
 
 
-def test_an_entry_comes_back_from_json_as_it_was(tmp_path):
+def test_a_ledger_entry_round_trips_through_json(tmp_path):
     bounds = {"A-1": Bound(0.1, 1.0), "A-2": Bound(low=0.1), "A-3": Bound(high=1.0)}
     claims = [fake_claim(name, expected={"mean_corr": bound}) for name, bound in bounds.items()]
     report = reproduce((*claims, fake_claim("A-4", raising(ValueError()))), tmp_path / "report")
@@ -144,7 +144,7 @@ _UNKNOWN_EFFORT = json.dumps([{**Entry.of(fake_claim()).to_dict(), "unfinished":
 
 
 @pytest.mark.parametrize("text", ["{", "{}", "[1]", '[{"id": "A-1"}]', '[{"id": "A-1", "labels": 3}]', _UNKNOWN_EFFORT])
-def test_a_ledger_that_cannot_be_read_is_named(tmp_path, text):
+def test_an_unreadable_ledger_is_named(tmp_path, text):
     (tmp_path / "ledger.json").write_text(text)
     with pytest.raises(InputError, match=r"The ledger .*ledger\.json cannot be read .* run again\."):
         read_ledger(tmp_path)
@@ -171,7 +171,7 @@ def test_rerunning_one_claim_keeps_the_others(tmp_path):
     assert changed == {*drawn, "index.html", "ledger.json"}
 
 
-def test_files_that_somebody_put_beside_the_report_stay(tmp_path):
+def test_user_files_in_the_report_folder_are_kept(tmp_path):
     folder = tmp_path / "report"
     reproduce((fake_claim(),), folder)
     (folder / "notes").mkdir()
@@ -188,7 +188,7 @@ def test_files_that_somebody_put_beside_the_report_stay(tmp_path):
 # ---- whole or not at all
 
 
-def test_an_interruption_before_the_first_result_leaves_the_old_report_untouched(tmp_path):
+def test_an_interrupt_before_the_first_result_keeps_the_old_report(tmp_path):
     folder = tmp_path / "report"
     reproduce((fake_claim("A-1"),), folder)
     before = snapshot(tmp_path)
@@ -223,7 +223,7 @@ def test_an_interrupted_run_publishes_what_it_finished_and_marks_the_rest(tmp_pa
     assert text.count("not run") == 2
 
 
-def test_the_report_is_there_after_the_first_claim_and_grows(tmp_path, monkeypatch):
+def test_the_report_is_written_after_every_claim(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "_PUBLISH_SECONDS", -1.0)
     seen = []
 
@@ -243,7 +243,7 @@ def test_the_report_is_there_after_the_first_claim_and_grows(tmp_path, monkeypat
     assert all((tmp_path / "report" / picture.png).is_file() for picture in pictures)
 
 
-def test_an_empty_folder_and_a_link_to_a_report_are_fine(tmp_path):
+def test_an_empty_folder_or_a_link_can_hold_the_report(tmp_path):
     (tmp_path / "empty").mkdir()
     reproduce((fake_claim(),), tmp_path / "empty")
     (tmp_path / "link").symlink_to(tmp_path / "empty")

@@ -27,7 +27,7 @@ def test_every_run_is_counted_once(runs):
 
 
 @pytest.mark.statement("A Def 2")
-def test_outcomes_are_those_of_descent_and_optimality_by_themselves(runs):
+def test_outcomes_equal_those_of_descent_and_optimality(runs):
     for k, d in enumerate(WIDTHS):
         data, v = sphere_problems(0, COUNT, scale.N_INPUTS, scale.N_TOKENS, d, scale.SEED, k)
         run = ml.descend(data, v, n_steps=scale.N_STEPS)

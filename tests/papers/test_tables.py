@@ -28,7 +28,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_file_of_other_contents_is_refused(tmp_path, kind):
+def test_a_table_with_other_contents_is_refused(tmp_path, kind):
     for content in ("", "{", "[]", "{}", "[" * 100_000, json.dumps({"form": "x"}), json.dumps({"form": kind.FORM})):
         (tmp_path / "runs.json").write_text(content)
         with refused("path"):
@@ -38,7 +38,7 @@ def test_a_file_of_other_contents_is_refused(tmp_path, kind):
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_table_that_is_missing_is_one_sentence_that_says_what_makes_it(tmp_path, monkeypatch, name):
+def test_a_missing_table_names_its_command(tmp_path, monkeypatch, name):
     assert READERS[name]()
     monkeypatch.setattr(tables, "results_folder", lambda: tmp_path)
     with pytest.raises(InputError, match=rf"^The table {name}\.json is missing .* makes it, in a checkout\.$"):
@@ -67,7 +67,7 @@ def test_a_table_of_other_settings_is_refused(tmp_path, monkeypatch, name):
         READERS[name]()
 
 
-def test_runs_of_embeddings_come_by_data_and_depth_the_largest_rate_first():
+def test_embedding_runs_are_sorted_by_data_depth_and_rate():
     for source, layers in (("imdb", 1), ("imdb", 2), ("yelp", 1), ("yelp", 2), ("levels", 1)):
         found = embedding_runs(source, layers)
         assert {(run.source, run.settings.layers) for run in found} == {(source, layers)}

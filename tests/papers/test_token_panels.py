@@ -33,7 +33,7 @@ def test_both_panels_show_every_token_that_occurs():
     assert (len(unseen), unseen.names) == (1, ["seen"])
 
 
-def test_colour_tells_the_sign_and_shade_the_frequency():
+def test_color_is_sign_and_shade_is_frequency():
     found = TokenPoints.of([0.5, 0.5, -0.5, -0.5], [0.0, 1.0, 2.0, 3.0], [0.0] * 4, [10, 1000, 10, 1000])
     left = draw_tokens(found).axes[0]
     marks = left.collections[0]
@@ -47,7 +47,7 @@ def test_colour_tells_the_sign_and_shade_the_frequency():
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_names_keep_apart_and_inside_their_panel(seed):
+def test_names_do_not_overlap_or_leave_their_panel(seed):
     fig = draw_tokens(points(seed=seed), n_names=12)
     fig.draw_without_rendering()
     renderer = fig.canvas.get_renderer()
@@ -70,7 +70,7 @@ def test_named_tokens_are_frequent_words_of_both_signs():
     assert informative_tokens(scraps, scraps.a, 12).tolist() == [2]
 
 
-def test_deciding_tokens_are_named_in_small_data_in_the_users_class_names():
+def test_deciding_tokens_of_small_data_are_named_with_class_names():
     frequent = ["the", "film", "was", "with", "and", "for", "this", "that", "acting", "music", "plot", "scene"]
     deciding = ["wonderful", "superb", "boring", "dull"]
     difference = np.array([0.02, -0.03] * 6 + [0.9, 0.8, -0.9, -0.8])

@@ -34,7 +34,7 @@ def pixels(images):
 
 
 @pytest.mark.statement("A Fig 6", "A Fig 7")
-def test_sparsity_is_that_of_the_models_own_cls_rows(model, pixels):
+def test_sparsity_equals_that_of_the_models_cls_rows(model, pixels):
     found = cls_attention(model, pixels, n_chosen=66)  # more than are read at once
     model.set_attn_implementation("eager")
     with torch.no_grad():
@@ -57,7 +57,7 @@ def test_sparsity_is_that_of_the_models_own_cls_rows(model, pixels):
 
 
 @pytest.mark.statement("A Fig 7")
-def test_norms_are_those_of_the_heads_matrices(model):
+def test_norms_equal_those_of_the_head_matrices(model):
     norm, norm_of_sum = key_query_norms(model)
     adapter = ViTAdapter(model)
     for layer in range(3):
@@ -69,7 +69,7 @@ def test_norms_are_those_of_the_heads_matrices(model):
 
 
 @pytest.mark.statement("A Fig 6")
-def test_maps_lie_as_the_patches_of_the_image_do(images):
+def test_maps_follow_the_layout_of_image_patches(images):
     """A head whose keys are the brightness of a patch attends to the one bright patch, which is in row 1 and column 2."""
     settings = VisionSettings(width=4, layers=1, heads=1, mlp=4, patch=2)
     model = vision_transformer(settings, images)
