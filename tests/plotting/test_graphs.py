@@ -51,7 +51,7 @@ def placed(graph):
     return layered_layout(graph, {token: str(token) for token in graph.nodes.tolist()}, lettering)
 
 
-def test_reduction_is_the_condensation_without_implied_edges():
+def test_reduction_is_the_transitively_reduced_condensation():
     for graph in some_graphs():
         condensed = nx.condensation(to_networkx(graph))
         number = {part: graph.component(min(condensed.nodes[part]["members"])) for part in condensed}
@@ -59,7 +59,7 @@ def test_reduction_is_the_condensation_without_implied_edges():
         assert {tuple(pair) for pair in np.argwhere(reduced_order(graph)).tolist()} == theirs
 
 
-def test_every_token_stands_in_one_box_lower_priority_lower_and_arrows_lead_down_and_around():
+def test_tokens_are_boxed_by_priority_with_arrows_down():
     for graph in some_graphs():
         made = placed(graph)
         assert sorted(token for box in made.boxes for token in box.tokens) == graph.nodes.tolist()
@@ -88,7 +88,7 @@ def test_every_token_stands_in_one_box_lower_priority_lower_and_arrows_lead_down
                 assert beside.any(axis=1).all()
 
 
-def test_many_single_tokens_share_a_box_and_long_orders_become_chains():
+def test_many_single_tokens_share_a_box_and_chains_are_grouped():
     kinds = [(box.kind, len(box.tokens)) for box in placed(star(64)).boxes]
     assert kinds == [(Kind.SINGLE, 1), (Kind.ALIKE, 64)]
     chain = placed(priority_graphs(ordered_sequences(np.arange(8), 3, 20_000, 4, 0))[7])
@@ -122,7 +122,7 @@ def test_a_panel_for_every_graph_with_its_last_token():
         (lambda: list(priority_graphs(text_windows("to be or not to be " * 3, 5).data).values())[:3], None),
     ],
 )
-def test_no_text_lies_over_another_or_leaves_the_picture(graphs, names):
+def test_texts_do_not_overlap_or_leave_the_figure(graphs, names):
     fig = drawn(graphs(), names)
     renderer = fig.canvas.get_renderer()
     texts = [text for ax in fig.axes for text in ax.texts] + list(fig.texts) + list(fig.legends[0].get_texts())

@@ -30,7 +30,7 @@ def points_of(ax, marker_size):
     ]
 
 
-def test_a_run_is_drawn_to_its_end_which_lies_at_the_limit_that_the_table_names():
+def test_a_run_is_drawn_to_its_predicted_limit():
     data, v = figure_1b()
     run = descend(data, v, n_steps=1000, record=Record(1))
     fig = plane.problem_figure(data, v, rows_of(data, v, run.selected), run.saved["x"][None])
@@ -46,7 +46,7 @@ def test_a_run_is_drawn_to_its_end_which_lies_at_the_limit_that_the_table_names(
     assert {"starts that go to GMM", "starts that go to LMM", "training", "end of training"} <= set(legend)
 
 
-def test_basins_of_the_picture_are_where_descent_goes():
+def test_drawn_basins_agree_with_descent():
     data, v = figure_1b()
     limits = plane._Limits.of(data, data.as_batch().head(v)[0], None, None)
     rng = np.random.default_rng(0)
@@ -75,7 +75,7 @@ def test_tokens_carry_index_and_score_and_padding_is_not_drawn():
     assert sorted(text.get_text() for text in tokens.texts) == ["0: 1", "0: 3", "1: 2"]
 
 
-def test_separating_lines_stand_halfway_between_selected_and_other_tokens():
+def test_separating_lines_are_halfway_between_tokens():
     data, v = scored_tokens([[(0.0, 2.0), (0.0, 0.0), (5.0, -1.0)]], [[1.0, 0.0, 0.0]])
     tokens = plane.problem_figure(data, v, rows_of(data, v)).axes[0]
     (line,) = (line for line in tokens.lines if line.get_linestyle() == ":" and len(line.get_xdata()) == 2)

@@ -17,7 +17,7 @@ def drawn(ax=None):
 
 
 @pytest.mark.parametrize(("width", "inches"), [("column", 3.25), ("double", 6.75), (5.5, 5.5)])
-def test_a_figure_for_a_paper_is_as_wide_as_it_says(width, inches):
+def test_a_paper_figure_has_its_stated_width(width, inches):
     with ml.plotting.paper(width):
         figure = drawn()
     assert figure.get_size_inches()[0] == inches
@@ -25,7 +25,7 @@ def test_a_figure_for_a_paper_is_as_wide_as_it_says(width, inches):
     assert 6.0 <= figure.axes[0].get_xticklabels()[0].get_size() <= 8.0
 
 
-def test_a_style_holds_in_a_block_on_a_function_or_until_another_is_used_and_is_a_dictionary():
+def test_a_style_works_as_context_decorator_and_dictionary():
     before = dict(mpl.rcParams)
     with ml.plotting.paper() as outer, ml.plotting.slides():
         assert mpl.rcParams["font.size"] > outer["font.size"]
@@ -48,7 +48,7 @@ def test_a_style_holds_in_a_block_on_a_function_or_until_another_is_used_and_is_
             ml.plotting.style._ACTIVE.set(None)
 
 
-def test_savefig_writes_a_vector_file_with_its_fonts_inside_or_without_need_of_them(tmp_path):
+def test_savefig_writes_vector_files_with_embedded_fonts(tmp_path):
     with ml.plotting.paper():
         drawn().savefig(tmp_path / "figure")
         drawn().savefig(tmp_path / "figure.svg")
@@ -76,7 +76,7 @@ def test_a_heavy_pdf_has_its_points_as_an_image(tmp_path):
     assert len(ml.plotting.pdf(figure)) < ml.plotting.files.MAX_VECTOR_BYTES
 
 
-def test_both_forms_are_laid_out_once_and_look_as_each_alone():
+def test_two_formats_share_one_layout():
     figures = [ml.plotting.figure(2)[0] for _ in range(2)]
     for fig in figures:
         fig.axes[0].plot([0.0, 1e6], label="a line with a long name")
