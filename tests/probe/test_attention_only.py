@@ -33,7 +33,7 @@ def ernie():
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "t5", "swin"])
-def test_it_reads_what_an_adapter_reads(name):
+def test_attention_only_reading_equals_an_adapters(name):
     dtype = torch.float32 if name == "swin" else torch.float64
     model, batch = small_model(name, dtype), batch_for(name, dtype, "right")
     plain = AttentionOnlyAdapter(model)
@@ -58,7 +58,7 @@ def test_it_reads_what_an_adapter_reads(name):
         )
 
 
-def test_a_probe_measures_attention_and_says_why_there_is_no_W(ernie):
+def test_a_probe_of_attention_only_has_a_reason_for_no_w(ernie):
     result = probe_model(ernie, encoded(ernie), ProbeSettings(max_margin=True))
     assert result.weights_missing == "the model family 'ernie' has no adapter"
     assert any("W is not read" in note and "docs/adapters.md" in note for note in result.notes)
@@ -78,7 +78,7 @@ def test_a_probe_measures_attention_and_says_why_there_is_no_W(ernie):
     assert "W is not read" in probe_page(result)
 
 
-def test_cross_attention_to_another_model_is_measured_where_both_are_one_model():
+def test_cross_attention_inside_one_model_is_measured():
     alone = small_model("bert decoder", torch.float64)
     assert any(note.startswith("Cross-attention is left out") for note in probe_model(alone, encoded(alone)).notes)
     encoder = small_model("bert", torch.float64).config
@@ -135,7 +135,7 @@ def shaken(model):
         (with_relative_positions, "its 'relative_key' positions add to logits what W does not give"),
     ],
 )
-def test_a_model_whose_logits_have_another_form_than_its_familys_is_measured_without_W(make, reason):
+def test_a_model_with_other_logits_than_its_family_has_no_w(make, reason):
     model = make()
     result = probe_model(model, encoded(model), ProbeSettings(max_margin=True, offset=1))
     assert result.weights_missing == reason
@@ -151,7 +151,7 @@ def test_a_model_whose_logits_have_another_form_than_its_familys_is_measured_wit
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "flex_attention"])
-def test_fused_attention_is_put_aside_while_a_model_is_probed(implementation, ernie):
+def test_fused_attention_is_disabled_during_a_probe(implementation, ernie):
     expected = probe_model(ernie, encoded(ernie))
     ernie.set_attn_implementation(implementation)
     try:
@@ -162,7 +162,7 @@ def test_fused_attention_is_put_aside_while_a_model_is_probed(implementation, er
     assert np.array_equal(found["nnz"], expected["nnz"])
 
 
-def test_an_adapter_of_ones_own_takes_over(ernie):
+def test_a_user_adapter_takes_precedence(ernie):
     class ErnieAdapter(BertAdapter):
         families = ("ernie",)
 
@@ -179,6 +179,6 @@ def test_an_adapter_of_ones_own_takes_over(ernie):
 
 
 @pytest.mark.parametrize("given", [BertAdapter.families, type("Nameless", (BertAdapter,), {"families": ()})])
-def test_what_is_no_adapter_is_refused(given):
+def test_an_invalid_adapter_is_refused(given):
     with pytest.raises(InputError, match="'adapter' argument"):
         register_adapter(given)

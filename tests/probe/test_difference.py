@@ -21,7 +21,7 @@ def found():
     return compare_models(tiny_gpt2(seed=0), tiny_gpt2(seed=1), encoded(tiny_gpt2()))
 
 
-def test_differences_are_those_of_two_probes_and_maps_move_by_their_total_variation():
+def test_differences_equal_those_of_two_probes():
     model, other = tiny_gpt2(seed=0), tiny_gpt2(seed=1)
     inputs, settings = encoded(model), ProbeSettings(max_margin=True)
     found = compare_models(model, other, inputs, settings)
@@ -47,14 +47,14 @@ def test_differences_are_those_of_two_probes_and_maps_move_by_their_total_variat
 
 
 @pytest.mark.parametrize("make", [tiny_bert, tiny_llama])
-def test_a_model_does_not_differ_from_itself(make):
+def test_a_model_has_no_difference_from_itself(make):
     model = make()
     found = compare_models(model, make(), encoded(model))
     assert all(not np.nan_to_num(values).any() for values in found.measures.values())
     assert "is that of" in found.sentences()[0]
 
 
-def test_fused_attention_is_put_aside_for_the_comparison():
+def test_fused_attention_is_disabled_during_a_comparison():
     model, fused = tiny_gpt2(), tiny_gpt2(seed=1)
     expected = compare_models(model, fused, encoded(model))["total_variation"]
     fused.set_attn_implementation("sdpa")
@@ -62,7 +62,7 @@ def test_fused_attention_is_put_aside_for_the_comparison():
     assert fused.config._attn_implementation == "sdpa"
 
 
-def test_a_head_that_was_changed_is_the_one_that_changed_most():
+def test_a_changed_head_has_the_largest_difference():
     model, other = tiny_bert(), tiny_bert()
     with torch.no_grad():
         layer = other.encoder.layer[1].attention.self
@@ -76,7 +76,7 @@ def test_a_head_that_was_changed_is_the_one_that_changed_most():
     assert "L1H0" in found.sentences()[0]
 
 
-def test_displays_and_frames(found):
+def test_a_difference_has_displays_and_frames(found):
     frame = found.to_frame()
     assert len(frame) == found.n_layers * found.n_heads
     assert {"layer", "head", "total_variation", "entropy"} <= set(frame.columns)
@@ -106,7 +106,7 @@ def test_the_page_has_the_numbers_of_both_models(found):
     assert "The heads that changed most" in text
 
 
-def test_models_of_two_architectures_are_refused_in_one_sentence():
+def test_models_of_two_architectures_are_refused():
     model = tiny_bert()
     with pytest.raises(InputError, match=r"'against'.*a model of the same architecture, bert with 2 layers") as caught:
         compare_models(model, tiny_gpt2(), encoded(model))

@@ -37,7 +37,7 @@ def random_head(seed: int, d_model: int = 6, d_head: int = 3, *, bias: float = 1
 
 
 @pytest.mark.statement("A Fig 6", "A Fig 7")
-def test_soft_sparsity_counts_even_attention_and_is_the_ratio_of_norms_between_one_and_the_visible_tokens() -> None:
+def test_soft_sparsity_is_the_norm_ratio_between_one_and_visible_tokens() -> None:
     for n_attended in (1, 3, 8):
         s = np.repeat([1.0 / n_attended, 0.0], [n_attended, 8 - n_attended])
         assert soft_sparsity(s) == pytest.approx(n_attended, rel=tolerances.ROUNDING, abs=tolerances.ROUNDING)
@@ -60,7 +60,7 @@ def test_soft_sparsity_counts_even_attention_and_is_the_ratio_of_norms_between_o
 
 
 @pytest.mark.parametrize("shape", [(30, 5), (6, 6), (4, 7)])
-def test_norms_from_the_factors_are_those_of_the_formed_matrix(shape: tuple[int, int]) -> None:
+def test_norms_from_factors_equal_those_of_the_matrix(shape: tuple[int, int]) -> None:
     one = random_head(1, *shape)
     W = one.scale * one.W_K @ one.W_Q.T
     np.testing.assert_allclose(one.matrix, W, rtol=tolerances.ROUNDING, atol=0.0)
@@ -71,7 +71,7 @@ def test_norms_from_the_factors_are_those_of_the_formed_matrix(shape: tuple[int,
     np.testing.assert_allclose(one.augmented[:, -1], one.bias_column, rtol=tolerances.ROUNDING, atol=0.0)
 
 
-def test_the_matrix_gives_the_logits_of_keys_and_queries_up_to_a_constant() -> None:
+def test_the_matrix_gives_the_logits_up_to_a_constant() -> None:
     rng = np.random.default_rng(3)
     one = random_head(3, 12, 4)
     X, z, b_K = rng.normal(size=(7, 12)), rng.normal(size=12), rng.normal(size=4)
@@ -93,7 +93,7 @@ def test_the_largest_visible_logit_is_selected_with_its_margin_and_ties_have_non
     assert repr(found) == "Selection(3 choices, 1 tied)"
 
 
-def test_a_mask_without_heads_holds_for_every_head_and_hides_larger_logits() -> None:
+def test_a_mask_without_heads_applies_to_every_head() -> None:
     rng = np.random.default_rng(0)
     logits, visible = rng.normal(size=(3, 4, 6, 6)), np.tri(6, dtype=bool) & (rng.random((3, 6, 6)) < 0.7)
     given = logits.copy()
@@ -147,9 +147,7 @@ def rows_by_hand(sample: QuerySample, head: KeyQueryMap) -> np.ndarray:
 @pytest.mark.parametrize(  # a few seeds, then few tokens, few queries, and neither beside the dimensions
     ("seed", "n_inputs", "d_model"), [*((seed, 12, 6) for seed in range(5)), (6, 3, 40), (6, 9, 40), (6, 2, 6)]
 )
-def test_numbers_are_those_of_an_exact_solver_on_formed_rows(
-    seed: int, n_inputs: int, d_model: int, bias: float
-) -> None:
+def test_numbers_equal_an_exact_solvers_on_formed_rows(seed: int, n_inputs: int, d_model: int, bias: float) -> None:
     head, settings = random_head(seed, d_model, bias=bias), MaxMarginSettings(queries_per_input=2, seed=seed)
     sample = sample_queries(random_inputs(seed, n_inputs, d_model), settings=settings)
     own, rows, W = head_margin(sample, head).own, rows_by_hand(sample, head), matrix_of(head).reshape(-1)
@@ -167,7 +165,7 @@ def test_numbers_are_those_of_an_exact_solver_on_formed_rows(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_head_satisfies_its_own_selections_and_beats_no_svm(seed: int) -> None:
+def test_a_head_satisfies_its_selections_and_does_not_beat_the_svm(seed: int) -> None:
     sample = sample_queries(random_inputs(seed, 15))
     heads = [random_head(10 * seed + k) for k in range(3)]
     for found in layer_margins(sample, heads, MaxMarginSettings(seed=seed)):
@@ -178,7 +176,7 @@ def test_a_head_satisfies_its_own_selections_and_beats_no_svm(seed: int) -> None
 
 
 @pytest.mark.parametrize("bias", [0.0, 1.0])
-def test_a_head_that_is_the_max_margin_solution_is_found_to_be(bias: float) -> None:
+def test_a_max_margin_head_is_recognized(bias: float) -> None:
     inputs = random_inputs(3)
     sample = sample_queries(inputs)
     other = random_head(3, bias=bias)
@@ -193,7 +191,7 @@ def test_a_head_that_is_the_max_margin_solution_is_found_to_be(bias: float) -> N
     assert max(one.correlation for one in found.random_head) < 0.9
 
 
-def test_scale_and_order_of_inputs_and_tokens_change_no_number_of_the_head() -> None:
+def test_head_numbers_are_invariant_to_scale_and_order() -> None:
     inputs, head = random_inputs(4), random_head(4)
     everyone = MaxMarginSettings(queries_per_input=10)
     first = head_margin(sample_queries(inputs, settings=everyone), head).own
@@ -205,7 +203,7 @@ def test_scale_and_order_of_inputs_and_tokens_change_no_number_of_the_head() -> 
         assert getattr(second, name) == pytest.approx(getattr(first, name), rel=SAME_POINT, abs=tolerances.ROUNDING)
 
 
-def test_heads_of_a_layer_share_baselines_and_do_not_change_each_other() -> None:
+def test_heads_of_a_layer_share_baselines_and_are_independent() -> None:
     sample = sample_queries(random_inputs(5))
     heads = [random_head(k) for k in range(3)]
     together = layer_margins(sample, heads)
@@ -229,7 +227,7 @@ def test_causal_queries_choose_among_what_they_see_and_the_first_has_no_choice()
     assert (selected > sample.queries - np.diff(sample.offsets)).all()
 
 
-def test_copies_of_the_selected_token_are_no_constraints() -> None:
+def test_copies_of_the_selected_token_add_no_constraint() -> None:
     rng = np.random.default_rng(8)
     x = rng.normal(size=(3, 6))
     inputs = [np.stack([x[0], x[1], x[0], x[2]]), rng.normal(size=(4, 6))]
@@ -247,7 +245,7 @@ def test_copies_of_the_selected_token_are_no_constraints() -> None:
         assert own.margin_ratio > 0.0
 
 
-def test_repeated_queries_are_drawn_once_and_inputs_without_a_choice_not_at_all() -> None:
+def test_sampled_queries_are_distinct_and_have_a_choice() -> None:
     rng = np.random.default_rng(9)
     first = rng.normal(size=6)
     inputs = [np.stack([first, rng.normal(size=6)]) for _ in range(5)]
@@ -264,7 +262,7 @@ JUST = 1e-6  # by which a bracket is above or below its bound, relative to it
 EVERYONE = MaxMarginSettings(queries_per_input=10)
 
 
-def test_logits_within_rounding_are_tied_and_just_beyond_are_not():
+def test_logits_tie_only_within_rounding():
     logits = np.array([[1.0, 3.0, 3.0 - 1e-3], [3.0, 3.0, 2.9], [0.0, 5.0, -np.inf]])
     for rounding, n_tied in ((0.0, [1, 2, 1]), (1e-3 * (1 - JUST), [1, 2, 1]), (1e-3 * (1 + JUST), [2, 2, 1])):
         chosen = select_tokens(logits, rounding=rounding)
@@ -310,7 +308,7 @@ def test_different_tokens_of_one_logit_are_not_selected():
         assert one.n_constraints == found.own.n_constraints
 
 
-def test_ties_of_one_head_change_no_other_and_not_their_baselines():
+def test_ties_of_one_head_do_not_change_others():
     inputs, head = plane()
     rng = np.random.default_rng(1)
     others = [KeyQueryMap(*rng.normal(size=(2, 2, 1)), rng.normal(size=1), 1.0) for _ in range(2)]
@@ -335,7 +333,7 @@ def test_the_bound_of_a_tie_is_relative_to_query_and_key(rounding):
             assert (selected_tokens(sample, larger, rounding) == (-1 if tied else 0)).all()
 
 
-def test_a_head_all_of_whose_queries_are_tied_has_no_problem():
+def test_a_head_with_only_tied_queries_has_no_problem():
     inputs, head = plane(2)
     found = head_margin(sample_queries(inputs[:2], settings=EVERYONE), head)
     assert found.own.status is Status.TRIVIAL
@@ -365,7 +363,7 @@ def counted_by_hand(ids: list, masks: list, selected: list) -> dict[tuple[int, i
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_counts_are_those_of_loops_over_queries(seed: int, causal: bool) -> None:
+def test_preference_counts_equal_loops_over_queries(seed: int, causal: bool) -> None:
     ids, masks, selected = random_choices(seed, causal=causal)
     found = head_preferences(visible_types(ids, masks), selected, min_wins=1, min_share=0.0)
     pooled = counted_by_hand(ids, masks, selected)
@@ -380,7 +378,7 @@ def test_counts_are_those_of_loops_over_queries(seed: int, causal: bool) -> None
     )
 
 
-def test_the_rule_decides_at_its_own_bounds() -> None:
+def test_the_rule_is_exact_at_its_bounds() -> None:
     # 7 wins over 8 nine times and loses once
     ids, selected = [np.array([7, 8])] * 5, [np.array([0, 0])] * 4 + [np.array([0, 1])]
     seen = visible_types(ids)
@@ -406,7 +404,7 @@ def test_a_cycle_of_three_is_not_strict_and_an_order_is() -> None:
     assert ordered.contested_share == 0.0
 
 
-def test_the_strongest_preferences_come_first_with_how_often_the_two_met() -> None:
+def test_preferences_are_sorted_by_strength_with_their_counts() -> None:
     ids = [np.array([1, 2, 3])] * 3 + [np.array([2, 3])]
     selected = [np.array([0, 0, 0])] * 3 + [np.array([0, 0])]
     found = head_preferences(visible_types(ids), selected)
@@ -420,7 +418,7 @@ def test_the_strongest_preferences_come_first_with_how_often_the_two_met() -> No
     assert alone.strongest_graph(NAMES) is None
 
 
-def test_the_graph_has_the_tokens_of_the_strongest_preferences() -> None:
+def test_the_preference_graph_has_the_strongest_preferences() -> None:
     ids, chosen = [np.arange(30)] * 2, [np.full(30, 4)] * 2  # all queries select token 4
     graph = head_preferences(visible_types(ids), chosen).strongest_graph({k: f"t{k}" for k in range(30)})
     assert graph is not None

@@ -50,7 +50,7 @@ def test_lines_are_inputs(tmp_path: Path) -> None:
     assert read_texts(file) == ["one", "two lines\u2028 in one", "three"]
 
 
-def test_text_files_that_cannot_be_used(tmp_path: Path) -> None:
+def test_unusable_text_files_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "lines.txt"
     for content in (b"", b"\n  \n", "café\n".encode("latin-1")):
         file.write_bytes(content)
@@ -61,7 +61,7 @@ def test_text_files_that_cannot_be_used(tmp_path: Path) -> None:
             read_texts(path)
 
 
-def test_batches_hold_every_text_once_with_little_padding() -> None:
+def test_batches_have_every_text_once_with_little_padding() -> None:
     rng = np.random.default_rng(0)
     texts = ["a" * int(n) for n in rng.integers(1, 300, 400)]
     inputs = encode_texts(texts, Letters(), SimpleNamespace(**{**vars(BERT), "max_position_embeddings": 512}))
@@ -89,7 +89,7 @@ def test_long_texts_are_truncated_and_counted() -> None:
     assert repr(encode_texts(["a"], Letters(), BERT)) == "TextInputs(1 texts, 3 tokens)"
 
 
-def test_minilm_reads_long_and_short_texts() -> None:
+def test_minilm_accepts_long_and_short_texts() -> None:
     loaded = load_model("minilm")
     inputs = encode_texts(["Yes, we unwrapped it.", "no " * 600], loaded.tokenizer, loaded.model.config)
     assert inputs.tokens[0] == ("[CLS]", "yes", ",", "we", "un", "##wr", "##app", "##ed", "it", ".", "[SEP]")
@@ -100,7 +100,7 @@ def test_minilm_reads_long_and_short_texts() -> None:
         assert reading.attention.shape[-1] == len(batch.tokens[0])
 
 
-def test_tokens_of_bytes_are_shown_as_the_letters_they_spell(tmp_path: Path) -> None:
+def test_byte_tokens_are_shown_as_characters(tmp_path: Path) -> None:
     from tokenizers import ByteLevelBPETokenizer
 
     bytes_ = ByteLevelBPETokenizer()
@@ -121,7 +121,7 @@ def processor(kind: str = "ViT", size: dict[str, int] | None = None, **facts: An
     return getattr(transformers, f"{kind}ImageProcessorPil")(size=size or {"height": 4, "width": 4}, **facts)
 
 
-def test_tokens_are_named_by_row_and_column() -> None:
+def test_patches_are_named_by_row_and_column() -> None:
     assert ImageSettings.of(VIT).tokens == ("[CLS]", "0,0", "0,1", "1,0", "1,1")
     deit = ImageSettings.of(SimpleNamespace(**{**vars(VIT), "model_type": "deit"}))
     assert deit.tokens[:3] == ("[CLS]", "[DIST]", "0,0")
@@ -147,13 +147,13 @@ CROP = {"crop_size": {"height": 6, "width": 8}}
         (VIT, CROP, (4, 4)),  # which reads images of one size alone
     ],
 )
-def test_a_model_that_reads_any_size_is_given_what_its_preprocessor_crops_to(config, facts, size) -> None:
+def test_images_for_a_flexible_model_have_the_preprocessors_crop_size(config, facts, size) -> None:
     settings = ImageSettings.of(config, processor("Bit", **facts))
     assert (settings.height, settings.width) == size
     assert settings.n_tokens == 1 + size[0] * size[1] // 4
 
 
-def test_images_from_files(tmp_path: Path) -> None:
+def test_image_files_are_read(tmp_path: Path) -> None:
     settings = ImageSettings.of(VIT)
     images = np.random.default_rng(0).integers(0, 256, (3, 4, 4, 3), dtype=np.uint8)
     expected = prepare_images(images, settings).pixel_values
@@ -170,7 +170,7 @@ def test_images_from_files(tmp_path: Path) -> None:
     assert read_images(tmp_path / "grey.png", settings).pixel_values.shape == (1, 3, 4, 4)
 
 
-def test_image_files_that_cannot_be_used(tmp_path: Path) -> None:
+def test_unusable_image_files_are_refused(tmp_path: Path) -> None:
     settings = ImageSettings.of(VIT)
     (tmp_path / "empty").mkdir()
     np.savez(tmp_path / "two.npz", first=np.zeros(1), second=np.zeros(1))
@@ -183,7 +183,7 @@ def test_image_files_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_images_in_bytes_again(channels: int) -> None:
+def test_images_round_trip_to_bytes(channels: int) -> None:
     made = processor(size={"height": 6, "width": 6}, image_mean=[0.3] * channels, image_std=[0.4] * channels)
     settings = ImageSettings(channels, 6, 6, (2, 2), processor=made)
     images = np.random.default_rng(0).integers(0, 256, size=(2, 6, 6, channels), dtype=np.uint8)
@@ -231,7 +231,7 @@ def picture(height, width, channels=3):
 
 @pytest.mark.parametrize("family", PROCESSORS)
 @pytest.mark.parametrize("shape", [(61, 93), (93, 61), (23, 31), (56, 56), (64, 57)])
-def test_a_picture_of_odd_size_becomes_what_the_processor_makes_of_it(family, shape, tmp_path):
+def test_an_image_of_odd_size_equals_the_processors(family, shape, tmp_path):
     processor, read = processor_of(family, tmp_path)
     Image.fromarray(picture(*shape)).save(tmp_path / "a.png")
     expected = np.asarray(processor(Image.open(tmp_path / "a.png"), return_tensors="np")["pixel_values"])
@@ -241,7 +241,7 @@ def test_a_picture_of_odd_size_becomes_what_the_processor_makes_of_it(family, sh
 
 
 @pytest.mark.parametrize("family", PROCESSORS)
-def test_a_folder_of_grey_transparent_and_turned_pictures(family, tmp_path):
+def test_gray_transparent_and_rotated_images_are_read(family, tmp_path):
     processor, read = processor_of(family, tmp_path)
     folder = tmp_path / "pictures"
     folder.mkdir()
@@ -259,7 +259,7 @@ def test_a_folder_of_grey_transparent_and_turned_pictures(family, tmp_path):
     assert np.abs(found - expected).max() <= SAME
 
 
-def test_arrays_of_another_size_or_kind_are_brought_to_the_models(tmp_path):
+def test_arrays_of_another_size_or_type_are_converted(tmp_path):
     settings = ImageSettings.of(config_of("vit"), processor_of("vit", tmp_path)[1])
     for channels in (1, 3, 4):
         array = picture(61, 93, channels)

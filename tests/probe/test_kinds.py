@@ -68,7 +68,7 @@ def measured(kinds: list[str], names: bool = True) -> dict[str, np.ndarray]:
     return sums.measures()
 
 
-def test_a_constructed_head_of_each_kind_is_called_what_it_is():
+def test_a_constructed_head_of_each_kind_is_recognized():
     kinds = list(HEAD_KINDS)
     numbers = measured(kinds)
     for head, (name, kind) in enumerate(HEAD_KINDS.items()):
@@ -91,7 +91,7 @@ def test_tokens_of_one_name_and_separators_are_counted_in_all_texts():
     )  # [SEP] selects the point in both texts
 
 
-def test_without_names_of_tokens_nothing_is_said_of_neighbours():
+def test_without_token_names_no_neighbour_kind_is_assigned():
     numbers = measured(["previous", "first"], names=False)
     for name in ("previous_share", "next_share", "same_share", "separator_share"):
         assert np.isnan(numbers[name]).all()
@@ -100,7 +100,7 @@ def test_without_names_of_tokens_nothing_is_said_of_neighbours():
 
 
 @pytest.mark.parametrize("make", [tiny_bert, tiny_llama])
-def test_the_shares_of_a_model_are_those_of_its_examples(make):
+def test_kind_shares_of_a_model_equal_those_of_its_examples(make):
     model = make()
     inputs = encoded(model)
     result = probe_model(model, inputs, ProbeSettings(examples=len(inputs), preferences=0))
@@ -122,7 +122,7 @@ def test_the_shares_of_a_model_are_those_of_its_examples(make):
 
 
 @pytest.mark.parametrize(("n_tokens", "scale"), [(5, 0.3), (20, 2.0)])
-def test_a_plane_keeps_attention_and_the_distance_of_the_runner_up(n_tokens, scale):
+def test_a_plane_preserves_attention_and_runner_up_distance(n_tokens, scale):
     rng = np.random.default_rng(n_tokens)
     keys, vector = rng.normal(size=(n_tokens, 8)), rng.normal(size=8)
     logits = scale * keys @ vector + 3.0  # a constant of the query changes nothing
@@ -148,7 +148,7 @@ def test_a_plane_keeps_attention_and_the_distance_of_the_runner_up(n_tokens, sca
     assert permalink(named) != permalink(problem)
 
 
-def test_there_is_no_plane_where_tokens_or_the_runner_up_do_not_span_one():
+def test_degenerate_tokens_have_no_plane():
     keys, vector = np.array([[2.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), np.array([1.0, 0.0])
     assert QueryPlane.of(0, keys @ vector, keys, vector) is None  # the runner-up lies along the query
     same = np.ones((3, 2))

@@ -41,7 +41,7 @@ def saved_bert(folder: Path, dtype: Any = None) -> Any:
     return model
 
 
-def test_a_saved_vit_comes_back_with_its_image_settings(tmp_path: Path) -> None:
+def test_a_saved_vit_is_loaded_with_its_image_settings(tmp_path: Path) -> None:
     config = transformers.ViTConfig(**SIZES, image_size=8, patch_size=4, num_channels=1, num_labels=10)
     model = transformers.ViTForImageClassification(config)
     model.save_pretrained(tmp_path / "epoch-3")
@@ -62,7 +62,7 @@ def test_a_saved_vit_comes_back_with_its_image_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("stored", "read"), [("bfloat16", "float32"), ("float16", "float32"), ("float64", "float64")])
-def test_half_precision_is_read_as_single(tmp_path: Path, stored: str, read: str) -> None:
+def test_half_precision_models_are_loaded_in_single(tmp_path: Path, stored: str, read: str) -> None:
     saved_bert(tmp_path, getattr(torch, stored))
     assert load_model(tmp_path).model.dtype == getattr(torch, read)
 
@@ -157,7 +157,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], dict[str, Any], str]] = {  # 
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_not_a_model_or_would_run_code_is_refused_in_one_sentence(tmp_path: Path, case: str) -> None:
+def test_files_that_are_not_models_or_run_code_are_refused(tmp_path: Path, case: str) -> None:
     folder = tmp_path / "model"
     saved_bert(folder)
     spoil, options, word = REFUSED[case]
@@ -170,7 +170,7 @@ def test_what_is_not_a_model_or_would_run_code_is_refused_in_one_sentence(tmp_pa
     assert not (folder / "ran").exists()
 
 
-def test_a_size_beyond_the_weights_takes_no_memory(tmp_path: Path) -> None:
+def test_a_config_larger_than_the_weights_allocates_no_memory(tmp_path: Path) -> None:
     """Without a look at the file's header, weights of the stated size are made, 1 GB here."""
     folder = tmp_path / "model"
     saved_bert(folder)
@@ -195,7 +195,7 @@ except InputError as problem:
 
 
 @pytest.mark.parametrize("case", ["missing", "empty", "no weights"])
-def test_what_is_not_there_is_said_before_torch_is_imported(tmp_path: Path, case: str) -> None:
+def test_missing_paths_are_reported_before_torch_is_imported(tmp_path: Path, case: str) -> None:
     if case != "missing":
         (tmp_path / "model").mkdir()
     if case == "no weights":
@@ -214,7 +214,7 @@ except InputError:
 
 
 @pytest.mark.parametrize("model", ["missing", "empty"])
-def test_a_place_without_a_model_is_refused_before_numpy_is_imported(tmp_path: Path, model: str) -> None:
+def test_a_path_without_a_model_is_refused_before_numpy_is_imported(tmp_path: Path, model: str) -> None:
     (tmp_path / "empty").mkdir()
     script = f"""
 import sys
@@ -243,7 +243,7 @@ FITTING: dict[str, tuple[Callable[[Path], object], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", FITTING)
-def test_what_looks_odd_and_is_the_model_is_loaded(tmp_path: Path, case: str) -> None:
+def test_unusual_but_valid_models_are_loaded(tmp_path: Path, case: str) -> None:
     model = saved_bert(tmp_path)
     spoil, options = FITTING[case]
     spoil(tmp_path)
@@ -253,7 +253,7 @@ def test_what_looks_odd_and_is_the_model_is_loaded(tmp_path: Path, case: str) ->
     assert not (tmp_path / "ran").exists()
 
 
-def test_nothing_is_fetched_and_a_file_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_model_is_downloaded_and_a_file_is_not_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("{")
     for place, word in (("bert-base-uncased", "download=True"), (tmp_path / "file", "which is a file")):
@@ -261,7 +261,7 @@ def test_nothing_is_fetched_and_a_file_is_no_folder(tmp_path: Path, monkeypatch:
             load_model(place)
 
 
-def test_a_model_without_attention_is_not_told_to_change_it() -> None:
+def test_a_model_without_attention_gets_no_attention_setting() -> None:
     config = transformers.MambaConfig(hidden_size=8, num_hidden_layers=1, vocab_size=9, state_size=2)
     model = transformers.MambaModel(config).eval()
     with pytest.raises(InputError, match="It has no attention") as caught:
@@ -274,7 +274,7 @@ def test_a_model_without_attention_is_not_told_to_change_it() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
-def test_a_saved_model_has_the_numbers_of_the_one_in_memory(name, tmp_path):
+def test_a_saved_model_has_the_numbers_of_the_model_in_memory(name, tmp_path):
     model = small_model(name, torch.float32)
     model.save_pretrained(tmp_path)
     loaded = load_model(tmp_path)
@@ -304,7 +304,7 @@ def test_a_model_is_loaded_as_it_was_saved(name, kind, tmp_path):
     assert type(load_model(tmp_path).model).__name__ == kind
 
 
-def test_a_class_that_transformers_does_not_know_is_loaded_as_its_family(tmp_path):
+def test_a_class_unknown_to_transformers_is_loaded_as_its_family(tmp_path):
     class Mine(transformers.BertModel):
         pass
 

@@ -85,7 +85,7 @@ def same_weights(first, second):
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("make", [tiny_bert, tiny_gpt2, tiny_llama])
-def test_numbers_are_those_of_the_probe_on_the_same_inputs(make, attention):
+def test_monitor_numbers_equal_the_probes(make, attention):
     model = make().eval()
     found = probe_model(model, encoded(model))
     model.set_attn_implementation(attention)
@@ -99,7 +99,7 @@ def test_numbers_are_those_of_the_probe_on_the_same_inputs(make, attention):
     assert model.config._attn_implementation == attention
 
 
-def test_the_largest_logit_and_entry_are_those_of_the_weights():
+def test_largest_logit_and_entry_equal_those_of_the_weights():
     model = tiny_gpt2().eval()
     batch = padded(model)
     curves = measured(model, batch).curves
@@ -205,7 +205,7 @@ def test_compiled_training_is_measured_and_gives_the_same_weights(in_place):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch asks for it while it compiles
-def test_a_model_compiled_and_run_before_the_monitor_is_refused_in_one_sentence():
+def test_a_model_compiled_before_the_monitor_is_refused():
     torch._dynamo.reset()
     model = language_model()
     model.compile(backend="eager")
@@ -251,7 +251,7 @@ def test_data_parallel_and_sharded_models_are_watched(one_process):
         np.testing.assert_allclose(values, curves[1][name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-def test_a_mesh_that_splits_heads_is_refused_in_one_sentence(one_process):
+def test_a_mesh_that_splits_heads_is_refused(one_process):
     from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
     model = tiny_bert()
@@ -293,7 +293,7 @@ def test_the_loss_is_the_mean_of_all_steps_since_the_measurement_before():
 # ---- loops
 
 
-def test_a_module_with_a_model_inside_is_watched_as_lightning_has_it():
+def test_a_module_that_contains_a_model_is_watched():
     class Module(torch.nn.Module):
         """What a LightningModule looks like: the model is an attribute, and the loop calls `training_step`."""
 
@@ -336,7 +336,7 @@ def trainer(folder, model, monitor=None, **options):
     return transformers.Trainer(model, arguments, train_dataset=rows, callbacks=callbacks)
 
 
-def test_in_the_trainer_optimizer_steps_are_counted_and_weights_are_the_same(tmp_path):
+def test_trainer_steps_are_counted_and_weights_unchanged(tmp_path):
     unwatched, watched = language_model(), language_model()
     monitor = AttentionMonitor(tmp_path / "run.parquet", every=2)
     assert isinstance(monitor, transformers.TrainerCallback)
@@ -388,7 +388,7 @@ def test_the_trainer_reports_to_wandb_offline(tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")  # of Lightning's own
-def test_in_lightning_it_stands_in_on_train_batch_end(tmp_path):
+def test_the_monitor_works_in_lightnings_on_train_batch_end(tmp_path):
     lightning = pytest.importorskip("lightning")
     monitor = AttentionMonitor(tmp_path / "run.parquet", every=2)
 
@@ -425,7 +425,7 @@ def test_in_lightning_it_stands_in_on_train_batch_end(tmp_path):
     )
 
 
-def test_a_process_that_is_not_the_first_does_nothing(tmp_path):
+def test_processes_other_than_the_first_do_nothing(tmp_path):
     monitor, other = AttentionMonitor(tmp_path / "run.parquet"), SimpleNamespace(is_world_process_zero=False)
     for event in (monitor.on_train_begin, monitor.on_step_end, monitor.on_save, monitor.on_train_end):
         event(None, other, None, model=None)
@@ -473,7 +473,7 @@ def test_a_new_run_renames_the_file_of_an_earlier_one(tmp_path):
 
 
 @pytest.mark.parametrize("said_to", ["attach", "step"])
-def test_a_resumed_loop_of_ones_own_goes_on_in_its_file(tmp_path, said_to):
+def test_a_resumed_custom_loop_continues_its_file(tmp_path, said_to):
     path, model = tmp_path / "run.parquet", language_model()
     with AttentionMonitor(path, every=10) as monitor:
         monitor.attach(model)
@@ -490,7 +490,7 @@ def test_a_resumed_loop_of_ones_own_goes_on_in_its_file(tmp_path, said_to):
 
 
 @pytest.mark.parametrize("end", ["with", "del", "finish"])
-def test_what_was_measured_is_in_the_file_when_the_monitor_ends(tmp_path, end):
+def test_measurements_are_written_when_the_monitor_ends(tmp_path, end):
     path, model = tmp_path / "run.parquet", language_model()
     monitor = AttentionMonitor(path, every=4)
     with monitor if end == "with" else nullcontext():
@@ -509,7 +509,7 @@ ENDS = {"of itself": "", "by an error": "raise SystemExit(3)"}
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_what_was_measured_is_in_the_file_when_the_process_ends(tmp_path, end):
+def test_measurements_are_written_when_the_process_ends(tmp_path, end):
     path = tmp_path / "run.parquet"
     script = f"""
 import torch, transformers
@@ -529,7 +529,7 @@ for step in range(8):
     assert read_run(path).steps.tolist() == [0, 1, 2, 3, 6]
 
 
-def test_the_first_measurement_is_written_at_once_and_later_ones_when_it_is_time(tmp_path, monkeypatch):
+def test_the_first_measurement_is_written_at_once_and_later_ones_periodically(tmp_path, monkeypatch):
     path, model = tmp_path / "run.parquet", language_model()
     monitor = AttentionMonitor(path, every=1)
     monitor.attach(model)
@@ -540,7 +540,7 @@ def test_the_first_measurement_is_written_at_once_and_later_ones_when_it_is_time
     assert {step for step, _, _ in rows_of(path)} == {0, 1, 2, 3}
 
 
-def test_a_write_that_fails_leaves_the_file_before(tmp_path, monkeypatch):
+def test_a_failed_write_keeps_the_previous_file(tmp_path, monkeypatch):
     import pyarrow.parquet
 
     monkeypatch.setattr("marginlens.probe.monitor.record.WRITE_SECONDS", 0.0)
@@ -569,7 +569,7 @@ def test_a_write_that_fails_leaves_the_file_before(tmp_path, monkeypatch):
 # ---- bad input, one sentence each
 
 
-def test_settings_models_and_files_that_cannot_be_used_are_refused(tmp_path):
+def test_unusable_settings_models_and_files_are_refused(tmp_path):
     spread, sizes = (
         language_model(),
         {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 24},
@@ -592,7 +592,7 @@ def test_settings_models_and_files_that_cannot_be_used_are_refused(tmp_path):
             AttentionMonitor().attach(model)
 
 
-def test_a_step_in_which_no_layer_is_called_is_refused_first_and_noted_later():
+def test_a_step_without_layers_is_refused_first_and_noted_later():
     model = language_model()
     monitor = AttentionMonitor(every=1)
     monitor.attach(model)
@@ -604,7 +604,7 @@ def test_a_step_in_which_no_layer_is_called_is_refused_first_and_noted_later():
 
 
 @pytest.mark.parametrize("make", [tiny_bert, tiny_gpt2, tiny_llama])
-def test_passes_in_which_no_query_sees_two_tokens_are_noted_and_raise_no_alarm(make):
+def test_passes_without_a_choice_are_noted_without_alarm(make):
     whole = {"input_ids": torch.tensor([[5, 7, 8, 6], [6, 9, 5, 11]])}
     one_token = {"input_ids": torch.tensor([[7], [11], [5]])}
     padded_to_one = {**whole, "attention_mask": torch.tensor([[1, 0, 0, 0]] * 2)}
@@ -630,7 +630,7 @@ def test_passes_in_which_no_query_sees_two_tokens_are_noted_and_raise_no_alarm(m
 
 
 @pytest.mark.parametrize("kind", [torch.OutOfMemoryError, MemoryError, ValueError])
-def test_a_problem_in_the_middle_of_training_is_noted_and_training_goes_on(kind, monkeypatch, caplog):
+def test_a_problem_during_training_is_noted_and_training_continues(kind, monkeypatch, caplog):
     model = language_model()
     monitor = AttentionMonitor(every=1)
     monitor.attach(model)
@@ -657,7 +657,7 @@ def test_images_are_watched_too():
     assert np.isfinite(curves["frobenius"]).all()
 
 
-def test_weights_that_are_not_finite_raise_an_alarm_and_not_an_error(caplog):
+def test_nonfinite_weights_raise_an_alarm_not_an_error(caplog):
     model = language_model()
     monitor = AttentionMonitor(every=1)
     monitor.attach(model)

@@ -47,7 +47,7 @@ def kinds(curves):
     return [(alarm.kind, alarm.layer, *alarm.heads) for alarm in find_alarms(curves)]
 
 
-def test_nothing_happens_and_nothing_is_said():
+def test_a_healthy_run_has_no_alarm():
     assert kinds(made_up()) == []
     assert forecast_heads(made_up()) == ()
 
@@ -68,7 +68,7 @@ def test_logits_that_grow_like_a_power_are_forecast_exactly(power):
     assert str(forecast).startswith("L1H2 has a largest logit of 1,000 in about 220 steps (")
 
 
-def test_entropy_that_falls_exponentially_is_forecast_and_its_ends_hold_other_laws():
+def test_exponentially_falling_entropy_is_forecast_with_bounds():
     entropy = 2.0 * np.exp(-STEPS / 200.0)
     (forecast,) = forecast_heads(made_up({"entropy": entropy}))
     assert forecast.kind is ForecastKind.SELECTS
@@ -77,13 +77,13 @@ def test_entropy_that_falls_exponentially_is_forecast_and_its_ends_hold_other_la
     assert "reaches 0.1 nats in about" in str(forecast)
 
 
-def test_growth_of_the_norm_or_of_logits_alone_is_no_forecast():
+def test_growth_of_norm_or_logits_alone_gives_no_forecast():
     rising = 5.0 * (1.0 + STEPS / 10.0) ** 2
     assert forecast_heads(made_up({"frobenius": rising})) == ()  # QK-norm: the norm moves no logit
     assert forecast_heads(made_up({"max_logit": rising})) == ()
 
 
-def test_an_explosion_is_an_alarm_within_the_horizon_and_not_before():
+def test_an_explosion_is_an_alarm_only_within_the_horizon():
     logits = np.maximum(EXPLODED_LOGIT * (STEPS / 520.0) ** 2, 1e-9)
     sharper = np.linspace(0.6, 0.1, N)
     (alarm,) = find_alarms(made_up({"max_logit": logits, "frobenius": logits, "relative_nnz": sharper}))
@@ -94,7 +94,7 @@ def test_an_explosion_is_an_alarm_within_the_horizon_and_not_before():
         assert words in alarm.sentence
 
 
-def test_logits_beyond_all_measure_need_one_measurement():
+def test_extreme_logits_are_an_alarm_after_one_measurement():
     logits, entropy = np.full(N, 5.0), np.full(N, 2.0)
     logits[-1], entropy[-1] = 5e4, 0.0
     (alarm,) = find_alarms(made_up({"max_logit": logits, "entropy": entropy}))
@@ -110,7 +110,7 @@ def selecting(loss, low=0.05):
     return made_up({"entropy": entropy, "loss": loss})
 
 
-def test_a_selection_with_a_falling_loss_is_none_to_worry_about():
+def test_a_selection_with_a_falling_loss_has_no_alarm():
     falls = np.linspace(2.5, 0.1, N)
     assert kinds(selecting(falls)) == []
     (found,) = find_selections(selecting(falls))
@@ -131,7 +131,7 @@ def test_a_selection_with_a_flat_or_rising_loss_is_stuck():
     assert stuck == []  # for 90 steps, not for 100
 
 
-def test_norms_that_grow_are_an_alarm_only_where_attention_stays_as_it_was():
+def test_growing_norms_are_an_alarm_only_with_constant_attention():
     growing = np.linspace(3.0, 3.0 * NORM_GROWTH * 3.0, N)
 
     def run(norms, share):
@@ -144,14 +144,14 @@ def test_norms_that_grow_are_an_alarm_only_where_attention_stays_as_it_was():
     assert kinds(run(tiny, [1.0] * N)) == []
 
 
-def test_attention_that_is_not_finite_is_an_alarm_at_once():
+def test_nonfinite_attention_is_an_immediate_alarm():
     entropy = np.full(N, 2.0)
     entropy[-1] = np.nan
     (alarm,) = find_alarms(made_up({"entropy": entropy}))
     assert (alarm.kind, alarm.step) == (AlarmKind.NOT_FINITE, 400)
 
 
-def test_heads_of_one_layer_share_an_alarm_and_many_alarms_are_summed_up():
+def test_alarms_are_grouped_by_layer_and_summarized():
     curves = made_up({"loss": np.full(N, 1.0)})
     curves["entropy"][20:, 1, :2] = 0.0
     curves["entropy"][30:, 1, 2] = 0.05
@@ -168,7 +168,7 @@ def test_heads_of_one_layer_share_an_alarm_and_many_alarms_are_summed_up():
     assert alarm_summary(alarms, most=3) == tuple(alarm.sentence for alarm in alarms)
 
 
-def test_selections_of_a_layer_that_is_ruined_later_are_withdrawn():
+def test_selection_alarms_of_a_nonfinite_layer_are_withdrawn():
     falls = np.linspace(2.5, 0.4, N)
     curves = selecting(falls)
     assert [found.layer for found in find_selections(curves)] == [1]
@@ -188,7 +188,7 @@ def test_selections_of_a_layer_that_is_ruined_later_are_withdrawn():
 # ---- the loss, and runs in which nothing happens
 
 
-def test_a_loss_that_leaps_is_an_alarm_and_one_that_rises_is_not():
+def test_a_loss_that_jumps_is_an_alarm_and_a_rising_one_is_not():
     loss = np.linspace(2.0, 1.2, N)
     for height, expected in ((LEAP_SHARE * 1.05, [AlarmKind.LOSS_LEAPS]), (LEAP_SHARE * 0.95, [])):
         leaping = loss.copy()
@@ -201,7 +201,7 @@ def test_a_loss_that_leaps_is_an_alarm_and_one_that_rises_is_not():
     assert kinds(made_up({"loss": np.r_[1.0, 3.0, np.full(N - 2, 3.0)]}))[0][0] is AlarmKind.LOSS_LEAPS
 
 
-def test_a_loss_that_is_lost_is_an_alarm_and_one_that_was_never_known_is_not():
+def test_a_loss_that_becomes_nan_is_an_alarm_and_a_missing_one_is_not():
     loss = np.linspace(2.0, 1.2, N)
     loss[31:] = np.nan
     (alarm,) = find_alarms(made_up({"loss": loss}))
@@ -210,7 +210,7 @@ def test_a_loss_that_is_lost_is_an_alarm_and_one_that_was_never_known_is_not():
     assert kinds(made_up({"loss": infinite})) == [(AlarmKind.LOSS_NOT_FINITE, None)]
 
 
-def test_nothing_that_moves_with_a_flat_loss_is_an_alarm_after_so_many_steps():
+def test_a_flat_loss_without_movement_is_an_alarm_after_the_limit():
     def run(entropy=2.0, loss=1.0):
         return kinds(made_up({"entropy": np.broadcast_to(entropy, N), "loss": np.broadcast_to(loss, N)}))
 
@@ -282,7 +282,7 @@ def test_one_head_that_explodes_is_an_alarm_for_that_head():
 
 
 @pytest.mark.parametrize("counts_last", [True, False])
-def test_a_loop_that_stops_at_a_loss_that_is_not_finite_ends_with_an_alarm(counts_last, tmp_path, caplog):
+def test_a_loop_that_stops_at_a_nonfinite_loss_has_an_alarm(counts_last, tmp_path, caplog):
     model, draws = first_token_model(), torch.Generator().manual_seed(2)
     with AttentionMonitor(tmp_path / "run.parquet", every=80) as monitor:  # every eighth step while the run begins
         monitor.attach(model)
@@ -304,7 +304,7 @@ def test_a_loop_that_stops_at_a_loss_that_is_not_finite_ends_with_an_alarm(count
     assert str(monitor.alarms[0]) in monitor.write_page(tmp_path / "run.html").read_text(encoding="utf-8")
 
 
-def test_a_healthy_run_that_selects_the_first_token_is_not_called_stuck():
+def test_a_healthy_run_that_selects_the_first_token_is_not_stuck():
     monitor, losses = learn_first_token(300, every=10, rate=1e-2)
     assert losses[-1] < 0.1 < 2.0 < losses[0]
     assert monitor.curves["entropy"][-1].min() < 0.1
@@ -312,7 +312,7 @@ def test_a_healthy_run_that_selects_the_first_token_is_not_called_stuck():
     assert {found.kind for found in monitor.selections} == {AlarmKind.HAS_SELECTED}
 
 
-def test_the_guide_names_the_warm_ups_of_its_forecasts_and_the_threshold_that_they_compete_with():
+def test_the_guide_states_the_forecast_warm_ups_and_threshold():
     guide = (Path(__file__).resolve().parents[2] / "docs" / "monitor.md").read_text(encoding="utf-8")
     table = guide[guide.index("| watching |") :].partition("\n\n")[0].splitlines()
     shares = {cells[1].strip(): cells[-2].strip() for cells in (line.split("|") for line in table)}

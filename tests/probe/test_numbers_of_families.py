@@ -119,7 +119,7 @@ def by_hand(name, model, batches):
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "gemma2", "gpt_oss", "t5", "bart", "swin"])
-def test_every_number_is_that_of_the_models_own_attention(name):
+def test_every_number_equals_that_of_the_models_attention(name):
     model = small_model(name, torch.float32 if name in NO_FLOAT64 else torch.float64)
     inputs, single, together = inputs_of(name, model)
     result = probe_model(model, inputs)

@@ -32,7 +32,7 @@ def embedded(page):
     return json.loads(text, parse_constant=pytest.fail)
 
 
-def test_the_page_holds_the_kind_of_every_head_and_at_most_twelve_numbers():
+def test_the_page_has_the_kind_of_every_head_and_at_most_twelve_numbers():
     result = made_up_result()
     page = probe_page(result)
     data = embedded(page)
@@ -58,7 +58,7 @@ def test_one_layer_of_one_head_is_counted_in_the_singular():
     assert "1 input, 1 query" in page
 
 
-def test_images_stand_beside_maps_with_a_scale_of_their_own():
+def test_images_are_shown_with_maps_and_their_scale():
     rng = np.random.default_rng(0)
     image = rng.integers(0, 256, size=(6, 8, 3), dtype=np.uint8)
     attention = (rng.dirichlet(np.ones(13), size=(LAYERS, HEADS, 1)) * 0.01).astype(np.float32)
@@ -79,7 +79,7 @@ def test_images_stand_beside_maps_with_a_scale_of_their_own():
     assert page_data(made_up_result())["examples"][0]["image"] is None
 
 
-def test_what_has_no_number_is_left_out_or_null():
+def test_missing_numbers_are_omitted_or_null():
     result = made_up_result()
     frobenius = result["frobenius"].copy()
     frobenius[0, 1] = np.nan
@@ -152,7 +152,7 @@ def overlapping(drawing):
 
 
 @pytest.mark.parametrize("seed", range(15))  # all densities with all strides
-def test_no_two_names_overlap_and_all_stand_inside(seed):
+def test_names_do_not_overlap_or_leave_the_chart(seed):
     rng = np.random.default_rng(seed)
     names = ["w" * length + str(k) for k, length in enumerate(rng.integers(1, 20, size=MAX_GRAPH_TOKENS).tolist())]
     edges = [
@@ -174,7 +174,7 @@ def test_no_two_names_overlap_and_all_stand_inside(seed):
 DOWN, UP, FLAT = 0.9 - 0.1 * STEPS, 1.0 + STEPS, np.array([1.0, 3.0, 2.0, 3.0, 1.0, 2.0, 1.1])
 
 
-def test_sparsity_that_falls_while_norms_grow_is_what_paper_a_says():
+def test_falling_sparsity_with_growing_norms_agrees_with_paper_a():
     curves = made_up_curves(relative_nnz=DOWN, first_relative_nnz=DOWN, frobenius=UP)
     for said in training_findings(curves)[:2]:
         assert "falls in 3 of 3 layers (the last layer: 0.9 → 0.3 (−1.00)" in said
@@ -183,7 +183,7 @@ def test_sparsity_that_falls_while_norms_grow_is_what_paper_a_says():
         assert f"{verdict}: nnz/T falls by 67%, the norm grows by 600%." in said
 
 
-def test_layers_that_do_otherwise_are_named():
+def test_layers_that_disagree_are_listed():
     some = made_up_curves(relative_nnz=[DOWN, UP, DOWN], first_relative_nnz=UP, frobenius=[UP, UP, FLAT])
     mixed, none = training_findings(some)[:2]
     assert "falls in 2 of 3 layers" in mixed
@@ -197,7 +197,7 @@ def test_layers_that_do_otherwise_are_named():
     assert has_trend(some, "frobenius", 1).tolist() == [True, True, False]
 
 
-def test_a_clear_trend_is_asked_for_not_only_two_ends():
+def test_a_trend_needs_more_than_two_end_points():
     curve = [0.5, 0.9, 1.0, 0.95, 0.97, 0.8, 0.4]  # ends below its first value, with a rank correlation near 0
     assert not has_trend(made_up_curves(relative_nnz=curve), "relative_nnz", -1).any()
     rising = made_up_curves(relative_nnz=[0.5, 0.4, 0.3, 0.2, 0.25, 0.3, 0.6])
@@ -205,7 +205,7 @@ def test_a_clear_trend_is_asked_for_not_only_two_ends():
 
 
 @pytest.mark.parametrize("n", [2, 4, 5])
-def test_few_checkpoints_say_nothing_about_a_trend(n):
+def test_few_checkpoints_give_no_trend(n):
     whole = made_up_curves(relative_nnz=DOWN, frobenius=UP)
     measures = {name: values[:n] for name, values in whole.measures.items()}
     few = CheckpointCurves("bert", whole.names[:n], STEPS[:n], measures, 5)
@@ -229,7 +229,7 @@ def test_unrelated_models_called_checkpoints_show_a_trend_as_rarely_as_stated():
     assert found <= 11  # 5 expected at the stated 5%; more than 11 has a chance below 1%
 
 
-def test_the_max_margin_part_stands_beside_random_heads():
+def test_the_max_margin_part_is_compared_with_random_heads():
     curves = made_up_curves(
         correlation=0.2 + 0.1 * STEPS,
         correlation_random_head=np.full(N_CHECKPOINTS, 0.35),

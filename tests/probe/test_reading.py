@@ -60,7 +60,7 @@ def with_a_sink(self: Any, *args: Any, **others: Any) -> Any:
 
 @pytest.mark.parametrize("forward", [with_distances, with_another_scale, with_a_sink])
 @pytest.mark.parametrize("layer", [0, 1])
-def test_a_layer_that_attends_otherwise_is_refused_by_name(forward: Any, layer: int) -> None:
+def test_a_layer_with_unknown_attention_is_refused_by_name(forward: Any, layer: int) -> None:
     model = of_another_class(tiny_bert(), layer, forward)
     said = OTHERWISE.format(rf"encoder\.layer\.{layer}\.attention\.self", "Other", r"differs by up to 0\.\d+\.$")
     with pytest.raises(InputError, match=said):
@@ -87,7 +87,7 @@ def test_capped_logits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         list(read_attention(tiny_llama(), ids()))
 
 
-def test_another_number_of_heads_is_refused() -> None:
+def test_a_wrong_number_of_heads_is_refused() -> None:
     model = tiny_bert()
     model.config.num_attention_heads = 4
     shapes = r"has shape \(2 inputs, 2 heads, 7 tokens\), not \(2 inputs, 4 heads, 7 tokens\)\.$"
@@ -121,7 +121,7 @@ def test_a_layer_that_hides_its_attention_is_refused(output: Any) -> None:
         ),
     ],
 )
-def test_tuning_that_changes_what_a_model_reads_is_refused(tuned: dict[str, Any], said: str) -> None:
+def test_peft_tuning_that_changes_the_input_is_refused(tuned: dict[str, Any], said: str) -> None:
     base = tiny_bert()
     around = types.SimpleNamespace(
         base_model=base, config=base.config, active_peft_config=types.SimpleNamespace(**tuned)
@@ -130,7 +130,7 @@ def test_tuning_that_changes_what_a_model_reads_is_refused(tuned: dict[str, Any]
         adapter_for(around)
 
 
-def test_a_model_all_of_whose_weights_are_loaded_when_they_are_used() -> None:
+def test_a_model_with_lazily_loaded_weights_is_read() -> None:
     model, plain = tiny_bert(), list(read_attention(tiny_bert(), ids()))
     weights = dict(model.state_dict())
     for name, module in model.named_modules():
@@ -208,7 +208,7 @@ def test_a_layer_is_read_in_the_precision_in_which_it_ran(make: Any, ran: Any, c
     assert not torch.is_autocast_enabled("cpu")
 
 
-def test_gpt2_multiplies_in_float32_under_autocast_where_it_says_so() -> None:
+def test_gpt2_with_upcast_setting_multiplies_in_float32_under_autocast() -> None:
     model, given = sharp(tiny_gpt2), inputs_of(tiny_gpt2)
     model.config.reorder_and_upcast_attn = True
     for block in model.h:
@@ -230,7 +230,7 @@ def test_logits_multiplied_in_half_precision_are_tied_up_to_its_rounding(make: A
     assert torch.allclose(coarse, expected, rtol=SAME_LENGTHS, atol=0.0)
 
 
-def test_hidden_attention_says_how_to_load_the_model() -> None:
+def test_hidden_attention_is_refused_with_a_remedy() -> None:
     message = re.escape(
         "attn_implementation='sdpa', which hides it instead. "
         'Load it with attn_implementation="eager", or call model.set_attn_implementation("eager").'
@@ -261,7 +261,7 @@ def test_a_batch_is_whole_inputs_in_arrays(given: Any) -> None:
         read_attention(tiny_bert(), given)
 
 
-def test_layers_and_heads_that_are_not_there_are_refused() -> None:
+def test_missing_layers_and_heads_are_refused() -> None:
     model = tiny_bert()
     with pytest.raises(InputError, match="'layer' argument"):
         read_attention(model, ids(), layers=[0, 2])
@@ -269,7 +269,7 @@ def test_layers_and_heads_that_are_not_there_are_refused() -> None:
         adapter_for(model).key_query(0, 2)
 
 
-def test_rotary_models_have_no_matrix_without_an_offset() -> None:
+def test_rotary_models_without_an_offset_have_no_matrix() -> None:
     adapter = adapter_for(tiny_llama())
     for offset in (None, 1.5):
         with pytest.raises(InputError) as refused:
@@ -279,7 +279,7 @@ def test_rotary_models_have_no_matrix_without_an_offset() -> None:
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])
-def test_rotary_frequencies_that_change_with_the_length_have_the_matrix_of_short_texts(kind: str) -> None:
+def test_length_dependent_rotary_frequencies_use_those_of_short_texts(kind: str) -> None:
     rope = {"rope_type": kind, "factor": 2.0, "rope_theta": 100.0}
     if kind == "longrope":
         rope |= {"short_factor": [1.5, 1.2], "long_factor": [3.0, 2.0], "original_max_position_embeddings": 8}
@@ -296,7 +296,7 @@ def test_rotary_frequencies_that_change_with_the_length_have_the_matrix_of_short
         assert logit == pytest.approx(float(reading.logits[0, 0, query, query - 2]), rel=1e-5, abs=1e-9)
 
 
-def test_layers_come_in_the_order_asked_and_the_rest_is_not_run() -> None:
+def test_layers_have_the_requested_order_and_later_ones_do_not_run() -> None:
     model, calls = tiny_bert(), []
     for place, layer in enumerate(model.encoder.layer):
         layer.attention.self.register_forward_hook(lambda *_, place=place: calls.append(place))
@@ -326,7 +326,7 @@ def test_several_threads_read_one_model() -> None:
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
-def test_a_token_that_one_head_hides_from_itself_is_no_padding() -> None:
+def test_a_token_hidden_from_itself_by_one_head_is_not_padding() -> None:
     mask = torch.zeros((1, 2, 5, 5))
     mask[:, 0, 2, 2] = mask[:, 1, 3, 1] = mask[:, :, 4, 0] = mask[:, :, :, 3] = torch.finfo(torch.float32).min
     for reading in read_attention(tiny_bert(), {"input_ids": ids()["input_ids"][:1, :5], "attention_mask": mask}):
@@ -358,7 +358,7 @@ def state(model):
     return [one.training for one in model.modules()], hooks, torch.is_grad_enabled()
 
 
-def test_a_half_precision_classifier_in_training_mode_is_left_as_it_was_found():
+def test_a_half_precision_classifier_in_training_mode_is_unchanged():
     half, single = in_training(torch.float16), in_training(torch.float32)
     before = state(half)
     found = probe_model(half, encoded(half))
@@ -373,7 +373,7 @@ def test_a_half_precision_classifier_in_training_mode_is_left_as_it_was_found():
 
 
 @pytest.mark.parametrize("problem", [KeyboardInterrupt, RuntimeError])
-def test_what_interrupts_a_run_leaves_the_model_as_it_was(problem):
+def test_an_interrupted_run_leaves_the_model_unchanged(problem):
     model = in_training(torch.float32)
 
     def stop(*arguments):
@@ -388,7 +388,7 @@ def test_what_interrupts_a_run_leaves_the_model_as_it_was(problem):
     handle.remove()
 
 
-def test_logits_that_overflow_in_half_precision_have_no_maps_but_statistics():
+def test_overflowing_half_precision_logits_have_statistics_without_maps():
     model = tiny_bert(sharpness=1e4).half()
     for layer in model.encoder.layer[:1]:
         layer.attention.self.key.weight.data.mul_(1e-4)
@@ -402,7 +402,7 @@ def test_logits_that_overflow_in_half_precision_have_no_maps_but_statistics():
     assert not any("not finite" in note for note in result.notes)
 
 
-def test_a_head_with_one_nan_is_named_and_the_rest_is_measured_as_before():
+def test_a_head_with_one_nan_is_named_and_others_are_unaffected():
     model, broken = tiny_bert(), tiny_bert()
     with torch.no_grad():
         name = next(

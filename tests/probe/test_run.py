@@ -60,7 +60,7 @@ def without_special_tokens(texts):
 
 
 @pytest.mark.parametrize("make", [tiny_bert, tiny_llama])
-def test_inputs_of_one_token_count_for_nothing_and_nothing_else_is_refused(make):
+def test_inputs_of_one_token_do_not_count_and_alone_are_refused(make):
     model = make()
     several, ones = ["the dog ran", "a cat ?"], ["dog", "not"]
     alone = probe_model(model, without_special_tokens(several))
@@ -92,7 +92,7 @@ def test_examples_hold_the_attention_of_their_input(bert):
             assert np.allclose(example.margins[reading.layer], order[..., -1] - order[..., -2], rtol=0.0, atol=1e-10)
 
 
-def test_causal_models_leave_out_the_query_that_sees_itself():
+def test_causal_models_omit_the_first_query():
     model = tiny_llama()
     result = probe_model(model, encoded(model))
     lengths = np.array([len(one) for one in encoded(model).ids])
@@ -104,7 +104,7 @@ def test_causal_models_leave_out_the_query_that_sees_itself():
     assert all(one.selected[0, 0, 0] == -1 for one in result.examples)
 
 
-def test_rotary_models_say_why_w_is_missing_and_take_an_offset():
+def test_rotary_models_have_a_reason_for_no_w_and_take_an_offset():
     model = tiny_llama()
     without = probe_model(model, encoded(model), ProbeSettings(max_margin=True))
     assert np.isnan(without["frobenius"]).all()
@@ -144,7 +144,7 @@ def test_json_is_plain_and_finite(bert):
     assert not [one for one in keys if f"`{one}`" not in page]
 
 
-def test_the_benchmark_times_the_probe_beside_the_model(bert, monkeypatch):
+def test_the_benchmark_times_probe_and_model(bert, monkeypatch):
     from benchmarks import probe as bench
 
     class Tokenizer:
@@ -168,7 +168,7 @@ def test_the_benchmark_times_the_probe_beside_the_model(bert, monkeypatch):
     assert bench._sentences(201)[-1] == example_sentences()[0]
 
 
-def test_preferences_are_those_of_what_a_head_selects(bert):
+def test_preferences_follow_the_selections_of_a_head(bert):
     result, inputs = probe_model(bert, encoded(bert), ProbeSettings(preferences=3)), encoded(bert)
     selected = {}
     for batch in inputs.batches():
@@ -186,7 +186,7 @@ def test_preferences_are_those_of_what_a_head_selects(bert):
     assert np.isnan(none["strict_share"]).all()
 
 
-def test_the_heat_map_shows_the_measure(found):
+def test_a_heat_map_has_the_values_of_its_measure(found):
     axes = found.plot(measure="nnz")
     assert np.array_equal(axes.images[0].get_array(), found["nnz"])
     assert found.plot(axes) is axes
@@ -196,7 +196,7 @@ def test_the_heat_map_shows_the_measure(found):
 
 
 @pytest.mark.parametrize("make", [tiny_bert, tiny_llama])
-def test_max_margin_numbers_are_those_of_each_layer(make):
+def test_max_margin_numbers_equal_those_of_each_layer(make):
     """Rotary models are asked for the selections of W at the offset."""
     model, offset = make(), 2 if make is tiny_llama else None
     settings = ProbeSettings(max_margin=True, max_margin_inputs=4, queries=2, seed=3, offset=offset)
@@ -224,7 +224,7 @@ def test_max_margin_numbers_are_those_of_each_layer(make):
     assert len(said) == int(offset is not None)
 
 
-def test_preferences_are_counted_among_the_tokens_that_a_layer_sees():
+def test_preferences_are_counted_among_visible_tokens():
     """A window in the second layer changes nothing in the first."""
     windows = ({}, {"use_sliding_window": True, "sliding_window": 2, "max_window_layers": 1})
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
@@ -256,7 +256,7 @@ def tied():
 
 
 @pytest.mark.parametrize(("dtype", "most"), [("float16", 0.2), ("float32", 1e-3)])
-def test_where_rounding_changes_a_selection_it_is_said_to_be_tied(dtype, most):
+def test_a_selection_changed_by_rounding_is_tied(dtype, most):
     model = tiny_bert(sharpness=2.0).to(getattr(torch, dtype))
     texts = [" ".join(np.random.default_rng(k).permutation(TEXTS[4].split())) for k in range(50)]
     changed, n_tied, n = 0, 0, 0
@@ -289,7 +289,7 @@ def test_a_head_with_equal_logits_selects_nothing(tied):
     assert (tied.examples[0].selected[0, 1] >= 0).all()
 
 
-def test_its_max_margin_part_is_left_out_with_a_count(tied):
+def test_an_omitted_max_margin_part_is_counted(tied):
     assert tied["n_tied"][0, 0] > 0
     assert tied["n_constraints"][0, 0] == 0
     for name in ("correlation", "margin_ratio", "low_ratio", "correlation_random_head", "margin_ratio_random_head"):
@@ -323,7 +323,7 @@ def curves(folder):
     return probe_checkpoints(folder, list(TEXTS))
 
 
-def test_sparsity_falls_while_norms_grow(folder, curves):
+def test_sparsity_of_scaled_checkpoints_falls_as_norms_grow(folder, curves):
     assert curves.names == tuple(SHARPNESS)
     assert curves.steps.tolist() == [1.0, 2.0, 10.0]
     assert np.allclose(ranks(curves, "relative_nnz"), -1.0, rtol=0.0, atol=EXACT)
@@ -341,7 +341,7 @@ def with_margins(folder):
     return probe_checkpoints(folder, list(TEXTS), ProbeSettings(max_margin=True, queries=2))
 
 
-def test_the_max_margin_part_is_that_of_every_checkpoint(folder, with_margins):
+def test_every_checkpoint_has_its_max_margin_part(folder, with_margins):
     for k, name in enumerate(SHARPNESS):
         alone = probe_model(load_model(folder / name), list(TEXTS), ProbeSettings(max_margin=True, queries=2))
         for measure, values in alone.measures.items():
@@ -371,7 +371,7 @@ def test_heads_without_a_solution_are_left_out_and_counted(folder, monkeypatch):
     assert len([note for note in curves.notes if "no max-margin solution" in note]) == 1
 
 
-def test_curves_are_also_rows_json_and_a_picture(curves):
+def test_curves_convert_to_rows_json_and_a_figure(curves):
     rows = curves.rows()
     assert [row["checkpoint"] for row in rows] == list(SHARPNESS)
     assert rows[1]["nnz/T"] == curves.measures["relative_nnz"][1, -1].mean()
@@ -394,7 +394,7 @@ def test_curves_are_also_rows_json_and_a_picture(curves):
 
 
 @pytest.mark.parametrize("n", [4, 6])
-def test_every_order_is_counted_up_to_eight_points(n):
+def test_rank_tests_up_to_eight_points_are_exact(n):
     rng = np.random.default_rng(n)
     a, b = rng.normal(size=(2, n))
     exact = stats.permutation_test(
@@ -410,7 +410,7 @@ def test_perfect_orders_of_few_points_are_common_by_chance():
     assert rank_test(np.arange(4.0), np.arange(4.0)).p_value == pytest.approx(2 / 24, rel=SIX_DIGITS, abs=ROUNDING)
 
 
-def test_sinks_are_the_tokens_that_get_most_attention(bert):
+def test_sinks_are_the_most_attended_tokens(bert):
     data, result = encoded(bert), probe_model(bert, encoded(bert))
     attention, seen = Counter(), Counter()
     for batch in data.batches():
@@ -432,7 +432,7 @@ def test_sinks_are_the_tokens_that_get_most_attention(bert):
     assert any(result.sinks[0].name == row[0] for row in answers(result)[0].rows)
 
 
-def test_the_maps_of_a_decoder_have_the_tokens_it_has_read_behind_its_start():
+def test_decoder_maps_start_with_the_start_token():
     model = small_model("bart", torch.float64)
     ids = tuple(tuple(row) for row in ([7, 8, 9, 7, 11], [12, 7, 14, 15], [9, 8, 9, 21, 30]))
     names = tuple(tuple(f"w{k}" for k in row) for row in ids)
@@ -473,7 +473,7 @@ def test_the_maps_of_a_decoder_have_the_tokens_it_has_read_behind_its_start():
 
 
 @pytest.mark.parametrize("family", ["Llama", "GPT2"])
-def test_a_long_input_makes_no_map_of_tokens_by_tokens(family, monkeypatch):
+def test_a_long_input_allocates_no_quadratic_map(family, monkeypatch):
     """No operation of the model's run and of all that is measured gives a tensor of a quarter of such a map."""
     transformers = pytest.importorskip("transformers")
     from torch.utils._python_dispatch import TorchDispatchMode

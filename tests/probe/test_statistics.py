@@ -95,7 +95,7 @@ RULES = {
 
 @pytest.mark.parametrize("size", [0.1, 1.0, 30.0])
 @pytest.mark.parametrize("name", RULES)
-def test_equals_a_full_map(name, size, monkeypatch):
+def test_statistics_equal_those_of_a_full_map(name, size, monkeypatch):
     """Also by rows of one query, which is what blocks come to."""
     q, k = tensors(2, 4, 23, 8, size=size), tensors(2, 2, 23, 8, seed=1)
     whole = compare(q, k, RULES[name])
@@ -120,7 +120,7 @@ def test_a_sample_of_queries_has_the_numbers_of_all():
     torch.testing.assert_close(some.entropy, whole.entropy[..., places])
 
 
-def test_logits_of_a_hundred_thousand():
+def test_logits_of_a_hundred_thousand_keep_finite_statistics():
     """Numbers that a mask of -1e5, or an exponential without the maximum taken out, would spoil."""
     q, k = tensors(1, 2, 40, 4, size=1e4), tensors(1, 2, 40, 4, seed=1, size=20.0)
     found = compare(q, k, AttentionRule(causal=True), atol=1e-9)
@@ -129,7 +129,7 @@ def test_logits_of_a_hundred_thousand():
     compare(q - 1e5, k.abs() + 1.0, AttentionRule(causal=True, scale=1.0), atol=1e-7)
 
 
-def test_entropy_and_rest_keep_their_digits_where_one_key_has_all():
+def test_entropy_and_rest_are_accurate_for_saturated_attention():
     """Entropy of e^-600 and the probability beside the top one: a subtraction from 1 would leave zero, or noise."""
     q = torch.ones(1, 1, 1, 1, dtype=torch.float64)
     k = torch.tensor([0.0, 600.0, 1.0], dtype=torch.float64)[None, None, :, None]
@@ -157,7 +157,7 @@ def test_equal_logits_leave_out_a_whole_number_of_keys():
 
 
 @pytest.mark.parametrize("tolerance", [0.0, 1e-3, 0.05, 0.4])
-def test_negligible_keys_are_the_most_that_any_choice_leaves_out(tolerance):
+def test_negligible_keys_are_the_largest_omissible_set(tolerance):
     """By all subsets of seven keys, with the total variation itself."""
     for seed in range(5):
         s = np.random.default_rng(seed).dirichlet(np.full(7, 0.3))
@@ -171,7 +171,7 @@ def test_negligible_keys_are_the_most_that_any_choice_leaves_out(tolerance):
         assert int(found.n_negligible) == most
 
 
-def test_rows_without_numbers_are_counted_in_a_sentence_each():
+def test_nan_rows_are_counted_by_kind():
     q, k = tensors(1, 1, 4, 2), tensors(1, 1, 4, 2, seed=1)
     q[0, 0, 2] = torch.nan
     mask = torch.ones(1, 1, 4, 4, dtype=torch.bool)
@@ -200,6 +200,6 @@ def test_rows_without_numbers_are_counted_in_a_sentence_each():
         (lambda q, k: AttentionRule(scale=math.nan), "'scale' argument"),
     ],
 )
-def test_refusals(call, words):
+def test_invalid_arguments_are_refused(call, words):
     with pytest.raises(InputError, match=words):
         call(tensors(1, 4, 5, 2), tensors(1, 2, 5, 2))
