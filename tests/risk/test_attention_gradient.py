@@ -116,7 +116,7 @@ def test_compiled_weights_equal_the_numpy_gradient(loss, size):
 
 
 @pytest.mark.statement("A Eq. (63)")
-def test_excess_risk_against_plain_and_decimal_arithmetic():
+def test_excess_risk_agrees_with_plain_and_decimal_arithmetic():
     data, v = ml.data.sphere_tokens(10, 3, 4, 5, 3)
     p = np.random.default_rng(4).normal(size=(10, 5))
     selected = np.argmax(logits(data, p), axis=-1)
@@ -145,7 +145,7 @@ def test_excess_risks_are_ordered_by_sign_and_then_by_logarithm():
     assert np.array_equal(one.above(other), risen > fallen)
 
 
-def test_offsets_common_to_an_input_change_nothing():
+def test_offsets_common_to_an_input_do_not_matter():
     """Softmax ignores a shift of all keys of an input; so do our digits, even for a shift of 1e6."""
     data, v = ml.data.sphere_tokens(5, 3, 4, 5, 7)
     shifted = ml.TokenDataset(data.X, data.y, K=data.K + 2.0**20 * np.ones(5))

@@ -20,7 +20,7 @@ def problem(seed: int, value_width: int = 6, n_inputs: int = 3, n_tokens: int = 
 
 
 @pytest.mark.statement("X M")
-def test_it_is_the_mean_of_half_the_squared_distances():
+def test_copying_risk_is_the_mean_half_squared_distance():
     data, match, rng = problem(0)
     risk = CopyRisk.of(data, match)
     assert risk.match.tolist() == match.tolist()
@@ -34,7 +34,7 @@ def test_it_is_the_mean_of_half_the_squared_distances():
 
 
 @pytest.mark.statement("X M")
-def test_gradients_and_values_are_exact_where_the_loss_has_underflowed():
+def test_gradients_and_values_are_exact_after_underflow():
     """Far along a separating direction the loss falls like e^(-2 r margin), and the gradient keeps its direction."""
     data, match, _ = problem(1)
     risk, direction = CopyRisk.of(data, match), ml.att_svm(data, match).direction
@@ -49,7 +49,7 @@ def test_gradients_and_values_are_exact_where_the_loss_has_underflowed():
 
 
 @pytest.mark.statement("X M")
-def test_a_match_in_a_batch_and_excess_over_other_tokens():
+def test_copying_batches_and_excess_follow_single_problems():
     data, match, rng = problem(2)
     risk, p = CopyRisk.of(data, match), rng.standard_normal(data.d_key)
     both = CopyRisk.of(data.repeat(2), np.stack([match, (match + 1) % 5]))
@@ -62,7 +62,7 @@ def test_a_match_in_a_batch_and_excess_over_other_tokens():
 
 
 @pytest.mark.statement("X M")
-def test_runs_of_vanishing_loss_go_where_it_is_said():
+def test_runs_of_vanishing_loss_reach_the_predicted_limit():
     data, match, _ = problem(3)
     risk = CopyRisk.of(data, match)
     said = ml.predict(risk)

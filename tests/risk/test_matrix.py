@@ -17,7 +17,7 @@ def problem(seed=0, d_query=3):
 
 
 @pytest.mark.parametrize("size", [0.1, 30.0, 1e4])
-def test_every_inputs_gradient_is_exact_however_small(size):
+def test_gradients_of_tiny_terms_are_exact(size):
     """Inputs differ by e^1000 and more: the dense gradient keeps the largest, the terms keep all of them."""
     of_p, queries = problem(1)
     data, v = of_p.data, of_p.head
@@ -35,7 +35,7 @@ def test_every_inputs_gradient_is_exact_however_small(size):
     assert size < 1e4 or np.ptp(found.terms.log_scale) > 745
 
 
-def test_entries_have_scales_of_their_own_where_one_would_lose_them():
+def test_entries_beyond_one_scale_have_their_own():
     terms = RankOneTerms(np.eye(2), np.array([[1.0, 0.0], [2.0, 3.0]]), np.array([0.0, -2000.0]))
     array, scale = terms.dense()
     assert np.array_equal(array, [[1.0, 0.0], [2.0, 3.0]])
@@ -75,7 +75,7 @@ def test_terms_of_the_factors_add_up_block_by_block():
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_batches_are_loops(own):
+def test_batches_equal_loops(own):
     data, v = ml.data.sphere_tokens(4, 3, 5, 3, 0)
     rng = np.random.default_rng(1)
     queries = rng.normal(size=(4, 3, 2) if own else (3, 2))

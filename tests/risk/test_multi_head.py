@@ -20,14 +20,14 @@ def three_heads():
     return MultiHeadRisk(*data_of(), 3)
 
 
-def test_adam_is_right_where_heads_are_far_apart():
+def test_adam_is_exact_for_heads_of_different_scale():
     """Its means have one scale in the compiled loop, which heads of their own need not share."""
     risk = three_heads()
     assert isinstance(loop_of(risk, ml.Adam(0.1)), StepwiseLoop)
     assert np.isfinite(ml.descend(risk, optimizer=ml.Adam(0.1), n_steps=50).final).all()
 
 
-def test_signs_of_a_saturated_head_are_not_lost_beside_another():
+def test_signs_of_a_saturated_head_are_kept():
     data, v = data_of(d=30)
     risk = MultiHeadRisk(data[0], v[0], 2)
     start = np.zeros((2, 30))
@@ -36,14 +36,14 @@ def test_signs_of_a_saturated_head_are_not_lost_beside_another():
     np.testing.assert_allclose(np.abs(run.final - start), 0.1, rtol=1e-6, atol=0.0)
 
 
-def test_one_head_is_plain_attention():
+def test_one_head_equals_plain_attention():
     data, v = data_of()
     one = ml.descend(MultiHeadRisk(data, v, 1), optimizer=ml.NormalizedGD(0.5), n_steps=200)
     plain = ml.descend(data, v, optimizer=ml.NormalizedGD(0.5), n_steps=200)
     np.testing.assert_allclose(one.final[:, 0], plain.final, rtol=0.0, atol=1e-9)
 
 
-def test_heads_that_start_alike_stay_alike_and_others_do_not():
+def test_only_heads_with_equal_starts_stay_equal():
     data, v = data_of()
     risk = MultiHeadRisk(data, v, 3)
     alike = ml.descend(risk, optimizer=ml.NormalizedGD(0.5), n_steps=300).final
@@ -54,7 +54,7 @@ def test_heads_that_start_alike_stay_alike_and_others_do_not():
 
 
 @pytest.mark.statement("X H1")
-def test_every_head_goes_to_its_own_margin():
+def test_every_head_reaches_its_margin_direction():
     data, v = data_of(n_problems=4, d=30)
     risk = MultiHeadRisk(data, v, 2)
     start = 3.0 * np.random.default_rng(4).normal(size=(4, 2, 30))
@@ -71,7 +71,7 @@ def test_every_head_goes_to_its_own_margin():
     assert bracket.upper / bracket.lower < 1.05
 
 
-def test_the_excess_is_that_of_the_selected_tokens():
+def test_excess_risk_is_relative_to_selected_tokens():
     risk = three_heads()[0]
     x = 2.0 * np.random.default_rng(5).normal(size=risk.shape)
     excess = risk.excess(x)
@@ -93,7 +93,7 @@ def test_the_excess_is_that_of_the_selected_tokens():
         (lambda data, v: MultiHeadRisk(data.with_keys(2.0 * data.X), v, 2), "data"),
     ],
 )
-def test_what_is_no_problem_of_heads_is_refused(make, argument):
+def test_invalid_multi_head_problems_are_refused(make, argument):
     with pytest.raises(InputError) as refused:
         make(*(part[0] for part in data_of()))
     assert refused.value.argument == argument

@@ -35,7 +35,7 @@ def oracle(of, W):
 
 @pytest.mark.statement("F cross-entropy")
 @pytest.mark.parametrize("norm", [0.0, 1.0, 100.0, 1e4])
-def test_the_value_and_the_gradient_have_all_their_digits(norm):
+def test_value_and_gradient_are_accurate(norm):
     of, rng = risk(), np.random.default_rng(1)
     # a classifier that is right everywhere, so that everything decays, and noise beside it
     W = ml.least_distance(of.margin_rows(of.classes).rows.reshape(-1, 12), np.ones(60)).x.reshape(4, 3)
@@ -53,7 +53,7 @@ def test_the_value_and_the_gradient_have_all_their_digits(norm):
     np.testing.assert_allclose(rebuilt, gradient.array, rtol=0.0, atol=1e-13 * np.abs(relative).max())
 
 
-def test_it_descends_to_its_svm():
+def test_descent_reaches_the_svm_direction():
     of = risk(0)
     run = ml.descend(of, optimizer=ml.NormalizedGD(0.1), n_steps=3000)
     np.testing.assert_array_equal(run.selected, of.classes)
@@ -63,7 +63,7 @@ def test_it_descends_to_its_svm():
     np.testing.assert_allclose(of.margins(svm.x.reshape(of.shape)).min(), 1.0, rtol=SVM_ORACLE, atol=0.0)
 
 
-def test_points_with_zeros_and_norms_of_rows_go_step_by_step():
+def test_points_with_zeros_and_row_norms_use_plain_steps():
     of = MulticlassRisk(np.eye(3), np.arange(3))
     assert compiled_loop(of, ml.SignDescent(0.1)) is None
     assert compiled_loop(risk(), ml.SteepestDescent(ml.norms.MaxRow(), 0.1)) is None

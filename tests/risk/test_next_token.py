@@ -113,7 +113,7 @@ def _separator(ds):
     return graph_svm(ds.E, priority_graphs(ds)).x
 
 
-def test_an_infinite_log_loss_is_infinitely_above_one_that_is_finite():
+def test_excess_of_an_infinite_log_loss_is_infinite():
     ds = SequenceDataset([[0, 1], [1]], [0, 1], np.eye(2))
     above = NextTokenRisk(ds, head=np.array([[1.0, -3.0], [0.0, 1.0]])).excess(np.zeros((2, 2)))
     assert (above.sign, above.log) == (1.0, np.inf)
@@ -123,7 +123,7 @@ def test_an_infinite_log_loss_is_infinitely_above_one_that_is_finite():
         assert np.isnan(unknown.log)
 
 
-def test_a_sequence_of_one_token_pulls_nothing():
+def test_a_sequence_of_one_token_has_zero_gradient():
     ds = SequenceDataset([[1], [1, 1]], [1, 1], np.eye(3))
     for loss in [*LOSSES, *map(unknown, LOSSES)]:
         assert not NextTokenRisk(ds, loss=loss).gradient(np.eye(3)).array.any()
@@ -140,7 +140,7 @@ def test_the_cyclic_subset_keeps_its_queries():
     assert np.abs(NextTokenRisk(subset).gradient(W).value() - theirs).max() < AUTOGRAD
 
 
-def test_an_offset_of_all_embeddings_costs_no_digits():
+def test_a_common_offset_of_embeddings_keeps_accuracy():
     """Weights add up to zero over the tokens of a query, so what all embeddings share drops out of the left factor."""
     ds = ragged(2)
     moved = SequenceDataset([ds[i][0] for i in range(len(ds))], ds.labels, ds.E + 2.0**20)
@@ -179,13 +179,13 @@ def test_a_score_within_the_rounding_of_its_sum_is_zero_or_one(roundings, kept):
 
 @pytest.mark.statement("C Assumption 4")
 @pytest.mark.parametrize(("off", "identity"), [(1e-11, True), (1e-9, False)])
-def test_an_inverse_of_bad_condition_is_the_identity_head_until_it_is_visibly_not(off, identity):
+def test_an_ill_conditioned_inverse_counts_as_identity_head_within_rounding(off, identity):
     ds = SequenceDataset([[0, 1]], [0], np.diag([1.0, 1e-8]))
     assert (as_head(ds, np.array([[1.0, 1e8 * off], [0.0, 1e8]])).table is None) == identity
 
 
 @pytest.mark.statement("C Assumption 3")
-def test_assumption_3_names_the_labels_that_fail_and_their_rivals():
+def test_assumption_3_lists_failing_labels_and_rivals():
     ds = SequenceDataset([[0, 1, 2]], [1], np.array([[1.0, 0.0], [0.0, 1.0], [3.0, 0.0]]))
     found = check_head(ds, ds.E)
     assert found.failing.tolist() == [0]

@@ -50,7 +50,7 @@ def test_the_contract_of_risks_is_kept():
     "optimizer", [ml.GradientDescent(1.0), ml.SignDescent(0.05, 0.9), ml.Adam(0.05, weight_decay=0.1)], ids=repr
 )
 @pytest.mark.parametrize("batch_size", [None, 2])
-def test_its_runs_are_those_of_the_library(optimizer, batch_size):
+def test_module_runs_equal_the_librarys(optimizer, batch_size):
     own, risk = pair(n_inputs=4)
     runs = [ml.descend(one, optimizer=optimizer, n_steps=60, batch_size=batch_size) for one in (own, risk)]
     np.testing.assert_allclose(runs[1].final, runs[0].final, rtol=0.0, atol=1e-9)
@@ -59,7 +59,7 @@ def test_its_runs_are_those_of_the_library(optimizer, batch_size):
     assert losses(risk.module).item() == pytest.approx(float(own.value(runs[0].final)), rel=1e-12, abs=ROUNDING)
 
 
-def test_noise_says_where_autograd_has_lost_the_gradient():
+def test_noise_flags_gradients_lost_by_autograd():
     own, risk = pair()
     direction = ml.att_svm(own.data, own.data.optimal(own.head)).x
     errors = {}
@@ -72,7 +72,7 @@ def test_noise_says_where_autograd_has_lost_the_gradient():
     assert risk.noise(1e4 * direction) == np.inf
 
 
-def test_a_path_of_a_module_is_that_of_the_risk():
+def test_a_path_of_a_module_equals_the_risks():
     own, risk = pair()
     ours, theirs = (ml.path(one, [0.5, 2.0]) for one in (own, risk))
     np.testing.assert_allclose(theirs.points, ours.points, rtol=0.0, atol=1e-4)
@@ -87,7 +87,7 @@ def test_a_path_of_a_module_is_that_of_the_risk():
         (lambda: ml.descend(pair()[1], batch_size=2), "batch_size"),
     ],
 )
-def test_what_is_no_module_is_refused(make, argument):
+def test_an_invalid_module_is_refused(make, argument):
     with pytest.raises(InputError) as refused:
         make()
     assert refused.value.argument == argument
