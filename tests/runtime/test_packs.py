@@ -36,13 +36,13 @@ def test_names_are_listed_without_importing_the_package(packs):
         ("def make(:", r"raised SyntaxError"),
     ],
 )
-def test_a_broken_pack_is_named_in_one_sentence(packs, source, reason):
+def test_a_broken_pack_is_named(packs, source, reason):
     packs("bad-pack", source, {CLAIMS: {"bad": "make"}})
     with pytest.warns(PackWarning, match=rf"^The claim 'bad' of the package bad-pack is left out: .*{reason}.*\.$"):
         assert load_pack(CLAIMS, "bad", check) is None
 
 
-def test_the_others_go_on(packs):
+def test_other_packs_are_loaded_after_a_broken_one(packs):
     packs("bad-pack", "1 / 0", {CLAIMS: {"bad": "make"}})
     packs("good-pack", "def make(size=2): return [0] * size", {CLAIMS: {"good": "make"}})
     with pytest.warns(PackWarning, match="'bad' of the package bad-pack") as caught:
@@ -52,7 +52,7 @@ def test_the_others_go_on(packs):
     assert loaded[0].value(size=3) == [0, 0, 0]
 
 
-def test_the_first_of_two_packs_with_the_same_name_has_it(packs):
+def test_of_two_packs_with_the_same_name_the_first_is_used(packs):
     packs("b-pack", "def make(): return 'b'", {CLAIMS: {"same": "make"}})
     packs("a-pack", "def make(): return 'a'", {CLAIMS: {"same": "make"}})
     with pytest.warns(PackWarning, match="package b-pack is left out: the package a-pack has one of the same name"):
