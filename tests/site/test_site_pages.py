@@ -92,7 +92,7 @@ def rooms():
         yield room, [name for name in offered if callable(getattr(room, name))]
 
 
-def test_every_public_name_is_described_in_its_part_or_where_that_takes_it_from(pages, site):
+def test_every_public_name_has_a_description(pages, site):
     described = set().union(*(page.places for path, page in pages.items() if path.parent.name == "api"))
     for room, names in rooms():
         assert f"module-{room.__name__}" in pages[site / "api" / f"{room.__name__}.html"].places
@@ -101,18 +101,18 @@ def test_every_public_name_is_described_in_its_part_or_where_that_takes_it_from(
             assert {f"{room.__name__}.{name}", f"{home}.{name}"} & described, f"{room.__name__}.{name}"
 
 
-def test_a_function_says_which_statements_it_implements(pages, site):
+def test_a_function_lists_its_statements(pages, site):
     links = set(pages[site / "api" / "marginlens.svm.html"].links)
     assert {"../theorems.html#a-att-svm", "../theorems.html#a-eq-10"} <= links
     assert {one.citation for one in registered()} >= {"A ATT-SVM", "A Eq. (10)"}
 
 
-def test_a_name_in_backticks_leads_to_its_description(pages, site):
+def test_a_name_in_backticks_links_to_its_description(pages, site):
     assert "api/marginlens.dynamics.html#marginlens.dynamics.descend" in pages[site / "optimizers.html"].links
     assert "api/marginlens.svm.html#marginlens.svm.att_svm" in pages[site / "theorems.html"].links
 
 
-def test_formulas_are_drawn_by_the_browser_itself(site):
+def test_formulas_are_mathml(site):
     text = text_of(site / "api" / "marginlens.svm.html")
     assert '<div class="formula"><math' in text
     assert not re.search(r"mathjax|katex", text, flags=re.IGNORECASE)
@@ -134,7 +134,7 @@ def test_the_site_is_small(site):
 # ---- links
 
 
-def test_every_link_leads_to_a_page_and_a_place(pages, site):
+def test_every_link_has_a_target(pages, site):
     broken = []
     for page in pages.values():
         for link in {*page.links, *page.loaded}:
@@ -149,7 +149,7 @@ def test_every_link_leads_to_a_page_and_a_place(pages, site):
     assert broken == []
 
 
-def test_no_page_loads_anything_from_elsewhere(pages, site):
+def test_no_page_loads_external_files(pages, site):
     for page in pages.values():
         assert not [address for address in page.loaded if re.match(r"(https?:)?//", address)], page.path
     for style in site.rglob("*.css"):
@@ -182,7 +182,7 @@ def test_a_page_is_accessible_in_light_and_dark_and_fits_a_phone(browser, site, 
     assert accessibility_violations(browser) == []
 
 
-def test_the_search_finds_a_function_from_the_disk(browser, site):
+def test_the_search_works_from_local_files(browser, site):
     browser.get(f"{(site / 'search.html').as_uri()}?q=relaxed_svm")
     wait_for(browser, "document.querySelector('#search-results li a')")
     found = browser.execute_script(
