@@ -52,7 +52,7 @@ def displayed_classes():
     return found
 
 
-def test_every_class_that_shows_itself_is_among_the_samples():
+def test_every_displayed_class_has_a_sample():
     shown = {type(result).__name__ for result in SAMPLES.values()}
     known = {base.__name__ for result in SAMPLES.values() for base in type(result).__mro__}
     names = {kind.__name__ for kind in displayed_classes()}
@@ -61,7 +61,7 @@ def test_every_class_that_shows_itself_is_among_the_samples():
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_a_result_is_frozen_its_repr_is_one_line_and_its_dict_is_plain(name):
+def test_a_result_is_frozen_with_one_line_repr_and_plain_dict(name):
     result = SAMPLES[name]
     assert "\n" not in repr(result)
     assert len(type(result).__name__) + 2 < len(repr(result)) <= 260
@@ -74,7 +74,7 @@ def test_a_result_is_frozen_its_repr_is_one_line_and_its_dict_is_plain(name):
             assert described["status"] == status.name
 
 
-def test_a_status_has_a_sentence_and_says_whether_the_answer_was_found():
+def test_a_status_has_a_text_and_a_solved_flag():
     assert SAMPLES["a solution"].status.ok
     assert not SAMPLES["an infeasible problem"].status.ok
     assert all(status.sentence.endswith(".") for status in ml.Status)
@@ -84,7 +84,7 @@ def test_a_status_has_a_sentence_and_says_whether_the_answer_was_found():
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_the_html_is_whole_and_needs_nothing_else(name):
+def test_the_html_is_self_contained(name):
     page = html_of(name)
     elements = Outline(page).elements  # each of them closed
     tags, attributes = {tag for tag, _ in elements}, [pair for _, given in elements for pair in given.items()]
@@ -96,13 +96,13 @@ def test_the_html_is_whole_and_needs_nothing_else(name):
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_the_html_leaves_ink_and_ground_to_the_notebook(name):
+def test_the_html_sets_no_colors(name):
     styles = " ".join(given.get("style", "") for _, given in Outline(html_of(name)).elements)
     assert "color" not in styles
     assert "background" not in styles
 
 
-def test_the_html_says_what_the_result_prints_and_names_its_numbers():
+def test_the_html_has_the_printed_text_and_numbers():
     solution, page = SAMPLES["a solution"], html_of("a solution")
     assert repr(solution) in page
     rows = dict(re.findall(r"<tr><th[^>]*>(.*?)</th><td[^>]*>(.*?)</td></tr>", page))
@@ -116,7 +116,7 @@ def test_the_html_says_what_the_result_prints_and_names_its_numbers():
     assert first in html_of("an explanation")
 
 
-def test_values_in_words():
+def test_values_are_formatted_as_text():
     assert in_words(np.array([1.0, 2.5])) == "[1, 2.5]"
     assert in_words(np.arange(12.0).reshape(3, 4)) == "3 × 4 numbers, 0 to 11"
     assert in_words(np.full((3, 4), np.nan)) == "3 × 4 entries"
@@ -129,13 +129,13 @@ def test_values_in_words():
     assert in_words("long " * 100).endswith("…")
 
 
-def test_texts_of_data_never_become_markup():
+def test_data_texts_are_escaped():
     page = html_of("a probe") + html_of("an example of a probe")
     assert "<script" not in page
     assert "&lt;/script&gt;" in page
 
 
-def test_numbers_stand_without_matplotlib_and_where_nothing_can_be_drawn(monkeypatch):
+def test_the_html_without_a_plot_has_the_numbers(monkeypatch):
     solution = SAMPLES["a solution"]
 
     def empty(self, ax=None):
@@ -174,7 +174,7 @@ def test_a_dozen_results_have_a_plot():
 
 
 @pytest.mark.parametrize("name", PLOTTED)
-def test_a_plot_is_drawn_on_the_axes_that_are_given(name):
+def test_a_plot_uses_the_given_axes(name):
     assert PLOTTED[name].plot().figure.number in plt.get_fignums()  # of its own, where none are given
     plt.close("all")
     figure, ax = plt.subplots()
@@ -208,7 +208,7 @@ def test_a_data_frame_has_numbers_words_and_lists():
     assert set(runs.to_frame()["status"]) == {status.name for status in runs.status}
 
 
-def test_without_pandas_one_sentence_names_the_extra(monkeypatch):
+def test_without_pandas_the_extra_is_named(monkeypatch):
     monkeypatch.setattr("marginlens.errors.find_spec", lambda name: None)
     for name in ("a solution", "a sweep"):
         with pytest.raises(MissingExtra, match=r"pip install 'marginlens\[pandas\]'"):
@@ -218,7 +218,7 @@ def test_without_pandas_one_sentence_names_the_extra(monkeypatch):
 # ---- what is declared
 
 
-def test_a_class_that_declares_its_quantities_prints_them_and_no_field_hides_them():
+def test_declared_quantities_are_printed_and_not_hidden_by_fields():
     displayed_classes()  # which imports all
     waiting, found = [Described], set()
     while waiting:

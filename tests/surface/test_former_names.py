@@ -98,7 +98,7 @@ FORMER = {
 
 
 @pytest.mark.parametrize("module", FORMER)
-def test_a_former_name_is_there_or_says_what_to_use_instead(module):
+def test_a_former_name_exists_or_names_its_replacement(module):
     try:
         home = importlib.import_module(module)
     except ModuleNotFoundError:

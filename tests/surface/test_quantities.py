@@ -38,7 +38,7 @@ class Several(Described):
         self.is_batch = is_batch
 
 
-def test_a_line_has_counts_methods_formats_and_words():
+def test_quantity_lines_format_counts_methods_and_texts():
     assert repr(Measured()) == "Measured(2 rows, smallest gap -4.0, rate=1.2, good)"
     assert line(Measured(holds=False)).endswith("rate=1.2, bad")
     assert line(Length(np.array([3.0, -4.0]))) == "length=5"
@@ -46,7 +46,7 @@ def test_a_line_has_counts_methods_formats_and_words():
     assert line(Length(np.zeros(0))) == "length=0"
 
 
-def test_a_batch_may_have_a_line_of_its_own():
+def test_a_batch_can_have_its_own_line():
     assert repr(Several(False)) == "Several(one of a)"
     assert repr(Several(True)) == "Several(2 a, 1 b, 3 kinds)"
     assert labelled(Several(True)) == {"kinds": 3}

@@ -409,7 +409,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("case", range(len(REFUSED)))
-def test_the_refusal_names_the_argument_in_one_sentence(case):
+def test_the_error_names_the_argument_in_one_line(case):
     argument, call = REFUSED[case]
     with pytest.raises(ml.InputError) as refusal:
         call()

@@ -24,7 +24,7 @@ RUNS = dict(runs())
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_comes_back_as_it_was(name, tmp_path):
+def test_a_saved_run_is_read_unchanged(name, tmp_path):
     run = RUNS[name]
     run.save(tmp_path / "run.npz")
     again = Trajectory.load(tmp_path / "run.npz", run.risk)
@@ -59,7 +59,7 @@ SOLUTIONS = dict(solutions())
 
 
 @pytest.mark.parametrize("name", SOLUTIONS)
-def test_a_solution_comes_back_with_its_proof(name, tmp_path):
+def test_a_saved_solution_is_read_with_its_proof(name, tmp_path):
     solution = SOLUTIONS[name]
     solution.save(tmp_path / "proof.npz")
     again = MarginSolution.load(tmp_path / "proof.npz")
@@ -73,7 +73,7 @@ def test_a_solution_comes_back_with_its_proof(name, tmp_path):
 @pytest.mark.parametrize(
     ("name", "field"), [("a batch", "x"), ("some infeasible", "certificate"), ("next tokens", "x")]
 )
-def test_a_proof_that_does_not_hold_is_seen_when_it_is_read(name, field, tmp_path):
+def test_an_invalid_saved_proof_is_detected(name, field, tmp_path):
     SOLUTIONS[name].save(tmp_path / "proof.npz")
     with np.load(tmp_path / "proof.npz") as archive:
         arrays = dict(archive)
@@ -86,7 +86,7 @@ def test_a_proof_that_does_not_hold_is_seen_when_it_is_read(name, field, tmp_pat
     assert (np.atleast_1d(np.asarray(forged.status))[claimed] == ml.Status.INACCURATE).all()
 
 
-def test_runs_are_equal_where_they_ended_alike():
+def test_runs_with_equal_ends_are_equal():
     assert RUNS["a batch"][0] == RUNS["one run"]
     assert RUNS["a batch"][1] != RUNS["one run"]
     assert RUNS["one run"] != "one run"

@@ -33,13 +33,13 @@ ONE_WORD_EACH = {
 }
 
 
-def test_the_top_level_has_these_names():
+def test_the_top_level_has_the_listed_names():
     assert sorted(ml.__all__) == sorted(NAMES.split())
     for name in (*NAMES.split(), *PACKAGES.split()):
         assert getattr(ml, name) is not None
 
 
-def test_every_name_is_the_object_of_its_home_and_there_are_no_others():
+def test_top_level_names_are_exactly_those_of_their_modules():
     """In a fresh interpreter, where nothing else has been imported: no module of Python takes the place of a public name."""
     program = """if True:
         import ast, importlib, inspect
@@ -64,7 +64,7 @@ def test_every_name_is_the_object_of_its_home_and_there_are_no_others():
     assert isinstance(path, ml.Path)
 
 
-def test_one_thing_has_one_name_in_all_functions():
+def test_equal_arguments_have_equal_names():
     packages = [getattr(ml, name) for name in PACKAGES.split() if name not in ("errors", "plotting")]
     functions = {
         f"{package.__name__}.{name}": getattr(package, name) for package in packages for name in package.__all__
@@ -89,7 +89,7 @@ def test_the_ledger_lists_the_claims_of_the_papers():
     assert all(claim.label and claim.statement for claim in ledger)
 
 
-def test_no_two_files_of_one_folder_and_no_two_public_classes_share_a_name():
+def test_file_and_class_names_are_unique():
     root = Path(ml.__file__).parent
     names = [path.stem for path in root.glob("*.py")] + [path.name for path in root.iterdir() if path.is_dir()]
     assert len(names) == len(set(names))
@@ -104,7 +104,7 @@ def test_no_two_files_of_one_folder_and_no_two_public_classes_share_a_name():
 
 
 @pytest.mark.parametrize("full_name", REMOVED)
-def test_a_removed_name_says_what_to_use_instead(full_name):
+def test_a_removed_name_names_its_replacement(full_name):
     home, _, name = full_name.rpartition(".")
     module = importlib.import_module(home)
     with pytest.raises(AttributeError, match=re.escape(f"{name} was removed from {home}: {REMOVED[full_name]}.")):
@@ -114,7 +114,7 @@ def test_a_removed_name_says_what_to_use_instead(full_name):
         getattr(module, f"never_{name}")
 
 
-def test_what_replaces_a_removed_name_is_there():
+def test_replacements_of_removed_names_exist():
     """Every full name in the table's sentences can be found."""
     for instead in REMOVED.values():
         for full_name in re.findall(r"marginlens(?:\.\w+)+", instead):
@@ -123,7 +123,7 @@ def test_what_replaces_a_removed_name_is_there():
                 value = getattr(value, name)
 
 
-def test_coupled_weight_decay_says_what_to_use_instead():
+def test_coupled_weight_decay_names_its_replacement():
     for optimizer in (ml.Adam, ml.GradientDescent, ml.Muon, ml.NormalizedGD, ml.SignDescent):
         with pytest.raises(TypeError, match=f"{optimizer.__name__} has no setting coupled any more"):
             optimizer(0.1, weight_decay=0.2, coupled=True)

@@ -112,7 +112,7 @@ CALLS = {name: (function, arguments) for name, function, arguments in calls()}
 TOO_LARGE = {"n_steps", "n_problems", "n_inputs", "n_tokens", "d_model", "restarts"}
 
 
-def test_wrong_arguments_end_in_a_sentence_or_an_answer():
+def test_wrong_arguments_give_an_input_error_or_a_result():
     rng = np.random.default_rng(0)
     names, failures, refused = list(CALLS), [], 0
     for _ in range(N_CALLS):
@@ -141,6 +141,6 @@ def test_wrong_arguments_end_in_a_sentence_or_an_answer():
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_the_right_arguments_are_taken(name):
+def test_right_arguments_are_accepted(name):
     function, right = CALLS[name]
     function(*right.values()) if name == "Trajectory index" else function(**right)
