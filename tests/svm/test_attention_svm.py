@@ -20,7 +20,7 @@ def problem(seed: int, n: int = 3, T: int = 4, d: int = 8) -> tuple[TokenDataset
 
 
 @pytest.mark.statement("A Eq. (10)")
-def test_a_corner_that_can_be_drawn() -> None:
+def test_a_corner_has_its_drawn_solution() -> None:
     """p₁ ≥ 1 and p₂ − p₁ ≥ 1 or 0: the second input pulls p to (1, 2) in the support set and to (1, 1) outside it."""
     np.testing.assert_allclose(relaxed_svm(CORNER, [0, 0], [0, 1]).x, [1.0, 2.0], rtol=tolerances.ROUNDING, atol=0.0)
     np.testing.assert_allclose(relaxed_svm(CORNER, [0, 0], [0]).x, [1.0, 1.0], rtol=tolerances.ROUNDING, atol=0.0)

@@ -40,7 +40,7 @@ def infeasible_problems():
 
 
 @pytest.mark.statement("C Graph-SVM")
-def test_the_rows_of_a_conflict_contradict_each_other_and_none_can_be_spared():
+def test_the_rows_of_a_conflict_are_a_minimal_contradiction():
     seen = 0
     for ds, graphs, solution in infeasible_problems():
         conflict = graph_conflict(solution)
@@ -60,7 +60,7 @@ def test_the_rows_of_a_conflict_contradict_each_other_and_none_can_be_spared():
     assert seen >= 15
 
 
-def test_a_conflict_is_said_in_tokens():
+def test_a_conflict_is_described_by_tokens():
     ds = SequenceDataset([[0, 1], [1, 2, 1]], [0, 2], [[0.0], [1.0], [2.0]])
     conflict = graph_conflict(graph_svm(ds.E, priority_graphs(ds)))
     assert conflict.last_tokens == (1,)
@@ -71,7 +71,7 @@ def test_a_conflict_is_said_in_tokens():
     assert "'c' over 'b' (weight 0.5)" in said
 
 
-def test_ties_that_leave_no_dimension_and_zero_embeddings_are_said():
+def test_ties_without_dimension_and_zero_embeddings_are_explained():
     tied = SequenceDataset([[0, 1, 2], [0, 1, 2]], [0, 1], [[1.0], [2.0], [0.5]])
     conflict = graph_conflict(graph_svm(tied))
     assert conflict.tie_rank == 1

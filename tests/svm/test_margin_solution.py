@@ -31,7 +31,7 @@ def infeasible() -> MarginSolution:
 
 
 @pytest.mark.parametrize("size", [1e-3, 1e-8])
-def test_a_perturbed_multiplier_or_x_shows_in_the_residual(solved: MarginSolution, size: float) -> None:
+def test_a_perturbed_solution_increases_the_residual(solved: MarginSolution, size: float) -> None:
     assert solved.kkt_residual() <= tolerances.SVM_KKT
     norm = np.linalg.norm(solved.x)
     for r in range(12):
@@ -43,7 +43,7 @@ def test_a_perturbed_multiplier_or_x_shows_in_the_residual(solved: MarginSolutio
         assert replace(solved, x=solved.x + step).kkt_residual() >= 0.99 * size
 
 
-def test_each_term_of_the_residual_shows_where_the_others_are_in_order(solved: MarginSolution) -> None:
+def test_each_residual_term_detects_its_violation(solved: MarginSolution) -> None:
     longer = replace(solved, x=1.01 * solved.x, multipliers=1.01 * solved.multipliers)  # duality gap
     assert longer.kkt_residual() >= 0.005
     solution = least_distance([[1.0, 0.0], [1.0, 1.0]], [1.0, 0.5])
@@ -80,7 +80,7 @@ def test_solutions_and_residuals_only_rescale_with_the_problem(factor: float, se
     assert again.kkt_residual() == pytest.approx(off.kkt_residual(), rel=tolerances.SVM_ORACLE, abs=tolerances.ROUNDING)
 
 
-def test_a_false_certificate_shows(infeasible: MarginSolution) -> None:
+def test_a_false_certificate_has_a_large_residual(infeasible: MarginSolution) -> None:
     assert infeasible.status is Status.INFEASIBLE
     assert infeasible.certificate_residual() <= tolerances.SVM_FARKAS
     for r in np.flatnonzero(infeasible.certificate):
@@ -110,7 +110,7 @@ def test_the_rounding_floor_grows_as_rows_cancel_until_rounding_decides() -> Non
     assert kinds == [Status.OPTIMAL, Status.INACCURATE, Status.INFEASIBLE]
 
 
-def test_an_x_too_long_for_rounded_rows_counts_as_none_and_the_certificate_says_how_long() -> None:
+def test_an_x_too_long_for_rounded_rows_is_infeasible_with_its_length() -> None:
     """Rows (1, 0) and (-1, gap) have the solution (1, 2/gap), whatever the gap; their last digits hold it up to 1e14."""
     assert least_distance([[1.0, 0.0], [-1.0, 3e-14]], [1.0, 1.0]).status is Status.OPTIMAL
     for gap in (1e-14, 1e-15, 1e-18):
@@ -121,7 +121,7 @@ def test_an_x_too_long_for_rounded_rows_counts_as_none_and_the_certificate_says_
         )
 
 
-def test_margin_direction_and_repr(solved: MarginSolution, infeasible: MarginSolution) -> None:
+def test_a_solution_has_margin_direction_and_repr(solved: MarginSolution, infeasible: MarginSolution) -> None:
     np.testing.assert_allclose(
         solved.direction * np.linalg.norm(solved.x), solved.x, rtol=tolerances.ROUNDING, atol=0.0
     )
@@ -139,7 +139,7 @@ def test_margin_direction_and_repr(solved: MarginSolution, infeasible: MarginSol
     assert repr(batch) == "MarginSolution(2 problems: 1 OPTIMAL, 1 INFEASIBLE, 2 rows, d=2)"
 
 
-def test_batches_are_indexed(solved: MarginSolution) -> None:
+def test_batches_can_be_indexed(solved: MarginSolution) -> None:
     batch = least_distance(np.stack([np.eye(2), -np.eye(2)]), np.ones((2, 2)), pairs=np.zeros((2, 2, 3), dtype=int))
     assert (len(batch), len(solved)) == (2, 1)
     np.testing.assert_array_equal(batch[-1].x, batch.x[1])
@@ -161,7 +161,7 @@ def rounded(solution: MarginSolution, size: float, rng: np.random.Generator) -> 
 
 @pytest.mark.parametrize("n_equalities", [0, 3])
 @pytest.mark.parametrize("by_products", [False, True])
-def test_a_perturbed_solution_finds_back(n_equalities: int, by_products: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_perturbed_solution_is_refined(n_equalities: int, by_products: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if by_products:
         monkeypatch.setattr(solutions, "MAX_DIRECT_OPERATIONS", -1)
     rng = np.random.default_rng(n_equalities)
@@ -178,7 +178,7 @@ def test_a_perturbed_solution_finds_back(n_equalities: int, by_products: bool, m
         assert np.linalg.norm(repaired.x - solution.x) <= tolerances.SVM_KKT * np.linalg.norm(solution.x)
 
 
-def test_a_solution_never_gets_worse() -> None:
+def test_refinement_never_worsens_a_solution() -> None:
     rng = np.random.default_rng(1)
     for _ in range(50):
         claimed = least_distance(rng.normal(size=(6, 4)), np.zeros(6))

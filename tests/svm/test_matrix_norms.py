@@ -48,7 +48,7 @@ def test_brackets_hold_and_bound_every_other_solution(seed: int, norm: object, d
 
 
 @pytest.mark.parametrize("norm", MATRIX_NORMS, ids=repr)
-def test_an_existing_conic_solver_agrees(norm: object) -> None:
+def test_solutions_agree_with_a_conic_solver(norm: object) -> None:
     cvxpy = pytest.importorskip("cvxpy")
     for seed in range(2):
         data, selected, z = problem(seed)
@@ -78,7 +78,7 @@ def test_a_matrix_of_rank_one_has_the_euclidean_solution(norm: object) -> None:
 
 
 @pytest.mark.parametrize("norm", MATRIX_NORMS, ids=repr)
-def test_rotations_and_scales_change_nothing(norm: object) -> None:
+def test_rotations_and_scales_do_not_matter(norm: object) -> None:
     """Tokens and queries (for max-row, tokens alone) in another basis, and in another unit."""
     data, selected, z = problem(5)
     rng = np.random.default_rng(5)
@@ -108,7 +108,7 @@ def test_every_norm_is_smallest_at_its_own_solution() -> None:
 
 
 @pytest.mark.parametrize("norm", MATRIX_NORMS, ids=repr)
-def test_infeasible_and_short_inputs_among_others(norm: object) -> None:
+def test_infeasible_and_ragged_inputs_in_a_batch_are_solved(norm: object) -> None:
     rng = np.random.default_rng(2)
     X, selected, z = rng.standard_normal((3, 4, 4, 5)), rng.integers(4, size=(3, 4)), rng.standard_normal((3, 4, 5))
     X[1, 0, :] = X[1, 0, 0]  # tokens that no W tells apart

@@ -35,7 +35,7 @@ def agree(a: np.ndarray, b: np.ndarray) -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 1000), d=st.integers(1, 8), width=st.integers(1, 14))
-def test_rows_do_what_formed_rows_do(seed: int, d: int, width: int) -> None:
+def test_structured_rows_equal_formed_rows(seed: int, d: int, width: int) -> None:
     rng = np.random.default_rng(seed)
     rows = random_rows(rng, shape=(d, width))
     formed = np.array([np.outer(rows.X[i] - rows.X[j], rows.Q[k]).reshape(-1) for k, i, j in rows.triples])
@@ -98,21 +98,21 @@ def assert_least_squares(rows: BilinearRows, right: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("seed", [2, 3, 4])
-def test_least_squares_bears_dependent_rows_in_every_order(seed: int) -> None:
+def test_least_squares_accepts_dependent_rows_in_any_order(seed: int) -> None:
     rng = np.random.default_rng(seed)
     E, right = rng.normal(size=(5, 4)), rng.normal(size=5)
     for order in map(list, permutations(range(5))):
         assert_least_squares(BilinearRows(E, E[:1], DEPENDENT[order]), right[order])
 
 
-def test_least_squares_bears_any_rounding() -> None:
+def test_least_squares_accepts_any_rounding() -> None:
     rng = np.random.default_rng(5)
     for _ in range(100):
         E, right = rng.normal(size=(5, 4)), rng.normal(size=5)
         assert_least_squares(OtherRoundings(E, DEPENDENT, rng), right)
 
 
-def test_preconditioned_least_squares_reaches_what_can_be_reached_and_never_goes_back() -> None:
+def test_preconditioned_least_squares_never_worsens() -> None:
     rng = np.random.default_rng(6)
     for _ in range(30):
         rows = random_rows(rng, K=8, shape=(4, 4), n=30).unit_rows()  # at most 16 of the rows are independent
@@ -148,7 +148,7 @@ def test_orthonormal_embeddings_are_solved_by_last_token(draw, seed: int) -> Non
     np.testing.assert_allclose(solution.x.reshape(-1), whole.x, rtol=0.0, atol=tolerances.CONDITIONED)
 
 
-def test_orthogonal_last_tokens_are_solved_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_orthogonal_last_tokens_are_solved_separately(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(3)
     graphs = priority_graphs(cyclic_sequences(9, 9, 40, 4, rng))
     turned = ortho_group.rvs(9, random_state=4)
@@ -162,7 +162,7 @@ def test_orthogonal_last_tokens_are_solved_apart(monkeypatch: pytest.MonkeyPatch
     assert np.linalg.norm(apart.x - together.x) <= tolerances.SVM_ORACLE * np.linalg.norm(apart.x)
 
 
-def test_wide_embeddings_that_are_mostly_zeros_are_multiplied_as_sparse_ones() -> None:
+def test_wide_sparse_embeddings_use_sparse_products() -> None:
     rng = np.random.default_rng(5)
     K = 200
     sequences = rng.integers(K, size=(400, 6))
@@ -173,7 +173,7 @@ def test_wide_embeddings_that_are_mostly_zeros_are_multiplied_as_sparse_ones() -
     agree(solution.rows.apply(solution.x)[:50], solution.rows.formed(np.arange(50)) @ solution.x.reshape(-1))
 
 
-def test_pairs_that_others_imply_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_implied_pairs_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     ds = acyclic_sequences(12, 12, 2000, 4, 6)
     graphs = priority_graphs(ds)
     assert sum(map(len, map(sufficient_pairs, graphs.values()))) < 0.5 * sum(len(g.strict) for g in graphs.values())
