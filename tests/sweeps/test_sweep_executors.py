@@ -70,7 +70,7 @@ class Breaking(Immediate):
         return super().submit(function, *arguments)
 
 
-def test_an_executor_that_breaks_is_one_sentence_and_the_finished_chunks_stay(made, tmp_path):
+def test_a_broken_executor_is_reported_and_keeps_finished_chunks(made, tmp_path):
     with pytest.raises(EngineError, match=r"^The executor stopped working \(BrokenExecutor a process [^\n]*$"):
         ml.sweep(KEYS, tmp_path / "broken", Breaking())
     status = ml.sweeps.Sweep.open(tmp_path / "broken").status()
@@ -78,7 +78,7 @@ def test_an_executor_that_breaks_is_one_sentence_and_the_finished_chunks_stay(ma
     assert chunk_bytes(ml.sweep(KEYS, tmp_path / "broken").folder) == chunk_bytes(made.folder)
 
 
-def test_an_error_in_a_measure_is_raised_as_it_is_and_leaves_no_process(tmp_path, monkeypatch):
+def test_an_error_in_a_measure_is_raised_and_leaves_no_process(tmp_path, monkeypatch):
     monkeypatch.setenv("MARGINLENS_THREADS", "2")
 
     def fails(run):
@@ -94,14 +94,14 @@ def always_dies(run):
 
 
 @pytest.mark.slow
-def test_a_measure_that_always_ends_its_process_ends_the_sweep_in_a_sentence(tmp_path, monkeypatch):
+def test_a_measure_that_kills_its_process_ends_the_sweep(tmp_path, monkeypatch):
     monkeypatch.setenv("MARGINLENS_THREADS", "2")
     with pytest.raises(EngineError, match=r"^Worker processes died 3 times in a row: [^\n]* to go on\.$"):
         ml.sweep({**KEYS, "measures": {"size": always_dies}}, tmp_path / "dying")
 
 
 @pytest.mark.parametrize("executor", [4, "processes", object()])
-def test_what_is_not_an_executor_is_refused(tmp_path, executor):
+def test_an_invalid_executor_is_refused(tmp_path, executor):
     with refused("executor"):
         ml.sweep(KEYS, tmp_path / "other", executor)
     assert not (tmp_path / "other").exists()
@@ -118,7 +118,7 @@ def trials(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_sweep_goes_on_to_the_same_bytes_after_kill_9(trials, kind):
+def test_a_sweep_killed_by_signal_9_resumes_to_the_same_bytes(trials, kind):
     if kind.startswith("dask"):
         pytest.importorskip("distributed")
     kills = 0
@@ -141,7 +141,7 @@ def begun(trials, name, n_chunks):
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(trials):
+def test_ctrl_c_keeps_finished_chunks_and_tells_how_to_resume(trials):
     process, folder = begun(trials, "interrupted", 2)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
     _, error = process.communicate(timeout=tolerances.HANGING)
@@ -164,9 +164,7 @@ def undisturbed(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["parent", "pool", "dask"])
 @pytest.mark.parametrize(("n_chunks", "delay"), [(0, 0.0), (0, 0.8), (1, 0.0), (2, 0.3)])
-def test_after_ctrl_c_no_process_remains_and_the_folder_goes_on_to_the_same_bytes(
-    undisturbed, tmp_path, kind, n_chunks, delay
-):
+def test_ctrl_c_leaves_no_process_and_a_resumable_folder(undisturbed, tmp_path, kind, n_chunks, delay):
     """At the start, while workers start, when a chunk has just been written, and in the middle of the next ones."""
     if kind == "dask":
         pytest.importorskip("distributed")
@@ -200,7 +198,7 @@ class Watched(ThreadPoolExecutor):
         return self.futures[-1]
 
 
-def test_workers_give_up_their_chunks_when_the_sweep_has_ended(tmp_path):
+def test_workers_drop_their_chunks_after_the_sweep_ended(tmp_path):
     """Ctrl-C after the first chunk, while a thread is in the middle of a chunk of minutes."""
     plan = {"n_inputs": 3, "n_tokens": 4, "d": 3, "n_steps": [1, 10**9], "n_problems": 1}
 
@@ -216,7 +214,7 @@ def test_workers_give_up_their_chunks_when_the_sweep_has_ended(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_second_process_on_a_folder_is_refused(trials):
+def test_a_second_process_on_the_same_folder_is_refused(trials):
     process, folder = begun(trials, "locked", 1)
     try:
         with pytest.raises(ml.InputError, match="is in use by another process"):

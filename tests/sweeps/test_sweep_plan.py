@@ -57,7 +57,7 @@ def test_cells_that_differ_in_training_alone_have_the_same_problems():
     assert len({made.grid.chunk_size(cell.index) for cell in made.cells if cell.stream == 0}) == 1
 
 
-def test_the_hash_is_that_of_what_results_depend_on():
+def test_the_plan_hash_covers_what_results_depend_on():
     same = [plan(), plan(optimizer="normalized-gd"), plan(d=np.int64(4)), plan(seed=0)]
     assert len({made.hash for made in same}) == 1
     other = [plan(seed=1), plan(d=5), plan(d=[4]), plan(chunk=5), plan().on("cuda"), plan(record=["norm"])]
@@ -120,7 +120,7 @@ NEARLY = {
         ("problem", {"problem": "regression"}),
     ],
 )
-def test_what_is_wrong_with_a_plan_is_one_sentence_which_offers_a_name_that_is_nearly_right(argument, keys):
+def test_an_invalid_plan_is_refused_with_a_suggestion(argument, keys):
     with pytest.raises(ml.InputError) as refused:
         plan(**keys)
     assert refused.value.argument == argument
@@ -131,14 +131,14 @@ def test_what_is_wrong_with_a_plan_is_one_sentence_which_offers_a_name_that_is_n
 
 
 @pytest.mark.parametrize("wrong", [7, "plan.toml", {"d": 4}, None])
-def test_what_is_not_a_plan_is_refused(tmp_path, wrong):
+def test_an_invalid_plan_type_is_refused(tmp_path, wrong):
     with refused("plan"):
         ml.sweep(wrong, tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:", "cpu:1", 0])
-def test_what_is_not_a_device_is_refused(tmp_path, device):
+def test_an_invalid_device_is_refused(tmp_path, device):
     with refused("device"):
         ml.sweep(plan(), tmp_path / "folder", device=device)
 
@@ -153,6 +153,6 @@ def leaves(rng, n_problems, cell):
     raise SystemExit(0)
 
 
-def test_a_function_that_fails_or_leaves_is_one_sentence_that_names_it(tmp_path):
+def test_a_failing_function_is_named(tmp_path):
     with pytest.raises(ml.InputError, match=r"got '[\w.]+:leaves', which raised SystemExit \(0\)"):
         ml.sweep({"data": leaves, "n_problems": 3}, tmp_path / "folder")

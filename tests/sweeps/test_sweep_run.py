@@ -24,7 +24,7 @@ def made(tmp_path_factory):
     return ml.sweep(KEYS, tmp_path_factory.mktemp("sweep") / "made")
 
 
-def test_the_table_has_what_a_loop_over_cells_gives(made):
+def test_the_table_equals_a_loop_over_cells(made):
     table = made.table().to_pandas()
     assert list(table.columns[:4]) == ["cell", "problem", "d", "loss"]
     assert len(table) == 4 * 30
@@ -46,7 +46,7 @@ def test_the_table_has_what_a_loop_over_cells_gives(made):
         assert rows["status"].tolist() == [status.name for status in run.status]
 
 
-def test_running_again_computes_nothing_and_changes_nothing(made, monkeypatch):
+def test_a_finished_sweep_computes_nothing_again(made, monkeypatch):
     before = {file.name: file.read_bytes() for file in (made.folder / "chunks").iterdir()}
     monkeypatch.setattr("marginlens.sweeps.chunk.measured", pytest.fail)
     again = ml.sweep(KEYS, made.folder)
@@ -55,13 +55,13 @@ def test_running_again_computes_nothing_and_changes_nothing(made, monkeypatch):
 
 
 @pytest.mark.parametrize("change", [{"chunk": 30}, {"chunk": 7}])
-def test_chunks_do_not_change_the_problems_of_a_protocol(made, tmp_path, change):
+def test_chunk_size_does_not_change_problems(made, tmp_path, change):
     other = ml.sweep({**KEYS, **change, "record": ["selection", "score_gap", "optimality"]}, tmp_path / "other")
     wanted = ["selection", "optimality"]
     assert other.table(wanted).equals(made.table(wanted))
 
 
-def test_progress_counts_problems_those_of_earlier_runs_included(made, tmp_path):
+def test_progress_counts_problems_of_earlier_runs(made, tmp_path):
     calls = []
     ml.sweep(KEYS, made.folder, progress=lambda *call: calls.append(call))
     assert calls == [(120, 120)]
@@ -70,7 +70,7 @@ def test_progress_counts_problems_those_of_earlier_runs_included(made, tmp_path)
     assert calls[1:] == [(0, 5), (2, 5), (4, 5), (5, 5)]
 
 
-def test_problem_gives_back_the_data_of_a_row(made):
+def test_problem_returns_the_data_of_a_row(made):
     data, head = sphere_problems(0, 30, 3, 4, 6, 0, 1)
     problem = made.problem(2 * 30 + 17)
     assert problem.data == data[17]
@@ -100,7 +100,7 @@ def is_sure(run):
     return run.probabilities.min(axis=-1) > 0.5
 
 
-def test_generators_and_measures_of_ones_own(tmp_path, monkeypatch):
+def test_user_generators_and_measures_are_called(tmp_path, monkeypatch):
     keys = {
         "data": shifted,
         "parameters": {"shift": [0.0, 1.0]},
@@ -143,7 +143,7 @@ def returns(make):
         {"n_inputs": 2, "n_tokens": 2, "d": 2, "measures": {"size": lambda run: run.data.X[:, 0]}},
     ],
 )
-def test_a_generator_or_a_measure_that_makes_something_else_is_one_sentence(tmp_path, keys):
+def test_invalid_results_of_generators_and_measures_are_refused(tmp_path, keys):
     with pytest.raises(ml.InputError) as refused:
         ml.sweep({"n_problems": 5, "n_steps": 1, **keys}, tmp_path / "wrong")
     assert "\n" not in str(refused.value)
@@ -153,7 +153,7 @@ def sequences(rng, n_problems, cell):
     return [acyclic_sequences(4, 5, 3, 3, rng) for _ in range(n_problems)], None
 
 
-def test_next_token_problems(tmp_path):
+def test_next_token_problems_can_be_swept(tmp_path):
     keys = {"problem": "next-token", "data": sequences, "n_problems": 5, "chunk": 3, "n_steps": 300}
     made = ml.sweep(keys, tmp_path / "next")
     table = made.table().to_pandas()

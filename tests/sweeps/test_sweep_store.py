@@ -24,7 +24,7 @@ def copy(made, tmp_path):
     return Path(shutil.copytree(made.folder, tmp_path / "copy"))
 
 
-def test_a_sweep_that_is_not_finished_says_so_and_shows_what_is_there_on_request(made, copy):
+def test_an_unfinished_sweep_is_refused_unless_partial_is_requested(made, copy):
     for index in (1, 4, 5):
         (copy / "chunks" / f"{index:06d}.parquet").unlink()
     sweep = Sweep.open(copy)
@@ -62,7 +62,7 @@ def last_bytes(file):
 
 
 @pytest.mark.parametrize("how", ["cut", "empty", "problem", "norm", "optimality", "another chunk"])
-def test_a_damaged_chunk_is_named_and_never_read_and_computed_anew_once_it_is_deleted(made, copy, how):
+def test_a_damaged_chunk_is_named_and_recomputed_after_deletion(made, copy, how):
     file = copy / "chunks" / "000007.parquet"
     damage(file, how)
     for read in (Sweep.table, Sweep.digest):
@@ -108,7 +108,7 @@ def write_earlier(folder, tables):
         pyarrow.parquet.write_table(table, place, compression="zstd", use_dictionary=words, write_statistics=False)
 
 
-def test_a_folder_of_an_earlier_version_opens_and_goes_on(tmp_path):
+def test_a_folder_of_an_earlier_version_can_be_resumed(tmp_path):
     today = ml.sweep(EARLIER_KEYS, tmp_path / "today")
     tables = {index: today.read(index) for index in today.listed()}
     write_earlier(tmp_path / "whole", tables)
@@ -124,7 +124,7 @@ def test_a_folder_of_an_earlier_version_opens_and_goes_on(tmp_path):
     assert (tmp_path / "begun" / "chunks" / "000001.parquet").read_bytes() == earlier
 
 
-def test_a_folder_in_another_form_is_refused_in_one_sentence(tmp_path, copy):
+def test_a_folder_of_unknown_format_is_refused(tmp_path, copy):
     plan = {**json.loads(EARLIER_PLAN)["plan"], "format": "marginlens-sweep-0"}
     (copy / "plan.json").write_text(json.dumps({"hash": plan_hash(plan), "plan": plan}))
     for use in (lambda: Sweep.open(copy).table(), lambda: ml.sweep(KEYS, copy)):
@@ -132,7 +132,7 @@ def test_a_folder_in_another_form_is_refused_in_one_sentence(tmp_path, copy):
             use()
 
 
-def test_a_changed_plan_is_refused_and_says_what_differs(copy):
+def test_a_changed_plan_is_refused_with_the_difference(copy):
     with pytest.raises(ml.InputError, match="that of another one: n_steps is 5 there and 6 here instead"):
         ml.sweep({**KEYS, "n_steps": 6}, copy)
     with pytest.raises(ml.InputError, match=r"seed is 0 there and 1 here; chunk is 8 there and 4 here"):
@@ -145,7 +145,7 @@ def of_scale(rng, n_problems, cell):
     return ml.data.sphere_tokens(n_problems, 2, 3, 4, rng)
 
 
-def test_a_plan_that_could_not_run_leaves_its_folder_to_another_one(tmp_path):
+def test_a_plan_that_could_not_run_leaves_its_folder_free(tmp_path):
     keys = {"data": of_scale, "n_problems": 9, "n_steps": 4}
     with pytest.raises(ml.InputError, match="too large"):
         ml.sweep({**keys, "parameters": {"scale": 5}}, tmp_path / "made")
@@ -163,7 +163,7 @@ def test_a_start_of_another_length_is_refused_before_the_folder_is_made(tmp_path
     assert not (tmp_path / "made").exists()
 
 
-def test_a_damaged_plan_is_one_sentence(copy):
+def test_a_damaged_plan_is_refused(copy):
     content = (copy / "plan.json").read_text()
     for text in (content[:-40], content.replace('"n_steps":5', '"n_steps":6'), "[]"):
         (copy / "plan.json").write_text(text)
@@ -171,7 +171,7 @@ def test_a_damaged_plan_is_one_sentence(copy):
             Sweep.open(copy).table()
 
 
-def test_leftovers_of_writing_are_removed_and_other_files_stay(made, copy):
+def test_partial_files_are_removed_and_others_kept(made, copy):
     (copy / "chunks" / ".000002.parquet.partial").write_bytes(b"half")
     (copy / "notes.txt").write_text("mine")
     (copy / "chunks" / "000002.parquet").unlink()
@@ -180,7 +180,7 @@ def test_leftovers_of_writing_are_removed_and_other_files_stay(made, copy):
     assert len(list((copy / "chunks").iterdir())) == 10
 
 
-def test_a_folder_that_cannot_be_used_is_one_sentence(tmp_path):
+def test_an_unusable_folder_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("")
@@ -195,7 +195,7 @@ def test_a_folder_that_cannot_be_used_is_one_sentence(tmp_path):
         Sweep.open(tmp_path).status()
 
 
-def test_a_file_that_cannot_be_written_whole_is_one_sentence_and_what_is_there_stays(tmp_path):
+def test_a_failed_write_is_reported_and_keeps_existing_files(tmp_path):
     """A limit on the size of files fails a write as a full disk does, here from the chunks of many inputs on."""
     resource = pytest.importorskip("resource")
     keys = {**KEYS, "n_inputs": [1, 60]}

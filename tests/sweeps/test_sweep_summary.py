@@ -28,7 +28,7 @@ def made(tmp_path_factory):
     return ml.sweep({**KEYS, "record": RECORD, "measures": measures}, tmp_path_factory.mktemp("sweep") / "made")
 
 
-def test_a_summary_says_of_each_cell_what_its_rows_say(made):
+def test_a_summary_row_aggregates_the_rows_of_its_cell(made):
     frame, summary = made.table().to_pandas(), made.summary(quantiles=[0.1, 0.5])
     assert [dict(cell.axes) for cell in summary.cells] == [{"n_inputs": n, "d": d} for n in (2, 3) for d in (3, 60)]
     for k, cell in enumerate(summary.cells):
@@ -52,19 +52,19 @@ def test_intervals_of_shares_are_exact(count, n):
     np.testing.assert_allclose(share_interval(count, n), (expected.low, expected.high), rtol=1e-9, atol=0.0)
 
 
-def test_lists_whose_length_varies_over_the_grid_are_lists(made):
+def test_ragged_columns_are_lists(made):
     lengths = [len(row["selection"]) for row in made.table(["selection"]).to_pylist()]
     assert lengths == [2] * 100 + [3] * 100
 
 
-def test_a_table_has_the_columns_that_are_asked_for(made):
+def test_a_table_has_the_requested_columns(made):
     assert made.table(["norm"]).column_names == ["cell", "problem", "n_inputs", "d", "norm"]
     assert made.table(["norm"])["norm"].to_pylist() == made.to_frame()["norm"].tolist()
     with refused("columns"):
         made.table(["norms"])
 
 
-def test_pictures_show_shares_and_numbers_over_an_axis(made):
+def test_figures_show_shares_and_numbers_over_an_axis(made):
     shares = made.plot(axis="d")
     assert (shares.get_xlabel(), made.plot().get_xlabel()) == ("d", "n_inputs")
     assert {text.get_text() for text in shares.get_legend().get_texts()} >= {
