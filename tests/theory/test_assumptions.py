@@ -31,7 +31,7 @@ class FlatSpot(Loss):
 
 
 @pytest.mark.statement("A Assumption A")
-def test_assumption_a_reads_the_loss_on_the_scores_of_the_problem():
+def test_assumption_a_uses_the_loss_on_the_problems_scores():
     data, v = scored_tokens(KEYS, [[0.5, 0.0, -2.0], [0.9, 0.1, 0.2]])
     found = ml.theory.check_assumption_a(data, v, Exponential())
     assert found
@@ -46,7 +46,7 @@ def test_assumption_a_reads_the_loss_on_the_scores_of_the_problem():
 
 
 @pytest.mark.statement("A Assumption A")
-def test_slopes_that_underflow_are_slopes_all_the_same():
+def test_underflowing_slopes_are_accepted():
     data, v = scored_tokens([[(-0.1, 1.0), (1.0, 0.0), (0.0, 0.0)]], [[1000.0, 900.0, 900.0]])
     found = ml.theory.check_assumption_a(data, v)
     assert found
@@ -63,7 +63,7 @@ def test_slopes_that_underflow_are_slopes_all_the_same():
 
 
 @pytest.mark.statement("A Assumption A")
-def test_a_flat_spot_fails_where_a_margin_can_reach_it():
+def test_a_reachable_flat_slope_fails_assumption_a():
     at_zero, v = scored_tokens([[(1.0, 0.0), (0.0, 0.0)]], [[0.0, 0.0]])
     assert not ml.theory.check_assumption_a(at_zero, v, FlatSpot())
     across, v = scored_tokens([[(1.0, 0.0), (0.0, 0.0)]], [[1.0, -1.0]])  # it strictly decreases from 1 to -1, and yet
@@ -90,7 +90,7 @@ def test_assumption_b_asks_for_equal_scores_below_the_optimum():
 
 
 @pytest.mark.statement("A Assumption B", "A Thm 4")
-def test_ties_agree_with_exact_arithmetic_wherever_rounding_does_not_decide():
+def test_ties_agree_with_exact_arithmetic_beyond_rounding():
     """Integer tokens and heads times powers of two: scores are compared as fractions, per token, at scales of their own."""
     rng = np.random.default_rng(0)
     seen = {True: 0, False: 0}

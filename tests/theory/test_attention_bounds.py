@@ -35,7 +35,7 @@ def test_no_logits_of_this_size_have_less_entropy(n_tokens, sigma):
 
 @pytest.mark.statement("X E1")
 @pytest.mark.parametrize("size", [0.01, 0.5, 2.0])
-def test_no_input_makes_a_head_sharper_and_one_makes_it_as_sharp(size):
+def test_the_sharpness_bound_is_never_exceeded_and_attained(size):
     rng = np.random.default_rng(3)
     W, n_tokens = size * rng.normal(size=(4, 5)), 6
     floor = head_entropy_floor(W, n_tokens, 1.5, 0.7)
@@ -77,7 +77,7 @@ def test_the_sensitivity_is_the_norm_of_the_derivative(n_tokens):
 
 
 @pytest.mark.statement("X E2")
-def test_bounds_of_long_inputs_bracket_and_are_near():
+def test_bounds_of_long_inputs_bracket_closely():
     rng = np.random.default_rng(0)
     for scale in (0.1, 1.0, 3.0):
         p = softmax(scale * rng.normal(size=500))
@@ -98,6 +98,6 @@ def test_bounds_of_long_inputs_bracket_and_are_near():
         (lambda: head_entropy_floor(np.eye(2), 3, np.inf), "token_norm"),
     ],
 )
-def test_what_is_no_attention_is_refused(call, argument):
+def test_invalid_attention_is_refused(call, argument):
     with refused(argument):
         call()

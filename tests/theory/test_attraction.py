@@ -106,7 +106,7 @@ def tube_points(tube, rng, count):
 @pytest.mark.statement("X Thm 1")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("size", [0.0, 0.3, 2.0])
-def test_every_inequality_of_the_proof_holds_in_the_tube(shape, size):
+def test_every_proof_inequality_holds_in_the_tube(shape, size):
     rng = np.random.default_rng(hash((shape, size)) % 1000)
     data, v, points = points_around_directions(shape, 150, rng)
     rule = ml.NormalizedGD(size) if size else None
@@ -156,7 +156,7 @@ def test_every_inequality_of_the_proof_holds_in_the_tube(shape, size):
 @pytest.mark.parametrize(
     "rule", [ml.NormalizedGD(0.2), ml.NormalizedGD(1.0), ml.NormalizedGD(4.0), ml.GradientDescent(0.5)]
 )
-def test_runs_never_leave_their_tube_and_select_what_it_says(rule, loss):
+def test_runs_stay_in_their_tube_and_select_its_tokens(rule, loss):
     rng = np.random.default_rng(int(10 * rule.size))
     checked, with_higher_scores = 0, 0
     for shape in ((1, 4, 2), (2, 4, 3), (3, 5, 8)):
@@ -194,7 +194,7 @@ def certified(rule=None, shape=(3, 5, 6), seed=0):
 
 @pytest.mark.statement("X Thm 1")
 @pytest.mark.parametrize("rule", [None, ml.NormalizedGD(1.0), ml.GradientDescent(0.2)])
-def test_certificates_verify_survive_a_file_and_fail_when_they_are_wrong(rule, tmp_path):
+def test_certificates_verify_round_trip_and_fail_if_wrong(rule, tmp_path):
     right = certified(rule)
     verdict = right.verify()
     assert verdict.applies
@@ -266,7 +266,7 @@ def test_tubes_that_the_search_finds_on_hard_problems_verify(kind):
     assert verified == 12
 
 
-def test_nothing_is_proved_where_rounding_decides():
+def test_nothing_is_proved_within_rounding():
     gap = 3e-14
     scores = np.array([[0.7, 0.2, -0.1], [0.4 + gap, 0.4, 0.4]])
     K = np.array(
@@ -300,7 +300,7 @@ def test_forecasts_of_large_plain_steps_are_finite_and_in_order():
 
 
 @pytest.mark.filterwarnings("error")
-def test_forecasts_of_points_so_far_out_that_pulls_underflow_are_quiet():
+def test_forecasts_of_far_points_give_no_warning():
     data, v = ml.data.sphere_tokens(8, 3, 4, 5, 333)
     found = ml.predict(ml.AttentionRisk(data, v), optimizer=ml.GradientDescent(1e4))
     proofs = [answer.certificate for answer in found if isinstance(answer.certificate, Certificate)]
@@ -314,7 +314,7 @@ def test_forecasts_of_points_so_far_out_that_pulls_underflow_are_quiet():
 
 @pytest.mark.statement("X Thm 1")
 @pytest.mark.parametrize("loss", [Logistic(), Exponential(), CorrelationLoss()])
-def test_steps_taken_again_in_intervals_prove_the_way_to_the_point(loss):
+def test_steps_repeated_in_intervals_prove_the_run(loss):
     rng = np.random.default_rng(8)
     data, v = ml.TokenDataset([rng.normal(size=(4, 3)), rng.normal(size=(2, 3))], [1, -1]), rng.normal(size=3)
     start = rng.normal(size=3)
@@ -335,7 +335,7 @@ def test_steps_taken_again_in_intervals_prove_the_way_to_the_point(loss):
         replace(proof, optimizer=None).verify(start, 3)
 
 
-def test_a_point_that_proves_nothing_is_refused_with_what_is_missing():
+def test_a_point_without_a_proof_is_refused_with_the_missing_condition():
     data, v = ml.data.sphere_tokens(1, 2, 4, 3, 1)
     for point, rule, loss in (
         ([0.1, 0.0, 0.0], None, None),
@@ -356,7 +356,7 @@ def test_a_point_that_proves_nothing_is_refused_with_what_is_missing():
 
 
 @pytest.mark.statement("X Thm 2")
-def test_the_flow_into_a_finite_minimum_is_proved_and_wrong_proofs_of_it_fail(tmp_path):
+def test_the_flow_into_a_minimum_is_proved_and_wrong_proofs_fail(tmp_path):
     found = 0
     for seed, j in itertools.product((5, 8), range(4)):  # the batches with a minimum, one each, of the first twelve
         data, v = (batch[j] for batch in ml.data.sphere_tokens(4, 2, 4, 3, seed))
@@ -407,7 +407,7 @@ def test_certain_directions_are_where_long_runs_end(rule):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_of_two_support_tokens_the_first_is_named_whatever_the_order_of_additions(seed):
+def test_of_two_support_tokens_the_first_is_named(seed):
     """Both lead by the same number, which rounding makes smaller for one of them, in bases and orders drawn at random."""
     keys = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, -1.0, 0.0], [0.0, 0.0, 0.5]])
     rng = np.random.default_rng(seed)
@@ -421,7 +421,7 @@ def test_of_two_support_tokens_the_first_is_named_whatever_the_order_of_addition
 
 @pytest.mark.statement("X Thm 1")
 @pytest.mark.parametrize("rule", [None, ml.NormalizedGD(2.0), ml.NormalizedGD(0.05), ml.GradientDescent(0.5)])
-def test_norms_and_angles_to_come_are_predicted_and_lie_in_their_brackets(rule):
+def test_forecast_norms_and_angles_lie_in_their_brackets(rule):
     for seed in range(4):
         proof = certified(rule, seed=seed)
         after = [0, 3, 40, 700]
@@ -448,7 +448,7 @@ def test_norms_and_angles_to_come_are_predicted_and_lie_in_their_brackets(rule):
         proof.forecast(-1)
 
 
-def test_weights_of_queries_are_followed_like_vectors():
+def test_w_is_followed_like_p():
     data, v, queries = ml.data.sphere_queries(3, 3, 5, 4, 2)
     for j in range(3):
         for query in (queries[j], queries[j][0]):
@@ -460,7 +460,7 @@ def test_weights_of_queries_are_followed_like_vectors():
                 assert ml.correlation(run.final.ravel(), found.direction.ravel()) > 0.995
 
 
-def test_theorems_answer_in_the_same_three_lines_where_no_run_is_followed():
+def test_theorems_answer_alike_without_a_run():
     sequences = ml.SequenceDataset([[0, 2, 5], [1, 4, 5], [0, 3, 4, 5]], [0, 1, 0], np.eye(6))
     certain = ml.predict_limit(sequences)
     assert certain.answer.proof == "yes, by C Thm 3"
@@ -477,7 +477,7 @@ def test_theorems_answer_in_the_same_three_lines_where_no_run_is_followed():
     assert at_start.outcome is None
 
 
-def test_what_cannot_be_decided_is_said():
+def test_undecided_questions_have_a_reason():
     rng = np.random.default_rng(0)
     X, v = rng.standard_normal((2, 4, 3)), rng.standard_normal(3)
     X[0, 1] = X[0, 0]  # twins: whatever leads, the other one ties with it or scores the same

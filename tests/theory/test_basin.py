@@ -25,7 +25,7 @@ def inward(data, v, cone, points, loss=None):
 
 
 @pytest.mark.statement("A Eq. (7)", "A Eq. (8)")
-def test_membership_turns_at_the_angle_and_at_the_norm():
+def test_cone_membership_changes_at_its_angle_and_norm():
     mu = 0.1
     for factor, inside in ((1 - 1e-9, True), (1 + 1e-9, False)):
         a = mu * factor
@@ -109,7 +109,7 @@ def test_figure_1b_has_the_constants_of_the_formulas():
 
 
 @pytest.mark.statement("A Eq. (32)")
-def test_the_cone_keeps_every_margin_as_the_proof_says():
+def test_the_cone_keeps_every_margin_of_the_proof():
     rng = np.random.default_rng(0)
     for data, _, cone in cones(0):
         q = unit(cone.sample(200, rng, 1.0)) / cone.theta
@@ -123,7 +123,7 @@ def test_the_cone_keeps_every_margin_as_the_proof_says():
 
 
 @pytest.mark.statement("A Eq. (39)", "A Thm 3")
-def test_beyond_the_radius_nothing_is_stationary_and_far_below_it_something_may_be():
+def test_no_point_beyond_the_radius_is_stationary():
     rng = np.random.default_rng(1)
     turned = 0
     for data, v, cone in cones(1):
@@ -135,7 +135,7 @@ def test_beyond_the_radius_nothing_is_stationary_and_far_below_it_something_may_
 
 
 @pytest.mark.statement("A Eq. (39)", "A Thm 3")
-def test_an_input_without_neighbours_can_put_a_stationary_point_beyond_the_papers_radius():
+def test_the_papers_radius_fails_for_an_input_without_neighbours():
     # the second input selects its lower score
     keys, scores = ([[[1.0], [0.0]], [[1.2], [0.0]]], [[10.0, 9.0], [-10.0, -9.0]])
     data, v = scored_tokens(keys, scores)
@@ -173,7 +173,7 @@ def test_the_explicit_radius_bounds_the_gradient_ratio(loss):
 
 
 @pytest.mark.statement("A Thm 3", "A Eq. (57)", "A Eq. (58)")
-def test_from_the_proven_radius_on_descent_points_into_the_cone_and_from_the_papers_not_everywhere():
+def test_descent_beyond_the_proven_radius_points_into_the_cone():
     rng = np.random.default_rng(3)
     out = 0
     for data, v, cone in cones(3, 40):
@@ -184,7 +184,7 @@ def test_from_the_proven_radius_on_descent_points_into_the_cone_and_from_the_pap
 
 
 @pytest.mark.statement("A Thm 3")
-def test_proven_radius_needs_no_step_to_be_taken_on_trust():
+def test_proven_radius_follows_from_checked_steps():
     rng = np.random.default_rng(4)
     for data, v, cone in cones(4, 10):
         p = cone.sample(60, rng, cone.proven_radius)
@@ -194,7 +194,7 @@ def test_proven_radius_needs_no_step_to_be_taken_on_trust():
 
 
 @pytest.mark.statement("A Lemma 7", "A Thm 3", "A Eq. (57)", "A Eq. (58)")
-def test_slopes_that_underflow_leave_the_cone_as_it_is():
+def test_underflowing_slopes_do_not_change_the_cone():
     """From 40 on the logistic loss is e^-u to rounding, so that higher scores scale the risk and change no radius."""
     keys, scores = [[(-0.1, 1.0), (1.0, 0.0), (0.0, 0.0)]], np.array([[1.0, 0.5, 0.4]])
     near, far = (basin_cone(*scored_tokens(keys, scores + shift), [0]) for shift in (40.0, 4000.0))

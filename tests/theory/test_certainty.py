@@ -28,7 +28,7 @@ def symmetric(first, height, second):
 
 @pytest.mark.statement("X Thm 1")
 @pytest.mark.parametrize("rule", [None, ml.NormalizedGD(0.7), WEAK], ids=repr)
-def test_runs_that_rounding_takes_off_a_symmetry_are_not_called_certain(rule):
+def test_runs_off_a_symmetry_by_rounding_are_not_certain(rule):
     tubes = 0
     for first, height, second in (
         ((-0.1, 1.5, -1.8), 0.0, 2.0),
@@ -47,7 +47,7 @@ def test_runs_that_rounding_takes_off_a_symmetry_are_not_called_certain(rule):
 
 
 @pytest.mark.parametrize("size", [0.8, 2.5])
-def test_what_rounding_did_to_plain_steps_counts_when_the_flow_goes_on_from_them(size):
+def test_rounding_of_plain_steps_counts_for_the_following_flow(size):
     angles = 0.6 + 0.5 * np.pi * np.arange(4)
     keys = np.concatenate([1.1 * np.column_stack([np.cos(angles), np.sin(angles)]), np.zeros((1, 2))])[None]
     tokens = np.concatenate([keys, [[[1.5], [1.5], [1.5], [1.5], [0.5]]]], axis=-1)
@@ -60,7 +60,7 @@ def test_what_rounding_did_to_plain_steps_counts_when_the_flow_goes_on_from_them
 
 @pytest.mark.statement("X Thm 1")
 @pytest.mark.parametrize("rule", [None, ml.NormalizedGD(0.6)], ids=repr)
-def test_what_is_certain_begins_at_a_point_and_the_way_to_it_is_called_computed(rule):
+def test_certainty_starts_at_a_point_and_the_run_to_it_is_computed(rule):
     data, v = ml.data.sphere_tokens(6, 2, 5, 7, 41)
     start = 0.5 * np.random.default_rng(41).standard_normal((6, 7))
     certain = 0
@@ -82,7 +82,7 @@ def test_what_is_certain_begins_at_a_point_and_the_way_to_it_is_called_computed(
     assert certain >= 4
 
 
-def test_the_flow_into_a_minimum_is_called_computed():
+def test_the_flow_into_a_minimum_is_computed_not_proved():
     data, v = ml.data.sphere_tokens(12, 2, 4, 3, 77)
     ends = [prediction.outcome for prediction in ml.predict(ml.AttentionRisk(data, v))]
     minima = [end for end in ends if isinstance(end.certificate, MinimumCertificate)]
@@ -93,7 +93,7 @@ def test_the_flow_into_a_minimum_is_called_computed():
         assert end.proof.endswith("That the flow leads there is computed, not proved")
 
 
-def test_nothing_is_called_proved_that_verify_does_not_confirm(monkeypatch):
+def test_everything_proved_is_confirmed_by_verify(monkeypatch):
     data, v = (batch[0] for batch in ml.data.sphere_tokens(1, 3, 4, 5, 19))
     asked = []
     verify = Certificate.verify
@@ -118,7 +118,7 @@ def test_nothing_is_called_proved_that_verify_does_not_confirm(monkeypatch):
 
 
 @pytest.mark.parametrize(("shape", "verified"), [((6, 33, 12), True), ((67, 3, 40), False)])
-def test_proofs_are_verified_at_once_up_to_two_hundred_tokens(shape, verified):
+def test_proofs_up_to_two_hundred_tokens_are_verified_at_once(shape, verified):
     data, v = (batch[0] for batch in ml.data.sphere_tokens(1, *shape, 8))
     answer = ml.predict_limit(data, v, optimizer=ml.NormalizedGD(0.4), max_problems=1)
     assert isinstance(answer.certificate, Certificate)
@@ -127,7 +127,7 @@ def test_proofs_are_verified_at_once_up_to_two_hundred_tokens(shape, verified):
 
 
 @pytest.mark.parametrize(("limit", "value"), [("VERIFIED_TOKENS", 11), ("VERIFIED_WIDTH", 2)])
-def test_proofs_that_are_too_large_to_verify_at_once_are_called_found(monkeypatch, limit, value):
+def test_proofs_too_large_to_verify_are_found_not_proved(monkeypatch, limit, value):
     seed, shape = (19, (3, 4, 5)) if limit == "VERIFIED_TOKENS" else (77, (2, 4, 3))
     data, v = ml.data.sphere_tokens(12, *shape, seed)
     kind = Certificate if limit == "VERIFIED_TOKENS" else MinimumCertificate
@@ -149,7 +149,7 @@ class Bold(ml.NormalizedGD):
         return np.sign(step), state
 
 
-def test_runs_that_are_not_followed_say_why():
+def test_runs_that_are_not_followed_have_a_reason():
     data, v = (batch[0] for batch in ml.data.sphere_tokens(1, 2, 5, 4, 3))
     many = ml.TokenDataset(np.random.default_rng(0).standard_normal((2, 600, 4)), [1, 1])
     asked = (
@@ -166,7 +166,7 @@ def test_runs_that_are_not_followed_say_why():
         assert reason in str(answer)
 
 
-def test_every_prediction_without_an_outcome_says_why():
+def test_every_prediction_without_an_outcome_has_a_reason():
     data, v = (batch[0] for batch in ml.data.sphere_tokens(1, 3, 4, 3, 88))
     risk = ml.AttentionRisk(data, v)
     unasked = ml.predict(risk, prove=False)
@@ -189,7 +189,7 @@ def test_every_prediction_without_an_outcome_says_why():
     [ml.GradientDescent(0.2, momentum=0.4), ml.GradientDescent(0.2, weight_decay=0.1), ml.NormalizedGD(1.0)],
     ids=["momentum", "decay", "batches"],
 )
-def test_optimizers_outside_the_theorems_are_called_by_their_names(rule):
+def test_optimizers_outside_the_theorems_are_named(rule):
     data, v = (batch[0] for batch in ml.data.sphere_tokens(1, 3, 4, 5, 52))
     batches = 2 if isinstance(rule, ml.NormalizedGD) else None
     found = ml.predict(ml.AttentionRisk(data, v), optimizer=rule, batch_size=batches)
@@ -199,7 +199,7 @@ def test_optimizers_outside_the_theorems_are_called_by_their_names(rule):
     assert "Unproved" not in str(found)
 
 
-def test_nothing_is_cited_for_a_derived_class_with_steps_of_its_own():
+def test_no_theorem_is_cited_for_a_subclass_with_own_steps():
     class Renamed(ml.NormalizedGD):
         pass
 
@@ -251,7 +251,7 @@ def test_training_ends_where_it_starts_if_no_output_depends_on_the_weights(rule)
 
 @pytest.mark.statement("A Assumption B", "A Thm 2", "X Thm 1")
 @pytest.mark.parametrize("rule", [None, ml.NormalizedGD(0.8), ml.GradientDescent(0.3)], ids=repr)
-def test_scores_that_differ_by_less_than_rounding_are_left_to_it_and_exact_ties_are_not(rule):
+def test_scores_within_rounding_are_undecided_and_exact_ties_are_not(rule):
     def asked(gap):
         keys = np.array([[[1.0, 0.0], [0.0, 0.5]], [[0.0, 2.0], [1.0, 0.0]]])
         tokens = np.concatenate([keys, [[[2.0], [0.0]], [[3.0 + gap], [3.0]]]], axis=-1)
@@ -271,7 +271,7 @@ def test_scores_that_differ_by_less_than_rounding_are_left_to_it_and_exact_ties_
 
 
 @pytest.mark.statement("A Assumption B", "A Thm 8")
-def test_equal_scores_of_a_theorem_are_equal_exactly():
+def test_equal_scores_in_theorems_are_exactly_equal():
     keys = np.array([[[0.0, 2.0], [1.0, 0.0], [0.3, -0.2], [-1.0, 0.1]]])
     for best, others, citation in (
         ([2.0], [0.5, 0.5, 0.5], "A Thm 2"),

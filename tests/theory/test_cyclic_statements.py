@@ -63,7 +63,7 @@ def log_risk(ds: SequenceDataset) -> Callable[[np.ndarray], tuple[float, np.ndar
 
 @pytest.mark.statement("C Def 3")
 @pytest.mark.parametrize("shape", [(6, 8, 8, 4), (8, 4, 12, 4)])
-def test_it_is_the_shortest_minimiser_over_all_matrices(shape: tuple[int, int, int, int]) -> None:
+def test_correction_is_the_shortest_minimizer_over_all_matrices(shape: tuple[int, int, int, int]) -> None:
     """A general minimiser from random starts ends in other minima: as low, longer, and equal in S_cyc."""
     rng = np.random.default_rng(0)
     for _ in range(3):
@@ -160,7 +160,7 @@ def limits(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("way", ["products", "iteration"])
 @pytest.mark.parametrize("shape", [(12, 16, 30, 4), (9, 5, 20, 4)])
 @pytest.mark.parametrize("loss", [LogLoss(), SquaredLoss()], ids=lambda one: type(one).__name__)
-def test_large_problems_are_solved_alike(
+def test_large_problems_have_the_same_correction(
     loss: NextTokenLoss, shape: tuple[int, int, int, int], way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a basis, by products alone, the same minimum and the same curvature come out."""
@@ -177,7 +177,7 @@ def test_large_problems_are_solved_alike(
         assert other.curvature == pytest.approx(expected, rel=tolerances.LANCZOS, abs=tolerances.ROUNDING)
 
 
-def test_one_hot_text_decouples() -> None:
+def test_one_hot_text_is_solved_by_component() -> None:
     """One-hot rows, many samples: every component is solved by itself, with the same logits as in a skew basis."""
     rng = np.random.default_rng(4)
     ids = rng.choice(12, p=np.arange(12, 0, -1) / 78, size=(3000, 6))
@@ -273,7 +273,7 @@ def check_the_limit(found: CyclicCorrection) -> None:
 
 
 @pytest.mark.statement("C §6")
-def test_the_local_correction_starts_where_it_is_told() -> None:
+def test_the_local_correction_uses_the_given_start() -> None:
     rng = np.random.default_rng(8)
     ds = cyclic_sequences(8, 8, 6, 6, rng)
     graphs = pseudo_graphs(ds, 0.5 * rng.normal(size=(8, 8)), 0.01)
@@ -309,7 +309,7 @@ def test_the_correction_of_scaled_embeddings_is_divided_by_the_square(
     assert scaled.residual() / scale / scale <= tolerances.CORRECTION_GRADIENT
 
 
-def test_a_zero_last_token_tells_nothing_apart() -> None:
+def test_a_zero_last_token_separates_nothing() -> None:
     found = cyclic_correction(SequenceDataset([[0, 1, 0], [1, 0, 0]], [0, 1], [[0.0, 0.0], [1.0, 2.0]]))
     assert found.status is FINITE
     assert not found.x.any()
@@ -317,12 +317,12 @@ def test_a_zero_last_token_tells_nothing_apart() -> None:
     assert found.curvature == np.inf
 
 
-def test_a_correction_beyond_the_largest_number_is_not_called_finite() -> None:
+def test_an_overflowing_correction_is_not_finite() -> None:
     ds = SequenceDataset([[0, 1]] * 3, [0, 1, 1], 1e-170 * np.eye(2))
     assert cyclic_correction(ds).status is Status.INACCURATE
 
 
-def test_a_label_that_is_not_selected_has_no_log_likelihood() -> None:
+def test_an_unselected_label_has_no_log_likelihood() -> None:
     ds = SequenceDataset([[0, 1, 2]], [0], np.eye(3))
     graphs = pseudo_graphs(ds, np.diag([-50.0, 0.0, 0.0]) @ np.ones((3, 3)), 0.01)
     with pytest.raises(InputError, match=r"'start'.*finite risk; got an infinite loss at sample 0: its label"):

@@ -64,7 +64,7 @@ def test_the_neighbours_of_a_max_margin_direction_are_its_svm_neighbours(seed):
 
 
 @pytest.mark.statement("A Def 3")
-def test_margins_and_ties_agree_with_exact_arithmetic_however_far_other_tokens_are():
+def test_margins_and_ties_agree_with_exact_arithmetic_at_any_scale():
     """Integer keys with tokens up to 2^29 away and a common offset, whose margins are exact: ties are ties and nothing else is."""
     rng = np.random.default_rng(2)
     n_ties = 0
@@ -123,7 +123,7 @@ def test_the_predicted_direction_wins_from_the_radius_on(loss):
 
 
 @pytest.mark.statement("A Lemma 8")
-def test_far_below_the_radius_the_other_direction_can_win():
+def test_the_other_direction_can_win_below_the_radius():
     data, v, p, q = pairs_of_directions(5)
     found = dominance(data, v, p, q)
     for case in (1, 2):
@@ -133,7 +133,7 @@ def test_far_below_the_radius_the_other_direction_can_win():
 
 
 @pytest.mark.statement("A Lemma 8")
-def test_a_higher_score_behind_the_neighbour_delays_case_1_beyond_any_radius_in_the_margins_alone():
+def test_case_1_can_need_a_radius_beyond_any_bound_in_the_margins():
     # q = e1 and p = e2 select the first token; the third scores higher
     keys = [[(0.0, 0.0), (-1.0, -10.0), (-1.01, -11.0)]]
     data, v = scored_tokens(keys, [[0.0, -0.1, 1.0]])
@@ -156,7 +156,7 @@ def test_a_higher_score_behind_the_neighbour_delays_case_1_beyond_any_radius_in_
 
 
 @pytest.mark.statement("A Lemma 8")
-def test_what_the_lemma_leaves_open_is_case_0():
+def test_cases_that_the_lemma_leaves_open_are_case_0():
     # two neighbours, one higher, one lower
     data, v = scored_tokens([[(0.0, 0.0), (-1.0, -2.0), (-1.0, -3.0)]], [[0.0, 1.0, -1.0]])
     found = dominance(data, v, [0.0, 1.0], [1.0, 0.0])
@@ -213,7 +213,7 @@ def directions(rng):
 
 
 @pytest.mark.statement("A Thm 4", "A Thm 7", "A Eq. (67)", "A Eq. (68)")
-def test_what_is_near_a_direction_outside_p_mm_is_beaten_from_the_given_norm_on():
+def test_points_near_other_directions_are_beaten_beyond_the_norm():
     rng, seen = np.random.default_rng(0), dict.fromkeys(DirectionCase, 0)
     for data, v, cone in directions(rng):
         found = judge_direction(data, v, cone, max_problems=20)
@@ -240,7 +240,7 @@ def test_what_is_near_a_direction_outside_p_mm_is_beaten_from_the_given_norm_on(
 
 
 @pytest.mark.statement("A Thm 7")
-def test_the_cases_of_the_proof_and_their_competitors_by_hand():
+def test_the_cases_of_the_proof_agree_with_hand_computed_ones():
     data, v = scored_tokens([[(0.0, 1.0), (0.0, 0.0), (1.0, 0.0)]], [[1.0, 0.0, 0.5]])
     wide = judge_direction(data, v, Cone([-0.6, 0.8], 0.1, 1.0))  # selects (0, 1), but leans
     assert wide.case is DirectionCase.A1
@@ -292,7 +292,7 @@ def test_better_neighbours_bring_the_risk_below_that_of_the_selected_tokens(loss
 
 
 @pytest.mark.statement("A Lemma 9")
-def test_the_radius_of_lemma_9_is_needed_and_batches_are_loops():
+def test_the_radius_of_lemma_9_is_needed_and_batches_equal_loops():
     data, v = scored_tokens([[(0.0, 0.0), (-1.0, 0.0), (-1.5, 0.0)]], [[0.0, 0.01, -10.0]])
     radius = undercut_radius(data, v, [1.0, 0.0])
     outright = decimal_risk(data, v, selected=[0])

@@ -51,7 +51,7 @@ def test_conditions_are_bracketed():
 
 
 @pytest.mark.statement("B Eq. (10)")
-def test_the_width_asked_for_is_beyond_any_machine():
+def test_the_required_width_is_astronomical():
     for rate in (10.0, 100.0, 576.0):
         verdict = check_theorem_5(SMALL, rate=rate, d_model=2**40)
         power = verdict.conditions[4]
@@ -87,7 +87,7 @@ def test_the_flow_selects_the_decisive_tokens_with_maximum_margin(seed, rate):
 
 @pytest.mark.statement("B Thm 5", "B Eq. (7)")
 @pytest.mark.parametrize("seed", [9, 23])
-def test_where_tied_tokens_balance_the_limit_is_that_of_the_ties(seed):
+def test_balanced_tied_tokens_give_the_limit_of_the_ties(seed):
     data = balanced_sequences(12, 6, 2, 5, seed)
     found = predict_embedding_limit(started(seed, data, 64), 1.0, data, until=UntilNorm(3000.0))
     assert found.details.run.status is Status.TIED
@@ -112,7 +112,7 @@ def test_where_tied_tokens_balance_the_limit_is_that_of_the_ties(seed):
 
 
 @pytest.mark.statement("B Thm 5", "X T5")
-def test_a_class_is_lost_for_a_window_of_steps_and_the_prediction_says_so():
+def test_a_class_is_lost_for_the_predicted_window_of_steps():
     rng = np.random.default_rng([20, 30, 1, 40, 2048, 0])
     data = balanced_sequences(20, 30, 1, 40, rng)
     start = initial_parameters(data.n_vocabulary, 2048, rng, np.float64)
@@ -150,7 +150,7 @@ def test_a_class_is_lost_for_a_window_of_steps_and_the_prediction_says_so():
 
 
 @pytest.mark.statement("B Lemma 14")
-def test_selecting_in_every_sequence_is_more_than_selecting_somewhere():
+def test_selecting_everywhere_is_more_than_selecting_somewhere():
     rng = np.random.default_rng(1)
     data = balanced_sequences(8, 4, 1, 5, rng)
     start = initial_parameters(data.n_vocabulary, 30, rng, np.float64)
@@ -166,7 +166,7 @@ def test_selecting_in_every_sequence_is_more_than_selecting_somewhere():
 
 
 @pytest.mark.statement("B §3, one irrelevant token")
-def test_one_irrelevant_token_does_not_leave_the_decisive_ones_alone():
+def test_one_irrelevant_token_disturbs_the_decisive_ones():
     data = LabelledSequences([[0, 2], [1, 2]], [1, -1])
     left = remaining_selections(np.eye(3), data)
     found = {tuple(tuple(ids.tolist()) for ids in one) for one in left.selections}
@@ -196,7 +196,7 @@ def test_the_decisive_solution_is_short_and_has_a_tight_constraint(seed):
 
 @pytest.mark.statement("B Lemma 6")
 @pytest.mark.parametrize("seed", range(3))
-def test_nothing_pulls_towards_selecting_everything(seed):
+def test_selecting_everything_has_no_gradient(seed):
     data = balanced_sequences(6, 3, 2, 3, seed)
     found = predict_embedding_limit(started(seed, data, 256), 100.0, data)
     E, v = found.details.step.after.E, found.details.step.after.v
@@ -214,7 +214,7 @@ def test_nothing_pulls_towards_selecting_everything(seed):
 
 @pytest.mark.statement("B Eq. (8)")
 @pytest.mark.parametrize("size", [1.0, 1e6, 1e-6])
-def test_logits_tie_up_to_rounding_and_no_further(size):
+def test_logits_tie_only_up_to_rounding(size):
     rounding = 2.0**-40
     near, apart = (np.array([[1.0], [1.0 - share * rounding]]) for share in (0.5, 2.0))
     assert selected_tokens(size * near, [3.0], [[0, 1]])[0].tolist() == [0, 1]
@@ -223,7 +223,7 @@ def test_logits_tie_up_to_rounding_and_no_further(size):
 
 @pytest.mark.statement("B Lemma 19")
 @pytest.mark.parametrize("seed", range(3))
-def test_where_the_decisive_tokens_have_the_widest_margin_the_flow_goes_there(seed):
+def test_the_flow_reaches_decisive_tokens_of_widest_margin(seed):
     rng = np.random.default_rng(seed)
     start = started(seed, SMALL, 512)
     common = rng.standard_normal(512)
@@ -249,7 +249,7 @@ def by_name(verdict, start):
 
 
 @pytest.mark.statement("B Thm 5", "B Assumption 4")
-def test_where_lengths_differ_what_the_step_moves_decides():
+def test_for_ragged_lengths_the_moved_scores_decide():
     verdict = check_theorem_5(RAGGED, rate=10.0, d_model=512)
     assert verdict.conditions[0].holds  # by positions every sequence holds one decisive token among irrelevant ones
     still = by_name(verdict, "irrelevant tokens stay")
@@ -288,7 +288,7 @@ def with_scores(scores, p=None):
 
 
 @pytest.mark.statement("B Lemma 13")
-def test_scores_that_lead_keep_every_point_from_being_stationary():
+def test_leading_scores_exclude_stationary_points():
     rng = np.random.default_rng(13)
     leading = 0
     for _ in range(30):
@@ -304,7 +304,7 @@ def test_scores_that_lead_keep_every_point_from_being_stationary():
 
 
 @pytest.mark.statement("B Lemma 13")
-def test_without_a_score_that_leads_a_finite_point_can_be_stationary():
+def test_without_a_leading_score_a_stationary_point_exists():
     data = LabelledSequences([[0, 2], [0, 3], [1, 2], [1, 3]], [1, 1, -1, -1])
     model = with_scores([0.0, 0.0, -1.0, 1.0])  # pulled 0 over 2 over 1 over 3 over 0, in a circle
     near = np.linalg.pinv(model.E) @ [1.03, -0.49, -0.31, 1.21]
@@ -321,7 +321,7 @@ def test_without_a_score_that_leads_a_finite_point_can_be_stationary():
 
 
 @pytest.mark.statement("B Lemma 14")
-def test_a_loss_too_small_to_miss_a_token_leads_every_sequence_to_its_own():
+def test_a_small_loss_selects_the_token_of_every_sequence():
     rng = np.random.default_rng(14)
     certain, missed_otherwise = 0, 0
     for k in range(24):
@@ -355,7 +355,7 @@ def test_a_loss_too_small_to_miss_a_token_leads_every_sequence_to_its_own():
 
 
 @pytest.mark.statement("B Lemma 19", "B' Lemma 4.5")
-def test_lemma_19_has_widths_of_its_own():
+def test_lemma_19_has_its_own_widths():
     data = SMALL
     start = started(3, data, 512)
     side = np.eye(512)[0] * 3.0
@@ -403,7 +403,7 @@ def test_a_wider_margin_alone_does_not_move_the_flow():
 
 
 @pytest.mark.statement("X T5")
-def test_the_window_of_lost_classes_has_two_ends_and_opens_for_short_sequences_by_many_decisive_tokens():
+def test_the_window_of_lost_classes_has_two_ends():
     data = balanced_sequences(20, 30, 1, 40, 0)
     outside = [check_class_window(data, rate=rate).holds for rate in (10, 100, 200, 400, 700, 3000, 1e4)]
     assert outside == [True, True, False, False, False, True, True]

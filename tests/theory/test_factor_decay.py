@@ -28,7 +28,7 @@ def balance_of(risk, point):
 
 @pytest.mark.statement("X N8")
 @pytest.mark.parametrize("decay", [0.0, 0.1, 0.4])
-def test_the_imbalance_fades_by_its_law(decay):
+def test_imbalance_decays_by_its_law(decay):
     risk, start = factors(), np.random.default_rng(1).normal(size=(1, 12, 4))
     run = ml.descend(risk, optimizer=ml.GradientDescent(STEP, weight_decay=decay), n_steps=250, start=start)
     begun, ended = balance_of(risk, start[0]), balance_of(risk, run.final[0])
@@ -72,7 +72,7 @@ def test_squares_exceed_the_nuclear_norm_unless_factors_balance():
         (lambda: nuclear_stationarity(np.eye(2), np.eye(2), 0.0), "decay"),
     ],
 )
-def test_what_is_no_factor_is_refused(call, argument):
+def test_invalid_factors_are_refused(call, argument):
     with refused(argument):
         call()
 
@@ -85,7 +85,7 @@ SOLVER = 1e-8  # of two linear programmes
 
 @pytest.mark.statement("X N3")
 @pytest.mark.parametrize("shape", [(3, 3), (2, 4), (4, 3)])
-def test_the_best_margin_is_that_of_a_programme_over_all_signs(shape):
+def test_the_best_margin_agrees_with_a_program_over_all_signs(shape):
     rows = np.random.default_rng(sum(shape)).standard_normal((5, *shape))
     atoms = [
         np.outer(s, t) for s in product([1.0, -1.0], repeat=shape[0]) for t in product([1.0, -1.0], repeat=shape[1])

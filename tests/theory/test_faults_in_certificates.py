@@ -354,7 +354,7 @@ def check_random_changes(count, seed):
     assert verified > 0.1 * count  # the formulas were asked
 
 
-def test_random_changes_verify_only_where_they_are_true():
+def test_random_changes_verify_only_if_true():
     for k in range(9):
         assert is_true(tube(k))
     assert is_minimum(minimum(0))
@@ -362,11 +362,11 @@ def test_random_changes_verify_only_where_they_are_true():
 
 
 @pytest.mark.slow
-def test_many_random_changes_verify_only_where_they_are_true():
+def test_many_random_changes_verify_only_if_true():
     check_random_changes(2_400, 2)
 
 
-def test_the_smallest_change_that_makes_a_statement_false_is_seen():
+def test_the_smallest_false_change_is_detected():
     data = ml.TokenDataset([[[1.0], [0.0]]], [1], K=[[[2.0], [0.0]]])  # θ = 2 and q* = 0, all exact
     below, above = (lambda x: float(np.nextafter(x, 0.0))), (lambda x: float(np.nextafter(x, 1e9)))
     numbers = {"along": below(7.5), "deviation": above(0.5), "progress": below(2.0), "margin": 2.0, "growth": 0.0}
@@ -394,7 +394,7 @@ def loads_and_verifies(kind, place):
         return "\n" in str(error)  # a refusal is one sentence
 
 
-def test_tampered_files_are_refused_in_one_sentence_or_do_not_verify(tmp_path):
+def test_tampered_files_are_refused_or_do_not_verify(tmp_path):
     place = tmp_path / "proof.npz"
     for right in (tube(1), tube(4), minimum(1)):
         right.save(place)

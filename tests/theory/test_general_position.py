@@ -70,7 +70,7 @@ def test_degenerate_keys_are_found():
 
 
 @pytest.mark.statement("A Thm 7")
-def test_a_large_problem_is_sampled_and_says_so():
+def test_a_large_problem_is_sampled_and_reported():
     rng = np.random.default_rng(0)
     data, _ = problem(rng, 6, 6, 5)
     check = check_general_position(data, max_problems=500)

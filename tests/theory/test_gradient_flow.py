@@ -26,7 +26,7 @@ def after_one_step(seed, n, T, d, rate):
 
 @pytest.mark.statement("B Eq. (7)")
 @pytest.mark.parametrize("seed", range(2))
-def test_it_is_the_curve_of_the_flow_in_time(seed):
+def test_flow_agrees_with_the_flow_in_time(seed):
     data, v = ragged_problem(np.random.default_rng(seed), 4, 4, 6)
     start = np.random.default_rng(50 + seed).standard_normal(6)
 
@@ -53,7 +53,7 @@ def test_longer_keys_have_the_same_curve_nearer_to_zero():
 
 
 @pytest.mark.statement("B Eq. (7)", "B Eq. (1)")
-def test_in_paper_bs_setting_it_is_the_curve_of_the_loss_of_the_embedding_model():
+def test_flow_in_paper_bs_setting_follows_the_embedding_loss():
     data, after = after_one_step(1, 8, 4, 40, 5.0)
 
     def moving(_, state):
@@ -67,7 +67,7 @@ def test_in_paper_bs_setting_it_is_the_curve_of_the_loss_of_the_embedding_model(
 
 
 @pytest.mark.statement("B Eq. (7)")
-def test_normalised_steps_approach_it_at_first_order():
+def test_normalized_steps_approach_the_flow_at_first_order():
     data, v = figure_1b()
     flow = ml.flow(data, v, until=ml.UntilLength(20.0), rtol=1e-10).final
     sizes = np.array([0.1, 0.025])
@@ -78,7 +78,7 @@ def test_normalised_steps_approach_it_at_first_order():
 
 
 @pytest.mark.parametrize("loss", [ml.Logistic(), ml.Exponential(), ml.CorrelationLoss()])
-def test_its_jacobian_is_the_derivative_of_its_field(loss):
+def test_flow_jacobian_is_the_derivative_of_the_field(loss):
     data, v = ragged_problem(np.random.default_rng(4), 4, 5, 7)
     field = KeySpanField(ml.AttentionRisk(data, v, loss))
     c = np.random.default_rng(5).standard_normal(field.basis.shape[1])
@@ -104,7 +104,7 @@ def test_halving_the_tolerance_changes_less_than_it():
 
 
 @pytest.mark.statement("A Thm 3", "B Eq. (7)")
-def test_on_paper_as_data_it_reaches_the_max_margin_direction_of_its_selection():
+def test_flow_on_paper_as_data_reaches_its_max_margin_direction():
     data, v = sphere_tokens(3, 3, 4, 6, np.random.default_rng(0))
     near, far = (ml.flow(data, v, until=ml.UntilNorm(norm)) for norm in (1e3, 1e4))
     np.testing.assert_array_equal(near.selected, far.selected)
@@ -115,7 +115,7 @@ def test_on_paper_as_data_it_reaches_the_max_margin_direction_of_its_selection()
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_it_stops_at_a_minimum(seed):
+def test_flow_stops_at_a_minimum(seed):
     rng = np.random.default_rng(seed)
     for _ in range(100):
         data, v = problem(rng, 8, 3, 2)
@@ -136,7 +136,7 @@ def test_it_stops_at_a_minimum(seed):
     [ml.TokenDataset(np.ones((2, 3, 4)), [1, -1]), ml.TokenDataset(np.ones((2, 1, 4)), [1, -1])],
     ids=["equal keys", "one token"],
 )
-def test_without_any_gradient_it_stays_at_the_start(data):
+def test_flow_without_a_gradient_stays_at_the_start(data):
     run = ml.flow(data, np.ones(4), start=np.arange(4.0), record=ml.Record(steps=[0, 5], keep=("x",)))
     assert run.status is ml.Status.STATIONARY
     assert run.steps_taken == 0
@@ -145,7 +145,7 @@ def test_without_any_gradient_it_stays_at_the_start(data):
 
 @pytest.mark.statement("B Eq. (7)")
 @pytest.mark.parametrize("seed", [0, 2])
-def test_it_does_not_stall_where_the_first_step_makes_it_stiff(seed):
+def test_flow_does_not_stall_when_stiff(seed):
     n, T = 8, 4
     data, after = after_one_step(seed, n, T, 512, 4.0 * n**2 * T**2)
     tokens = embedding_tokens(after.E, data)
@@ -161,7 +161,7 @@ def test_it_does_not_stall_where_the_first_step_makes_it_stiff(seed):
 
 
 @pytest.mark.statement("B Lemma 6")
-def test_it_never_leaves_the_span_of_key_differences():
+def test_flow_stays_in_the_span_of_key_differences():
     data, v = ragged_problem(np.random.default_rng(3), 3, 3, 20)
     start = np.random.default_rng(4).standard_normal(20)
     run = ml.flow(data, v, start=start, until=ml.UntilNorm(300.0))
@@ -182,7 +182,7 @@ def test_the_risk_falls_all_along():
     )
 
 
-def test_what_it_keeps_on_the_way_is_where_it_would_have_stopped():
+def test_intermediate_points_of_a_flow_equal_shorter_flows():
     data, v = figure_1b()
     run = ml.flow(data, v, until=ml.UntilNorm(30.0), record=ml.Record(steps=[0, 4, 9, 1000], keep=("x",)))
     for s, p in list(zip(run.saved.steps, run.saved["x"], strict=True))[1:3]:
@@ -192,7 +192,7 @@ def test_what_it_keeps_on_the_way_is_where_it_would_have_stopped():
     assert every.saved.steps.tolist() == [0, 10, 20, 30]
 
 
-def test_a_batch_is_its_problems_one_by_one():
+def test_flow_of_a_batch_equals_single_flows():
     data, v = sphere_tokens(3, 3, 3, 5, np.random.default_rng(7))
     start = np.random.default_rng(8).standard_normal((3, 5))
     record = ml.Record(steps=5, keep=("x",))
@@ -204,7 +204,7 @@ def test_a_batch_is_its_problems_one_by_one():
         assert batch.steps_taken[j] == one.steps_taken
 
 
-def test_a_loss_of_ones_own_and_a_nonlinear_head_follow_the_same_curve():
+def test_flow_takes_a_user_loss_and_a_nonlinear_head():
     data, v = ragged_problem(np.random.default_rng(6), 3, 4, 8)
     until = ml.UntilLength(4.0)
     compiled = ml.flow(data, v, loss=ml.Exponential(), until=until).final
@@ -218,7 +218,7 @@ def test_a_loss_of_ones_own_and_a_nonlinear_head_follow_the_same_curve():
 
 
 @pytest.mark.statement("B Eq. (7)")
-def test_in_the_span_of_the_embeddings_it_is_the_same_flow():
+def test_flow_in_the_span_of_embeddings_is_the_same():
     data, after = after_one_step(0, 8, 4, 128, 60.0)
     record = ml.Record(steps=[0, 3, 10], keep=("x", "norm"))
     wide = ml.flow(embedding_tokens(after.E, data), after.v, start=after.p, until=ml.UntilNorm(50.0), record=record)

@@ -89,7 +89,7 @@ def test_factors_have_the_norm_of_their_product():
     assert "max(|Q|∞, |K|∞)" in str(ml.predict(risk, optimizer=ml.SignDescent(0.1)).bias)
 
 
-def test_what_is_proved_and_what_is_only_seen():
+def test_proved_and_observed_biases_are_distinguished():
     risk, queries = problem()
     on_w = risk.as_matrix(queries)
 
@@ -131,7 +131,7 @@ RATES = {"sign": 0.9, "sign, ahead": 0.8, "normalised": 0.7, "coordinate": 0.6, 
 
 @pytest.mark.statement("X N6")
 @pytest.mark.parametrize("name", MEMORIES)
-def test_a_memory_must_fade_faster_than_gradients_fall(name):
+def test_a_memory_must_decay_faster_than_gradients(name):
     """One per cent below the bound the norm is known, one per cent above it is not; falling steps get below it at a step that is given."""
     data, v = ml.data.sphere_tokens(1, 3, 5, 7, 11)
     risk = ml.AttentionRisk(data[0], v[0])
@@ -160,7 +160,7 @@ def test_a_memory_must_fade_faster_than_gradients_fall(name):
         assert implicit_bias(make(unknown), risk).norm is None
 
 
-def test_adam_asks_for_a_first_memory_that_is_no_longer_than_the_second():
+def test_adam_needs_a_first_memory_no_longer_than_the_second():
     risk, _ = problem(2, 5, 6)
     for first, second, known in ((0.5, 0.5, True), (0.51, 0.5, False), (0.99, 0.5, False), (0.0, 0.0, True)):
         bias = implicit_bias(ml.Adam(1e-3, (first, second)), risk)
@@ -170,7 +170,7 @@ def test_adam_asks_for_a_first_memory_that_is_no_longer_than_the_second():
     assert implicit_bias(ml.Adam(PowerDecay(0.1, 0.5), (0.99, 0.5)), risk).norm is None
 
 
-def test_a_memory_asks_for_the_margin_and_leaves_the_norm_open_without_one():
+def test_a_memory_without_a_margin_leaves_the_norm_open():
     risk, queries = problem()
     on_w = risk.as_matrix(queries)
     rule = ml.SteepestDescent(ml.MaxRow(), 1e-3, momentum=0.5)
@@ -266,7 +266,7 @@ def covers(run, rule, risk):
 
 
 @pytest.mark.parametrize("variable", problems())
-def test_every_claim_that_a_sentence_cites_ran_that_optimizer(variable):
+def test_every_cited_claim_ran_that_optimizer(variable):
     """And whatever a claim declares is cited."""
     risk, cited = problems()[variable], set()
     declared = [run.optimizer for each in claims() for run in each.runs if run.variable == variable]
@@ -293,7 +293,7 @@ def test_every_claim_that_a_sentence_cites_ran_that_optimizer(variable):
 
 @pytest.mark.statement("C Thm 3")
 @pytest.mark.parametrize("kind", ["acyclic", "cyclic"])
-def test_other_optimizers_on_next_tokens_get_a_reason_of_their_own(kind):
+def test_other_optimizers_on_next_tokens_have_their_own_reason(kind):
     data = sequences(kind)
     for optimizer, norm in (
         (ml.Muon(1e-3), ml.Spectral()),
@@ -340,7 +340,7 @@ def test_runs_attain_the_margin_that_is_predicted(optimizer):
     assert 0.98 < share <= 1.0 + 1e-8
 
 
-def test_a_start_says_which_tokens():
+def test_a_start_determines_the_tokens():
     risk, _ = problem()
     start = np.random.default_rng(2).normal(size=5)
     prediction = ml.predict(risk, start=start, optimizer=ml.MirrorDescent(3, 0.1))
@@ -350,7 +350,7 @@ def test_a_start_says_which_tokens():
     assert len({str(each.bias.selected.tolist()) for each in found}) > 1
 
 
-def test_optimizers_and_risks_of_which_nothing_is_known():
+def test_unknown_optimizers_and_risks_have_no_bias():
     @dataclass(frozen=True)
     class Halving:
         def init(self, x0):
@@ -371,7 +371,7 @@ def test_optimizers_and_risks_of_which_nothing_is_known():
     assert implicit_bias(ml.SignDescent(0.1), ml.JointRisk(risk.data)) is None
 
 
-def test_a_batch_is_a_list_of_its_problems():
+def test_a_batch_gives_a_list_of_biases():
     batch = ml.AttentionRisk(*ml.data.sphere_tokens(3, 2, 3, 4, 0))
     chosen = np.array([[0, 1], [2, 2], [1, 0]])
     together = implicit_bias(ml.SignDescent(0.1), batch, selected=chosen)
@@ -384,7 +384,7 @@ def test_a_batch_is_a_list_of_its_problems():
 
 @pytest.mark.statement("F Thm 1", "F Thm 2")
 @pytest.mark.parametrize("norm", [ml.L1(), ml.LInf(), ml.Lp(3), ml.Frobenius(), ml.Spectral(), ml.Nuclear()], ids=repr)
-def test_the_theorems_of_f_on_linear_classifiers(norm):
+def test_theorems_of_f_apply_to_linear_classifiers(norm):
     risk, steps = classes(), PowerDecay(0.5, 0.5)
     for momentum, theorem in ((0.0, "F Thm 1"), (0.9, "F Thm 2")):
         prediction = ml.predict(risk, optimizer=ml.SteepestDescent(norm, steps, momentum))
@@ -400,7 +400,7 @@ def test_the_theorems_of_f_on_linear_classifiers(norm):
         assert np.allclose(prediction.direction, best.direction, rtol=0.0, atol=SVM_ORACLE)
 
 
-def test_where_the_theorems_of_f_do_not_apply():
+def test_theorems_of_f_do_not_apply_outside_their_conditions():
     steps = PowerDecay(0.5, 0.5)
     constant = ml.predict(classes(), optimizer=ml.SignDescent(0.1))
     assert "does not fall like t^-1/2" in constant.why
@@ -442,7 +442,7 @@ def test_mini_batches_need_a_memory_of_an_epoch():
 
 
 @pytest.mark.statement("X N7")
-def test_runs_on_single_inputs_end_where_the_condition_says():
+def test_runs_on_single_inputs_end_as_the_condition_predicts():
     """In ℓ∞, where it shows most; momentum .7 is a memory of 3.3 steps of an epoch of 4."""
     data, v = ml.data.sphere_tokens(3, 4, 6, 30, 5)
     risk = ml.AttentionRisk(data, v)
@@ -459,7 +459,7 @@ def test_runs_on_single_inputs_end_where_the_condition_says():
 
 
 @pytest.mark.statement("X N1", "X N6")
-def test_long_constant_steps_leave_the_norm_open_but_not_in_euclidean_norms():
+def test_long_constant_steps_leave_only_noneuclidean_norms_open():
     """A step of ηγ = .05 is within the condition, one of ten times that is not, and longer runs do stay short of the margin."""
     data, v = ml.data.sphere_tokens(1, 5, 4, 24, 17)
     risk = ml.AttentionRisk(data[0], v[0])
@@ -489,7 +489,7 @@ def test_long_constant_steps_leave_the_norm_open_but_not_in_euclidean_norms():
 
 
 @pytest.mark.statement("X N1")
-def test_growing_runs_keep_the_share_of_the_margin_that_is_named():
+def test_growing_runs_keep_the_stated_share_of_the_margin():
     """With few coordinates ηγ ≤ .1 is not enough: short steps lose more than a twentieth only where the named share is far below 1."""
     rng = np.random.default_rng(90)
     rules = (
@@ -569,7 +569,7 @@ def test_a_subclass_has_the_bias_of_its_base_and_copying_none():
         assert type(other).__name__ in prediction.why
 
 
-def test_what_decay_does_is_said_of_starts_outside_of_factors_and_of_classes():
+def test_effects_of_decay_are_stated_for_starts_factors_and_classes():
     risk, queries = problem()
     decayed = ml.SignDescent(0.05, weight_decay=0.2)
     text = str(implicit_bias(decayed, risk))
@@ -587,7 +587,7 @@ def test_what_decay_does_is_said_of_starts_outside_of_factors_and_of_classes():
     assert 5.0 < np.max(np.abs(outside)) < 40.0  # still outside the ball of radius 5, and nearer
 
 
-def test_schedules_of_plain_steps_are_refused_with_the_name_of_what_takes_them():
+def test_schedules_of_plain_steps_are_refused_with_an_alternative():
     for rule, name in (
         (ml.NormalizedGD, r"SteepestDescent\(ml\.L2\(\), size\)"),
         (ml.GradientDescent, r"MirrorDescent\(2, size\)"),

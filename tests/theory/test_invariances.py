@@ -73,7 +73,7 @@ def test_the_order_of_tokens_and_inputs_does_not_matter(sizes, seed):
 
 @law
 @given(SIZES, st.integers(0, 2**32 - 1), st.floats(-1e3, 1e3))
-def test_keys_about_another_origin_have_the_same_margins(sizes, seed, shift):
+def test_shifted_keys_have_the_same_margins(sizes, seed, shift):
     """The softmax of an input does not change when the same vector is added to all its keys."""
     data, v = problem(sizes, seed)
     rng = np.random.default_rng(seed)
@@ -89,7 +89,7 @@ def test_keys_about_another_origin_have_the_same_margins(sizes, seed, shift):
 
 @law
 @given(SIZES, st.integers(0, 2**32 - 1), st.sampled_from([1e-60, 1e-9, 7.0, 1e9, 1e60]))
-def test_keys_in_another_unit_scale_the_margins_and_move_no_direction(sizes, seed, scale):
+def test_scaled_keys_scale_margins_and_keep_directions(sizes, seed, scale):
     data, v = problem(sizes, seed)
     moved = ml.TokenDataset(data.X, data.y, K=scale * data.K)
     q = np.random.default_rng(seed).standard_normal(data.d_key)

@@ -48,7 +48,7 @@ def two_inputs(other, *keys):
 
 
 @pytest.mark.statement("A Assumption C")
-def test_a_free_token_that_fades_last_costs_nothing_and_one_that_fades_first_does_no_harm():
+def test_assumption_c_fails_only_for_a_free_token_that_fades_last():
     last, first = (two_inputs(4.0, [[1.0], [0.0]], [[speed], [0.0]]) for speed in (0.5, 1.5))
     assert check_assumption_c(first, [0, 0], n_samples=200).holds
     found = check_assumption_c(last, [0, 0], n_samples=200)
@@ -58,7 +58,7 @@ def test_a_free_token_that_fades_last_costs_nothing_and_one_that_fades_first_doe
 
 
 @pytest.mark.statement("A Thm 6")
-def test_the_relaxed_direction_must_select_with_room_outside_the_support():
+def test_the_relaxed_direction_must_select_strictly_outside_the_support():
     support = [(1.0, 0.0), (0.0, 0.0)]
     tight = ml.predict_limit(two_inputs(0.5, support, [(-1.0, 1.0), (0.0, 0.0)]))  # p^relax = (1, 1) leaves no room
     assert tight.details.p_direction is None
@@ -73,7 +73,7 @@ def test_the_relaxed_direction_must_select_with_room_outside_the_support():
 
 
 @pytest.mark.statement("A Assumption C")
-def test_best_selections_are_those_of_brute_force():
+def test_best_selections_agree_with_brute_force():
     rng = np.random.default_rng(1)
     for _ in range(10):
         data, _ = ragged_problem(rng, 3, 4, 3)
@@ -116,7 +116,7 @@ def test_the_papers_example_has_the_papers_constants():
 
 
 @pytest.mark.statement("A Assumption C")
-def test_proved_costs_bound_the_margin_of_every_mixture_and_found_ones_are_attained():
+def test_proved_costs_bound_every_mixture_and_found_ones_are_attained():
     rng = np.random.default_rng(3)
     n_proved = 0
     for _ in range(100):
@@ -185,7 +185,7 @@ def test_the_figures_are_predicted(data, applying, support, goal, growth):
 
 
 @pytest.mark.statement("A Thm 5", "A Thm 6")
-def test_joint_paths_go_where_they_are_predicted_to():
+def test_joint_paths_reach_their_predictions():
     rng, seen = np.random.default_rng(1), {"A Thm 5": 0, "A Thm 6": 0}
     for _ in range(200):
         data, _ = problem(rng, 2, 2, int(rng.integers(2, 5)))
@@ -223,13 +223,13 @@ def test_the_head_must_outgrow_the_attention_for_the_relaxed_direction(ratio):
 
 
 @pytest.mark.statement("A Thm 6", "A Eq. (10)")
-def test_with_a_bounded_head_the_attention_alone_goes_to_the_max_margin_direction():
+def test_a_bounded_head_lets_attention_reach_max_margin():
     data = figure_3b()
     path = ml.path(ml.JointRisk(data), (5.0, np.array([10.0, 1e4])), restarts=4)
     assert ml.correlation(path.split().p[-1], ml.att_svm(data, CHOSEN).x) > ALIGNED
 
 
-def test_predictions_without_a_head_say_why_not():
+def test_predictions_without_a_head_have_a_reason():
     data = figure_3b()
     wrong_loss = ml.predict_limit(data, loss=ml.Exponential())
     assert wrong_loss.details.p_direction is None
@@ -267,7 +267,7 @@ def risk_of_selection(data, selected, r):
 
 
 @pytest.mark.statement("A Thm 5", "A Thm 6")
-def test_a_small_head_selects_other_tokens_than_the_theorems_promise_however_large_the_attention():
+def test_a_small_head_selects_other_tokens_at_any_attention_norm():
     data = three_inputs()
     found = head_radius(data, [0, 0, 0])
     assert ml.predict_limit(data).details.selected.tolist() == [0, 0, 0]
@@ -283,7 +283,7 @@ def test_a_small_head_selects_other_tokens_than_the_theorems_promise_however_lar
 
 
 @pytest.mark.statement("A Thm 5", "A Thm 6")
-def test_from_the_head_radius_on_the_attention_goes_to_the_max_margin_direction():
+def test_attention_beyond_the_head_radius_reaches_max_margin():
     rng, n_proved = np.random.default_rng(11), 0
     for k in range(100):
         data = problem(rng, 2, 2, 5)[0] if k else figure_3b()

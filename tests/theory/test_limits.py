@@ -53,7 +53,7 @@ def test_the_lowest_risk_at_growing_norms_approaches_the_predicted_direction(los
 
 
 @pytest.mark.statement("A Thm 1")
-def test_where_optimal_scores_tie_the_lowest_risk_may_lie_elsewhere():
+def test_tied_optimal_scores_can_have_another_lowest_risk():
     keys = [[(1.0, 0.0), (0.0, 1.0), (-1.0, -1.0)]]
     data, v = scored_tokens(keys, [[1.0, 1.0, 0.0]])
     prediction = predict_limit(data, v)
@@ -67,7 +67,7 @@ def test_where_optimal_scores_tie_the_lowest_risk_may_lie_elsewhere():
 
 
 @pytest.mark.statement("A Thm 8", "A Lemma 14", "A Assumption D")
-def test_a_duplicated_optimal_token_is_answered_by_the_problem_with_sets_where_path_and_descent_go():
+def test_a_duplicated_optimal_token_gives_the_limit_of_the_set_problem():
     data, v = scored_tokens([[(-0.1, 1.0), (-0.1, 1.0), (1.0, 0.0), (0.0, 0.0)]], [[1.0, 1.0, 0.9, 0.9]])
     prediction = predict_limit(data, v)
     assert [one.tolist() for one in optimal_sets(data, v)] == [[0, 1]]
@@ -96,7 +96,7 @@ def test_a_duplicated_optimal_token_is_answered_by_the_problem_with_sets_where_p
 
 @pytest.mark.statement("A Thm 2", "A Thm 3", "A Eq. (46)")
 @pytest.mark.parametrize("kind", ["one token", "one key", "one score", "all"])
-def test_inputs_that_cannot_depend_on_p_count_for_nothing(kind):
+def test_inputs_independent_of_p_do_not_count(kind):
     """Figure 1(a) beside inputs whose output is a constant: n = 1, the same limit, the same cone, and descent goes there."""
     plain, v = figure_1a()
     keys, scores = [plain.K[0]], [plain.scores(v)[0]]
@@ -176,7 +176,7 @@ def test_plain_descent_diverges_like_a_logarithm_over_the_margin():
 
 
 @pytest.mark.statement("A Thm 2")
-def test_with_several_inputs_the_norm_diverges_and_the_direction_is_left_open():
+def test_several_inputs_have_a_diverging_norm_and_no_certain_direction():
     rng = np.random.default_rng(3)
     for _ in range(4):
         data, v = scored_tokens(*two_level_scores(rng, 3, 3, 6))
@@ -207,7 +207,7 @@ def test_with_several_inputs_two_starts_can_have_two_limits():
 
 
 @pytest.mark.statement("A Thm 2")
-def test_without_assumption_b_a_start_can_reach_another_direction_or_none():
+def test_without_assumption_b_starts_reach_other_directions_or_none():
     data, v = figure_1b()
     prediction = predict_limit(data, v)
     assert not prediction.verdicts[1].applies
@@ -233,7 +233,7 @@ def test_without_assumption_b_a_start_can_reach_another_direction_or_none():
 
 
 @pytest.mark.statement("A Thm 2")
-def test_without_a_separable_optimum_the_norm_stays_finite_although_both_assumptions_hold():
+def test_without_a_separable_optimum_the_norm_stays_finite():
     data, v = scored_tokens([[[1.0], [0.0]], [[2.0], [0.0]]], [[1.0, 0.0], [0.0, 1.0]])
     prediction = predict_limit(data, v)
     assert [check.holds for check in prediction.verdicts[1].conditions] == [True, True, False]
@@ -283,7 +283,7 @@ def test_an_axis_whose_tokens_are_not_locally_optimal_is_left():
 
 
 @pytest.mark.statement("A Thm 3")
-def test_the_start_decides_and_how_far_out_it_is():
+def test_direction_and_norm_of_the_start_decide_the_limit():
     data, v = figure_1b()
     cone = ml.basin_cone(data, v, [1])
     off = unit(cone.sample(1, 0)[0])
@@ -314,7 +314,7 @@ def test_the_start_decides_and_how_far_out_it_is():
 
 
 @pytest.mark.statement("A Thm 3")
-def test_certain_limits_are_where_small_steps_go():
+def test_certain_limits_agree_with_small_steps():
     rng = np.random.default_rng(7)
     n_checked = 0
     for _ in range(6):
@@ -331,7 +331,7 @@ def test_certain_limits_are_where_small_steps_go():
 
 
 @pytest.mark.statement("A Thm 2", "A Thm 3")
-def test_the_step_alone_decides_between_certain_observed_and_not_certain():
+def test_the_step_size_decides_whether_a_limit_is_certain():
     data, v = figure_1a()
     largest = smoothness(data, v).largest_step
     for start in (None, [0.0, 0.0], [3.0, -1.0]):  # with n = 1 every start will do
@@ -355,7 +355,7 @@ def test_the_step_alone_decides_between_certain_observed_and_not_certain():
 
 
 @pytest.mark.statement("A Thm 1", "A Thm 2", "A Thm 3")
-def test_the_account_names_theorems_assumptions_and_candidates():
+def test_the_explanation_names_theorems_assumptions_and_candidates():
     data, v = figure_1b()
     text = str(predict_limit(data, v, start=[3.0, -1.0], optimizer=ml.GradientDescent(0.01)))
     for line in (
@@ -379,7 +379,7 @@ def test_the_account_names_theorems_assumptions_and_candidates():
 # ---- other risks
 
 
-def test_a_risk_that_no_theorem_speaks_of_is_told_so_in_one_sentence():
+def test_a_risk_without_a_theorem_has_a_reason():
     curved = ml.AttentionRisk(figure_1a()[0], lambda x: x[..., 0])
     for risk, name in ((Quadratic(), "Quadratic:"), (curved, "AttentionRisk with a nonlinear head:")):
         found = predict(risk, start=[1.0, 1.0], optimizer=ml.GradientDescent(0.1))
@@ -415,7 +415,7 @@ def test_the_matrix_of_a_fixed_query_follows_the_prediction_for_p():
 @pytest.mark.parametrize(
     "loss", [ml.Logistic(), ml.Exponential(), ml.CorrelationLoss()], ids=lambda one: type(one).__name__
 )
-def test_mean_correlation_on_random_data(n, T, d, seed, loss):
+def test_mean_correlation_on_random_data_is_high(n, T, d, seed, loss):
     data, v = ml.data.sphere_tokens(40, n, T, d, seed)
     run = ml.descend(data, v, loss=loss, n_steps=3000)
     found = ml.token_optimality(data, v, run.selected)

@@ -25,7 +25,7 @@ def nonoptimal(sets: Any, n_tokens: int) -> np.ndarray:
 
 
 @pytest.mark.statement("A Lemma 14", "A Eq. (85)")
-def test_the_constants_are_their_formulas() -> None:
+def test_constants_equal_their_formulas() -> None:
     """With the slope one everywhere, and an input shorter than the other."""
     data = TokenDataset([[[2.0], [2.0], [1.0], [-3.0]], [[1.0], [0.25]]], [1, 1])
     found = mixing_constants(data, [1.0], [[0, 1], [0]], CorrelationLoss())
@@ -87,7 +87,7 @@ def test_the_contribution_of_other_tokens_is_bounded() -> None:
 
 
 @pytest.mark.statement("A Assumption D")
-def test_nonoptimality_is_the_softmax_and_keeps_going_where_it_underflows() -> None:
+def test_nonoptimality_is_the_softmax_share_beyond_underflow() -> None:
     data, _, sets = label_mixing(3, 5, 2, 6, 2)
     points = np.random.default_rng(2).normal(size=(50, 6))
     plain = np.sum(softmax(data.repeat(50), points) * nonoptimal(sets, 5), axis=-1).max(axis=-1)
@@ -156,7 +156,7 @@ def test_every_wrong_set_is_refuted_and_no_right_one_whatever_the_seed(sizes: tu
 
 
 @pytest.mark.statement("A Assumption D")
-def test_sets_that_no_p_suppresses_the_others_for_make_the_assumption_empty() -> None:
+def test_assumption_d_is_empty_if_no_p_suppresses_the_others() -> None:
     between, v = scored_tokens([[[1.0], [-1.0], [0.0]]], [[0.0, 0.0, 1.0]])  # no p selects the middle token
     found = check_mixing(between, v, [[2]])
     assert found.holds

@@ -31,7 +31,7 @@ def attention(data: TokenDataset, W: np.ndarray, z: np.ndarray) -> np.ndarray:
 
 @pytest.mark.statement("D SVMeq")
 @pytest.mark.parametrize("norm", [None, Nuclear()], ids=["Frobenius", "Nuclear"])
-def test_the_attention_of_finite_part_and_direction_tends_to_the_given_one(norm: object) -> None:
+def test_attention_of_finite_part_and_direction_has_the_given_limit(norm: object) -> None:
     """W^fin + R W^dir has s on the sets in the limit, and 1 - s on them falls like e^(-R)."""
     data, s, z = problem(0)
     limit = multi_token_limit(data, SETS, s, z, **({} if norm is None else {"norm": norm}))
@@ -46,7 +46,7 @@ def test_the_attention_of_finite_part_and_direction_tends_to_the_given_one(norm:
 
 
 @pytest.mark.statement("D SVMeq")
-def test_a_matrix_is_taken_apart() -> None:
+def test_a_matrix_is_decomposed() -> None:
     data, s, z = problem(1)
     limit = multi_token_limit(data, SETS, s, z)
     W = limit.finite + 7.0 * limit.direction.x
@@ -57,7 +57,7 @@ def test_a_matrix_is_taken_apart() -> None:
 
 
 @pytest.mark.statement("D SVMeq", "D W-SVM")
-def test_single_tokens_are_att_svm() -> None:
+def test_single_tokens_equal_att_svm() -> None:
     data, _, z = problem(2)
     limit = multi_token_limit(data, [[0], [1], [3]], np.ones((3, 4)), z)
     assert not limit.finite.any()

@@ -37,7 +37,7 @@ def test_constant_steps_reach_the_correction_like_one_over_the_steps(short_run):
 
 
 @pytest.mark.statement("C Thm 3")
-def test_a_wrong_correction_and_a_wrong_direction_are_noticed(short_run):
+def test_a_wrong_correction_or_direction_is_detected(short_run):
     ds, automaton, right = short_run
     shorter = replace(automaton.mix, x=0.99 * automaton.mix.x)
     turned = replace(automaton.priority, x=np.outer(ds.E[0] - ds.E[1], ds.E[2]))
@@ -60,7 +60,7 @@ def test_steps_needed_are_those_of_growth_by_log_steps():
 
 
 @pytest.mark.statement("C Lemma 1")
-def test_a_head_against_assumption_3_is_noticed():
+def test_a_head_against_assumption_3_is_detected():
     """The number that decides the claim counts what the lemma forbids: it is not zero where an assumption fails."""
     rng = np.random.default_rng(0)
     ds = acyclic_sequences(8, 8, 4, 6, rng)
@@ -76,7 +76,7 @@ def test_a_head_against_assumption_3_is_noticed():
 
 @pytest.mark.statement("C Lemma 2")
 @pytest.mark.parametrize("fault", ["none", "scaled", "outside"])
-def test_a_correction_that_is_not_the_shortest_minimiser_is_noticed(fault, monkeypatch):
+def test_a_correction_that_is_not_shortest_is_detected(fault, monkeypatch):
     ds = cyclic_sequences(6, 8, 6, 4, 4)
     true = cyclic_correction(ds)
     aside = true.subspace.complement(np.random.default_rng(1).normal(size=(8, 8)))
@@ -89,7 +89,7 @@ def test_a_correction_that_is_not_the_shortest_minimiser_is_noticed(fault, monke
 
 
 @pytest.mark.statement("C Lemma 2", "C Def 3")
-def test_a_subspace_without_one_of_its_components_does_not_hold_the_minimiser():
+def test_a_subspace_without_a_component_misses_the_minimizer():
     ds = cyclic_sequences(6, 8, 6, 4, 4)
     graphs = priority_graphs(ds)
     free = c_l2.minimise_over_all(cyclic_correction(ds).subset, np.zeros((8, 8)))

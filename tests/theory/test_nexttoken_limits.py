@@ -32,7 +32,7 @@ def test_acyclic_data_satisfy_every_theorem_and_descent_goes_there():
 
 
 @pytest.mark.statement("C Thm 2", "C Thm 3")
-def test_cyclic_data_leave_theorem_1_and_keep_the_others():
+def test_cyclic_data_satisfy_all_theorems_but_the_first():
     ds = cyclic_sequences(6, 8, 6, 4, 1)
     found = ml.predict_limit(ds)
     assert applying(found) == {"C Thm 2", "C Thm 3"}
@@ -43,7 +43,7 @@ def test_cyclic_data_leave_theorem_1_and_keep_the_others():
     assert np.linalg.norm(found.details.correction) > 0.02
 
 
-def test_the_step_is_held_against_the_smoothness():
+def test_the_step_is_compared_with_the_smoothness():
     ds = acyclic_sequences(6, 8, 5, 4, 2)
     limit = 1.0 / ml.NextTokenRisk(ds).smoothness()
     assert ml.predict_limit(ds, optimizer=ml.GradientDescent(0.99 * limit)).direction is not None
@@ -97,7 +97,7 @@ def test_losses_that_satisfy_assumption_1_get_theorem_1_and_the_path_agrees(loss
 
 
 @pytest.mark.statement("C Thm 2")
-def test_theorem_2_needs_one_minimiser_and_the_verdict_says_how_it_knows():
+def test_theorem_2_needs_a_unique_minimizer_with_a_reason():
     shared = [[A, B, C]] * 3
     for loss, applies, said in (
         (Decay(2.0), True, "9 starts were followed"),
@@ -117,7 +117,7 @@ def test_theorem_2_needs_one_minimiser_and_the_verdict_says_how_it_knows():
 
 
 @pytest.mark.statement("C Assumption 4", "C Eq. (17)")
-def test_without_a_head_that_exists_the_theorems_apply_by_equation_17_alone():
+def test_theorems_without_a_head_apply_by_equation_17():
     ds = cyclic_sequences(9, 6, 7, 4, 1)
     found = ml.predict_limit(ds)
     assert applying(found) == {"C Thm 2, under Eq. (17) alone", "C Thm 3, under Eq. (17) alone"}
@@ -135,7 +135,7 @@ def test_without_a_head_that_exists_the_theorems_apply_by_equation_17_alone():
     assert check_head(ml.SequenceDataset([[A, C]], [C], np.eye(4))).assumption_4
 
 
-def test_trivial_and_infeasible_data_are_told_apart():
+def test_trivial_and_infeasible_data_are_distinguished():
     nothing = ml.predict_limit(ml.SequenceDataset([[A, B], [A, B]], [A, B], np.eye(3)))
     assert not applying(nothing)
     assert "does not diverge" in nothing.why
@@ -146,7 +146,7 @@ def test_trivial_and_infeasible_data_are_told_apart():
     assert "No vector satisfies every constraint" in impossible.why
 
 
-def test_the_one_question_takes_sequences_too():
+def test_predict_takes_sequences():
     ds = cyclic_sequences(6, 8, 6, 4, 5)
     assert ml.predict_limit(ds, ds.E).direction is None  # a head that is not the identity
     both = ml.predict_limit([ds, ds], [None, ds.E])

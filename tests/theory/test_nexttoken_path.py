@@ -100,7 +100,7 @@ def log_conditions(ds, W, radius, project):
 
 @pytest.mark.statement("C Algo-RP")
 @pytest.mark.parametrize("where", ["opposite", "inside", "turned along S_cyc", "turned across S_cyc"])
-def test_the_residual_of_a_point_that_is_no_minimum_is_what_its_conditions_leave(where):
+def test_the_residual_of_a_nonminimal_point_is_its_kkt_violation(where):
     ds, _ = feasible_sequences(cyclic_sequences, (5, 6, 6, 4), 3)
     path = ml.path(ds, [3.0])
     c, m = np.stack(path._state.points), path._search.split_risk.n_cyclic
@@ -141,7 +141,7 @@ def decimal_slope(ds, graphs, inside, outside):
 
 @pytest.mark.statement("C Algo-RP")
 @pytest.mark.parametrize("height", [30.0, 2000.0])
-def test_path_is_stationary_in_sixty_digits_where_doubles_see_nothing(height):
+def test_path_is_stationary_in_sixty_digits(height):
     ds = figure_2()
     graphs = ml.priority_graphs(ds)
     path = ml.path(ds, [height / ml.graph_svm(ds.E, graphs).margin])
@@ -218,7 +218,7 @@ def test_path_with_any_cyclic_part_turns_into_the_same_direction():
 
 
 @pytest.mark.statement("C Algo-RP")
-def test_a_ball_that_holds_the_cyclic_correction_binds_nothing_where_nothing_is_strict():
+def test_a_ball_around_the_correction_does_not_bind_cyclic_data():
     ds = ml.SequenceDataset([[0, 1], [0, 1], [1, 0, 1], [0, 1]], [0, 0, 1, 1], np.array([[1.0, 0.2], [0.3, 1.0]]))
     correction = ml.cyclic_correction(ds).x
     length = float(np.linalg.norm(correction))
@@ -234,7 +234,7 @@ def test_a_ball_that_holds_the_cyclic_correction_binds_nothing_where_nothing_is_
 
 
 @pytest.mark.statement("C Algo-RP")
-def test_a_path_stays_at_zero_where_nothing_can_be_chosen():
+def test_a_path_without_choices_stays_at_zero():
     for sequences, labels in ([[[0], [1, 1]], [0, 1]], [[[0, 1, 1], [1, 0, 1]], [0, 1]]):
         ds = ml.SequenceDataset(sequences, labels, np.array([[1.0, 0.0], [0.0, 0.0]]))
         path = ml.path(ds, [0.5, 5.0])
@@ -308,14 +308,14 @@ def test_residual_attention_of_the_path_is_the_dual_and_fixes_its_offset(generat
 
 @pytest.mark.statement("X O")
 @pytest.mark.parametrize("loss", [Linear(), ml.SquaredLoss()], ids=lambda one: type(one).__name__)
-def test_the_law_weighs_rows_by_slopes_and_scores_of_another_head(loss):
+def test_the_law_weights_rows_by_slopes_and_scores(loss):
     ds, limit = feasible_sequences(acyclic_sequences, (6, 8, 6, 4), 11)
     law = path_law(ml.path(ds, np.array([1e3, 1e4]) / limit.margin, head=0.5 * ds.E, loss=loss, restarts=0))
     error_like_one_over_radius(law)
 
 
 @pytest.mark.statement("X O")
-def test_where_active_rows_are_dependent_the_law_picks_one_of_many_dual_solutions():
+def test_the_law_of_dependent_rows_picks_one_dual_solution():
     E = np.array([[0.0, 0.0], [-1.0, 1.0], [-1.0, -1.0], [-1.0, 0.0]])
     ds = ml.SequenceDataset([[0, 1, 3]] * 4 + [[0, 2, 3]], [0] * 5, E)  # token 3 is in the middle of tokens 1 and 2
     path = ml.path(ds, np.array([1e3, 1e4, 1e5]))
@@ -330,7 +330,7 @@ def test_where_active_rows_are_dependent_the_law_picks_one_of_many_dual_solution
 
 
 @pytest.mark.statement("X O")
-def test_a_law_does_not_hold_where_an_active_row_pulls_nothing():
+def test_a_law_fails_for_an_active_row_without_gradient():
     ds = ml.SequenceDataset([[0, 1, 2]], [0], np.array([[0.0, 0.0], [-1.0, 1.0], [-1.0, 0.0]]))
     law = path_law(ml.path(ds, [100.0]))
     assert np.linalg.matrix_rank(law.rows) == len(law.rows) == 2
@@ -357,7 +357,7 @@ def test_theorem_2_holds_for_another_loss_with_one_minimiser():
 
 @pytest.mark.statement("C Thm 2", "C Algo-RP")
 @pytest.mark.parametrize(("loss", "seed"), [(Decay(2.0), 2), (Parabola(), 3)])
-def test_cyclic_path_of_another_loss_agrees_with_a_general_solver_and_has_the_two_limits(loss, seed):
+def test_cyclic_path_of_another_loss_agrees_with_a_solver(loss, seed):
     ds, limit = feasible_sequences(cyclic_sequences, (5, 3, 5, 4), seed)
     found = ml.cyclic_correction(ds, loss=loss, restarts=8)
     assert found.is_unique
@@ -404,7 +404,7 @@ def test_slopes_of_the_split_risk_are_those_of_the_risk(loss):
 
 
 @pytest.mark.statement("C Thm 2")
-def test_theorem_2_fails_for_a_loss_whose_minimisers_on_the_cyclic_part_are_many():
+def test_theorem_2_fails_for_nonunique_cyclic_minimizers():
     """ℓ(u) = -u, [a, b, c] → a and → b: the risk is (s_c - 1)/2, which takes no notice of how a and b share."""
 
     def log_risk(w):  # of s_c = 1/(1 + e^(a - c) + e^(b - c)), to be minimised
@@ -434,7 +434,7 @@ def test_theorem_2_fails_for_a_loss_whose_minimisers_on_the_cyclic_part_are_many
 
 
 @pytest.mark.statement("C Eq. (11)", "C Lemma 4")
-def test_with_a_given_cyclic_part_the_other_part_turns_even_where_theorem_2_fails():
+def test_a_given_cyclic_part_has_a_limit_even_without_theorem_2():
     ds = ml.SequenceDataset([[0, 1, 2]] * 2, [0, 1], np.eye(3))
     given = np.zeros((3, 3))
     given[:, 2] = [0.7, -0.7, 0.0]

@@ -27,7 +27,7 @@ def test_the_sum_runs_over_the_tokens_that_differ_from_the_label():
 
 
 @pytest.mark.statement("C Eq. (23)")
-def test_the_sharp_constant_is_attained_by_two_tokens_and_the_papers_is_never_below_it():
+def test_the_sharp_constant_is_attained_and_below_the_papers():
     E = np.array([[1.0, 0.0], [-1.0, 0.0]])
     two = ml.SequenceDataset([[0, 1]], [0], E)
     h = 1e-4
@@ -64,7 +64,7 @@ def test_repeated_tokens_break_the_bound_on_x_but_not_the_constant():
 
 
 @pytest.mark.statement("C Lemma 5")
-def test_steps_up_to_one_over_l_keep_their_promise_and_long_ones_break_it():
+def test_steps_up_to_one_over_l_decrease_the_risk_and_longer_ones_can_fail():
     E = np.array([[1.0, 0.0], [-1.0, 0.0]])
     tied = ml.SequenceDataset([[0, 1], [1, 0, 1]], [0, 1], E)  # cyclic: the minimum is finite and the curvature stays
     for ds in (tied, cyclic_sequences(5, 4, 5, 4, 0), random_sequences(np.random.default_rng(3))):
@@ -104,7 +104,7 @@ def test_the_log_loss_is_convex_and_the_squared_loss_is_not():
 
 
 @pytest.mark.statement("C Lemma 3")
-def test_on_s_cyc_the_curvature_is_positive_in_every_direction_and_elsewhere_it_may_vanish():
+def test_curvature_is_positive_on_s_cyc_and_can_vanish_elsewhere():
     for seed in range(5):
         ds = cyclic_sequences(5, 6, 5, 4, seed)
         basis = cyclic_subspace(ds.E, ml.priority_graphs(ds)).basis
@@ -125,7 +125,7 @@ def _slope_along(ds, W, along, h=1e-4):
 
 
 @pytest.mark.statement("C Lemma 6", "C Thm 4")
-def test_w_mm_is_a_direction_of_descent_everywhere_so_nothing_is_critical():
+def test_w_mm_is_a_descent_direction_everywhere():
     for seed in range(10):
         rng = np.random.default_rng(seed)
         ds = (acyclic_sequences if seed % 2 else cyclic_sequences)(6, 8, 4, 4, rng)
@@ -189,7 +189,7 @@ def test_the_hessian_is_the_derivative_of_the_gradient_and_never_negative(seed):
 
 @pytest.mark.statement("C Eq. (9)")
 @pytest.mark.parametrize(("loss", "scale"), [(ml.LogLoss(), None), (Linear(), 1.0), (ml.SquaredLoss(), 0.5)])
-def test_beyond_the_radius_the_path_is_as_near_as_promised(loss, scale):
+def test_the_path_beyond_the_radius_is_within_the_bound(loss, scale):
     ds, limit = feasible_sequences(acyclic_sequences, (6, 8, 5, 4), 3)
     head = None if scale is None else scale * ds.E
     wanted = np.array([0.5, 0.1])
@@ -221,7 +221,7 @@ def test_beyond_the_radius_a_matrix_that_misses_a_margin_is_worse():
 
 
 @pytest.mark.statement("C Eq. (13)", "C Lemma 4")
-def test_beyond_the_radius_the_part_across_the_cyclic_subspace_is_as_near_as_promised():
+def test_the_part_orthogonal_to_s_cyc_is_near_beyond_the_radius():
     ds, limit = feasible_sequences(cyclic_sequences, (6, 8, 8, 4), 2)
     given = ml.cyclic_correction(ds).subspace.project(0.5 * np.random.default_rng(1).standard_normal((8, 8)))
     radius = path_radius(ds, 0.2, cyclic_part=given)

@@ -118,7 +118,7 @@ def test_only_tokens_that_occur_count():
 
 
 @pytest.mark.statement("B Eq. (4)")
-def test_a_step_goes_against_the_gradient_of_the_written_loss():
+def test_a_step_follows_the_negative_gradient():
     data = ragged(1)
     start = start_of(data, 5)
     step = first_step(start, 0.7, data)
@@ -171,7 +171,7 @@ def test_errors_shrink_with_the_root_of_the_width_and_grow_with_the_rate():
 
 
 @pytest.mark.statement("B Eq. (5)")
-def test_where_lengths_differ_the_step_weighs_sequences_alike():
+def test_the_step_weighs_ragged_sequences_equally():
     data = LabelledSequences([[0], [0, 1, 1, 2]], [1, -1])
     assert mean_signed_share(data) == pytest.approx([0.375, -0.25, -0.125], rel=SIX_DIGITS, abs=ROUNDING)
     assert token_statistics(data).alpha == pytest.approx([0.0, -0.4, -0.2], rel=SIX_DIGITS, abs=ROUNDING)
@@ -206,7 +206,7 @@ def test_norms_after_the_step_are_bounded(rate):
 
 
 @pytest.mark.statement("B Lemma 12")
-def test_the_loss_after_the_step_is_bounded_where_the_lemma_asks_for_a_width_that_exists():
+def test_the_loss_after_a_step_is_bounded_for_feasible_widths():
     data = balanced_sequences(20, 5, 3, 6, 7)
     step = first_step(start_of(data, 2048), 0.005, data)
     found = lemmas.first_step_loss(step, DELTA)
@@ -232,7 +232,7 @@ def test_the_loss_after_the_step_is_bounded_where_the_lemma_asks_for_a_width_tha
 
 @pytest.mark.statement("B Lemma 8")
 @pytest.mark.parametrize("scale", [1.0, 6.0])
-def test_the_slope_along_a_direction_is_the_gradients(scale):
+def test_the_slope_along_a_direction_equals_the_gradients(scale):
     data = ragged(8)
     start = start_of(data, 7)
     model = Parameters(scale * start.E, scale * start.p, scale * start.v)
@@ -265,7 +265,7 @@ def test_the_slope_is_the_papers_double_sum_and_survives_saturation():
 
 
 @pytest.mark.statement("B Lemma 7", "B Lemma 8")
-def test_gradients_of_sequences_that_are_surely_right_keep_their_digits():
+def test_gradients_of_saturated_sequences_are_accurate():
     E, p, head = np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([0.0, 0.5]), np.array([1.0, 2.0])
     q = 1.0 / (1.0 + math.exp(-0.5))  # of token 1
     for scale in (40.0, 200.0):
@@ -277,7 +277,7 @@ def test_gradients_of_sequences_that_are_surely_right_keep_their_digits():
         assert slope == pytest.approx(-found.p[1], rel=CONDITIONED, abs=0.0)
 
 
-def test_widths_asked_for_and_representation():
+def test_required_widths_are_computed_and_printed():
     assert lemmas.log10_width(10, 0.1) == pytest.approx(math.log10(256), rel=SIX_DIGITS, abs=ROUNDING)
     assert lemmas.log10_width(10_000, 1e-6) == pytest.approx(
         2 * math.log10(2 * math.log(1e14)), rel=SIX_DIGITS, abs=ROUNDING

@@ -44,7 +44,7 @@ def renamed(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_only_a_subclass_that_changes_nothing_takes_the_steps_of_its_class(kind):
+def test_only_an_unchanged_subclass_uses_the_steps_of_its_class(kind):
     settings = KINDS[kind]
     assert not redefines_steps(kind(*settings))
     assert not redefines_steps(renamed(kind)(*settings))
@@ -53,7 +53,7 @@ def test_only_a_subclass_that_changes_nothing_takes_the_steps_of_its_class(kind)
 
 @pytest.mark.parametrize("variable", RISKS)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_nothing_is_cited_for_steps_of_ones_own(kind, variable):
+def test_no_theorem_is_cited_for_user_steps(kind, variable):
     settings, risk = KINDS[kind], RISKS[variable]
     its, same = (implicit_bias(subclass(*settings), risk) for subclass in (kind, renamed(kind)))
     assert (same.norm, same.proved, same.proved_of_linear_models) == (its.norm, its.proved, its.proved_of_linear_models)
@@ -64,7 +64,7 @@ def test_nothing_is_cited_for_steps_of_ones_own(kind, variable):
     assert "no theorem or claim here is about Halved" in prediction.why.replace("No", "no")
 
 
-def test_the_theorem_on_descent_of_next_tokens_does_not_cover_steps_of_ones_own():
+def test_the_next_token_theorem_does_not_cover_user_steps():
     def of_descent(optimizer):
         return next(v for v in ml.predict(SEQUENCES, optimizer=optimizer).verdicts if v.citation == "C Thm 3")
 
@@ -73,7 +73,7 @@ def test_the_theorem_on_descent_of_next_tokens_does_not_cover_steps_of_ones_own(
     assert ml.predict(SEQUENCES, optimizer=halved(ml.GradientDescent)(1e-3)).bias is None
 
 
-def test_a_subclass_that_says_its_norm_is_believed_and_no_theorem_is_cited():
+def test_a_subclass_with_a_stated_norm_has_that_norm_without_theorem():
     class Mine(halved(ml.SignDescent)):
         norm = ml.LInf()
 

@@ -106,7 +106,7 @@ def test_risk_falls_along_the_path_for_every_loss(loss):
 
 
 @pytest.mark.statement("A Eq. (2)")
-def test_a_finite_minimum_is_left_by_no_ball():
+def test_paths_stay_at_a_finite_minimum():
     rng = np.random.default_rng(1)
     for _ in range(100):  # a problem whose optimal tokens no direction selects, with its minimum at a finite norm
         data, v = problem(rng, 3, 3, 2)
@@ -166,7 +166,7 @@ def test_local_paths_keep_locally_optimal_directions_and_no_others():
 
 @pytest.mark.statement("A Thm 1", "A Eq. (2)")
 @pytest.mark.parametrize("seed", range(2))
-def test_inputs_with_one_token_or_equal_scores_leave_the_path_alone(seed):
+def test_inputs_with_one_token_or_equal_scores_do_not_change_the_path(seed):
     rng = np.random.default_rng(seed)
     inputs = [rng.normal(size=(3, 3)), rng.normal(size=(2, 3))]
     v = rng.normal(size=3)
@@ -179,7 +179,7 @@ def test_inputs_with_one_token_or_equal_scores_leave_the_path_alone(seed):
 
 @pytest.mark.statement("A Eq. (2)")
 @pytest.mark.parametrize("size", [1.0, 30.0, 300.0])
-def test_a_long_head_hides_no_risk_behind_that_of_the_selected_tokens(size):
+def test_a_long_head_keeps_the_excess_risk_accurate(size):
     """Where mixing tokens has e^-100 of the risk of selecting them, the excess over theirs no longer shows what is left."""
     rng, angles = np.random.default_rng(0), np.linspace(0.0, 2.0 * np.pi, 721)
     circle = np.stack([np.cos(angles), np.sin(angles)], axis=-1)

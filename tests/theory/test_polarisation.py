@@ -25,7 +25,7 @@ def problem(seed: int, n_tokens: int = 5):
     "optimizer", [ml.GradientDescent(0.3), ml.GradientDescent(20.0), ml.NormalizedGD(0.2)], ids=repr
 )
 @pytest.mark.parametrize("loss", [ml.Logistic(), ml.CorrelationLoss()], ids=lambda loss: type(loss).__name__)
-def test_leads_of_the_highest_score_never_shrink_and_it_wins(optimizer, loss):
+def test_the_lead_of_the_highest_score_never_shrinks(optimizer, loss):
     for seed in range(2):
         data, v = problem(seed)
         start = (v, np.zeros(data.d_key))
@@ -87,7 +87,7 @@ RULES = [None, ml.GradientDescent(0.7), ml.NormalizedGD(1.0)]
 
 @pytest.mark.statement("X Thm 3")
 @pytest.mark.parametrize("optimizer", RULES, ids=repr)
-def test_a_lead_that_a_defect_of_the_keys_or_tokens_can_undo_is_left_to_rounding(optimizer):
+def test_a_lead_within_the_defect_of_keys_is_undecided(optimizer):
     unit = np.eye(3)
     for X, K, lead in (
         (np.diag([1.0, 1.0 + 3e-13, 1.0]), unit, 1e-13),
@@ -109,7 +109,7 @@ def test_a_lead_that_a_defect_of_the_keys_or_tokens_can_undo_is_left_to_rounding
 
 
 @pytest.mark.statement("X Thm 3")
-def test_the_lemma_speaks_of_the_flow_and_of_steps_that_are_short_beside_the_lead():
+def test_the_lemma_applies_to_the_flow_and_short_steps():
     data, v = problem(23, n_tokens=4)
     start = (v, np.zeros(data.d_key))
     of_flow = ml.predict_limit(data, start=start)
@@ -132,7 +132,7 @@ def test_the_lemma_speaks_of_the_flow_and_of_steps_that_are_short_beside_the_lea
 @pytest.mark.parametrize(
     "optimizer", [ml.GradientDescent(0.05), ml.GradientDescent(3.0), ml.NormalizedGD(0.5)], ids=repr
 )
-def test_leads_above_what_the_lemma_asks_keep_half_of_themselves_and_win(optimizer):
+def test_leads_above_the_lemmas_bound_keep_half_and_win(optimizer):
     rng = np.random.default_rng(8)
     for n_tokens in (2, 5):
         # token 0 has a small lead, and every inner product speaks for token 1

@@ -214,7 +214,7 @@ LOSSES = [Logistic(), Exponential(), CorrelationLoss()]
 
 @pytest.mark.statement("A Lemma 3")
 @pytest.mark.parametrize("n_tokens", [1, 2, 3, 7])
-def test_the_key_inequality_holds_and_its_left_side_is_what_it_says(n_tokens):
+def test_the_key_inequality_holds_with_its_left_side(n_tokens):
     rng = np.random.default_rng(n_tokens)
     log_s = log_softmax(3 * rng.standard_normal((5000, n_tokens)), axis=-1)
     gamma, a = rng.standard_normal((2, 5000, n_tokens))
@@ -255,7 +255,7 @@ def test_under_assumption_b_the_optimum_is_always_a_direction_of_descent(loss, s
 
 
 @pytest.mark.statement("A Lemma 4")
-def test_without_assumption_b_it_can_be_a_direction_of_ascent():
+def test_without_assumption_b_the_optimum_can_be_an_ascent_direction():
     data, v = figure_1b()  # the score of (0, 0) is lowered
     p = np.array([[3.0, -2.0], [30.0, -20.0]])
     assert (descent_correlation(data.repeat(2), v, p) < 0).all()

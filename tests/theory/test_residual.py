@@ -40,7 +40,7 @@ def a_local_optimum(rng, *, n_inputs=3, longest=4, d=4):
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda one: type(one).__name__)
-def test_the_gradient_at_the_predicted_position_points_along_the_max_margin_direction(loss):
+def test_gradient_at_the_predicted_position_is_along_max_margin(loss):
     rng = np.random.default_rng(2)
     for _ in range(5):
         data, v, selected = a_local_optimum(rng)
@@ -187,7 +187,7 @@ def test_dependent_rows_show_the_multipliers_of_least_relative_entropy():
 
 
 @pytest.mark.parametrize("unit", [2.0**-90, 2.0**90])
-def test_which_rows_carry_does_not_depend_on_the_unit_of_the_keys(unit):
+def test_carrying_rows_do_not_depend_on_the_unit_of_keys(unit):
     rows, gaps = np.array([[1.0, -1.0], [1.0, 0.3], [1.0, 1.0], [1.0, 0.0]]), [0.7, 1.5, 0.4, 1.0]
     near, far = residual_law(*with_rows(rows, gaps), [0]), residual_law(*with_rows(unit * rows, gaps), [0])
     assert near.carrying.all()
@@ -195,7 +195,7 @@ def test_which_rows_carry_does_not_depend_on_the_unit_of_the_keys(unit):
     np.testing.assert_allclose(unit * far.offset, near.offset, rtol=0.0, atol=CONDITIONED)
 
 
-def test_a_weakly_active_row_carries_nothing_and_its_share_falls_like_one_over_the_norm():
+def test_the_share_of_a_weakly_active_row_falls_like_one_over_the_norm():
     data, v = with_rows([[1.0, -1.0, 0.0], [1.0, 0.3, 0.0], [1.0, 1.0, 0.0], [1.0, 0.5, 1.0]], [0.7, 1.5, 0.4, 1.0])
     law = residual_law(data, v, [0])
     assert law.carrying.tolist() == [True, True, True, False]
@@ -217,7 +217,7 @@ def test_a_weakly_active_row_carries_nothing_and_its_share_falls_like_one_over_t
 @pytest.mark.parametrize(
     "X", [np.ones((2, 1, 3)), np.ones((2, 4, 3)), np.zeros((1, 2, 3))], ids=["alone", "alike", "zero"]
 )
-def test_where_nothing_can_be_told_apart_no_law_holds(X):
+def test_no_law_holds_for_inseparable_tokens(X):
     y, p = np.ones(len(X)), np.ones(3)
     one, many = ml.TokenDataset(X, y), ml.TokenDataset(X[None], y[None])
     law, laws = residual_law(one, p, [0] * len(X)), residual_law(many, p, [[0] * len(X)])

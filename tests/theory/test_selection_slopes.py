@@ -92,7 +92,7 @@ def test_the_first_and_second_selections_make_up_the_slope():
 
 
 @pytest.mark.statement("B Lemma 17")
-def test_the_ratio_is_that_of_the_papers_sums():
+def test_the_ratio_equals_that_of_the_papers_sums():
     rng = np.random.default_rng(171)
     E, v, p = rng.normal(size=(6, 8)), np.eye(8)[0], 2.0 * rng.normal(size=8)
     data = LabelledSequences([[0, 1, 2, 2], [3, 4, 5, 0], [1, 4, 4]], [1, -1, 1])
@@ -148,7 +148,7 @@ def test_comparing_slopes_bounds_the_cosine_along_a_flow(seed):
 
 @pytest.mark.statement("B Lemma 18")
 @pytest.mark.parametrize("seed", range(4))
-def test_far_out_the_own_max_margin_direction_pulls_harder(seed):
+def test_the_own_max_margin_direction_has_the_larger_slope_far_out(seed):
     data, after, _ = flow_after_one_step(seed, 20.0)
     E, v = after.E, after.v
     hat = ml.vocabulary_svm(E, data, decisive_tokens(data)).x
@@ -174,7 +174,7 @@ def test_far_out_the_own_max_margin_direction_pulls_harder(seed):
 
 
 @pytest.mark.statement("B Eq. (8)", "B Definition 15")
-def test_selected_and_secondary_tokens_of_a_written_example():
+def test_selected_and_secondary_tokens_of_an_example():
     E = np.array([[3.0], [1.0], [3.0], [2.0], [-1.0]])
     ranks = token_ranks(E, [2.0], [[0, 1, 2, 3, 4, 0], [1, 4], [3]])
     assert [one.tolist() for one in ranks.selected] == [[0, 2], [1], [3]]
@@ -187,7 +187,7 @@ def test_selected_and_secondary_tokens_of_a_written_example():
 
 
 @pytest.mark.statement("B Eq. (8)")
-def test_what_is_orthogonal_to_p_makes_no_ties():
+def test_differences_orthogonal_to_p_make_no_ties():
     rng = np.random.default_rng(5)
     # two long columns that p does not see
     E = np.column_stack([rng.normal(size=(6, 3)), 1e14 * rng.normal(size=(6, 2))])
@@ -216,7 +216,7 @@ def test_local_optimality_sums_over_selected_positions():
 
 @pytest.mark.statement("B Lemma 19")
 @pytest.mark.parametrize(("n_vocabulary", "d", "n", "T"), [(4, 6, 3, 3), (5, 2, 3, 3), (4, 1, 2, 3), (4, 5, 4, 2)])
-def test_feasible_selections_are_those_of_brute_force(n_vocabulary, d, n, T):
+def test_feasible_selections_agree_with_brute_force(n_vocabulary, d, n, T):
     rng = np.random.default_rng([n_vocabulary, d])
     E = rng.normal(size=(n_vocabulary, d))
     sequences = [rng.permutation(n_vocabulary)[:T] for _ in range(n)]
@@ -242,7 +242,7 @@ def test_feasible_selections_are_those_of_brute_force(n_vocabulary, d, n, T):
 
 
 @pytest.mark.statement("B Lemma 19")
-def test_required_tokens_and_the_lead_of_the_widest_margin():
+def test_required_tokens_have_the_lead_of_the_widest_margin():
     E = np.random.default_rng(3).normal(size=(4, 400)) / 20.0
     E[0] *= 5.0  # the decisive token, after a large first step
     sequences, important = [[0, 1, 2], [0, 2, 3, 3]], [[0], [0]]

@@ -47,7 +47,7 @@ def test_the_margin_is_bracketed() -> None:
 
 
 @pytest.mark.statement("A ATT-SVM")
-def test_rotations_and_scales_of_keys_carry_over() -> None:
+def test_solutions_are_equivariant_to_rotation_and_scale() -> None:
     rng = np.random.default_rng(3)
     data, selected = separable(rng, 3, 5, 6)
     p = att_svm(data, selected).x
@@ -74,7 +74,7 @@ def test_the_head_of_two_points_is_their_half_difference() -> None:
 
 
 @pytest.mark.statement("A (SVM)")
-def test_inputs_off_the_support_set_can_go() -> None:
+def test_inputs_off_the_support_set_can_be_dropped() -> None:
     rng = np.random.default_rng(5)
     R, y = rng.normal(size=(12, 4)), np.where(rng.random(12) < 0.5, -1, 1)
     R += 2.0 * y[:, None] * np.array([1.0, 0.5, 0.0, -0.5])

@@ -4,7 +4,7 @@ from marginlens import theory
 from marginlens.papers import implementations
 
 
-def test_everything_exported_exists_and_every_function_names_its_statement():
+def test_exports_exist_and_functions_name_their_statement():
     named = {one.name for one in implementations() if one.module.startswith(("marginlens.theory", "marginlens.risk"))}
     for name in theory.__all__:
         thing = getattr(theory, name)

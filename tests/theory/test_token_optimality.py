@@ -94,7 +94,7 @@ def test_neighbours_follow_a_token_across_the_margin(bump):
 
 @pytest.mark.statement("A Def 1")
 @pytest.mark.parametrize("seed", range(6))
-def test_the_globally_optimal_direction_exists_exactly_where_its_problem_is_feasible(seed):
+def test_the_globally_optimal_direction_exists_iff_feasible(seed):
     data, v = sphere_tokens(40, 3, 4, 3, seed)
     found = globally_optimal_direction(data, v)
     np.testing.assert_array_equal(found.selected, np.argmax(data.scores(v), axis=-1))
@@ -107,7 +107,7 @@ def test_the_globally_optimal_direction_exists_exactly_where_its_problem_is_feas
 
 
 @pytest.mark.statement("A Def 1")
-def test_ties_are_seen_through_rounding_and_leave_the_optimum_feasible():
+def test_ties_within_rounding_keep_the_optimum_feasible():
     rng = np.random.default_rng(0)
     data, v = problem(rng, 1, 3, 3)
     X = np.array(data.X)
@@ -139,7 +139,7 @@ def shortest_exactly(rows):
 
 
 @pytest.mark.statement("A Def 2")
-def test_neighbours_agree_with_exact_arithmetic_however_far_other_tokens_are():
+def test_neighbours_agree_with_exact_arithmetic_at_any_scale():
     """Tokens at distances up to 2^29, keys at scales from 2^-300 to 2^300, slacks down to 1e-11 of the terms that make them."""
     rng = np.random.default_rng(0)
     narrow, ties = 0, 0
@@ -176,7 +176,7 @@ def test_neighbours_agree_with_exact_arithmetic_however_far_other_tokens_are():
 @pytest.mark.statement("A Def 2", "A P^mm")
 @pytest.mark.parametrize("angle", [0.0, 0.3, 2.0])
 @pytest.mark.parametrize("scale", [1e-90, 1.0, 1e90])
-def test_a_token_far_away_is_no_neighbour(angle, scale):
+def test_a_distant_token_is_not_a_neighbour(angle, scale):
     """Its margin is 1.0005, of a row a million long."""
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     keys = scale * np.array([[[0.0, 1.0], [0.0, 0.0], [-1e6, -5e-4]]]) @ turn.T
@@ -198,7 +198,7 @@ def brute_force(data, v):
 
 @pytest.mark.statement("A P^mm")
 @pytest.mark.parametrize("seed", range(40))
-def test_enumeration_finds_what_brute_force_finds(seed):
+def test_enumeration_agrees_with_brute_force(seed):
     rng = np.random.default_rng(seed)
     make = ragged_problem if seed % 2 else problem
     data, v = make(rng, int(rng.integers(1, 5)), int(rng.integers(1, 5)), int(rng.integers(1, 6)))
@@ -256,7 +256,7 @@ def test_a_problem_that_is_too_large_is_refused_before_it_starts():
         locally_optimal_directions(small[0], head[0], max_problems=worst - 1)
 
 
-def test_nothing_is_solved_when_the_tokens_alone_are_too_many(monkeypatch):
+def test_too_many_tokens_are_refused_before_solving(monkeypatch):
     """Every token takes a problem of all others: of 3,000 tokens it would be nine million rows."""
     data, v = sphere_tokens(1, 1, 3000, 2, 6)
 

@@ -25,7 +25,7 @@ def mixed(seed, d_model=5):
 
 @pytest.mark.parametrize("loss", [*LOSSES, Decay()], ids=lambda loss: type(loss).__name__)
 @pytest.mark.parametrize("seed", range(4))
-def test_risk_gradient_and_descent_are_those_of_automatic_differentiation(loss, seed):
+def test_risk_gradient_and_descent_agree_with_autograd(loss, seed):
     ds, C, W = mixed(seed)
     risk, gradient = autograd(ds, W, C, type(loss).__name__)
     assert ml.NextTokenRisk(ds, head=C, loss=loss).value(W) == pytest.approx(risk, abs=ROUNDING, rel=0.0)
@@ -41,7 +41,7 @@ def test_risk_gradient_and_descent_are_those_of_automatic_differentiation(loss, 
 @pytest.mark.statement("C Assumption 2")
 @pytest.mark.parametrize("loss", [ml.SquaredLoss(), Decay(), Linear()], ids=lambda loss: type(loss).__name__)
 @pytest.mark.parametrize("seed", range(4))
-def test_with_the_identity_head_such_samples_have_no_gradient(loss, seed):
+def test_unrealizable_samples_under_the_identity_head_have_no_gradient(loss, seed):
     """The remark after C Assumption 2: with C Eᵀ = I and a loss of the label's output they play no role in optimising W."""
     ds, _, W = mixed(seed, d_model=6)
     alone = ds.take(ds.unrealizable)
@@ -54,14 +54,14 @@ def test_with_the_identity_head_such_samples_have_no_gradient(loss, seed):
 
 
 @pytest.mark.statement("C Assumption 2")
-def test_a_loss_of_all_outputs_or_another_head_does_move_them():
+def test_a_loss_of_all_outputs_or_another_head_moves_unrealizable_samples():
     ds, C, W = mixed(0, d_model=6)
     alone = ds.take(ds.unrealizable)
     assert np.abs(ml.NextTokenRisk(alone, loss=ml.CrossEntropy()).gradient(W).value()).max() > 1e-3
     assert np.abs(ml.NextTokenRisk(alone, head=C, loss=ml.SquaredLoss()).gradient(W).value()).max() > 1e-3
 
 
-def test_the_log_loss_under_the_identity_head_is_infinite_and_says_so():
+def test_the_log_loss_under_the_identity_head_is_infinite():
     ds, _, W = mixed(1)
     assert ml.NextTokenRisk(ds).value(W) == np.inf
     assert np.isnan(ml.NextTokenRisk(ds).gradient(W).value()).all()
@@ -73,7 +73,7 @@ def test_the_log_loss_under_the_identity_head_is_infinite_and_says_so():
 
 @pytest.mark.statement("C Assumption 2")
 @pytest.mark.parametrize("seed", range(2))
-def test_attention_separates_the_token_that_serves_the_label_best(seed):
+def test_attention_selects_the_token_best_for_the_label(seed):
     """ŷ ≠ y is selected, and W grows along the Graph-SVM that separates ŷ."""
     rng = np.random.default_rng(seed)
     E, C = np.eye(5), rng.uniform(0.2, 1.0, size=(5, 5))
@@ -99,7 +99,7 @@ def test_samples_without_a_better_token_are_left_out_of_the_graphs():
 
 
 @pytest.mark.statement("C Assumption 2")
-def test_the_prediction_says_condition_by_condition_what_is_missing():
+def test_the_prediction_lists_missing_conditions():
     ds = ml.SequenceDataset([[0, 1], [1, 2], [0, 2]], [0, 0, 1], np.eye(3), unrealizable="keep")
     C = np.array([[1.0, 0.0, 0.5], [0.0, 1.0, 0.3], [0.0, 0.0, 1.0]])
 

@@ -61,7 +61,7 @@ def quick():
 
 
 @pytest.mark.statement("A Fig 6", "A Fig 7")
-def test_maps_of_digits_concentrate_and_all_bounds_are_met(quick):
+def test_maps_of_digits_concentrate_within_all_bounds(quick):
     claim = a_f67.A_F67()
     trends_of_the_paper = set(a_f67._bounds("cifar10")) - {"cifar10_accuracy"}
     assert set(claim.expected) == {*a_f67._bounds("digits"), "cifar10_accuracy"}
@@ -74,7 +74,7 @@ def test_maps_of_digits_concentrate_and_all_bounds_are_met(quick):
 
 
 @pytest.mark.parametrize(("share", "verdict"), [(0.59, Verdict.HOLDS_IN_PART), (0.61, Verdict.DOES_NOT_HOLD)])
-def test_a_kept_run_is_held_against_the_same_bounds(quick, monkeypatch, share, verdict):
+def test_a_kept_run_is_checked_against_the_same_bounds(quick, monkeypatch, share, verdict):
     n = 21
     settings = VisionSettings(layers=2, heads=2, width=4, epochs=n - 1, optimiser="adamw", warmup=5)
     facts = {"data": {"train": 18_000}}
@@ -91,7 +91,7 @@ def test_a_kept_run_is_held_against_the_same_bounds(quick, monkeypatch, share, v
 
 
 @pytest.mark.statement("A Fig 7")
-def test_the_kept_run_of_a_hundred_epochs_meets_all_bounds_and_tells_where_its_map_is_sparsest(quick):
+def test_the_kept_run_of_100_epochs_meets_all_bounds(quick):
     kept = vision_run("cifar10")
     assert kept.finished
     assert int(kept.curves.epochs[-1]) == 100
@@ -102,7 +102,7 @@ def test_the_kept_run_of_a_hundred_epochs_meets_all_bounds_and_tells_where_its_m
 
 
 @pytest.mark.statement("A Fig 6", "A Fig 7")
-def test_a_run_that_does_not_learn_is_not_reproduced_however_sparse_its_map(quick, monkeypatch):
+def test_a_run_that_does_not_learn_does_not_reproduce(quick, monkeypatch):
     still = vision_run("cifar10-adamw-3e-3")
     numbers = a_f67._numbers_of(still)
     missed = [name for name, bound in a_f67._bounds("cifar10").items() if not bound.holds(numbers[name])]
@@ -128,7 +128,7 @@ def test_a_run_as_the_paper_describes_it_would_be_reproduced(quick):
 
 @pytest.mark.statement("A Fig 7")
 @pytest.mark.parametrize("name", ["cifar10", *a_f67.OTHERS])
-def test_the_map_gets_denser_again_only_once_most_training_images_are_known(name):
+def test_the_map_gets_denser_only_after_most_images_are_learned(name):
     run = vision_run(name).curves
     s, accuracy = run.by_layer["sparsity"][:, -1], run.scalars["train_accuracy"]
     over_ten = np.convolve(s, np.full(10, 0.1), "valid") if len(s) > 10 else s
