@@ -7,7 +7,7 @@ import marginlens as ml
 from refusals import refused
 
 
-def test_runs_compare_hash_and_count_like_other_results():
+def test_runs_compare_hash_and_have_length():
     data, v = ml.data.sphere_tokens(3, 2, 3, 4, 0)
     run, other = (ml.descend(data, v, n_steps=9, record=ml.Record(keep=("x", "excess_risk"))) for _ in range(2))
     assert run == run
@@ -42,7 +42,7 @@ def joint_runs():
 
 @pytest.mark.parametrize("case", SOME)
 @pytest.mark.parametrize("kind", ["p", "joint"])
-def test_some_runs_of_a_batch_are_a_batch(case, kind):
+def test_a_slice_of_runs_is_a_batch(case, kind):
     data, v = ml.data.sphere_tokens(5, 2, 3, 4, 0)
     run = (
         ml.descend(data, v, n_steps=6, record=ml.Record(2, keep=("x", "excess_risk"))) if kind == "p" else joint_runs()
@@ -61,7 +61,7 @@ def test_some_runs_of_a_batch_are_a_batch(case, kind):
         some.resume(2)
 
 
-def test_joint_runs_count_and_index_like_other_results():
+def test_joint_runs_have_length_and_index():
     run = joint_runs()
     assert len(run) == 5
     assert np.array_equal(run[-1].split().v, run.split().v[-1])
@@ -77,7 +77,7 @@ def test_joint_runs_count_and_index_like_other_results():
 
 
 @pytest.mark.parametrize("case", SOME)
-def test_some_solutions_of_a_batch_are_a_batch(case):
+def test_a_slice_of_solutions_is_a_batch(case):
     data, _ = ml.data.sphere_tokens(5, 3, 4, 3, 1)
     svm = ml.att_svm(data, np.zeros((5, 3), dtype=int))
     assert {ml.Status.OPTIMAL, ml.Status.INFEASIBLE} <= set(svm.status)
@@ -92,7 +92,7 @@ def test_some_solutions_of_a_batch_are_a_batch(case):
     np.testing.assert_array_equal(some.certificate_residual(), svm.certificate_residual()[numbers])
 
 
-def test_solutions_of_one_status_are_picked_by_a_mask():
+def test_a_mask_selects_solutions_by_status():
     data, _ = ml.data.sphere_tokens(5, 3, 4, 3, 1)
     svm = ml.att_svm(data, np.zeros((5, 3), dtype=int))
     solved = svm[svm.status == ml.Status.OPTIMAL]

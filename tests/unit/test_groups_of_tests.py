@@ -30,7 +30,7 @@ print(quick_claims.quick_run("A-K3").reported, flush=True)
 
 
 @pytest.mark.slow
-def test_a_claim_is_computed_by_one_process_and_read_by_the_others(tmp_path, monkeypatch):
+def test_a_claim_is_computed_once_and_shared_by_processes(tmp_path, monkeypatch):
     monkeypatch.setenv(quick_claims.FOLDER, str(tmp_path))
     command = [sys.executable, "-c", CLAIM.format(tests=str(TESTS))]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]

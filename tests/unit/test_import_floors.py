@@ -28,7 +28,7 @@ FOUND = (
 )
 
 
-def test_planted_imports_are_found(tmp_path):
+def test_planted_imports_break_the_contract(tmp_path):
     for package in ("marginlens", "marginlens_papers"):
         ignored = shutil.ignore_patterns("*.json")
         shutil.copytree(ROOT / "src" / package, tmp_path / package, ignore=ignored)
@@ -68,7 +68,7 @@ def files_naming(package, patterns):
     return naming
 
 
-def test_no_file_names_the_second_package_to_import_it_by_its_name():
+def test_no_library_file_imports_the_papers_by_name():
     """`import_module` and its like are not seen by the contract."""
     assert files_naming("marginlens_papers", LIBRARY) == FINDS_THE_PAPERS
 
@@ -77,7 +77,7 @@ def test_no_installed_file_names_the_long_runs_of_a_checkout():
     assert files_naming("experiments", (*LIBRARY, "marginlens_papers/**/*.py")) == set()
 
 
-def test_no_files_import_each_other_in_a_circle():
+def test_no_import_cycles():
     """Imports inside functions count; those for types alone do not."""
     files = {name(path): path for path in SOURCES.rglob("*.py")}
     imported = networkx.DiGraph()
@@ -119,7 +119,7 @@ REFUSED_AT_ONCE = {
 
 
 @pytest.mark.parametrize("line", REFUSED_AT_ONCE.values(), ids=REFUSED_AT_ONCE)
-def test_the_command_refuses_what_is_not_there_before_numpy_is_imported(tmp_path, line):
+def test_the_command_refuses_missing_files_before_importing_numpy(tmp_path, line):
     (tmp_path / "empty").mkdir()
     (tmp_path / "without-weights").mkdir()
     (tmp_path / "without-weights" / "config.json").write_text('{"model_type": "gpt2"}', encoding="utf-8")

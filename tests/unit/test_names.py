@@ -68,7 +68,7 @@ def test_a_word_is_a_name_or_a_class_name(family):
         assert issubclass(kind, {"optimizer": Optimizer, "norm": ml.Norm}.get(family.argument, (Loss, NextTokenLoss)))
 
 
-def test_earlier_spellings_stand_for_names_and_take_none_away():
+def test_earlier_spellings_map_to_names_without_collision():
     for word, name in EARLIER.items():
         families = [family for family in FAMILIES if name in family.names]
         assert len(families) == 1
@@ -78,12 +78,12 @@ def test_earlier_spellings_stand_for_names_and_take_none_away():
 
 @every_family
 @pytest.mark.parametrize("word", ["", "ngdd", "hinge", 3, None, "l0.5"])
-def test_other_words_are_refused(family, word):
+def test_unknown_names_are_refused(family, word):
     with refused(family.argument):
         family.name(word)
 
 
-def test_a_refusal_suggests_the_nearest_name():
+def test_an_unknown_name_suggests_the_nearest():
     with pytest.raises(ml.InputError, match="Did you mean normalized-gd"):
         OPTIMIZERS.name("normalised-gd")
 
@@ -117,7 +117,7 @@ OPTIMIZERS_BY_NAME = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS_BY_NAME)
-def test_optimizers_by_name(name):
+def test_optimizers_are_found_by_name(name):
     assert repr(optimizer_named(name, 0.5)) == repr(OPTIMIZERS_BY_NAME[name])
     word, _, norm = name.partition(":")
     if norm:
@@ -127,7 +127,7 @@ def test_optimizers_by_name(name):
 @pytest.mark.parametrize(
     "name", ["mirror-descent:l-inf", "mirror-descent", "adam:l2", "steepest-descent:", "l0.5", ":l2"]
 )
-def test_optimizers_without_the_norm_that_they_need_are_refused(name):
+def test_optimizers_without_their_norm_are_refused(name):
     with refused("optimizer"):
         optimizer_named(name, 0.5)
     with refused("norm"):
@@ -139,7 +139,7 @@ def test_norms_are_found_by_their_names():
         assert norm_named(norm_name(norm)) == norm
 
 
-def test_files_with_earlier_spellings_are_read(tmp_path):
+def test_files_with_earlier_names_are_read(tmp_path):
     """A margin solution in ℓ∞ and a certificate as the first version wrote them, with "linf" and "Logistic"."""
     data, head = ml.data.figure_8()
     solution = ml.att_svm(data, data.optimal(head), norm=ml.LInf())
