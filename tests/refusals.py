@@ -1,4 +1,4 @@
-"""A refusal in one line: which argument an error names. Its words are tested once per kind, in `surface/test_invalid_arguments_are_refused.py`."""
+"""A refusal in one line: which argument an error names. Its words are tested once per kind, in `surface/test_refusals.py`."""
 
 from contextlib import contextmanager
 
