@@ -11,7 +11,7 @@
 # make numerics    tests whose numbers can move, under several kinds of arithmetic
 # make site        build the site of the documentation into build/site, with the report where make reproduce has written one
 #                  (ARGS="-D plot_gallery=0" leaves the examples unrun; make site-links asks whether links to other sites work)
-# make docs        write the tables of statements from the code; make pictures draws the pictures of README and docs
+# make docs        write the tables of statements and the page of texts from the code; make pictures draws the pictures of README and docs
 # All prepare their own environment in .venv first; PYTHON names the interpreter to make it with.
 
 # Tests and claims start many processes, and each would compile every module again where bytecode is not kept.

@@ -1,5 +1,6 @@
 """Pages written from the code: they are fresh, complete, and the machinery that writes them can see what is missing."""
 
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -8,6 +9,7 @@ import pytest
 from fake_claims import fake_claim
 from marginlens.errors import InputError
 from marginlens.papers import Implementation, registered
+from marginlens.words import texts
 from marginlens_papers.claims import catalogue
 from marginlens_papers.documentation import main, pictures
 from marginlens_papers.documentation import statements as documentation
@@ -19,6 +21,7 @@ from marginlens_papers.documentation.statements import (
     theorems_page,
     with_table,
 )
+from marginlens_papers.documentation.texts import TEXTS, texts_page
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,13 +31,18 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_generated_pages_are_up_to_date():
     written = documentation.pages(ROOT)
-    for name in (documentation.THEOREMS, documentation.PAPERS, documentation.OBSERVED):
+    for name in (documentation.THEOREMS, documentation.PAPERS, documentation.OBSERVED, TEXTS):
         assert (ROOT / name).read_text(encoding="utf-8") == written[name], f"{name} is stale: run make docs"
 
 
 def test_every_statement_has_a_function_and_a_test():
     claims = catalogue.claims()
     assert gaps(registered(), cited_by_tests(ROOT), claims) == []
+
+
+def test_texts_page_shows_every_code_once():
+    codes = re.findall(r"^\| `([a-z0-9_.]+)` \|", texts_page(), flags=re.MULTILINE)
+    assert sorted(codes) == list(texts())
 
 
 # ---- the machinery

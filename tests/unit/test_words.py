@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from marginlens.words import Fact, exponential, listed, numbered, render, text, texts
-from marginlens.words.renderer import CASE, FORMS
+from marginlens.words import Fact, exponential, listed, numbered, rendered_examples, sections, text, texts
+from marginlens.words.renderer import FORMS
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 MAKERS = {"Check", "Fact", "text"}  # calls whose first argument is a code, and whose second or third holds its numbers
@@ -96,16 +96,17 @@ def test_every_placeholder_is_among_the_numbers_that_are_given():
 def test_every_text_renders_with_its_example(code):
     entry = texts()[code]
     assert CODE.fullmatch(code)
-    for form, case, template in templates(entry):
+    for _, _, template in templates(entry):
         assert placeholders(template) <= set(entry.get("example", {}))
-        named = {} if case is None else {CASE: case}
-        holds = {"yes": {"holds": True}, "no": {"holds": False}, "open": {"holds": None}}.get(form, {})
-        stated = type("Stated", (), {"code": code, "numbers": {**entry.get("example", {}), **named}, **holds})
-        sentence = render(stated)
+    for form, _, sentence in rendered_examples(code):
         assert sentence.strip() == sentence
         assert "{" not in sentence
         if form != "en":
             assert entry["title"]
+
+
+def test_sections_hold_every_code_once():
+    assert sorted(code for codes in sections().values() for code in codes) == list(texts())
 
 
 def test_formats_of_the_renderer():

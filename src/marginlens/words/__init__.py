@@ -3,6 +3,28 @@
 The rest of the library states facts as a code with numbers. Errors are the exception: `marginlens.errors` renders them.
 """
 
-from marginlens.words.renderer import Fact, exponential, listed, numbered, render, text, texts, title
+from marginlens.words.renderer import (
+    Fact,
+    exponential,
+    listed,
+    numbered,
+    render,
+    rendered_examples,
+    sections,
+    text,
+    texts,
+    title,
+)
 
-__all__ = ["Fact", "exponential", "listed", "numbered", "render", "text", "texts", "title"]
+__all__ = [
+    "Fact",
+    "exponential",
+    "listed",
+    "numbered",
+    "render",
+    "rendered_examples",
+    "sections",
+    "text",
+    "texts",
+    "title",
+]

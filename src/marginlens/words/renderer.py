@@ -13,9 +13,10 @@ renders the same texts by the same rules (`lab/page/words.js`).
 
 from __future__ import annotations
 
+import re
 import string
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -28,6 +29,7 @@ CASE = "case"  # the number that names one of several texts of a form
 DEFAULT = "default"  # the case that is meant if none is named
 FORMS = ("en", *OUTCOMES.values())
 SIGNIFICANT = ".4g"
+HEADING = re.compile(r"^# ---- (.*)\n", re.MULTILINE)  # of a section of the file
 
 
 class Stated(Protocol):
@@ -96,18 +98,56 @@ def title(code: str) -> str:
 @cache
 def texts() -> dict[str, dict[str, Any]]:
     """The entries of `texts.toml` by their codes. An entry is a table with a form ("en", "yes", "no" or "open")."""
-    source = files("marginlens.words").joinpath("texts.toml").read_text(encoding="utf-8")
-    found: dict[str, dict[str, Any]] = {}
-    waiting: list[tuple[str, dict[str, Any]]] = [("", tomllib.loads(source))]
-    while waiting:
-        prefix, table = waiting.pop()
-        for name, entry in table.items():
-            code = f"{prefix}{name}"
-            if any(form in entry for form in FORMS):
-                found[code] = entry
-            else:
-                waiting.append((f"{code}.", entry))
-    return dict(sorted(found.items()))
+    return dict(sorted(_entries("", tomllib.loads(_source())).items()))
+
+
+def sections() -> dict[str, list[str]]:
+    """The codes of `texts.toml` by the heading above them, in the order of the file."""
+    _, *parts = HEADING.split(_source())
+    return {
+        heading: list(_entries("", tomllib.loads(part))) for heading, part in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+def rendered_examples(code: str) -> Iterator[tuple[str, str, str]]:
+    """The sentences of a code with the numbers of its example.
+
+    Args:
+        code: an entry of `texts.toml`.
+
+    Yields:
+        The form, the case, empty if there is only one, and the sentence.
+    """
+    entry, numbers = _entry(code), example(code)
+    for form in FORMS:
+        template = entry.get(form, {})
+        for case, one in {"": template}.items() if isinstance(template, str) else template.items():
+            yield form, case, _TEMPLATES.vformat(one, (), numbers)
+
+
+def example(code: str) -> dict[str, Any]:
+    """The numbers of the example of a code. A table `{code = "…"}` in it is a fact with the numbers of its own example."""
+    numbers = _entry(code).get("example", {})
+    return {name: _fact(value) if isinstance(value, dict) else value for name, value in numbers.items()}
+
+
+def _fact(entry: Mapping[str, Any]) -> Fact:
+    code, numbers = entry["code"], {name: value for name, value in entry.items() if name != "code"}
+    return Fact(code, {**example(code), **numbers})
+
+
+def _source() -> str:
+    return files("marginlens.words").joinpath("texts.toml").read_text(encoding="utf-8")
+
+
+def _entries(prefix: str, table: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The entries of a table and of the tables in it, by their codes."""
+    entries: dict[str, dict[str, Any]] = {}
+    for name, entry in table.items():
+        code = f"{prefix}{name}"
+        is_entry = any(form in entry for form in FORMS)
+        entries |= {code: entry} if is_entry else _entries(f"{code}.", entry)
+    return entries
 
 
 def numbered(count: int, one: str, several: str) -> str:

@@ -20,6 +20,7 @@ from marginlens.runtime.files import json_by_line
 from marginlens.theory.implicit_bias import listed_kind
 from marginlens_papers.claim import Claim, in_one_line
 from marginlens_papers.claims import catalogue
+from marginlens_papers.documentation.texts import TEXTS, texts_page
 
 THEOREMS = "docs/theorems.md"
 PAPERS = "docs/papers.md"  # has the table of what is implemented
@@ -272,6 +273,7 @@ def pages(root: Path) -> dict[str, str]:
     papers = (root / PAPERS).read_text(encoding="utf-8")
     return {
         THEOREMS: theorems_page(functions, tests, claims),
+        TEXTS: texts_page(),
         PAPERS: with_table(implemented_table(functions), papers),
         STATEMENTS: "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in statement_rows(functions, claims)),
         OBSERVED: json_by_line(observations(claims)).decode(),
