@@ -86,7 +86,7 @@ def test_every_recipe_of_the_start_says_which_extra_it_needs():
     assert len(sections) >= 4
     for section in sections:
         first = section.partition("\n\n")[2]
-        needed = re.match(r"It needs (no extra|the extra `(\w+)`)", first)
+        needed = re.match(r"This needs (no extra|the extra `(\w+)`)", first)
         assert needed, section[:80]
         installed = re.findall(r"^pip install 'marginlens\[(\w+)\]'$", section, flags=re.MULTILINE)
         assert installed == ([needed[2]] if needed[2] else []), section[:80]
