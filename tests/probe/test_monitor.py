@@ -212,8 +212,10 @@ def test_a_model_compiled_before_the_monitor_is_refused():
     train(model, n_steps=1)
     monitor = AttentionMonitor()
     monitor.attach(model)
-    with pytest.raises(InputError, match="attach the monitor before"):
+    with pytest.raises(InputError) as refused:
         train(model, monitor, n_steps=1)
+    assert refused.value.argument == "model"
+    assert refused.value.remedy
 
 
 @pytest.fixture
@@ -258,7 +260,7 @@ def test_a_mesh_that_splits_heads_is_refused(one_process):
     parallelize_module(
         model.encoder.layer[0].attention.self, one_process, {"query": ColwiseParallel(), "key": ColwiseParallel()}
     )
-    with pytest.raises(InputError, match="split over a mesh"):
+    with pytest.raises(InputError, match="a mesh"):
         measured(model, padded(model))
 
 
@@ -587,17 +589,20 @@ def test_unusable_settings_models_and_files_are_refused(tmp_path):
             call()
         assert refused.value.argument == argument
     unknown = transformers.ConvBertModel(transformers.ConvBertConfig(vocab_size=N_WORDS, embedding_size=16, **sizes))
-    for model, said in ((spread, "ZeRO-3"), (unknown, "no adapter")):
-        with pytest.raises(InputError, match=said):
+    for model, got in ((spread, "ZeRO-3"), (unknown, "ConvBertModel")):
+        with pytest.raises(InputError) as refused:
             AttentionMonitor().attach(model)
+        assert refused.value.argument == "model"
+        assert got in refused.value.got
 
 
 def test_a_step_without_layers_is_refused_first_and_noted_later():
     model = language_model()
     monitor = AttentionMonitor(every=1)
     monitor.attach(model)
-    with pytest.raises(InputError, match="seen in this step"):
+    with pytest.raises(InputError) as refused:
         monitor.step(model)
+    assert refused.value.argument == "model"
     monitor = measured(model, {"input_ids": token_batches(1)[0]}, every=1)
     assert monitor.step(model) == {}
     assert any("At step 1" in note for note in monitor.curves.notes)
@@ -617,16 +622,15 @@ def test_passes_without_a_choice_are_noted_without_alarm(make):
                 monitor.step(model, loss=1.0)
         assert monitor.curves.steps.tolist() == [0, 3]
         assert (monitor.curves["entropy"] > 0.0).all()
-        notes = [note for note in monitor.curves.notes if "sees two tokens" in note]
-        assert len(notes) == 2
-        assert notes[0].startswith("At step 1 nothing could be measured: No query of this pass")
+        assert [str(note).split()[:3] for note in monitor.curves.notes] == [["At", "step", "1"], ["At", "step", "2"]]
         assert monitor.alarms == ()
         assert monitor.selections == ()
     monitor = AttentionMonitor(every=1)
     monitor.attach(model)
     model(**one_token)
-    with pytest.raises(InputError, match="No query of this pass sees two tokens"):
+    with pytest.raises(InputError) as refused:
         monitor.step(model)
+    assert refused.value.argument == "model"
 
 
 @pytest.mark.parametrize("kind", [torch.OutOfMemoryError, MemoryError, ValueError])
@@ -643,9 +647,9 @@ def test_a_problem_during_training_is_noted_and_training_continues(kind, monkeyp
         patched.setattr("marginlens.probe.monitor.measuring.attention_statistics", broken)
         train(model, monitor, n_steps=1, first=2)
     train(model, monitor, n_steps=1, first=3)
-    assert "could not be measured" in caplog.text
     assert monitor.curves.steps.tolist() == [0, 2]
-    assert any("At step 1 nothing could be measured" in note for note in monitor.curves.notes)
+    assert [note for note in monitor.curves.notes if note in caplog.text] == list(monitor.curves.notes)
+    assert len(monitor.curves.notes) == 1
 
 
 def test_images_are_watched_too():
@@ -668,7 +672,7 @@ def test_nonfinite_weights_raise_an_alarm_not_an_error(caplog):
         train(model, monitor, n_steps=1, first=2)
     # One alarm for the loss of the model, and one for the layer.
     assert [(alarm.layer, alarm.heads) for alarm in monitor.alarms] == [(None, ()), (1, (0, 1))]
-    assert "not finite from step 1 on" in caplog.text
+    assert all(alarm.sentence in caplog.text for alarm in monitor.alarms)
 
 
 # ---- the page

@@ -22,6 +22,7 @@ from marginlens.probe.monitor.alarms import (
     find_selections,
 )
 from marginlens.probe.monitor.forecast import EXPLODED_LOGIT, ForecastKind
+from marginlens.words import Fact
 from tolerances import ROUNDING
 
 torch = pytest.importorskip("torch")
@@ -65,7 +66,8 @@ def test_logits_that_grow_like_a_power_are_forecast_exactly(power):
     assert (forecast.kind, forecast.layer, forecast.head) == (ForecastKind.EXPLODES, 1, 2)
     assert forecast.n_steps == pytest.approx(expected, rel=1e-6, abs=ROUNDING)
     assert forecast.low <= forecast.n_steps <= forecast.high
-    assert str(forecast).startswith("L1H2 has a largest logit of 1,000 in about 220 steps (")
+    assert forecast.numbers["n_steps"] == 220.0
+    assert (forecast.code, forecast.numbers["head"], forecast.numbers["case"]) == ("forecast.explodes", "L1H2", "later")
 
 
 def test_exponentially_falling_entropy_is_forecast_with_bounds():
@@ -74,7 +76,15 @@ def test_exponentially_falling_entropy_is_forecast_with_bounds():
     assert forecast.kind is ForecastKind.SELECTS
     assert forecast.n_steps == pytest.approx(200.0 * np.log(entropy[-2] / 0.1), rel=1e-6, abs=ROUNDING)
     assert forecast.low < forecast.n_steps < forecast.high
-    assert "reaches 0.1 nats in about" in str(forecast)
+    assert (forecast.code, forecast.numbers["limit"]) == ("forecast.selects", 0.1)
+
+
+def test_forecast_of_what_is_happening_now_names_no_number_of_steps():
+    logits = np.maximum(EXPLODED_LOGIT * (STEPS / 380.0) ** 2, 1e-9)
+    logits[-1] = 0.99 * EXPLODED_LOGIT
+    (forecast,) = forecast_heads(made_up({"max_logit": logits, "frobenius": logits}))
+    assert forecast.n_steps == 0.0
+    assert forecast.numbers["case"] == "now"
 
 
 def test_growth_of_norm_or_logits_alone_gives_no_forecast():
@@ -90,8 +100,10 @@ def test_an_explosion_is_an_alarm_only_within_the_horizon():
     assert alarm.kind is AlarmKind.EXPLODES
     waits = STEPS[1:] * (520.0 / STEPS[:-1].clip(1.0) - 1.0)
     assert alarm.step == int(STEPS[1:][waits <= HORIZON_STEPS][0])
-    for words in ("L1H2: logits explode", "reaches 1,000 in about", "QK-clip", "QK-norm", "A Thm 3"):
-        assert words in alarm.sentence
+    assert (alarm.code, alarm.numbers["case"], alarm.numbers["heads"]) == ("alarm.logits_explode", "forecast", "L1H2")
+    assert alarm.step < alarm.numbers["earliest"] <= alarm.numbers["arrival"] <= alarm.numbers["latest"]
+    assert alarm.numbers["arrival"] <= alarm.step + HORIZON_STEPS
+    assert str(alarm).splitlines() == [alarm.sentence, f"Try: {alarm.remedy}", f"Why: {alarm.reason}"]
 
 
 def test_extreme_logits_are_an_alarm_after_one_measurement():
@@ -99,6 +111,7 @@ def test_extreme_logits_are_an_alarm_after_one_measurement():
     logits[-1], entropy[-1] = 5e4, 0.0
     (alarm,) = find_alarms(made_up({"max_logit": logits, "entropy": entropy}))
     assert (alarm.kind, alarm.step) == (AlarmKind.EXPLODES, 400)
+    assert (alarm.numbers["case"], alarm.numbers["logit"]) == ("exploded", 5e4)
     assert kinds(made_up({"max_logit": np.full(N, 5e4), "entropy": np.zeros(N)})) == []  # it was always so
 
 
@@ -115,15 +128,17 @@ def test_a_selection_with_a_falling_loss_has_no_alarm():
     assert kinds(selecting(falls)) == []
     (found,) = find_selections(selecting(falls))
     assert found.kind is AlarmKind.HAS_SELECTED
-    assert "selected one token for each query by step 250" in found.sentence
+    assert found.step == 250
+    assert found.numbers["now"] < found.numbers["before"]
+    assert found.remedy == found.reason == ""
     assert find_selections(selecting(falls, low=0.11)) == ()
 
 
 def test_a_selection_with_a_flat_or_rising_loss_is_stuck():
     flat, back = np.full(N, 2.5), np.concatenate([np.full(15, 2.5), np.full(10, 1.0), np.linspace(1.0, 2.4, N - 25)])
-    for loss in (flat, back):
+    for loss, case in ((flat, "flat"), (back, "risen")):
         (alarm,) = find_alarms(selecting(loss))
-        assert (alarm.kind, alarm.step) == (AlarmKind.STUCK, 250)
+        assert (alarm.kind, alarm.step, alarm.numbers["case"]) == (AlarmKind.STUCK, 250, case)
         assert find_selections(selecting(loss)) == ()
     assert kinds(selecting(np.full(N, np.nan))) == []  # no loss is known, and nothing is claimed
     late = np.where(STEPS >= 310, 0.05, 2.0)
@@ -157,15 +172,22 @@ def test_alarms_are_grouped_by_layer_and_summarized():
     curves["entropy"][30:, 1, 2] = 0.05
     (alarm,) = find_alarms(curves)
     assert (alarm.layer, alarm.heads, alarm.step) == (1, (0, 1, 2), 300)
-    assert alarm.sentence.startswith(
-        "Layer 1, heads 0, 1 and 2: stuck on one token for each query from step 300 on (0–0.05 nats)"
-    )
+    assert alarm.numbers["heads"] == Fact("heads_of_layer.several", {"layer": "layer 1", "heads": [0, 1, 2]})
+    assert alarm.numbers["entropy"] == Fact("span.digits", {"low": 0.0, "high": 0.05, "case": "two"})
+    assert alarm.to_dict()["heads"] == [0, 1, 2]
     curves["entropy"][20:] = 0.0
     curves["frobenius"][:] = np.linspace(3.0, 9.0 * NORM_GROWTH, N)[:, None, None]
     alarms = find_alarms(curves)
     assert len(alarms) == 2 * LAYERS
-    assert alarm_summary(alarms, most=2)[-1].startswith("There are 2 more alarms")
-    assert alarm_summary(alarms, most=3) == tuple(alarm.sentence for alarm in alarms)
+    assert alarm_summary(alarms, most=2) == (*alarms[:2], Fact("alarm.more", {"count": 2}))
+    assert alarm_summary(alarms, most=3) == alarms
+
+
+def test_an_alarm_that_has_ended_says_after_which_step():
+    entropy = np.where((STEPS >= 100) & (STEPS < 300), 0.0, 2.0)
+    (alarm,) = find_alarms(made_up({"entropy": entropy, "loss": np.full(N, 2.5)}))
+    assert (alarm.kind, alarm.step, alarm.ended) == (AlarmKind.STUCK, 200, 290)
+    assert alarm.ending in str(alarm)
 
 
 def test_selection_alarms_of_a_nonfinite_layer_are_withdrawn():
@@ -269,7 +291,7 @@ def test_weights_that_explode_are_an_alarm_long_before_three_hundred_steps(caplo
         monitor, _ = learn_first_token(60, every=100, meddle=grow, rate=1e-3)
     explosions = [alarm for alarm in monitor.alarms if alarm.kind is AlarmKind.EXPLODES]
     assert explosions[0].step <= 50
-    assert "logits explode" in caplog.text
+    assert explosions[0].sentence in caplog.text
 
 
 def test_one_head_that_explodes_is_an_alarm_for_that_head():
@@ -299,9 +321,9 @@ def test_a_loop_that_stops_at_a_nonfinite_loss_has_an_alarm(counts_last, tmp_pat
         assert monitor.alarms == ()
     assert monitor.curves.steps.tolist() == [0, 8, 16]
     assert [alarm.kind for alarm in monitor.alarms] == [AlarmKind.LOSS_NOT_FINITE]
-    assert "The loss is not finite at step" in caplog.text
+    assert monitor.alarms[0].sentence in caplog.text
     assert read_run(tmp_path / "run.parquet").notes == (monitor.alarms[0].sentence,)
-    assert str(monitor.alarms[0]) in monitor.write_page(tmp_path / "run.html").read_text(encoding="utf-8")
+    assert monitor.alarms[0].sentence in monitor.write_page(tmp_path / "run.html").read_text(encoding="utf-8")
 
 
 def test_a_healthy_run_that_selects_the_first_token_is_not_stuck():

@@ -11,6 +11,7 @@ import typer
 from marginlens.cli.options import DEVICES, AsJson, Quiet, refuse_options, words_of
 from marginlens.cli.output import Output
 from marginlens.errors import InputError, rename_arguments, whole_number
+from marginlens.words import Fact
 
 if TYPE_CHECKING:
     from marginlens.probe.difference import ProbeDifference
@@ -134,12 +135,12 @@ def _monitored(path: str, folder: Path | None) -> tuple[dict[str, Any], list[str
 
     curves = read_run(path)
     alarms = find_alarms(curves)
-    numbers = {**curves.to_dict(), "alarms": [alarm.sentence for alarm in alarms]}
+    numbers = {**curves.to_dict(), "alarms": [alarm.to_dict() for alarm in alarms]}
     if folder is not None:
         from marginlens.probe.folder import write_report
 
         write_report(folder, curves, alarms)
-    return numbers, [*probe_lines(curves), *(alarm_summary(alarms) or ("No alarm was raised.",))]
+    return numbers, [*probe_lines(curves), *map(str, alarm_summary(alarms) or (Fact("alarm.none"),))]
 
 
 def _inputs(loaded: LoadedModel, text: Path | None, images: Path | None, limit: int | None) -> Inputs:

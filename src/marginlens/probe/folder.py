@@ -42,7 +42,7 @@ def _files(result: Any, alarms: Sequence[Alarm] | None) -> dict[str, bytes]:
         page = probe_page(result, lab=LAB).encode()
         return {PAGE: page, LAB: lab_page().encode(), NUMBERS: _json(numbers)}
     if alarms is not None:
-        numbers["alarms"] = [alarm.sentence for alarm in alarms]
+        numbers["alarms"] = [alarm.to_dict() for alarm in alarms]
         return {PAGE: checkpoint_page(result, alarms).encode(), CURVES: _json(numbers)}
     from marginlens.plotting.files import png, svg
 

@@ -1,22 +1,24 @@
-"""When a run of training deserves a look: rules over the curves of each head, and what to do about it, in one sentence.
+"""When a run of training deserves a look: rules over the curves of each head, and what to try.
 
-Rules compare a head with itself at the first measurement, so that a pretrained model with sinks raises nothing by what it is. They must
-hold for steps of training, however many measurements these are: a forecast rests on the last 100 steps, selections last for 100. Logits
-that are already beyond all measure need one.
+Rules compare a head with itself at the first measurement, so that a pretrained model with sinks raises no alarm by what it is. A rule must
+hold for a number of optimizer steps, however many measurements these are: a forecast rests on the last 100 steps, selections last for
+100. Logits that have already exploded need one measurement.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.probe.monitor.forecast import EXPLODED_LOGIT, ForecastKind, happened, in_steps, recent, steps_until
+from marginlens.probe.monitor.forecast import EXPLODED_LOGIT, ForecastKind, happened, recent, rounded, steps_until
 from marginlens.probe.result import CheckpointCurves, finite_mean
+from marginlens.result import jsonable
 from marginlens.typing import BoolArray, FloatArray
+from marginlens.words import Fact, render
 
 HORIZON_STEPS = 150  # within which logits are forecast to explode
 MIN_FORECAST_STEP = 50  # before which growth says nothing: the first steps of every run are fast
@@ -33,71 +35,154 @@ LEAP_OVER = 5  # measurements before it, all of them
 STILL_STEPS = 300  # over which no head has moved,
 STILL_SHARE = 0.05  # by more than this share of its first entropy,
 FLAT_SHARE = 0.01  # nor the loss by more than this share of the first
-_CURE = "clip queries and keys at a logit of 100 (QK-clip), normalise them (QK-norm), or lower the learning rate"
-
-_GROUND = "logits grow like ‖W‖ along a fixed direction, A Thm 3"
 
 
 class AlarmKind(Enum):
-    """What a finding is about; the value is its short title."""
+    """What an alarm is about; the value is the code of its text."""
 
-    NOT_FINITE = "attention is not finite"
-    EXPLODES = "logits explode"
-    STUCK = "stuck"
-    GROWTH_WITHOUT_SPARSITY = "norm grows, attention does not sharpen"
-    LOSS_NOT_FINITE = "the loss is not finite"
-    LOSS_LEAPS = "the loss leaps"
-    NOTHING_MOVES = "nothing moves"
-    HAS_SELECTED = "has selected"  # which is no alarm
+    NOT_FINITE = "alarm.attention_not_finite"
+    EXPLODES = "alarm.logits_explode"
+    STUCK = "alarm.stuck"
+    GROWTH_WITHOUT_SPARSITY = "alarm.norm_grows"
+    LOSS_NOT_FINITE = "alarm.loss_not_finite"
+    LOSS_LEAPS = "alarm.loss_leaps"
+    NOTHING_MOVES = "alarm.nothing_moves"
+    # Not an alarm.
+    HAS_SELECTED = "alarm.has_selected"
 
 
-# After these a head does not do any more what it selected while the loss fell.
+# A head with one of these no longer does what it selected while the loss fell.
 _RUINS = {AlarmKind.NOT_FINITE, AlarmKind.EXPLODES, AlarmKind.STUCK}
+# The codes of what to try and of why, for the kinds that have them.
+_REMEDIES = {
+    AlarmKind.NOT_FINITE: "alarm_remedy.earlier_checkpoint",
+    AlarmKind.EXPLODES: "alarm_remedy.smaller_logits",
+    AlarmKind.STUCK: "alarm_remedy.slower_start",
+    AlarmKind.GROWTH_WITHOUT_SPARSITY: "alarm_remedy.weight_decay",
+    AlarmKind.LOSS_NOT_FINITE: "alarm_remedy.earlier_checkpoint_and_warm_up",
+    AlarmKind.LOSS_LEAPS: "alarm_remedy.earlier_checkpoint_and_warm_up",
+    AlarmKind.NOTHING_MOVES: "alarm_remedy.other_rate",
+}
+_REASONS = {
+    AlarmKind.EXPLODES: "alarm_reason.logits_explode",
+    AlarmKind.STUCK: "alarm_reason.stuck",
+}
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """One finding of a rule.
+    """What a rule found in a run; `print(alarm)` shows what happens, what to try, and why.
 
     Attributes:
         kind: the rule.
-        layer, heads: what it is about; None and no heads if it is the whole model.
-        step: since when, for the first of the heads.
-        sentence: what happens, what to do, and what it rests on.
+
+        layer: the layer; None if the alarm is about the whole model.
+
+        heads: the heads of that layer; none if the alarm is about the whole model.
+
+        step: the optimizer step at which it began, for the first of the heads.
+
+        numbers: what its text names, such as "logit", the largest logit at that step.
+
+        ended: the last step at which the rule held; None if it holds at the last measurement.
     """
 
     kind: AlarmKind
     layer: int | None
     heads: tuple[int, ...]
     step: int
-    sentence: str
+    numbers: Mapping[str, Any]
+    ended: int | None = None
+
+    @property
+    def code(self) -> str:
+        """The code of its text."""
+        return self.kind.value
+
+    @property
+    def sentence(self) -> str:
+        """What happens, with the numbers."""
+        return render(self)
+
+    @property
+    def remedy(self) -> str:
+        """What to try; empty for a selection, which needs nothing."""
+        return render(Fact(_REMEDIES[self.kind])) if self.kind in _REMEDIES else ""
+
+    @property
+    def reason(self) -> str:
+        """Why that should help; empty if it goes without saying."""
+        return render(Fact(_REASONS[self.kind])) if self.kind in _REASONS else ""
+
+    @property
+    def ending(self) -> str:
+        """When it ended; empty if it has not."""
+        return "" if self.ended is None else render(Fact("alarm.ended", {"step": self.ended}))
 
     def __str__(self) -> str:
-        return self.sentence
+        return "\n".join(
+            [
+                " ".join(filter(None, [self.sentence, self.ending])),
+                *([f"Try: {self.remedy}"] if self.remedy else []),
+                *([f"Why: {self.reason}"] if self.reason else []),
+            ]
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The alarm as plain values: code, layer, heads, steps, numbers and sentence."""
+        named = {
+            name: getattr(self, name) for name in ("code", "layer", "heads", "step", "ended", "numbers", "sentence")
+        }
+        return dict(jsonable(named))
 
 
 def find_alarms(curves: CheckpointCurves) -> tuple[Alarm, ...]:
-    """All alarms that the curves of a run raise, one for each rule and layer, those that began first before the others."""
+    """Find everything in the curves of a run that deserves a look.
+
+    Args:
+        curves: the measurements of a run, from `read_run` or `AttentionMonitor.curves`.
+
+    Returns:
+        One alarm for each rule and layer, the earliest first. Heads of one layer share an alarm.
+
+    Examples:
+        >>> import numpy as np
+        >>> from marginlens.probe import CheckpointCurves, find_alarms
+        >>> steps = np.arange(0.0, 100.0, 10.0)
+        >>> measures = dict.fromkeys(("entropy", "max_logit", "frobenius", "relative_nnz"), np.ones((10, 1, 1)))
+        >>> loss = np.where(steps < 50, 1.0, 3.0).reshape(10, 1, 1)
+        >>> names = tuple(f"step {step:.0f}" for step in steps)
+        >>> (alarm,) = find_alarms(CheckpointCurves("a model", names, steps, {**measures, "loss": loss}, n_inputs=8))
+        >>> alarm.kind.name, alarm.step
+        ('LOSS_LEAPS', 50)
+    """
     of_layers = [*_not_finite(curves), *_explosions(curves), *_selections(curves, helped=False), *_growth(curves)]
     of_model = [*loss_alarms(curves.steps, _losses(curves)), *_nothing_moves(curves)]
     return tuple(sorted([*of_model, *of_layers], key=lambda alarm: alarm.step))
 
 
 def find_selections(curves: CheckpointCurves) -> tuple[Alarm, ...]:
-    """The heads that have selected, one token for each query, while the loss fell: what training should do, and no alarm.
+    """Find the heads that have come to select one token for each query while the loss fell.
 
-    Layers whose heads are ruined, before or later, are left out: an alarm says that logits explode, that heads are stuck, or that
-    their attention is not finite.
+    That is what training should do, and not an alarm. Layers with an alarm about exploding logits, stuck heads or attention that is not
+    finite are left out, whether it came before or later.
+
+    Args:
+        curves: the measurements of a run, from `read_run` or `AttentionMonitor.curves`.
+
+    Returns:
+        One selection for each such layer, the earliest first, with `kind` `HAS_SELECTED`.
     """
     ruined = {alarm.layer for alarm in find_alarms(curves) if alarm.kind in _RUINS}
-    return tuple(found for found in _selections(curves, helped=True) if found.layer not in ruined)
+    return tuple(alarm for alarm in _selections(curves, helped=True) if alarm.layer not in ruined)
 
 
-def alarm_summary(alarms: Sequence[Alarm], most: int = 12) -> tuple[str, ...]:
-    """The sentences of the first alarms, and one that counts the rest."""
+def alarm_summary(alarms: Sequence[Alarm], most: int = 12) -> tuple[Alarm | Fact, ...]:
+    """The first alarms, and a fact that counts the rest if there are at least two more."""
     rest = len(alarms) - most
-    shown = [alarm.sentence for alarm in alarms[: most if rest > 1 else most + 1]]
-    return (*shown, *([f"There are {rest} more alarms of this kind or another."] if rest > 1 else []))
+    if rest <= 1:
+        return tuple(alarms)
+    return (*alarms[:most], Fact("alarm.more", {"count": rest}))
 
 
 # ---- rules
@@ -108,13 +193,7 @@ def _not_finite(curves: CheckpointCurves) -> Iterator[Alarm]:
     values = curves["entropy"]
     is_lost = np.isnan(values) & np.isfinite(values[0])
 
-    def said(layer: int, heads: list[int], starts: list[int]) -> str:
-        return (
-            f"attention that is not finite from step {_step(curves, min(starts))} on, so that the weights or inputs are not: go back to a "
-            "checkpoint before it, with a lower learning rate or clipped gradients (seen in the queries and keys themselves)."
-        )
-
-    yield from _alarms(curves, AlarmKind.NOT_FINITE, is_lost, 0, said)
+    yield from _alarms(curves, AlarmKind.NOT_FINITE, is_lost, 0, lambda layer, heads, starts: {})
 
 
 def _explosions(curves: CheckpointCurves) -> Iterator[Alarm]:
@@ -131,18 +210,18 @@ def _explosions(curves: CheckpointCurves) -> Iterator[Alarm]:
     is_near &= (curves.steps >= MIN_FORECAST_STEP)[:, None, None]
     holds = is_near | is_there
 
-    def said(layer: int, heads: list[int], starts: list[int]) -> str:
-        place, _, head = min(
+    def numbers(layer: int, heads: list[int], starts: list[int]) -> dict[str, Any]:
+        index, _, head = min(
             (start, waiting.n_steps[start, layer, head], head) for start, head in zip(starts, heads, strict=True)
         )
-        size = f"{logits[place, layer, head]:,.3g}"
-        what = f"a largest logit of {size} at step {_step(curves, place)}"
-        if logits[place, layer, head] < EXPLODED_LOGIT:
-            times = (float(values[place, layer, head]) for values in waiting)
-            what += f", which reaches {EXPLODED_LOGIT:,.0f} {in_steps(*times)}"
-        return f"logits explode: {what}; {_CURE} ({_GROUND})."
+        logit = float(logits[index, layer, head])
+        if logit >= EXPLODED_LOGIT:
+            return {"logit": logit, "case": "exploded"}
+        arrivals = (_step(curves, index) + rounded(float(steps[index, layer, head])) for steps in waiting)
+        by_name = dict(zip(("arrival", "earliest", "latest"), arrivals, strict=True))
+        return {"logit": logit, "limit": EXPLODED_LOGIT, **by_name, "case": "forecast"}
 
-    yield from _alarms(curves, AlarmKind.EXPLODES, holds, 0, said)
+    yield from _alarms(curves, AlarmKind.EXPLODES, holds, 0, numbers)
 
 
 def _selections(curves: CheckpointCurves, *, helped: bool) -> Iterator[Alarm]:
@@ -160,21 +239,13 @@ def _selections(curves: CheckpointCurves, *, helped: bool) -> Iterator[Alarm]:
         if not np.isfinite(gain.before + gain.now) or gain.has_helped != helped:
             holds[:, layer, head] = False
 
-    def said(layer: int, heads: list[int], starts: list[int]) -> str:
+    def numbers(layer: int, heads: list[int], starts: list[int]) -> dict[str, Any]:
         gain = gains[layer, heads[0]]
-        levels = _span(entropy[-1, layer, heads], ".2g")
-        if helped:
-            since = f"by step {_step(curves, min(starts))} ({levels} nats)"
-            return f"selected one token for each query {since}, while the loss fell from {gain.before:.3g} to {gain.now:.3g}."
-        risen = f"has risen again: {gain.best:.3g} at best, {gain.now:.3g} now"
-        flat = f"gained nothing by it: {gain.before:.3g} before, {gain.now:.3g} now"
-        return (
-            f"stuck on one token for each query from step {_step(curves, min(starts))} on ({levels} nats), and the loss "
-            f"{risen if gain.has_fallen else flat}; lower the learning rate, warm it up longer, or start these heads anew "
-            "(the gradient of a softmax that has selected vanishes; entropy and loss as measured)."
-        )
+        losses = {"before": gain.before, "best": gain.best, "now": gain.now}
+        case = "risen" if gain.has_fallen else "flat"
+        return {"entropy": _span(entropy[-1, layer, heads], "digits"), **losses, **({} if helped else {"case": case})}
 
-    yield from _alarms(curves, AlarmKind.HAS_SELECTED if helped else AlarmKind.STUCK, holds, 0, said)
+    yield from _alarms(curves, AlarmKind.HAS_SELECTED if helped else AlarmKind.STUCK, holds, 0, numbers)
 
 
 def _growth(curves: CheckpointCurves) -> Iterator[Alarm]:
@@ -185,15 +256,16 @@ def _growth(curves: CheckpointCurves) -> Iterator[Alarm]:
         is_growing = np.diff(norms, axis=0, prepend=norms[:1]) > 0.0
         grows = is_large & is_growing & (share >= UNCHANGED_NNZ_SHARE * share[0])
 
-    def said(layer: int, heads: list[int], starts: list[int]) -> str:
+    def numbers(layer: int, heads: list[int], starts: list[int]) -> dict[str, Any]:
         at = (starts, layer, heads)
-        return (
-            f"weights that grow without sharper attention by step {_step(curves, min(starts))}; the norm of W went from "
-            f"{_span(norms[0, layer, heads], '.2g')} to {_span(norms[at], '.2g')}, nnz/T from {_span(share[0, layer, heads], '.2f')} to "
-            f"{_span(share[at], '.2f')}; weight decay holds weights that do nothing (both as measured)."
-        )
+        return {
+            "first_norm": _span(norms[0, layer, heads], "digits"),
+            "norm": _span(norms[at], "digits"),
+            "first_share": _span(share[0, layer, heads], "decimals"),
+            "share": _span(share[at], "decimals"),
+        }
 
-    yield from _alarms(curves, AlarmKind.GROWTH_WITHOUT_SPARSITY, grows, GROWTH_STEPS, said)
+    yield from _alarms(curves, AlarmKind.GROWTH_WITHOUT_SPARSITY, grows, GROWTH_STEPS, numbers)
 
 
 def loss_alarms(steps: FloatArray, loss: FloatArray) -> Iterator[Alarm]:
@@ -202,23 +274,25 @@ def loss_alarms(steps: FloatArray, loss: FloatArray) -> Iterator[Alarm]:
     if not is_known.any():
         return
     first = int(np.argmax(is_known))
-    cure = "go back to a checkpoint before it, with a lower learning rate, a longer warm-up or clipped gradients"
     if not is_known[first:].all():
         lost = first + int(np.argmin(is_known[first:]))
-        sentence = f"The loss is not finite at step {steps[lost]:.0f}, after {loss[lost - 1]:.3g}; {cure}."
-        yield Alarm(AlarmKind.LOSS_NOT_FINITE, None, (), int(steps[lost]), sentence)
+        step = int(steps[lost])
+        yield Alarm(AlarmKind.LOSS_NOT_FINITE, None, (), step, {"step": step, "before": float(loss[lost - 1])})
     steps, loss = steps[is_known], loss[is_known]
     shifted = [np.append(np.full(k, -np.inf), loss)[: len(loss)] for k in range(1, LEAP_OVER + 1)]
     leaps = loss > np.max(shifted, axis=0) + LEAP_SHARE * abs(loss[0])
     leaps[0] = False
     if leaps.any():
-        place = int(np.argmax(leaps))
-        worst = loss[place:].max()
-        then = f" (to {worst:.3g} later)" if worst > loss[place] else ""
-        sentence = (
-            f"The loss leaps from {loss[place - 1]:.3g} to {loss[place]:.3g} at step {steps[place]:.0f}{then}; {cure}."
+        index = int(np.argmax(leaps))
+        step, before, now, worst = (
+            int(steps[index]),
+            float(loss[index - 1]),
+            float(loss[index]),
+            float(loss[index:].max()),
         )
-        yield Alarm(AlarmKind.LOSS_LEAPS, None, (), int(steps[place]), sentence)
+        case = "higher_later" if worst > now else "highest"
+        numbers = {"step": step, "before": before, "now": now, "worst": worst, "case": case}
+        yield Alarm(AlarmKind.LOSS_LEAPS, None, (), step, numbers)
 
 
 def _nothing_moves(curves: CheckpointCurves) -> Iterator[Alarm]:
@@ -233,14 +307,11 @@ def _nothing_moves(curves: CheckpointCurves) -> Iterator[Alarm]:
             holds &= ~has_moved.any(axis=(1, 2)) & (np.abs(smooth - smooth[then]) <= FLAT_SHARE * abs(loss[0]))
     if not holds.any():
         return
-    place, last = int(np.argmax(holds)), int(np.flatnonzero(holds)[-1])
-    sentence = (
-        f"No head has moved in the {STILL_STEPS} steps before step {_step(curves, place)} while the loss is flat: {smooth[place]:.3g}, and "
-        f"{loss[0]:.3g} at first; try another learning rate, and see whether gradients reach the attention layers."
-    )
-    if last < len(steps) - 1:
-        sentence += f" It is over: the last such step is {_step(curves, last)}."
-    yield Alarm(AlarmKind.NOTHING_MOVES, None, (), _step(curves, place), sentence)
+    first, last = int(np.argmax(holds)), int(np.flatnonzero(holds)[-1])
+    step = _step(curves, first)
+    numbers = {"n_steps": STILL_STEPS, "step": step, "loss": float(smooth[first]), "first_loss": float(loss[0])}
+    ended = _step(curves, last) if last < len(steps) - 1 else None
+    yield Alarm(AlarmKind.NOTHING_MOVES, None, (), step, numbers, ended)
 
 
 # ---- what rules have in common
@@ -256,18 +327,22 @@ def _alarms(
     kind: AlarmKind,
     holds: BoolArray,
     n_steps: int,
-    said: Callable[[int, list[int], list[int]], str],
+    numbers: Callable[[int, list[int], list[int]], dict[str, Any]],
 ) -> Iterator[Alarm]:
-    """One alarm for each layer in which a rule (n_measurements, n_layers, n_heads) held for so many steps, with its sentence."""
+    """One alarm for each layer in which a rule (n_measurements, n_layers, n_heads) held for `n_steps` steps.
+
+    `numbers` is called with the layer, its heads for which the rule held, and the measurement at which it first did for each of them.
+    """
     holds = _lasting(curves.steps, holds, n_steps)
     for layer in np.flatnonzero(holds.any(axis=(0, 2))).tolist():
         heads = np.flatnonzero(holds[:, layer].any(axis=0)).tolist()
         starts = [int(np.argmax(holds[:, layer, head])) for head in heads]
-        sentence = f"{_named(curves, layer, heads)}: {said(layer, heads, starts)}"
+        ended = None
         if not holds[-1, layer, heads].any() and kind is not AlarmKind.NOT_FINITE:
-            last = int(np.flatnonzero(holds[:, layer, heads].any(axis=1))[-1])
-            sentence += f" It is over: the last such step is {_step(curves, last)}."
-        yield Alarm(kind, layer, tuple(heads), _step(curves, min(starts)), sentence)
+            ended = _step(curves, int(np.flatnonzero(holds[:, layer, heads].any(axis=1))[-1]))
+        step = _step(curves, min(starts))
+        named = {"heads": _named(curves, layer, heads), "step": step, **numbers(layer, heads, starts)}
+        yield Alarm(kind, layer, tuple(heads), step, named, ended)
 
 
 def _lasting(steps: FloatArray, holds: BoolArray, n_steps: float) -> BoolArray:
@@ -305,18 +380,20 @@ def _gain(loss: FloatArray, was_even: BoolArray) -> _Gain:
     return _Gain(before, min(best, now), now)
 
 
-def _named(curves: CheckpointCurves, layer: int, heads: list[int]) -> str:
-    """L3H5, or Layer 3, heads 5 and 7; of several stacks encoder 3 H5, or Encoder 3, heads 5 and 7."""
+def _named(curves: CheckpointCurves, layer: int, heads: list[int]) -> str | Fact:
+    """L3H5, or layer 3, heads 5 and 7; in a model of several stacks encoder 3 H5, or encoder 3, heads 5 and 7."""
     if len(heads) == 1:
         return curves.head_name(layer, heads[0])
-    return f"{curves.layer_title(layer).capitalize()}, heads {', '.join(map(str, heads[:-1]))} and {heads[-1]}"
+    return Fact("heads_of_layer.several", {"layer": curves.layer_title(layer), "heads": heads})
 
 
-def _span(values: FloatArray, form: str) -> str:
-    """The smallest and the largest number, or one where they read the same."""
-    low, high = (format(float(end(values)), form) for end in (np.min, np.max))
-    return low if low == high else f"{low}–{high}"
+def _span(values: FloatArray, precision: str) -> Fact:
+    """The smallest and the largest number, or one of them if they read the same to two "digits" or "decimals"."""
+    low, high = float(np.min(values)), float(np.max(values))
+    form = {"digits": ".2g", "decimals": ".2f"}[precision]
+    case = "one" if format(low, form) == format(high, form) else "two"
+    return Fact(f"span.{precision}", {"low": low, "high": high, "case": case})
 
 
-def _step(curves: CheckpointCurves, place: int) -> int:
-    return int(curves.steps[place])
+def _step(curves: CheckpointCurves, index: int) -> int:
+    return int(curves.steps[index])

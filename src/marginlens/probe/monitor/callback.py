@@ -23,6 +23,7 @@ from marginlens.probe.result import CheckpointCurves, finite_mean
 from marginlens.result import counted
 from marginlens.runtime.files import as_path, write_whole
 from marginlens.typing import FloatArray
+from marginlens.words import text
 
 try:
     from transformers import TrainerCallback as _Callback
@@ -37,7 +38,6 @@ REPORTED = (*QUERY_MEASURES, *NORM_MEASURES)
 PREFIX = "attention"
 # Where the callbacks that report to TensorBoard, W&B and others are defined.
 _INTEGRATIONS = "transformers.integrations"
-_NO_MEMORY = "memory ran out."
 _LOG = logging.getLogger("marginlens")
 
 
@@ -268,16 +268,19 @@ class AttentionMonitor(_Callback):
             measured = self._reader.collect()
             if not measured:
                 raise InputError(
-                    "No attention layer of the model was seen in this step; where torch.compile has compiled it before the monitor was "
-                    "attached, no hook is in it: attach the monitor before the model's first step."
+                    "model",
+                    "one whose attention layers call their hooks",
+                    "a step in which none of them did",
+                    "If torch.compile compiled the model before, attach the monitor before the model's first step.",
                 )
             self._record.add(step, measured)
         except (InputError, RuntimeError, MemoryError) as problem:
             if not self._record.rows:
                 raise  # nothing is lost yet: better now than in the middle of a night
-            said = str(problem) if isinstance(problem, InputError) else _NO_MEMORY
-            self._note(f"At step {step} nothing could be measured: {said}")
-            _LOG.warning("step %d could not be measured: %s", step, said)
+            cause = str(problem) if isinstance(problem, InputError) else text("monitor.no_memory")
+            note = text("monitor.not_measured", step=step, cause=cause)
+            self._note(note)
+            _LOG.warning("%s", note)
             return {}
         for note in self._reader.notes:
             self._note(note)
@@ -309,14 +312,14 @@ class AttentionMonitor(_Callback):
                 self._alarms += (alarm,)
                 self._note(alarm.sentence)  # the file has no row for it
                 self._record.n_written = 0
-                _LOG.warning("%s", alarm.sentence)
+                _LOG.warning("%s", alarm)
 
     def _raise_alarms(self, curves: CheckpointCurves) -> None:
         known = {(alarm.kind, alarm.layer, alarm.heads) for alarm in self._alarms}
         self._alarms = find_alarms(curves)
         for alarm in self._alarms:
             if (alarm.kind, alarm.layer, alarm.heads) not in known:
-                _LOG.warning("%s", alarm.sentence)
+                _LOG.warning("%s", alarm)
 
     def _values(self, measured: dict[str, FloatArray], curves: CheckpointCurves) -> dict[str, float]:
         """What a logger gets: attention/relative_nnz/layer_0 or encoder_0 and so on, numbers that are finite."""
@@ -349,8 +352,9 @@ class AttentionMonitor(_Callback):
         except InputError as problem:
             if len(self._record.rows) == 1 and not force:
                 raise  # at the first measurement nothing is lost yet
-            self._note(f"At step {self._step} the file could not be written, and later ones are tried again: {problem}")
-            _LOG.warning("the file of the monitor could not be written at step %s: %s", self._step, problem)
+            note = text("monitor.not_written", step=self._step, cause=problem)
+            self._note(note)
+            _LOG.warning("%s", note)
 
 
 _MONITORS: WeakSet[AttentionMonitor] = WeakSet()
@@ -371,7 +375,12 @@ def _is_first_process() -> bool:
 
 
 def _calling_trainer() -> Any:
-    """The Trainer that raised the event, which names neither its callbacks nor its evaluation data; None where there is none."""
+    """The Trainer that raised the event; None if something else did.
+
+    Its event passes the model, the optimizer and the data, but not the other callbacks, and these alone can pass numbers to TensorBoard
+    or W&B: `on_log` of this callback comes after theirs, so what it added to the logs would be lost. The Trainer is therefore looked up in
+    the frames of the call.
+    """
     frame = sys._getframe(1)
     while frame is not None:
         caller = frame.f_locals.get("self")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from marginlens.probe.monitor.measuring import SELECTED_NATS
 from marginlens.probe.result import CheckpointCurves
 from marginlens.typing import BoolArray, FloatArray
+from marginlens.words import render
 
 WINDOW_STEPS = 100  # of training, over which growth is fitted: at least,
 MIN_POINTS = 3  # measurements in it, further back where they are rarer
@@ -23,22 +24,32 @@ MAX_STEPS = 100_000.0  # a forecast beyond is none
 
 
 class ForecastKind(Enum):
-    """What is forecast; the value ends a sentence."""
+    """What is forecast; the value is the code of its text."""
 
-    SELECTS = f"reaches {SELECTED_NATS} nats"
-    EXPLODES = f"has a largest logit of {EXPLODED_LOGIT:,.0f}"
+    SELECTS = "forecast.selects"
+    EXPLODES = "forecast.explodes"
 
 
 @dataclass(frozen=True)
 class HeadForecast:
-    """When something will happen to a head, if it goes on as it does.
+    """When something will happen to a head if it goes on as it does; `str` of it is a sentence.
 
     Attributes:
-        kind: what.
-        layer, head: to which head, and its name.
-        step: the measurement from which it is forecast.
-        n_steps: in how many steps from then on.
-        low, high: by laws of growth that are faster or slower, but as fast now.
+        kind: what will happen.
+
+        layer: the layer of the head.
+
+        head: the head in its layer.
+
+        name: what the head is called, such as L3H5.
+
+        step: the step of the measurement from which it is forecast.
+
+        n_steps: the number of steps from then on.
+
+        low: the number of steps if growth speeds up.
+
+        high: the number of steps if growth slows down.
     """
 
     kind: ForecastKind
@@ -50,8 +61,20 @@ class HeadForecast:
     low: float
     high: float
 
+    @property
+    def code(self) -> str:
+        """The code of its text."""
+        return self.kind.value
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """What its text names: steps to two digits, which is more than a forecast knows."""
+        limit = SELECTED_NATS if self.kind is ForecastKind.SELECTS else EXPLODED_LOGIT
+        steps = {name: rounded(getattr(self, name)) for name in ("n_steps", "low", "high")}
+        return {"head": self.name, "limit": limit, **steps, "case": "now" if steps["n_steps"] < 1.0 else "later"}
+
     def __str__(self) -> str:
-        return f"{self.name} {self.kind.value} {in_steps(self.n_steps, self.low, self.high)}."
+        return render(self)
 
 
 class Waiting(NamedTuple):
@@ -63,10 +86,23 @@ class Waiting(NamedTuple):
 
 
 def forecast_heads(curves: CheckpointCurves) -> tuple[HeadForecast, ...]:
-    """All forecasts from the last measurement of a run, the nearest first; heads that do not grow have none.
+    """Forecast from the last measurement of a run when its heads will have selected, or their logits exploded.
+
+    Args:
+        curves: the measurements of a run, from `read_run` or `AttentionMonitor.curves`.
 
     Returns:
-        One for each head and kind that is still to come.
+        One forecast for each head and kind that is still to come, the nearest first. Heads that do not grow have none.
+
+    Examples:
+        >>> import numpy as np
+        >>> from marginlens.probe import CheckpointCurves, forecast_heads
+        >>> steps = np.arange(0.0, 201.0, 10.0)
+        >>> logits = np.maximum(0.01 * steps**2, 1e-9).reshape(-1, 1, 1)
+        >>> measures = {"entropy": np.ones_like(logits), "max_logit": logits, "frobenius": logits}
+        >>> names = tuple(f"step {step:.0f}" for step in steps)
+        >>> print(*forecast_heads(CheckpointCurves("a model", names, steps, measures, n_inputs=8)))
+        L0H0 reaches a largest logit of 1,000 in about 130 steps (100–230).
     """
     found = []
     for kind in ForecastKind:
@@ -163,11 +199,6 @@ def _slope(steps: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:
     return np.where((n >= MIN_POINTS) & (total(is_lost.astype(float)) == 0.0), slope, np.nan)
 
 
-def in_steps(n_steps: float, low: float, high: float) -> str:
-    """In about 400 steps (300–600): two digits each, which is more than a forecast knows."""
-    about, least, most = (f"{_rounded(value):,.0f}" for value in (n_steps, low, high))
-    return f"in about {about} steps ({least}–{most})"
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.1e}") if np.isfinite(value) else value
+def rounded(n_steps: float) -> float:
+    """A number of steps to two digits."""
+    return float(f"{n_steps:.1e}") if np.isfinite(n_steps) else n_steps

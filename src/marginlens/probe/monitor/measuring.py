@@ -43,6 +43,7 @@ NORM_MEASURES = ("frobenius", "spectral", "largest_entry")
 # Of W's Gram matrix: the largest eigenvalue of the power 2^20 is off by d^(2^-20), 4e-6 for heads of width 64.
 _N_SQUARINGS = 20
 _MAX_ENTRIES = 2**26  # of matrices W in memory at a time
+_CHECKPOINTS = "Save checkpoints instead, and draw their curves with marginlens probe FOLDER --checkpoints."
 _BEGIN, _END = -2, -1  # of a forward pass, beside the modules of attention, which are counted from 0
 _READERS: WeakValueDictionary[int, HeadReader] = WeakValueDictionary()  # those that operations in compiled models find
 
@@ -88,13 +89,14 @@ class HeadReader:
             self.adapter: Adapter = adapter_for(self.model)
         if isinstance(self.adapter, AttentionOnlyAdapter):
             raise InputError(
-                f"The queries and keys of {type(self.model).__name__} cannot be read while it trains, since its family has no adapter: "
-                "save checkpoints, and draw their curves with marginlens probe FOLDER --checkpoints."
+                "model", "one whose family has an adapter", f"{type(self.model).__name__}, which has none", _CHECKPOINTS
             )
         if any(hasattr(weight, "ds_id") for weight in self.model.parameters()):
             raise InputError(
-                "Weights that DeepSpeed ZeRO-3 gathers module by module cannot be read from one process: train with ZeRO 1 or 2 or FSDP2, "
-                "or save checkpoints, and draw their curves with marginlens probe FOLDER --checkpoints."
+                "model",
+                "one whose weights are whole in this process",
+                "weights that DeepSpeed ZeRO-3 gathers module by module",
+                f"Train with ZeRO 1 or 2 or FSDP2. {_CHECKPOINTS}",
             )
         self._layers: dict[int, list[int]] = defaultdict(list)  # id of a module → the layers that it serves, in turn
         for layer in range(self.adapter.n_layers):
@@ -211,8 +213,10 @@ class HeadReader:
         for _, weight in module.named_parameters():
             if type(weight).__name__ == "DTensor":
                 raise InputError(
-                    f"The heads of {self.adapter.module_name(layer)} are split over a mesh (tensor parallelism, or FSDP of single linear "
-                    "layers), and no process has their queries and keys: shard whole blocks, or watch a run without the mesh."
+                    "model",
+                    "one whose heads are whole in this process",
+                    f"heads of {self.adapter.module_name(layer)} that are split over a mesh",
+                    "Use no tensor parallelism, and shard whole blocks rather than single linear layers.",
                 )
         adapter, has_bias = self.adapter, type(self.adapter).bias is not Adapter.bias
         captured = adapter.capture(layer, arguments, self._inputs)
@@ -258,15 +262,19 @@ class HeadReader:
             if isinstance(problem, InputError | MemoryError | torch.OutOfMemoryError):
                 raise problem
             words = " ".join(str(problem).split())[:160] or type(problem).__name__
-            raise InputError(
-                f"The queries and keys of {type(self.model).__name__} could not be read: {words}."
-            ) from problem
+            expected, got = (
+                "one whose queries and keys can be read",
+                f"{type(self.model).__name__}, where this failed ({words})",
+            )
+            raise InputError("model", expected, got) from problem
         if not self._found:
             return {}
         if not any(
             bool(counts.any()) for _, counts in self._found.values()
         ):  # zeros would look like attention that has selected
-            raise InputError("No query of this pass sees two tokens, so that there is no attention to measure.")
+            raise InputError(
+                "model", "called on inputs in which a query sees two tokens", "a pass without such a query"
+            )
         measures = {
             name: np.full((adapter.n_layers, adapter.n_heads), np.nan) for name in (*QUERY_MEASURES, *NORM_MEASURES)
         }

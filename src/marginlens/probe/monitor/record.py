@@ -54,7 +54,9 @@ class RunRecord:
     def curves(self) -> CheckpointCurves:
         """The measurements as curves over training."""
         if not self.rows:
-            raise InputError("Nothing has been measured yet: the monitor has no curves.")
+            raise InputError(
+                "monitor", "one that has measured something", "one without a measurement", "Train for a step first."
+            )
         steps = sorted(self.rows)
         first = self.rows[steps[0]]["entropy"]
         names = [measure.name for measure in MEASURES if any(measure.name in self.rows[k] for k in steps)]

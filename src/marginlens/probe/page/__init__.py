@@ -43,6 +43,7 @@ from marginlens.probe.result import (
 )
 from marginlens.result import counted, jsonable
 from marginlens.typing import Figure, FloatArray
+from marginlens.words import text
 
 _MIN_RELATIVE_RANGE = 0.1  # of the largest number: a smaller range of a measure is not spread over all colours
 _PAGE_MEASURES = (  # what the page shows of a head, the most telling first: the first twelve that have numbers
@@ -344,7 +345,7 @@ def checkpoint_page(curves: CheckpointCurves, alarms: Sequence[Alarm] | None = N
             f"{counted(len(curves.names), kind)}, {curves.names[0]} to {curves.names[-1]}",
             counted(curves.n_inputs, "input"),
         ],
-        introduction=() if alarms is None or alarms else ("No alarm was raised.",),
+        introduction=() if alarms is None or alarms else (text("alarm.none"),),
         alarms=alarm_summary(alarms or ()),
         findings=training_findings(curves),
         notes=curves.notes,
