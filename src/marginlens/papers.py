@@ -22,7 +22,7 @@ class Paper:
     """A paper that marginlens implements; `key` is the letter that every label starts with."""
 
     key: str
-    authors: str
+    authors: tuple[str, ...]
     title: str
     year: int
 
@@ -32,50 +32,50 @@ BIBLIOGRAPHY: dict[str, Paper] = {
     for paper in (
         Paper(
             "A",
-            "Davoud Ataee Tarzanagh, Yingcong Li, Xuechen Zhang, Samet Oymak",
+            ("Davoud Ataee Tarzanagh", "Yingcong Li", "Xuechen Zhang", "Samet Oymak"),
             "Max-Margin Token Selection in Attention Mechanism",
             2023,
         ),
         Paper(
             "B",
-            "Diyuan Wu, Aleksandr Shevchenko, Samet Oymak, Marco Mondelli",
+            ("Diyuan Wu", "Aleksandr Shevchenko", "Samet Oymak", "Marco Mondelli"),
             "Attention with Trained Embeddings Provably Selects Important Tokens",
             2025,
         ),
         Paper(
             "C",
-            "Yingcong Li, Yixiao Huang, M. Emrullah Ildiz, Ankit Singh Rawat, Samet Oymak",
+            ("Yingcong Li", "Yixiao Huang", "M. Emrullah Ildiz", "Ankit Singh Rawat", "Samet Oymak"),
             "Mechanics of Next Token Prediction with Self-Attention",
             2024,
         ),
         Paper(
             "D",
-            "Davoud Ataee Tarzanagh, Yingcong Li, Christos Thrampoulidis, Samet Oymak",
+            ("Davoud Ataee Tarzanagh", "Yingcong Li", "Christos Thrampoulidis", "Samet Oymak"),
             "Transformers as Support Vector Machines",
             2023,
         ),
         Paper(
             "E",
-            "Addison Kristanto Julistiono, Davoud Ataee Tarzanagh, Navid Azizan",
+            ("Addison Kristanto Julistiono", "Davoud Ataee Tarzanagh", "Navid Azizan"),
             "Optimizing Attention with Mirror Descent: Generalized Max-Margin Token Selection",
             2024,
         ),
         Paper(
             "F",
-            "Chen Fan, Mark Schmidt, Christos Thrampoulidis",
+            ("Chen Fan", "Mark Schmidt", "Christos Thrampoulidis"),
             "Implicit Bias of Spectral Descent and Muon on Multiclass Separable Data",
             2025,
         ),
         Paper(
             "G",
-            "Christos Thrampoulidis",
+            ("Christos Thrampoulidis",),
             "Implicit Optimization Bias of Next-Token Prediction in Linear Models",
             2024,
         ),
     )
 }
 EARLIER = Paper("B'", BIBLIOGRAPHY["B"].authors, "An earlier version of B: what its appendices alone say", 2025)
-OWN = Paper("X", "The marginlens authors", "Statements beyond the papers", 2026)  # checked here, published nowhere
+OWN = Paper("X", ("The marginlens authors",), "Statements beyond the papers", 2026)  # checked here, published nowhere
 SOURCES: dict[str, Paper] = {paper.key: paper for paper in (*BIBLIOGRAPHY.values(), EARLIER, OWN)}
 
 

@@ -1,6 +1,7 @@
-"""Contract suites: what every loss, norm, optimizer, risk and model adapter must do, for the built-in ones and for a user's own.
+"""Contract suites for losses, norms, optimizers, risks and model adapters, built in or your own.
 
-Each function raises `AssertionError` with the broken promise in words, and returns None where all of them are kept.
+Each function returns None if the object keeps all promises of its protocol, and raises `AssertionError` otherwise. The argument of the
+error is a fact: its string says which promise is broken, and its `code` and `numbers` are for programs.
 """
 
 from __future__ import annotations
@@ -17,63 +18,76 @@ from marginlens.losses.margin import Loss
 from marginlens.norms.protocol import Norm
 from marginlens.optimizers.protocol import Optimizer
 from marginlens.risk.protocol import Risk
-from marginlens.typing import FloatArray
+from marginlens.typing import FloatArray, Seed
+from marginlens.words import Fact
 
 if TYPE_CHECKING:
     from marginlens.probe.models.adapters.base import Adapter, LayerReading
 
 ROUNDING_RTOL = 1e-10
-DIFFERENCE_RTOL = 1e-5  # of central differences
-ATTENTION_ATOL = 1e-5  # of a probability, that an adapter may miss
-KEY_QUERY_RTOL = (
-    1e-5  # of the largest logit: families turn or normalise queries in single precision also in float64 models
-)
-SCALES = (1e-3, 1.0, 1e3)  # of points that a norm is asked about: callers bring gradients to moderate size
+# Central differences with a step of 1e-5 or 1e-6 lose half of the digits.
+DIFFERENCE_RTOL = 1e-5
+# Largest difference of two probabilities.
+ATTENTION_ATOL = 1e-5
+# Relative to the largest logit: families rotate or normalise queries in single precision even in float64 models.
+KEY_QUERY_RTOL = 1e-5
+# Sizes of the points at which a norm is tried: callers bring gradients to moderate size.
+SCALES = (1e-3, 1.0, 1e3)
 
 
-def check_loss(loss: Loss, *, low: float = -5.0, high: float = 5.0, n_points: int = 50, rng: Any = 0) -> None:
+def check_loss(loss: Loss, *, low: float = -5.0, high: float = 5.0, n_points: int = 50, rng: Seed = 0) -> None:
     r"""Check that the value, slope, rise and constants of a loss of the margin belong together.
 
     .. math:: \frac{\ell(u + h) - \ell(u - h)}{2h} \approx \ell'(u), \quad |\ell'(u)| \le M_1, \quad
         |\ell'(u) - \ell'(w)| \le M_0 |u - w|
 
     Args:
-        low, high: interval of margins on which the loss is tried.
+        loss: the loss to check.
+
+        low: lower end of the interval of margins on which the loss is tried.
+
+        high: upper end of the interval.
 
         n_points: number of random margins in it.
+
+        rng: seed or generator of the margins.
+
+    Raises:
+        AssertionError: if a promise is broken.
+
+    Examples:
+        >>> from marginlens.losses import Logistic
+        >>> from marginlens.testing import check_loss
+        >>> check_loss(Logistic())
     """
     generator = as_generator(rng)
     u = np.sort(generator.uniform(low, high, n_points))
     far = np.array([[-1e6, -700.0, -40.0], [40.0, 700.0, 1e6]])
     for name in ("value", "derivative", "log_abs_derivative", "derivative_sign"):
         method = getattr(loss, name)
-        _promise(np.shape(method(u)) == u.shape, f"{name} has the shape of the margins")
+        _promise("contract.loss.shape", np.shape(method(u)) == u.shape, method=name)
         if name in ("value", "log_abs_derivative"):
             with np.errstate(over="ignore"):
-                _promise(not np.isnan(method(far)).any(), f"{name} is a number, or infinite, for margins up to ±1e6")
-        _promise(np.array_equal(method(u[:3]), method(u)[:3]), f"{name} is elementwise")
+                _promise("contract.loss.far", not np.isnan(method(far)).any(), method=name)
+        _promise("contract.loss.elementwise", np.array_equal(method(u[:3]), method(u)[:3]), method=name)
     value, slope, h = loss.value(u), loss.derivative(u), 1e-5
     difference = (loss.value(u + h) - loss.value(u - h)) / (2.0 * h)
     blur = DIFFERENCE_RTOL * (np.abs(slope) + 1e-3 + np.max(np.abs(value)))
-    _promise((np.abs(slope - difference) <= blur).all(), "derivative is the slope of value")
-    _promise(_close(np.exp(loss.log_abs_derivative(u)), np.abs(slope)), "log_abs_derivative is log |derivative|")
-    _promise(np.array_equal(loss.derivative_sign(u), np.sign(slope)), "derivative_sign is the sign of derivative")
+    _promise("contract.loss.derivative", (np.abs(slope - difference) <= blur).all())
+    _promise("contract.loss.log_derivative", _close(np.exp(loss.log_abs_derivative(u)), np.abs(slope)))
+    _promise("contract.loss.derivative_sign", np.array_equal(loss.derivative_sign(u), np.sign(slope)))
     delta = generator.uniform(0.1, 0.5, n_points) * generator.choice([-1.0, 1.0], n_points)
     rise = loss.value(u - delta) - value
     blur = DIFFERENCE_RTOL * (np.abs(rise) + np.max(np.abs(value)))
-    _promise((np.abs(loss.rise(u, delta) - rise) <= blur).all(), "rise(u, δ) is ℓ(u - δ) - ℓ(u)")
+    _promise("contract.loss.rise", (np.abs(loss.rise(u, delta) - rise) <= blur).all())
     signed = loss.signed_log_rise(u, np.log(np.abs(delta)), np.sign(delta))
-    _promise(
-        (np.abs(signed.sign * np.exp(signed.log) - rise) <= blur).all(), "signed_log_rise is the logarithm of rise"
-    )
+    _promise("contract.loss.log_rise", (np.abs(signed.sign * np.exp(signed.log) - rise) <= blur).all())
     constants, largest = loss.constants(low, high), 1.0 + DIFFERENCE_RTOL
-    _promise((np.abs(slope) <= largest * constants.bound).all(), "|ℓ'| is at most the bound of constants(low, high)")
-    _promise(
-        (largest * np.abs(slope) >= constants.smallest).all(), "|ℓ'| is at least the smallest of constants(low, high)"
-    )
-    change, room = np.abs(np.diff(slope)), largest * constants.lipschitz * np.diff(u) + ROUNDING_RTOL
-    _promise((change <= room).all(), "ℓ' changes no faster than the lipschitz of constants(low, high)")
-    _promise(not (constants.decreasing and (slope > 0.0).any()), "a loss that constants call decreasing decreases")
+    _promise("contract.loss.bound", (np.abs(slope) <= largest * constants.bound).all())
+    _promise("contract.loss.smallest", (largest * np.abs(slope) >= constants.smallest).all())
+    change, limit = np.abs(np.diff(slope)), largest * constants.lipschitz * np.diff(u) + ROUNDING_RTOL
+    _promise("contract.loss.lipschitz", (change <= limit).all())
+    _promise("contract.loss.decreasing", not (constants.decreasing and (slope > 0.0).any()))
 
 
 def check_norm(
@@ -82,173 +96,208 @@ def check_norm(
     *,
     scales: tuple[float, ...] = SCALES,
     n_trials: int = 20,
-    rng: Any = 0,
+    rng: Seed = 0,
 ) -> None:
-    r"""Whether a norm is one, and its dual norm and steepest directions belong to it.
+    r"""Check that a norm is a norm, and that its dual norm and steepest directions belong to it.
 
     .. math:: \|cx\| = |c| \|x\|, \quad \|x + y\| \le \|x\| + \|y\|, \quad \langle g, x\rangle \le \|g\|_* \|x\|, \quad
         \langle g, s(g)\rangle = \|g\|_*, \ \|s(g)\| = 1
 
     Args:
-        shape: of the points to try; by default vectors, or matrices for a norm that says `needs_matrix` or takes no vectors.
-        scales: sizes of their entries.
-        n_trials: how many random ones.
+        norm: the norm to check.
+
+        shape: shape of the points to try; by default vectors, or matrices for a norm that says `needs_matrix` or takes no vectors.
+
+        scales: sizes of the entries of the points.
+
+        n_trials: number of random points.
+
+        rng: seed or generator of the points.
+
+    Raises:
+        AssertionError: if a promise is broken.
+
+    Examples:
+        >>> from marginlens.norms import L1
+        >>> from marginlens.testing import check_norm
+        >>> check_norm(L1())
     """
     generator = as_generator(rng)
     shape = _measured_shape(norm) if shape is None else shape
-    _promise(norm.value(np.zeros(shape)) == 0.0, "the norm of zero is zero")
+    _promise("contract.norm.zero", norm.value(np.zeros(shape)) == 0.0)
     for _ in range(n_trials):
         x, y, g = (generator.standard_normal(shape) for _ in range(3))
         for scale in scales:
-            _promise(_near(norm.value(-scale * x), scale * norm.value(x)), f"‖cx‖ = |c| ‖x‖ at c = {-scale:g}")
-            _promise(_near(norm.dual(-scale * g), scale * norm.dual(g)), f"‖cg‖* = |c| ‖g‖* at c = {-scale:g}")
+            _promise("contract.norm.scaling", _near(norm.value(-scale * x), scale * norm.value(x)), factor=-scale)
+            _promise("contract.norm.dual_scaling", _near(norm.dual(-scale * g), scale * norm.dual(g)), factor=-scale)
             s = norm.steepest(scale * g)
-            _promise(np.shape(s) == shape, f"a steepest direction has the shape {shape} of the gradient")
-            _promise(_near(norm.value(s), 1.0), f"a steepest direction has norm one at gradients of size {scale:g}")
-            _promise(_near(float(np.sum(g * s)), norm.dual(g)), f"⟨g, s(g)⟩ = ‖g‖* at gradients of size {scale:g}")
+            _promise("contract.norm.steepest_shape", np.shape(s) == shape, shape=str(shape))
+            _promise("contract.norm.steepest_norm", _near(norm.value(s), 1.0), scale=scale)
+            _promise("contract.norm.steepest_product", _near(float(np.sum(g * s)), norm.dual(g)), scale=scale)
         slack = ROUNDING_RTOL * (norm.value(x) + norm.value(y))
-        _promise(norm.value(x + y) <= norm.value(x) + norm.value(y) + slack, "‖x + y‖ ≤ ‖x‖ + ‖y‖")
+        _promise("contract.norm.triangle", norm.value(x + y) <= norm.value(x) + norm.value(y) + slack)
         product = float(np.sum(g * x))
-        _promise(product <= norm.dual(g) * norm.value(x) * (1.0 + ROUNDING_RTOL), "⟨g, x⟩ ≤ ‖g‖* ‖x‖")
+        _promise("contract.norm.duality", product <= norm.dual(g) * norm.value(x) * (1.0 + ROUNDING_RTOL))
 
 
 def _measured_shape(norm: Norm) -> tuple[int, ...]:
-    """(5,) where a norm measures vectors, (3, 4) where it measures matrices alone."""
+    """Choose (5,) if a norm measures vectors, (3, 4) if it measures only matrices."""
     if getattr(norm, "needs_matrix", False):
         return (3, 4)
     try:
         norm.value(norm.steepest(np.ones(5)))
-    except (IndexError, ValueError):  # what NumPy raises where an axis is missing
+    except (IndexError, ValueError):
+        # NumPy raises these if an axis is missing.
         return (3, 4)
     return (5,)
 
 
-def check_optimizer(optimizer: Optimizer, shape: tuple[int, ...] = (4,), *, rng: Any = 0) -> None:
-    """Whether an optimizer keeps its state outside itself, takes steps of the right shape, and gives the same run however it is cut.
+def check_optimizer(optimizer: Optimizer, shape: tuple[int, ...] = (4,), *, rng: Seed = 0) -> None:
+    """Check that an optimizer keeps its state outside itself, takes steps of the right shape, and can be interrupted and resumed.
 
     Args:
-        shape: of the points to try its `update` on.
+        optimizer: the optimizer to check.
+
+        shape: shape of the points on which its `update` is tried.
+
+        rng: seed or generator of the points and gradients.
+
+    Raises:
+        AssertionError: if a promise is broken.
+
+    Examples:
+        >>> from marginlens import NormalizedGD
+        >>> from marginlens.testing import check_optimizer
+        >>> check_optimizer(NormalizedGD(0.1))
     """
     generator = as_generator(rng)
     x0 = generator.standard_normal(shape)
     gradients = [LogScaled(generator.standard_normal(shape), np.asarray(-0.1 * k), len(shape)) for k in range(5)]
     copies = [gradient.array.copy() for gradient in gradients]
-    _promise(
-        _same(_moves(optimizer, x0, gradients), _moves(optimizer, x0, gradients)),
-        "the same gradients give the same steps",
-    )
-    _promise(_keeps_states(optimizer, x0, gradients), "update leaves the state that it is given as it was")
+    same = _same(_moves(optimizer, x0, gradients), _moves(optimizer, x0, gradients))
+    _promise("contract.optimizer.same_steps", same)
+    _promise("contract.optimizer.state", _keeps_states(optimizer, x0, gradients))
     for gradient, copy in zip(gradients, copies, strict=True):
-        _promise(np.array_equal(gradient.array, copy), "update leaves the gradient as it was")
+        _promise("contract.optimizer.gradient", np.array_equal(gradient.array, copy))
     for move in _moves(optimizer, x0, gradients):
-        _promise(np.shape(move) == shape, f"a step has the shape {shape} of the iterate")
-        _promise(bool(np.isfinite(move).all()), "steps from finite gradients are finite")
+        _promise("contract.optimizer.shape", np.shape(move) == shape, shape=str(shape))
+        _promise("contract.optimizer.finite", bool(np.isfinite(move).all()))
     tiny = LogScaled(gradients[0].array, np.asarray(-1e4), len(shape))
-    _promise(
-        bool(np.isfinite(_moves(optimizer, x0, [tiny])[0]).all()),
-        "a gradient below the smallest float64 gives a finite step",
-    )
+    _promise("contract.optimizer.tiny", bool(np.isfinite(_moves(optimizer, x0, [tiny])[0]).all()))
     data, head = sphere_tokens(3, 2, 4, 3, 0)
     whole = descend(data, head, optimizer=optimizer, n_steps=12)
     halves = descend(data, head, optimizer=optimizer, n_steps=5).resume(7)
-    _promise(np.array_equal(whole.final, halves.final), "5 steps and 7 more are 12 steps")
+    _promise("contract.optimizer.resume", np.array_equal(whole.final, halves.final))
     singles = np.stack([descend(data[j], head[j], optimizer=optimizer, n_steps=12).final for j in range(len(data))])
-    _promise(_close(whole.final, singles), "a batch is a loop over its problems")
+    _promise("contract.optimizer.batch", _close(whole.final, singles))
 
 
-def check_risk(risk: Risk, *, n_points: int = 5, scale: float = 1.0, rng: Any = 0) -> None:
-    r"""Whether the value, its logarithm, the gradient and the smoothness of a risk of one problem belong together.
+def check_risk(risk: Risk, *, n_points: int = 5, scale: float = 1.0, rng: Seed = 0) -> None:
+    r"""Check that the value, its logarithm, the gradient and the smoothness of a risk of one problem belong together.
 
     .. math:: \frac{L(x + hd) - L(x - hd)}{2h} \approx \langle \nabla L(x), d\rangle, \quad
         \|\nabla L(x) - \nabla L(y)\| \le L_{\text{smooth}} \|x - y\|
 
     Args:
-        n_points: how many random points to try.
-        scale: their typical entries.
+        risk: the risk to check.
+
+        n_points: number of random points to try.
+
+        scale: typical size of their entries.
+
+        rng: seed or generator of the points.
+
+    Raises:
+        AssertionError: if a promise is broken.
+
+    Examples:
+        >>> from marginlens import AttentionRisk, data
+        >>> from marginlens.testing import check_risk
+        >>> check_risk(AttentionRisk(*data.figure_1b()))
     """
-    _promise(not getattr(risk, "is_batch", False), "the contract is about a risk of one problem")
+    _promise("contract.risk.single", not getattr(risk, "is_batch", False))
     generator = as_generator(rng)
     previous = None
     for _ in range(n_points):
         x, direction = scale * generator.standard_normal(risk.shape), generator.standard_normal(risk.shape)
         direction /= np.linalg.norm(direction)
         value = float(risk.value(x))
-        _promise(np.isfinite(value), "the value at a random point is a number")
+        _promise("contract.risk.value", np.isfinite(value))
         if value > 0.0:
-            _promise(_near(float(np.exp(risk.log_value(x))), value), "log_value is the logarithm of value")
+            _promise("contract.risk.log_value", _near(float(np.exp(risk.log_value(x))), value))
         gradient = risk.gradient(x)
-        _promise(gradient.array.shape == tuple(risk.shape), f"the gradient has the shape {risk.shape} of a point")
+        _promise("contract.risk.gradient_shape", gradient.array.shape == tuple(risk.shape), shape=str(risk.shape))
         h = 1e-6 * (1.0 + scale)
         difference = (float(risk.value(x + h * direction)) - float(risk.value(x - h * direction))) / (2.0 * h)
         slope, size = float(np.sum(gradient.value() * direction)), float(np.exp(gradient.log_norm))
         blur = DIFFERENCE_RTOL * (size + 1e-3) + 1e-9 * abs(value)
-        _promise(abs(slope - difference) <= blur, f"the slope {slope:.6g} is that of differences, {difference:.6g}")
-        _promise(np.asarray(risk.select(x)).dtype.kind in "iu", "selected tokens are whole numbers")
+        _promise("contract.risk.gradient", abs(slope - difference) <= blur, slope=slope, difference=difference)
+        _promise("contract.risk.select", np.asarray(risk.select(x)).dtype.kind in "iu")
         if previous is not None:
             bound = float(np.max(risk.smoothness())) * float(np.linalg.norm(x - previous[0]))
             change = float(np.linalg.norm(gradient.value() - previous[1]))
-            _promise(
-                change <= bound * (1.0 + ROUNDING_RTOL) + 1e-15, "gradients change no faster than the smoothness allows"
-            )
+            _promise("contract.risk.smoothness", change <= bound * (1.0 + ROUNDING_RTOL) + 1e-15)
         previous = (x, gradient.value())
 
 
-def check_adapter(model: Any, batch: Mapping[str, Any], *, atol: float = ATTENTION_ATOL, rng: Any = 0) -> None:
-    r"""Whether the adapter of a model reads what the model computes, and its W is the one behind it.
+def check_adapter(model: Any, batch: Mapping[str, Any], *, atol: float = ATTENTION_ATOL, rng: Seed = 0) -> None:
+    r"""Check that the adapter of a model reads what the model computes, and the W behind it.
 
-    For every layer that the batch reaches: its attention is the model's own, at every query; what is hidden gets no attention; a batch is
-    its inputs one by one. Where the family's W is read, with the factors, the bias and the cap that a `LayerReading` states,
+    For every layer that the batch reaches, its attention must be the model's own at every query, hidden tokens must get no attention, and
+    a batch must give the same as its inputs one by one. If the adapter reads the family's W, then, with the factors, the bias and the cap
+    that a `LayerReading` states,
 
     .. math:: \mathrm{cap}^{-1}(\text{logit}(x, z)) - b(x, z) = r_z r_x (x^\top W z + x^\top w_0 + c_z)
 
-    for tokens x that stand in the place of one another, at several offsets where positions are rotary.
+    for tokens x that replace one another, at several offsets if positions are rotary.
 
     Args:
         model: a loaded model of the adapter's family with attn_implementation="eager"; a small random one in float64 will do. Weights
             far from zero make the comparison sharp.
-        batch: what it is called with, of at least two inputs and six tokens.
-        atol: of attention, as the largest difference of two probabilities.
+
+        batch: the arguments that the model is called with, for at least two inputs of six tokens.
+
+        atol: the largest allowed difference of two attention probabilities.
+
+        rng: seed or generator of the replaced tokens.
+
+    Raises:
+        AssertionError: if a promise is broken.
     """
     from marginlens.probe.models.adapters import adapter_for
     from marginlens.probe.models.reading import read_attention
 
     adapter = adapter_for(model)
     readings = {reading.layer: reading for reading in read_attention(model, batch)}
-    _promise(bool(readings), "a batch reaches at least one layer")
+    _promise("contract.adapter.layers", bool(readings))
     n_inputs = len(next(iter(batch.values())))
     for layer, own in _own_attention(adapter, batch, set(readings)).items():
-        reading, name = readings[layer], f"layer {layer}"
-        _promise(
-            own.shape == reading.attention.shape,
-            f"the attention of {name} has the shape {tuple(own.shape)} of the model's own",
-        )
+        reading = readings[layer]
+        same_shape = own.shape == reading.attention.shape
+        _promise("contract.adapter.attention_shape", same_shape, layer=layer, shape=str(tuple(own.shape)))
         rows = reading.visible.any(dim=-1)  # (B, T)
-        apart = (reading.attention - own).abs().transpose(1, 2)[rows]
-        worst = float("inf") if bool(apart.isnan().any()) else float(apart.max())
-        _promise(worst <= atol, f"the attention of {name} is the model's own to {atol:g}, not to {worst:.2g}")
+        error = (reading.attention - own).abs().transpose(1, 2)[rows]
+        worst = float("inf") if bool(error.isnan().any()) else float(error.max())
+        _promise("contract.adapter.attention", worst <= atol, layer=layer, tolerance=atol, error=worst)
         hidden = ~reading.visible & rows[:, :, None]
         outside = own.abs().amax(dim=1)[hidden]
-        _promise(
-            not outside.numel() or float(outside.max()) <= atol, f"the model gives no attention to what {name} hides"
-        )
+        unseen = not outside.numel() or float(outside.max()) <= atol
+        _promise("contract.adapter.hidden", unseen, layer=layer)
         finite = reading.logits.isfinite() == reading.visible[:, None]
-        _promise(
-            bool((finite | ~rows[:, None, :, None]).all()),
-            f"the logits of {name} are finite where it sees a token, and only there",
-        )
+        _promise("contract.adapter.finite", bool((finite | ~rows[:, None, :, None]).all()), layer=layer)
     singles = ({key: value[k : k + 1] for key, value in batch.items()} for k in range(n_inputs))
     for k, single in enumerate(singles):
         for reading in read_attention(model, single):
             size = len(reading.logits)  # one input, or its windows
             whole, lone = readings[reading.layer].attention[k * size : (k + 1) * size], reading.attention
             far = float((whole - lone).abs().masked_fill(~reading.visible[:, None], 0.0).max())
-            _promise(far <= 10 * atol, f"a batch is its inputs one by one in layer {reading.layer}, to {far:.2g}")
+            _promise("contract.adapter.batch", far <= 10 * atol, layer=reading.layer, error=far)
     if adapter.reads_weights:
         _check_key_query(adapter, batch, sorted(readings), as_generator(rng))
 
 
 def _own_attention(adapter: Adapter, batch: Mapping[str, Any], layers: set[int]) -> dict[int, Any]:
-    """What the attention modules themselves hand out, by layer: (B, H, T, S)."""
+    """Collect the attention (B, H, T, S) that the modules themselves return, by layer."""
     import torch
 
     from marginlens.probe.models.reading import model_inputs
@@ -272,7 +321,7 @@ def _own_attention(adapter: Adapter, batch: Mapping[str, Any], layers: set[int])
 
 
 def _check_key_query(adapter: Adapter, batch: Mapping[str, Any], layers: list[int], rng: np.random.Generator) -> None:
-    """Replace some tokens of what a layer reads: the logits of the others change as W says."""
+    """Check that the logits change as W says if some tokens of a layer's input are replaced."""
     from dataclasses import replace
 
     import torch
@@ -284,9 +333,10 @@ def _check_key_query(adapter: Adapter, batch: Mapping[str, Any], layers: list[in
     for layer, captured in record.captured.items():
         is_cross = captured.memory is not None
         keys = captured.memory if is_cross else captured.inputs
-        place = np.arange(keys.shape[1])
-        changed = place if is_cross else place[place % 4 >= 2]  # queries stay, so that offsets of 1, 2 and 3 occur
-        asked = np.arange(captured.inputs.shape[1]) if is_cross else place[place % 4 < 2]
+        position = np.arange(keys.shape[1])
+        # In self-attention the tokens of the compared queries stay, so that offsets of 1, 2 and 3 occur.
+        changed = position if is_cross else position[position % 4 >= 2]
+        asked = np.arange(captured.inputs.shape[1]) if is_cross else position[position % 4 < 2]
         others = keys.clone()
         noise = torch.as_tensor(rng.standard_normal((len(keys), len(changed), keys.shape[2])))
         others[:, changed] = noise.to(keys) * keys.std()
@@ -295,27 +345,25 @@ def _check_key_query(adapter: Adapter, batch: Mapping[str, Any], layers: list[in
             after = adapter.read(layer, replace(captured, **{"memory" if is_cross else "inputs": others}))
         first, second = (_bilinear(reading)[:, :, asked][..., changed] for reading in (before, after))
         seen = before.visible.cpu().numpy()[:, asked][..., changed]
-        z, apart = captured.inputs[:, asked].double().cpu().numpy(), (keys - others)[:, changed].double().cpu().numpy()
-        _promise(bool(seen.any()), f"the batch of layer {layer} is long enough to compare tokens")
+        z = captured.inputs[:, asked].double().cpu().numpy()
+        change = (keys - others)[:, changed].double().cpu().numpy()
+        _promise("contract.adapter.length", bool(seen.any()), layer=layer)
         offsets = asked[:, None] - changed[None, :]
         for head in range(adapter.shape(layer).n_heads):
             own = np.where(seen, first[:, head], 0.0) - np.where(seen, second[:, head], 0.0)
             for offset in np.unique(offsets).tolist() if adapter.rotary else [None]:
                 map_ = adapter.key_query(layer, head, offset)
-                ours = np.einsum("btd,bsd->bts", z @ map_.matrix.T + map_.bias_column, apart)
+                ours = np.einsum("btd,bsd->bts", z @ map_.matrix.T + map_.bias_column, change)
                 compared = seen if offset is None else seen & (offsets == offset)
                 largest = float(np.abs(np.where(seen, first[:, head], 0.0)).max())
                 worst = float(np.abs(np.where(compared, own - ours, 0.0)).max()) / max(largest, 1e-300)
-                at = "" if offset is None else f" at offset {offset}"
-                _promise(
-                    worst <= KEY_QUERY_RTOL,
-                    f"W of layer {layer}, head {head}{at} gives the logits up to a constant of the query to {KEY_QUERY_RTOL:g}, "
-                    f"not to {worst:.2g}",
-                )
+                numbers = {"layer": layer, "head": head, "error": worst, "tolerance": KEY_QUERY_RTOL}
+                case = {} if offset is None else {"case": "offset", "offset": offset}
+                _promise("contract.adapter.weights", worst <= KEY_QUERY_RTOL, **numbers, **case)
 
 
 def _bilinear(reading: LayerReading) -> FloatArray:
-    """(B, H, T, S) the logits without cap, bias and factors."""
+    """Compute the logits (B, H, T, S) without cap, bias and factors."""
     import torch
 
     logits = reading.logits.double()
@@ -329,7 +377,7 @@ def _bilinear(reading: LayerReading) -> FloatArray:
 
 
 def _moves(optimizer: Optimizer, x0: FloatArray, gradients: list[LogScaled]) -> list[FloatArray]:
-    """The steps of one problem, whichever way the optimizer is called."""
+    """Take the steps of one problem; an optimizer that is batched gets it as a batch of one."""
     batched = bool(getattr(optimizer, "batched", False))
     state, moves = optimizer.init(x0[None] if batched else x0), []
     for gradient in gradients:
@@ -354,9 +402,9 @@ def _keeps_states(optimizer: Optimizer, x0: FloatArray, gradients: list[LogScale
     return np.array_equal(moves[0], moves[2])
 
 
-def _promise(kept: Any, words: str) -> None:
+def _promise(code: str, /, kept: bool | np.bool_, **numbers: float | int | str) -> None:
     if not kept:
-        raise AssertionError(f"Broken promise: {words}.")
+        raise AssertionError(Fact(code, numbers))
 
 
 def _near(a: float, b: float) -> bool:

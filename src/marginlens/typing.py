@@ -1,4 +1,4 @@
-"""Types of arrays and drawings: what functions give back, and what they take."""
+"""Types of arrays, drawings and seeds in signatures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-else:  # matplotlib may be missing, and is imported where something is drawn: these stand for its types in signatures
+else:
+    # matplotlib is optional and imported only to draw: these names replace its types in signatures.
     Axes, Figure = type("Axes", (), {}), type("Figure", (), {})
 
 FloatArray = npt.NDArray[np.float64]
@@ -18,5 +19,6 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 ObjectArray = npt.NDArray[np.object_]
 ArrayLike = npt.ArrayLike  # whatever np.asarray takes: nested lists, tensors on a CPU
+Seed = int | np.random.Generator  # what a function that draws takes as `rng`
 
-__all__ = ["ArrayLike", "Axes", "BoolArray", "Figure", "FloatArray", "IntArray", "ObjectArray"]
+__all__ = ["ArrayLike", "Axes", "BoolArray", "Figure", "FloatArray", "IntArray", "ObjectArray", "Seed"]

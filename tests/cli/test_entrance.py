@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from marginlens.cli import app as cli
 from marginlens.cli.options import LISTED_NORMS
 from marginlens.data import figure_8, write_problem
-from marginlens.removed import REMOVED_COMMANDS
+from marginlens.removed import removed_commands
 from one_command import refusal
 
 HEAVY = ("numpy", "scipy", "sklearn", "matplotlib", "rich", "pydantic", "importlib.metadata")
@@ -80,10 +80,10 @@ def test_help_and_empty_line_list_every_command():
         assert f"  {name} " in page.stdout
 
 
-@pytest.mark.parametrize("name", REMOVED_COMMANDS)
+@pytest.mark.parametrize("name", removed_commands())
 def test_a_removed_command_names_its_replacement(name):
     sentence = refusal(invoke(name, "file", "--option"))
-    assert sentence == f"The command {name} was removed: {REMOVED_COMMANDS[name]}.\n"
+    assert sentence == f"The command {name} was removed: {removed_commands()[name]}.\n"
 
 
 USAGE = [

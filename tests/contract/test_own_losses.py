@@ -1,7 +1,6 @@
 """Losses of a user's own, decreasing or not: every gradient, descent and path follows the sign of their slope."""
 
 import dataclasses
-import re
 
 import numpy as np
 import pytest
@@ -362,19 +361,20 @@ class Bounded(Rising):
 
 
 BROKEN = {
-    "derivative is the slope of value": Steep(),
-    "derivative_sign is the sign": Upright(),
-    "rise(u, δ) is": Flat(),
-    "value is elementwise": Summed(),
-    "value is a number": Holed(),
-    "|ℓ'| is at most the bound": Bounded(log_bound=0.0),
-    "|ℓ'| is at least the smallest": Bounded(log_smallest=0.0),
-    "ℓ' changes no faster": Bounded(log_lipschitz=0.0),
-    "decreasing decreases": Bounded(decreasing=True),
+    "contract.loss.derivative": Steep(),
+    "contract.loss.derivative_sign": Upright(),
+    "contract.loss.rise": Flat(),
+    "contract.loss.elementwise": Summed(),
+    "contract.loss.far": Holed(),
+    "contract.loss.bound": Bounded(log_bound=0.0),
+    "contract.loss.smallest": Bounded(log_smallest=0.0),
+    "contract.loss.lipschitz": Bounded(log_lipschitz=0.0),
+    "contract.loss.decreasing": Bounded(decreasing=True),
 }
 
 
 @pytest.mark.parametrize("promise", BROKEN)
 def test_a_loss_that_breaks_the_contract_fails_with_the_broken_rule(promise):
-    with pytest.raises(AssertionError, match=re.escape(promise)):
+    with pytest.raises(AssertionError) as error:
         check_loss(BROKEN[promise])
+    assert error.value.args[0].code == promise

@@ -12,7 +12,12 @@ from marginlens.words import Fact, exponential, listed, numbered, rendered_examp
 from marginlens.words.renderer import FORMS
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
-MAKERS = {"Check", "Fact", "text"}  # calls whose first argument is a code, and whose second or third holds its numbers
+BY_KEYWORD = {"text", "_promise"}  # calls that take the numbers as keywords
+MAKERS = {
+    "Check",
+    "Fact",
+    *BY_KEYWORD,
+}  # calls whose first argument is a code, and whose second or third holds its numbers
 CODE = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+")
 
 
@@ -41,7 +46,9 @@ def made():
                 ]
                 literal = all(isinstance(key, ast.Constant) for table in tables for key in table.keys)
                 names = {key.value for table in tables for key in table.keys} if literal and len(tables) == 1 else None
-                names = {keyword.arg for keyword in call.keywords} if name == "text" else names
+                if name in BY_KEYWORD:
+                    names = {keyword.arg for keyword in call.keywords}
+                    names = None if None in names else names
                 yield f"{path.name}:{call.lineno}", call.args[0].value, names
 
 

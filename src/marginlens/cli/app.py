@@ -27,7 +27,7 @@ from marginlens.cli.solve import solve
 from marginlens.cli.statement import statement
 from marginlens.cli.train import train
 from marginlens.errors import CoreError, EngineError, InputError, MissingExtra
-from marginlens.removed import REMOVED_COMMANDS
+from marginlens.removed import removed_commands
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
@@ -47,8 +47,8 @@ class CommandLine(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of this name; a removed one is refused with what to use instead."""
-        if cmd_name in REMOVED_COMMANDS:
-            raise InputError(f"The command {cmd_name} was removed: {REMOVED_COMMANDS[cmd_name]}.")
+        if instead := removed_commands().get(cmd_name):
+            raise InputError(f"The command {cmd_name} was removed: {instead}.")
         return super().get_command(ctx, cmd_name)
 
     def get_params(self, ctx: Any) -> list[Any]:

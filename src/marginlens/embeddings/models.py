@@ -25,7 +25,7 @@ class Parameters(Described):
     E: Any
     p: Any
     v: Any
-    quantities = "E of shape {E.shape}, p, v, {E.dtype}"
+    quantities = "E of shape {E.shape!s}, p, v, {E.dtype}"
 
 
 def initial_parameters(n_vocabulary: int, d_model: int, rng: Any, dtype: Any, spread: float = 1.0) -> Parameters:

@@ -46,7 +46,7 @@ class SupportSubspace(CyclicSubspace):
     independent = False
     factor = None
     _near = None
-    quantities = "{n_groups} contexts with several tokens, {n_generators} generators, W is {shape}"
+    quantities = "{n_groups} contexts with several tokens, {n_generators} generators, W is {shape!s}"
 
     @property
     def shape(self) -> tuple[int, int]:

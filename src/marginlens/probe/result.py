@@ -499,7 +499,7 @@ class CheckpointCurves(_Measured):
     n_inputs: int
     notes: tuple[str, ...] = ()
     layer_names: tuple[str, ...] = ()
-    quantities = "{model}: {names:# checkpoint}, {n_inputs} inputs"
+    quantities = "{model}: {names:# checkpoint|checkpoints}, {n_inputs} inputs"
 
     def _columns(self) -> dict[str, Any]:
         n_heads = self.n_layers * self.n_heads

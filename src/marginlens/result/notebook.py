@@ -1,4 +1,4 @@
-"""How results show themselves in a notebook: what they print, a small table of their numbers, and their plot."""
+"""Results in a notebook: what they print, a small table of their fields, and their plot."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from io import BytesIO
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from marginlens.errors import InputError, missing_extra
-from marginlens.result.quantities import Described, labelled, line, tally
+from marginlens.result.quantities import Described, line, tally
 
 MAX_SHOWN = 8  # entries of an array or a list up to which a cell shows them all
 MAX_CELL = 160  # characters of a cell
@@ -22,10 +23,11 @@ SCREEN_DOTS_PER_INCH = 100
 
 
 class Displayed(Described):
-    """What shows itself in Jupyter and VS Code: what it prints, a table of names and values, and the plot of classes that have one."""
+    """An object that shows itself in Jupyter and VS Code: what it prints, a table of its fields, and its plot if it has one."""
 
     def _repr_html_(self) -> str:
-        from marginlens.pages import data_address, render  # with Jinja2, which only displays need
+        # They import Jinja2, which only displays need.
+        from marginlens.pages import data_address, render
 
         picture, reason = _picture(self)
         return render(
@@ -42,7 +44,7 @@ class Displayed(Described):
 
 
 def public_fields(shown: Any) -> dict[str, Any]:
-    """The fields that stand in `to_dict` and in the table: those of the repr, without private ones; or public attributes."""
+    """Collect the fields for `to_dict` and the table: those of a dataclass' repr without private ones, or all public attributes."""
     if not dataclasses.is_dataclass(shown):
         return {name: value for name, value in vars(shown).items() if not name.startswith("_")}
     names = [field.name for field in dataclasses.fields(shown) if field.repr and not field.name.startswith("_")]
@@ -50,9 +52,8 @@ def public_fields(shown: Any) -> dict[str, Any]:
 
 
 def _numbers(shown: Described) -> dict[str, Any]:
-    """What the line of the object measures, then its fields, without those that are empty."""
-    measured = labelled(shown) | public_fields(shown)
-    return {name: value for name, value in measured.items() if value is not None and not _is_empty(value)}
+    """The fields of an object without those that are empty."""
+    return {name: value for name, value in public_fields(shown).items() if value is not None and not _is_empty(value)}
 
 
 def _is_empty(value: Any) -> bool:
@@ -60,7 +61,7 @@ def _is_empty(value: Any) -> bool:
 
 
 def in_words(value: Any) -> str:
-    """A value in few characters: short arrays entry by entry, long ones by shape and range, statuses with their sentence."""
+    """Format a value in few characters: short arrays entry by entry, long ones by shape and range, statuses with their sentence."""
     if isinstance(value, Enum):
         text = f"{value.name}: {value.sentence}" if hasattr(value, "sentence") else value.name
     elif isinstance(value, np.ndarray | np.generic):
@@ -82,7 +83,7 @@ def in_words(value: Any) -> str:
     return text if len(text) <= MAX_CELL else text[: MAX_CELL - 1] + "…"
 
 
-def _array_in_words(value: Any) -> str:
+def _array_in_words(value: npt.NDArray[Any]) -> str:
     if value.ndim == 0:
         return in_words(value.item())
     if value.dtype == object:
@@ -105,7 +106,7 @@ def _listed(entries: list[str], number: int) -> str:
     return ", ".join(entries + more) or "none"
 
 
-def _picture(shown: Any) -> tuple[bytes, str]:
+def _picture(shown: Displayed) -> tuple[bytes, str]:
     """The plot as a PNG, or the reason why there is none; neither for a class without a plot."""
     if not hasattr(shown, "plot"):
         return b"", ""
@@ -119,7 +120,8 @@ def _picture(shown: Any) -> tuple[bytes, str]:
         figure = Figure(figsize=PICTURE_INCHES, layout="constrained")
         try:
             shown.plot(figure.add_subplot())
-        except InputError as problem:  # as of a sweep without a finished chunk
+        except InputError as problem:
+            # A sweep without a finished chunk has nothing to draw.
             return b"", str(problem)
         figure.savefig(stream, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
     return stream.getvalue(), ""

@@ -55,7 +55,7 @@ class SetSolution(Result, Tabular):
     n_choices: int
     n_covered: int
     quantities = (
-        "{status.name}, {solutions:# solution}, margin={margin:.6g}, gap={gap:.2g}, "
+        "{status.name}, {solutions:# solution|solutions}, margin={margin:.6g}, gap={gap:.2g}, "
         "{explored} problems solved for {n_choices} choices"
     )
 

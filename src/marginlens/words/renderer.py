@@ -185,7 +185,7 @@ def exponential(logarithm: float) -> str:
     return f"{exp(logarithm):.4g}" if in_range else f"e^{logarithm:.4g}"
 
 
-class _Templates(string.Formatter):
+class Templates(string.Formatter):
     """Templates with the formats of this module."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
@@ -205,7 +205,7 @@ class _Templates(string.Formatter):
         return str(super().format_field(value, format_spec))
 
 
-_TEMPLATES = _Templates()
+_TEMPLATES = Templates()
 
 
 def _entry(code: str) -> dict[str, Any]:

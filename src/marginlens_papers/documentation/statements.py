@@ -129,7 +129,7 @@ def theorems_page(functions: Sequence[Implementation], tests: Sequence[TestCitat
         mine = sorted((label for label in labels if label.split()[0] == paper.key), key=natural)
         if not mine:
             continue
-        lines += ["", f"## {paper.key}: {paper.title}", "", f"{paper.authors}, {paper.year}", ""]
+        lines += ["", f"## {paper.key}: {paper.title}", "", f"{', '.join(paper.authors)}, {paper.year}", ""]
         lines += ["| statement | what it says | function | tests | claims |", "| --- | --- | --- | --- | --- |"]
         for label in mine:
             targets = sorted(

@@ -120,7 +120,7 @@ def papers(entries: Sequence[Entry]) -> list[PaperSummary]:
         own = [entry for entry in entries if entry.result and _paper(entry) == paper]
         if own:
             about, words = _ABOUT.get(paper.key, ""), f"{summary(own)}."
-            found.append(PaperSummary(paper.key, paper.title, paper.authors, paper.year, about, words))
+            found.append(PaperSummary(paper.key, paper.title, ", ".join(paper.authors), paper.year, about, words))
     return found
 
 

@@ -352,7 +352,7 @@ def checkpoint_page(curves: CheckpointCurves, alarms: Sequence[Alarm] | None = N
         about=[
             _MEANS,
             *([_BASELINES] if "correlation" in main else []),
-            f"Paper A is {paper.authors}: {paper.title} ({paper.year}).",
+            f"Paper A is {', '.join(paper.authors)}: {paper.title} ({paper.year}).",
         ],
         figures=[_embedded(curves, main, 2), _embedded(curves, others, 3)],
         has_trend=curves.can_have_trend,
