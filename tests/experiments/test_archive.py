@@ -114,10 +114,10 @@ def test_archived_data_have_given_names_and_equal_rates_sort_by_name(trained, tm
 @pytest.mark.parametrize("name", [*PACKAGED, *sorted(path.name for path in results_folder().glob("vision-*.json"))])
 def test_the_command_of_an_archived_run_still_parses(name):
     values = json.loads((results_folder() / name).read_text(encoding="utf-8"))
-    _, command, *words = shlex.split(
-        values["command"]
-    )  # of an earlier version: marginlens embeddings, marginlens vision
-    parser, kind = COMMANDS[command]
+    words = shlex.split(values["command"])
+    # Earlier versions called these commands marginlens embeddings and marginlens vision.
+    command, *words = words[1:] if words[0] == "marginlens" else words[2:]
+    parser, kind = COMMANDS[command.removeprefix("experiments.")]
     typed = parser().parse_args([*words, "--out", "o"])
     assert kind.from_dict(values["settings"]) == chosen_settings(kind, typed)
 

@@ -173,7 +173,7 @@ def test_two_layers_are_compared_with_one_by_the_same_v(shelf):
     change(shelf, "yelp1-fixed", loss=9e-4)
     failed, finding = missed(text_runs.B_F14)
     assert failed == {"yelp_fixed_contrast", "yelp_affine_fixed_contrast"}
-    assert "Two layers end 3 powers of ten or more below one layer in 4 of 6" in finding.note
+    assert "Two layers end 3 powers of ten or more below one layer in 6 of 8" in finding.note
 
 
 def test_one_contradicting_seed_is_a_miss(shelf):

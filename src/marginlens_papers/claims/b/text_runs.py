@@ -354,7 +354,7 @@ class B_F3(TextRuns):
 class B_F14(TextRuns):
     labels = ("B Fig 1", "B Fig 4", "B Eq. (36)", "B Eq. (37)")
     layers, exponent = 2, -5
-    judged = {"imdb": ("fixed", "trained"), "yelp": tuple(READINGS)}
+    judged = dict.fromkeys(SOURCES, tuple(READINGS))
     as_stated = stated_bounds(judged, -5) | {
         f"{source}_{reading}_contrast": Bound(low=DECADES)
         for source, readings in judged.items()
