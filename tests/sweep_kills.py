@@ -32,10 +32,9 @@ PLAN = {
     "seed": 11,
     "record": ["selection", "norm", "final", "margin", "optimality", "status"],
 }
-POLL_SECONDS, MAX_DELAY_SECONDS = (
-    0.002,
-    0.05,
-)  # between two looks; between the chunk after which something is killed and the kill
+# between two looks; between the chunk after which something is killed and the kill
+POLL_SECONDS, MAX_DELAY_SECONDS = 0.002, 0.05
+MAX_TRIALS_PER_KILL = 10  # some sweeps end before they are killed
 RUN = """
 import json, os, sys, time
 import marginlens as ml
@@ -139,14 +138,14 @@ def main(n_kills=40, seed=0, *kinds):
     kinds, killed, trial, spoilt = kinds or KINDS, 0, 0, 0
     with tempfile.TemporaryDirectory() as folder:
         trials = Trials(folder, seed)
-        while killed < n_kills:
+        while killed < n_kills and trial < MAX_TRIALS_PER_KILL * n_kills:
             kind = kinds[trial % len(kinds)]
             at_kill, whole, _ = trials.trial(str(trial), kind)
             trial, killed, spoilt = trial + 1, killed + (at_kill is not None), spoilt + (not whole)
             moment = "not killed, the sweep was over" if at_kill is None else f"killed after {at_kill} chunks"
             print(f"{kind:11} {moment}: {'whole' if whole else 'SPOILT'}", flush=True)
     print(f"{killed} kills: {trial - spoilt} of {trial} sweeps whole")
-    return spoilt == 0
+    return spoilt == 0 and killed == n_kills
 
 
 if __name__ == "__main__":

@@ -269,21 +269,25 @@ def test_margins_in_other_norms_agree_in_the_plane() -> None:
             for power, norm in NORMS.items():
                 asked.append({"call": "normMargin", "problem": case.json, "selected": selected, "power": power})
                 expected.append(ml.att_svm(case.data, selected, norm=norm))
+    n_solved, n_unique = 0, 0
     for request, mine, theirs in zip(asked, ask(asked), expected, strict=True):
         assert mine["status"] == theirs.status.name
         if mine["status"] != "OPTIMAL":
             continue
+        n_solved += 1
         assert mine["margin"] == pytest.approx(theirs.margin, rel=1e-9, abs=ROUNDING), request
         assert mine["lower"] == pytest.approx(mine["upper"], rel=1e-9, abs=ROUNDING), request
         assert mine["lower"] <= mine["upper"] * (1.0 + 1e-11)
         assert mine["isUnique"] == bool(theirs.is_unique), request
         if mine["isUnique"]:
-            rtol = (
-                1e-4 if isinstance(theirs.norm, ml.Lp) else RTOL
-            )  # a bracket of 1e-9 leaves the square root of it to the point
+            n_unique += 1
+            # a bracket of 1e-9 leaves the square root of it to the point
+            rtol = 1e-4 if isinstance(theirs.norm, ml.Lp) else RTOL
             assert close(mine["direction"], theirs.direction, rtol), request
         combined = np.array(mine["multipliers"]) @ theirs.rows
         assert theirs.norm.dual(combined) == pytest.approx(mine["length"], rel=1e-9, abs=ROUNDING)
+    assert n_solved > len(asked) // 2
+    assert n_unique > len(asked) // 2
 
 
 def test_optimizers_have_the_librarys_norms() -> None:
@@ -368,6 +372,7 @@ def test_cones_agree_with_python() -> None:
         optima += [(case, selected) for selected in listed[:2].tolist()]
     asked = [{"call": "cone", "problem": case.json, "selected": selected} for case, selected in optima]
     assert len(asked) > 5
+    n_cones = 0
     for (case, selected), mine in zip(optima, ask(asked), strict=True):
         try:
             theirs = basin_cone(case.data, case.head, selected, loss=LOSSES[case.loss])
@@ -376,3 +381,5 @@ def test_cones_agree_with_python() -> None:
             continue
         for mine_name, name in (("mu", "mu"), ("radius", "radius"), ("provenRadius", "proven_radius")):
             assert mine[mine_name] == pytest.approx(getattr(theirs, name), rel=1e-8, abs=ROUNDING), (case.name, name)
+        n_cones += 1
+    assert n_cones >= 0.9 * len(asked)

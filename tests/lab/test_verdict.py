@@ -63,7 +63,7 @@ def is_found(outcome: Outcome) -> bool:
 def test_page_verdicts_and_tokens_equal_pythons() -> None:
     problems = [*random_problems(42), *preset_problems()]
     answers = ask_of("verdict", *problems)
-    named = 0
+    named, followed = 0, 0
     for problem, answer in zip(problems, answers, strict=True):
         expected = outcome_of(problem)
         assert (answer["kind"] == "found") == is_found(expected), problem
@@ -77,8 +77,10 @@ def test_page_verdicts_and_tokens_equal_pythons() -> None:
         assert answer["selected"] == expected.selected.tolist(), problem
         named += "not known" not in answer["endsAt"]
         if is_found(expected):
+            followed += 1
             assert answer["steps"] == expected.way
     assert named >= 0.95 * len(problems)
+    assert followed >= 0.7 * len(problems)
 
 
 def test_page_verdict_lines_equal_pythons_up_to_names_and_digits() -> None:
@@ -158,8 +160,7 @@ def test_optimizers_without_a_theorem_are_computed_not_proved(name: str) -> None
     problems += [{**problem, "optimizer": {"name": name}, "steps": 500} for problem in random_problems(6)]
     for problem, answer in zip(problems, ask_of("verdict", *problems), strict=True):
         assert "not proved" in answer["proved"]
-        if answer["kind"] == "finite":
-            continue
+        assert answer["kind"] != "finite"
         read = LabProblem.from_dict(problem, "a problem")
         run = ml.descend(
             read.data, read.head, loss=read.loss, start=read.start, n_steps=answer["steps"], optimizer=read.optimizer

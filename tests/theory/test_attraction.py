@@ -455,9 +455,8 @@ def test_w_is_followed_like_p():
             risk = ml.risk.MatrixRisk(ml.AttentionRisk(data[j], v[j]), query)
             found = ml.predict(risk, optimizer=ml.NormalizedGD(1.0))
             run = ml.descend(risk, n_steps=1_500, optimizer=ml.NormalizedGD(1.0))
-            assert found.outcome.proved == (found.direction is not None)
-            if found.direction is not None:
-                assert ml.correlation(run.final.ravel(), found.direction.ravel()) > 0.995
+            assert found.outcome.proved
+            assert ml.correlation(run.final.ravel(), found.direction.ravel()) > 0.995
 
 
 def test_theorems_answer_alike_without_a_run():
@@ -482,8 +481,8 @@ def test_undecided_questions_have_a_reason():
     X, v = rng.standard_normal((2, 4, 3)), rng.standard_normal(3)
     X[0, 1] = X[0, 0]  # twins: whatever leads, the other one ties with it or scores the same
     ties = ml.predict_limit(ml.TokenDataset(X, [1, 1]), v)
-    if not ties.outcome.proved:
-        assert ties.outcome.proof.startswith("no: at norm")
+    assert not ties.outcome.proved
+    assert ties.outcome.proof.startswith("no: at norm")
     one_key = ml.TokenDataset(np.ones((1, 3, 2)), [1])
     assert ml.predict_limit(one_key, [1.0, 2.0]).outcome.certificate is None
     assert ml.predict_limit(*_single(), prove=False).outcome is None

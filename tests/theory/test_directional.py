@@ -305,7 +305,7 @@ def test_the_radius_of_lemma_9_is_needed_and_batches_equal_loops():
 
 @pytest.mark.statement("A Lemma 10")
 def test_directions_have_no_more_neighbours_than_dimensions_in_general_position():
-    rng = np.random.default_rng(2)
+    rng, n_checked = np.random.default_rng(2), 0
     for _ in range(20):
         data, _ = ragged_problem(rng, 3, 4, 3)
         q = att_svm(data, [int(rng.integers(length)) for length in data.lengths]).x  # as many neighbours as can be
@@ -314,6 +314,8 @@ def test_directions_have_no_more_neighbours_than_dimensions_in_general_position(
         found = check_neighbour_count(data, q)
         assert found
         assert found.numbers["neighbours"] == directional_margin(data, q).neighbours.sum() <= 3
+        n_checked += 1
+    assert n_checked >= 15
     square, _ = scored_tokens([[(1.0, 0.0), (0.0, 1.0), (0.0, 0.0), (0.0, -1.0)]], [[1.0, 0.0, 0.0, 0.0]])
     crowded = check_neighbour_count(square, [1.0, 0.0])  # three neighbours on one line
     assert not crowded

@@ -119,9 +119,9 @@ def test_no_matrix_in_the_ball_has_a_risk_below_the_bound_of_the_certificate(set
         points = direction + random * (10.0 ** rng.uniform(-3, 1, 60))[:, None, None] / 12.0
         points *= radius / np.linalg.norm(points, axis=(1, 2))[:, None, None]
         lowest = min(c_l1.subtracted_excess(ds, head, setting.loss, W) for W in points)
-        if radius * margin < 20.0:  # beyond, subtraction leaves rounding
-            assert np.log(lowest) >= bound - radius * margin
-            assert np.log(lowest) < bound - radius * margin + 12.0  # and the bound is of use
+        assert radius * margin < 20.0  # beyond, subtraction leaves rounding
+        assert np.log(lowest) >= bound - radius * margin
+        assert np.log(lowest) < bound - radius * margin + 12.0  # and the bound is of use
 
 
 @pytest.mark.statement("C Thm 1")

@@ -42,17 +42,22 @@ def a_local_optimum(rng, *, n_inputs=3, longest=4, d=4):
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda one: type(one).__name__)
 def test_gradient_at_the_predicted_position_is_along_max_margin(loss):
     rng = np.random.default_rng(2)
+    n_shifted, n_separated = 0, 0
     for _ in range(5):
         data, v, selected = a_local_optimum(rng)
         law = residual_law(data, v, selected, loss=loss)
         R = 60.0 / law.solution.margin
         offset_free = ml.AttentionRisk(data, v, loss).gradient(R * law.solution.direction).array
         if np.linalg.norm(law.offset) > 0.1:
+            n_shifted += 1
             assert misalignment(-offset_free, law.solution.x) > 1e-5
         slack = (law.solution.rows @ law.solution.x - 1.0)[~law.carrying]
         if np.min(slack, initial=1.0) > 0.5:
             predicted = ml.AttentionRisk(data, v, loss).gradient(position(law, R)).array
+            n_separated += 1
             assert misalignment(-predicted, law.solution.x) < ON_THE_LAW**2
+    assert n_shifted >= 4
+    assert n_separated >= 3
 
 
 @pytest.mark.parametrize("loss", [ml.CorrelationLoss(), ml.Logistic()], ids=lambda one: type(one).__name__)
