@@ -3,6 +3,8 @@
 # make test-all    the tests that make test leaves out: pages in a browser, the gallery, the site, packaging, benchmarks, long processes,
 #                  and the numerics job; pages are opened in Chromium where it and its driver are found, and MARGINLENS_BROWSER=required
 #                  fails where they are not
+# make test-random property tests with a thousand new random examples each, which a nightly job runs; a failure prints how to repeat it
+#                  (PYTEST_ARGS="tests/norms")
 # make test-gpu    tests that need a CUDA device, which the other two leave out; with the packages of the interpreter that PYTHON names
 # make test-wheel  build sdist and wheel, install the wheel in fresh environments and test it there   (ARGS="--extras", ARGS="--python python3.12")
 # make test-core   the compiled core under the sanitizers of addresses and undefined behaviour
@@ -18,7 +20,7 @@
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce test quick-tests test-all test-core test-gpu test-wheel lab-core wheels numerics lint docs pictures site site-links clean
+.PHONY: help setup reproduce test quick-tests test-all test-random test-core test-gpu test-wheel lab-core wheels numerics lint docs pictures site site-links clean
 SHELL := /bin/sh
 
 VENV := .venv
@@ -77,6 +79,9 @@ quick-tests: $(READY)
 test-all: $(READY) $(AXE)
 	@$(BIN)/python $(PYTEST) -m "slow and not gpu" $(PYTEST_ARGS)
 	@$(BIN)/python tests/numerics/run.py
+
+test-random: $(READY)
+	@$(BIN)/python $(PYTEST) -m "hypothesis and not gpu" --hypothesis-profile=random $(PYTEST_ARGS)
 
 # Packages such as matplotlib throw C++ exceptions, which the sanitizer catches only where the C++ library is loaded with it.
 test-core: $(READY)

@@ -18,13 +18,10 @@ with suppress(ImportError):  # without the extra plot
 
     matplotlib.use("Agg")
 
-with suppress(ImportError):
-    from hypothesis import HealthCheck, settings
+with suppress(ImportError):  # without hypothesis
+    from random_examples import register_profiles
 
-    settings.register_profile(
-        "any machine", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-    )
-    settings.load_profile("any machine")
+    register_profiles()
 
 os.environ.setdefault("MARGINLENS_QUIET", "1")  # no word on compiling in the output of commands
 # as a shell starts what runs in the background: Ctrl-C is tested all the same

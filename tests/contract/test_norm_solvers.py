@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
@@ -16,6 +16,7 @@ from marginlens.norms import L1, LInf, Lp, MaxRow, Norm, Nuclear, Spectral
 from marginlens.svm import MarginSolution, Status, least_distance
 from marginlens.svm.solvers import linear_programs, norms, power_norm
 from marginlens.svm.solvers.norms import solve_in_norm
+from random_examples import examples
 
 NORMS: dict[str, Norm] = {
     "l1": L1(),
@@ -147,7 +148,7 @@ def test_infeasible_and_trivial_problems_keep_their_status_in_every_norm(name: s
 
 
 @every_norm
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(seed=st.integers(0, 10**6), exponent=st.integers(-300, 300), noise=st.floats(0.0, 1.0))
 def test_any_x_and_any_multipliers_bracket_the_optimum(name: str, seed: int, exponent: int, noise: float) -> None:
     rng = np.random.default_rng(seed)
@@ -165,7 +166,7 @@ def test_any_x_and_any_multipliers_bracket_the_optimum(name: str, seed: int, exp
 
 
 @every_norm
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(seed=st.integers(0, 10**6), factor=st.floats(1e-40, 1e40))
 def test_optima_follow_scale_order_and_signs(name: str, seed: int, factor: float) -> None:
     rng = np.random.default_rng(seed)

@@ -3,10 +3,11 @@
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from marginlens import core
+from random_examples import examples
 
 EXP, LOG, LOG1P, EXPM1, TANH, POW, EXP_OF_EIGHT, EXP_OF_FOUR, LOG_OF_FOUR, POW_OF_FOUR = range(10)
 
@@ -52,7 +53,7 @@ def test_powers_agree_with_long_arithmetic(power):
         assert max(ulps(y, value) for y, value in zip(elementary(POW, x, power), exact, strict=True)) <= 4.0
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(st.floats(), st.floats(-30.0, 30.0))
 def test_every_special_double_has_numpys_value(x, power):
     with np.errstate(all="ignore"):
@@ -61,7 +62,10 @@ def test_every_special_double_has_numpys_value(x, power):
         np.testing.assert_allclose(elementary(LOG1P, [x]), np.log1p(x), rtol=1e-15, atol=5e-324)
         np.testing.assert_allclose(elementary(EXPM1, [x]), np.expm1(x), rtol=1e-15, atol=5e-324)
         np.testing.assert_allclose(elementary(TANH, [x]), np.tanh(x), rtol=1e-15, atol=5e-324)
-        np.testing.assert_allclose(elementary(POW, [abs(x)], power), np.abs(x) ** power, rtol=2e-14, atol=5e-324)
+        # a subnormal power has the rounding of its logarithm times the power, of up to 745
+        expected = np.abs(x) ** power
+        rtol = 2e-13 if expected < np.finfo(float).tiny else 2e-14
+        np.testing.assert_allclose(elementary(POW, [abs(x)], power), expected, rtol=rtol, atol=5e-324)
 
 
 @pytest.mark.parametrize("several", [(EXP, EXP_OF_FOUR), (EXP, EXP_OF_EIGHT), (LOG, LOG_OF_FOUR), (POW, POW_OF_FOUR)])

@@ -3,10 +3,11 @@
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from marginlens import core
+from random_examples import examples
 
 ORACLE_DIGITS = 80  # beyond the spread of the scales
 NEWTON_STEPS = 200  # many times what a scaled Newton iteration needs
@@ -92,7 +93,7 @@ def test_small_singular_vectors_that_lapack_loses_are_kept():
     assert np.allclose(polar(left, right, log_scale)[0], exact, rtol=0, atol=1e-14)
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(
     seed=st.integers(0, 10**6),
     n_terms=st.integers(1, 7),

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tolerances
 from marginlens import core
+from random_examples import examples
 
 SCALES = (0.0, 1e-3, 1.0, 30.0, 150.0, 400.0, 4000.0)  # of logits: from uniform attention to weights of e^-10000
 
@@ -20,7 +21,7 @@ def weights_of(a, scores, lengths, code):
     return log_scale[0], by_input, np.abs(found).sum()
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     n=st.integers(1, 9),
     T=st.integers(1, 6),

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tolerances
 from marginlens import core
+from random_examples import examples
 
 LIKELIHOOD, LOG = -2, 0
 
@@ -39,7 +40,7 @@ def weights(a, samples, loss):
     return w, log_scale[0]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=11),
     scale=st.sampled_from((0.0, 1.0, 30.0)),

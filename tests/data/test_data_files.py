@@ -6,12 +6,13 @@ from io import BytesIO
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import marginlens as ml
 from marginlens import InputError, SequenceDataset
 from marginlens.data.files import read_sequence_problem
+from random_examples import examples
 from random_problems import ragged_problem
 from refusals import refused
 
@@ -55,7 +56,7 @@ def test_a_problem_is_read_back_exactly(tmp_path, form, maker):
     assert [path.name for path in tmp_path.iterdir()] == [f"problem.{form}"]
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(["tokens", "sequences", "labelled"]))
 def test_every_dataset_survives_save_and_load(tmp_path_factory, seed, kind):
     rng = np.random.default_rng(seed)

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tolerances
 from marginlens import InputError, SequenceDataset
 from marginlens.data import LabelledSequences
 from marginlens_papers.claims.random_data import random_sequences
+from random_examples import examples
 
 EYE = np.eye(3)
 
@@ -35,7 +36,7 @@ def test_ragged_sequences_keep_samples_separate():
         data[3]
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.integers(1, 6), st.booleans(), st.integers(0, 2**32 - 1), st.data())
 def test_slices_masks_and_lists_take_samples_in_their_order(n_samples, labelled, seed, draw):
     rng = np.random.default_rng(seed)
@@ -55,7 +56,7 @@ def test_slices_masks_and_lists_take_samples_in_their_order(n_samples, labelled,
 
 
 @pytest.mark.statement("C Eq. (1)")
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(st.integers(0, 2**32 - 1))
 def test_logits_and_attention_follow_the_definition_and_the_order_of_samples(seed):
     rng = np.random.default_rng(seed)
@@ -74,7 +75,7 @@ def test_logits_and_attention_follow_the_definition_and_the_order_of_samples(see
         data.attention(1e4 * W)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(st.integers(0, 2**32 - 1))
 def test_the_names_of_the_tokens_do_not_matter(seed):
     rng = np.random.default_rng(seed)

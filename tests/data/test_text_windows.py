@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from marginlens import InputError, SequenceDataset
 from marginlens.data import Vocabulary, read_text, split_sequences, split_text_windows, text_windows
 from marginlens.data.vocabulary import UNKNOWN, Characters, Listed, NamedSequences, Words
+from random_examples import examples
 from tolerances import ROUNDING
 
 LONG = "to be or not to be or not to suffer is the mind of the noble in the end of the question of the mind"
@@ -91,7 +92,7 @@ def test_unusable_files_are_refused(tmp_path):
         read_text(tmp_path / "none.txt")
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.text(min_size=1), st.sampled_from([Characters(), Words(), Listed()]))
 def test_the_index_of_a_text_is_its_split_in_ids(text, unit):
     vocabulary, ids = unit.index(text)

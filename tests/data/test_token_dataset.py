@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import marginlens as ml
+from random_examples import examples
 from refusals import refused
 from tolerances import ROUNDING
 
@@ -40,7 +41,7 @@ def test_scores_and_optimal_tokens():
     assert np.array_equal(data.optimal(v), scores.argmax(-1))
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(ragged(), st.randoms(use_true_random=False))
 def test_tokens_and_inputs_can_come_in_any_order(problem, random):
     data, v = problem
@@ -57,7 +58,7 @@ def test_tokens_and_inputs_can_come_in_any_order(problem, random):
     assert np.array_equal(data.take_inputs(inputs).lengths, shuffled.lengths)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.integers(1, 5), st.integers(0, 2**32 - 1), st.data())
 def test_slices_of_a_batch_are_its_problems(n_problems, seed, draw):
     data, v = ml.data.sphere_tokens(n_problems, 2, 3, 4, seed)

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import marginlens as ml
@@ -14,6 +14,7 @@ from marginlens.dynamics import Cone
 from marginlens.dynamics.paths.path import Binding
 from marginlens.risk import matrix_from_vector
 from quadratic_risk import Quadratic
+from random_examples import examples
 from refusals import refused
 
 GENERAL_KKT = 1e-5  # what is left of the conditions where second derivatives are estimated
@@ -185,7 +186,7 @@ def test_a_user_risk_is_minimized_inside_and_on_the_ball():
         ml.path(Quadratic(), [1.0], region=Cone(np.ones(3), 0.1, 0.5))
 
 
-@settings(max_examples=3, deadline=None)
+@examples(3)
 @given(st.integers(0, 1000), st.permutations(range(2)), st.floats(0.1, 10.0))
 def test_paths_are_invariant_to_input_order_and_scale_with_keys(seed, order, scale):
     data, v = problem(seed)

@@ -1,7 +1,7 @@
 """ATT-SVM on a device: the CPU's solutions with proofs of their own, for random, infeasible, tied and ragged problems."""
 
 import numpy as np
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import marginlens as ml
@@ -12,6 +12,7 @@ from marginlens.gpu.margins import MAX_ROWS, MarginArrays
 from marginlens.svm import on_device
 from marginlens.svm.on_device import margins_of
 from marginlens.svm.solution import CERTIFICATE_RTOL, KKT_RTOL
+from random_examples import examples
 from refusals import refused
 from tolerances import ROUNDING
 
@@ -33,7 +34,7 @@ def assert_same(solution, expected):
         assert np.all(residual[status == ml.Status.INFEASIBLE] <= CERTIFICATE_RTOL)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(SHAPES, st.integers(0, 2**20), st.booleans(), st.just(6))
 @example((4, 17, 40), 1, True, 6)  # 64 rows, two per lane
 @example((4, 6, 10), 17, False, 300)
@@ -46,7 +47,7 @@ def test_solutions_equal_the_cpus(device, shape, seed, is_selected, n_problems):
     assert_same(ml.att_svm(data, selected, device="cuda"), ml.att_svm(data, selected))
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(st.integers(0, 2**20), st.integers(1, 4), st.integers(1, 8))
 def test_ragged_problems_equal_the_cpus(device, seed, n, d):
     rng = np.random.default_rng(seed)
@@ -57,7 +58,7 @@ def test_ragged_problems_equal_the_cpus(device, seed, n, d):
     assert_same(ml.att_svm(data[0], selected[0], device="cuda"), ml.att_svm(data[0], selected[0]))
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(st.integers(0, 2**20), st.integers(2, 3))
 def test_equal_and_opposite_tokens_equal_the_cpus(device, seed, d):
     rng = np.random.default_rng(seed)

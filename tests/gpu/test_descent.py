@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import marginlens as ml
@@ -12,6 +12,7 @@ from marginlens.gpu.descent import GRAM_FORM, IN_GLOBAL, IN_REGISTERS, IN_SHARED
 from marginlens.gpu.device import MEMORY_SHARE, to_host
 from marginlens.optimizers.schedules import PowerDecay
 from marginlens.sweeps.on_device import Training, trained_on_device
+from random_examples import examples
 from random_problems import ragged_problem
 from refusals import refused
 
@@ -54,7 +55,7 @@ def test_runs_equal_the_cpus(case):
     assert (kind.form, kind.place) == (form, place)
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_ragged_inputs_equal_the_cpus(seed):
     data, head = ragged_problem(np.random.default_rng(seed), 4, 6, 8)

@@ -1,7 +1,7 @@
 """Random problems made on a device are those of the CPU, bit by bit."""
 
 import numpy as np
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpu.twin import device_arrays
@@ -9,6 +9,7 @@ from marginlens.data import gaussian_problems, sphere_problems
 from marginlens.gpu.device import to_host
 from marginlens.gpu.random_problems import Numbers, RandomArrays, token_scores
 from marginlens.sweeps.on_device import made_on_device
+from random_examples import examples
 
 MAKE = {"sphere": sphere_problems, "gaussian": gaussian_problems}
 
@@ -22,7 +23,7 @@ def check_bits(device, name, numbers, shape, n_problems):
         assert np.array_equal(found, expected)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(
     st.sampled_from(sorted(MAKE)),
     st.integers(0, 2**62),

@@ -1,7 +1,7 @@
 """Selections measured on a device: gaps, kinds of optimality, correlations and attention of the CPU."""
 
 import numpy as np
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import marginlens as ml
@@ -11,6 +11,7 @@ from marginlens.gpu.device import to_host
 from marginlens.risk import softmax
 from marginlens.sweeps.on_device import measured_on_device
 from marginlens.sweeps.records import optimality_codes
+from random_examples import examples
 
 
 def check(device, data, head, selected, p):
@@ -29,7 +30,7 @@ def check(device, data, head, selected, p):
     np.testing.assert_allclose(found["smallest_probability"], chosen.min(axis=-1), rtol=1e-11, atol=0.0)
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(
     st.sampled_from([sphere_problems, gaussian_problems]),
     st.tuples(st.integers(1, 4), st.integers(1, 6), st.integers(1, 12)),
@@ -47,7 +48,7 @@ def test_measures_equal_the_cpus(device, make, shape, seed, n_problems):
         check(device, data, v, selected, p)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(st.integers(0, 2**20))
 def test_ties_of_scores_and_constraints_equal_the_cpus(device, seed):
     rng = np.random.default_rng(seed)

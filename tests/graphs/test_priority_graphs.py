@@ -8,7 +8,7 @@ import sys
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import marginlens as ml
@@ -17,6 +17,7 @@ from marginlens.data.sequences import SequenceDataset
 from marginlens.errors import MissingExtra
 from marginlens.graphs.export import from_tables, to_networkx, to_table
 from marginlens.graphs.priority import PriorityGraph, component_order, sufficient_pairs
+from random_examples import examples
 
 
 @st.composite
@@ -39,7 +40,7 @@ def reference(ds: SequenceDataset, last: int) -> nx.DiGraph:
 
 
 @pytest.mark.statement("C §3.1")
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(ds=datasets())
 def test_graphs_follow_the_definition(ds: SequenceDataset) -> None:
     graphs = ml.graphs.priority_graphs(ds)
@@ -72,7 +73,7 @@ def test_graphs_follow_the_definition(ds: SequenceDataset) -> None:
         assert np.count_nonzero(graph.reduced_order) == reduced.number_of_edges()
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(ds=datasets())
 def test_sufficient_pairs_imply_all_others_with_evidence_counted_once(ds: SequenceDataset) -> None:
     for graph in ml.graphs.priority_graphs(ds).values():
@@ -93,7 +94,7 @@ def test_sufficient_pairs_imply_all_others_with_evidence_counted_once(ds: Sequen
 
 
 @pytest.mark.statement("C Eq. (4)", "C Def 1", "C Eq. (5)", "C Def 2")
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(ds=datasets())
 def test_the_cyclic_subset_drops_what_the_label_dominates(ds: SequenceDataset) -> None:
     expected, tied = [], ml.graphs.tied_positions(ds)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -23,6 +23,7 @@ from marginlens.lab.problem_files import OPTIMIZER_SETTINGS, LabProblem, read_pr
 from marginlens.names import LOSSES, kebab
 from marginlens.optimizers import Blockwise
 from marginlens.optimizers.schedules import PowerDecay
+from random_examples import examples
 from random_problems import ragged_problem
 from refusals import refused
 
@@ -163,7 +164,7 @@ def test_problems_round_trip_through_page_and_command_line(tmp_path: Path) -> No
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=6, max_size=6))
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_every_number_keeps_all_its_digits(values: list[float]) -> None:
     data = ml.TokenDataset([[values[:2], values[2:4]]], [1.0])
     problem = LabProblem(data, values[4:], start=values[:2])

@@ -5,7 +5,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.special import softmax
@@ -18,6 +18,7 @@ from marginlens.nexttoken.automaton import NextTokenAutomaton, SlowLimitWarning,
 from marginlens.nexttoken.path_expansion import ExpansionKind
 from marginlens.svm.dual_balance import balance, can_carry
 from marginlens_papers.claims.random_data import random_sequences
+from random_examples import examples
 from tolerances import CONDITIONED, ROUNDING, SIX_DIGITS
 
 A, B, C, D = range(4)
@@ -315,7 +316,7 @@ def test_an_explanation_separates_known_and_inferred_priorities():
     assert "not seen in training: that this comes before 2" in str(apart.explain([A, C, D]))
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(st.integers(0, 2**32 - 1))
 def test_names_of_tokens_and_order_of_samples_do_not_matter(seed):
     rng = np.random.default_rng(seed)

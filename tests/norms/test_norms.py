@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 import marginlens as ml
 from marginlens.norms.choice import as_norm, direction_of, norm_named
 from marginlens.risk import LogScaled
+from random_examples import examples
 from tolerances import ROUNDING
 
 VECTOR_NORMS = [ml.L1(), ml.L2(), ml.LInf(), ml.Lp(1.2), ml.Lp(1.75), ml.Lp(3), ml.Lp(40)]
@@ -23,7 +24,7 @@ matrices = array_shapes(min_dims=2, max_dims=2, max_side=4).flatmap(
 )
 
 
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(g=matrices, exponent=st.sampled_from([-200, -3, 0, 200]))
 @pytest.mark.parametrize("norm", NORMS, ids=repr)
 def test_steepest_directions_have_norm_one_and_attain_the_dual_norm(norm, g, exponent):
@@ -37,7 +38,7 @@ def test_steepest_directions_have_norm_one_and_attain_the_dual_norm(norm, g, exp
     assert float(np.sum(g * s)) == pytest.approx(norm.dual(g), rel=RTOL, abs=ROUNDING)
 
 
-@settings(deadline=None, max_examples=12)
+@examples(12)
 @given(g=matrices, data=st.data())
 @pytest.mark.parametrize("norm", NORMS, ids=repr)
 def test_no_point_of_the_unit_ball_beats_the_dual_norm(norm, g, data):
@@ -45,7 +46,7 @@ def test_no_point_of_the_unit_ball_beats_the_dual_norm(norm, g, data):
     assert float(np.sum(g * x)) <= norm.dual(g) * norm.value(x) * (1.0 + RTOL) + 1e-300
 
 
-@settings(deadline=None, max_examples=12)
+@examples(12)
 @given(g=matrices, log_scale=st.sampled_from([-1e5, -10.0, 0.0, 300.0, 1e5]))
 @pytest.mark.parametrize("norm", NORMS, ids=repr)
 def test_a_common_scale_changes_no_direction(norm, g, log_scale):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tolerances
@@ -14,6 +14,7 @@ from marginlens.svm import MarginSolution, Status, least_distance
 from marginlens.svm import solution as solutions
 from marginlens.svm.bilinear import bilinear_svm
 from marginlens.svm.solution import refined
+from random_examples import examples
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def test_each_residual_term_detects_its_violation(solved: MarginSolution) -> Non
     assert replace(solved, **zero_row, multipliers=np.append(solved.multipliers, 0.0)).kkt_residual() == np.inf
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(factor=st.floats(1e-90, 1e90), seed=st.integers(0, 100))
 def test_solutions_and_residuals_only_rescale_with_the_problem(factor: float, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tolerances
@@ -12,6 +12,7 @@ from marginlens.data import SequenceDataset, TokenDataset
 from marginlens.graphs import priority_graphs
 from marginlens.norms import L1, Frobenius, LInf, Lp, MaxRow, Nuclear, Spectral
 from marginlens.svm import MarginSolution, Status, att_svm, graph_svm
+from random_examples import examples
 
 MATRIX_NORMS = (Spectral(), Nuclear(), MaxRow())
 GAP = 1e-8  # the promised bracket of matrix norms
@@ -35,7 +36,7 @@ def optimum(solution: MarginSolution) -> float:
 
 @pytest.mark.statement("D W-SVM")
 @given(seed=st.integers(0, 10**6), norm=st.sampled_from(MATRIX_NORMS), d_query=st.integers(3, 6))
-@settings(deadline=None, max_examples=25)
+@examples(25)
 def test_brackets_hold_and_bound_every_other_solution(seed: int, norm: object, d_query: int) -> None:
     """W satisfies its rows; the Frobenius solution is no shorter than the lower bound, and W no shorter in its norm than it."""
     data, selected, z = problem(seed, n=3, T=3, d_query=d_query)

@@ -6,7 +6,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ortho_group
 
@@ -21,6 +21,7 @@ from marginlens.svm.solvers import independent_parts
 from marginlens.svm.solvers.augmented_lagrangian import least_squares, shifted_solution
 from marginlens.svm.solvers.independent_parts import is_orthonormal
 from marginlens.svm.solvers.rows import BilinearRows
+from random_examples import examples
 
 
 def random_rows(rng: np.random.Generator, K: int = 12, shape: tuple[int, int] = (7, 5), n: int = 40) -> BilinearRows:
@@ -33,7 +34,7 @@ def agree(a: np.ndarray, b: np.ndarray) -> None:
     assert np.abs(a - b).max() <= 10 * tolerances.ROUNDING * np.abs(b).max()
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(seed=st.integers(0, 1000), d=st.integers(1, 8), width=st.integers(1, 14))
 def test_structured_rows_equal_formed_rows(seed: int, d: int, width: int) -> None:
     rng = np.random.default_rng(seed)

@@ -4,12 +4,13 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import marginlens as ml
 from marginlens.sweeps import Plan
 from marginlens.sweeps.grid import AXES, Grid
+from random_examples import examples
 from refusals import refused
 
 SHAPE = {"n_inputs": 2, "n_tokens": 3, "d": 4}
@@ -23,7 +24,7 @@ def axis(values):
     return st.lists(values, min_size=1, max_size=3, unique=True)
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(
     n_tokens=axis(st.integers(2, 6)),
     d=axis(st.integers(1, 600)),

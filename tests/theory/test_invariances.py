@@ -4,7 +4,7 @@ from dataclasses import is_dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
@@ -26,10 +26,11 @@ from marginlens_papers.claims.a.direction_cases import dominance, undercut_radiu
 from marginlens_papers.claims.a.general_position import check_distinct_scores, constructive_separator
 from marginlens_papers.claims.a.gradient_conditions import descent_correlation, gradient_ratio
 from marginlens_papers.claims.ours.residual_attention import deviation
+from random_examples import examples
 from tolerances import CONDITIONED
 
 SIZES = st.tuples(st.integers(1, 3), st.integers(2, 4), st.integers(2, 5))  # n_inputs, n_tokens, d_model
-law = settings(deadline=None, max_examples=12, derandomize=True)
+law = examples(12)
 
 
 def problem(sizes, seed):

@@ -1,6 +1,5 @@
 """The two groups of tests, which together are all, and claims that every process of a session shares."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +11,7 @@ import quick_claims
 TESTS = Path(__file__).resolve().parents[1]
 
 
-def test_every_test_is_in_one_of_two_groups(request):
-    makefile = (TESTS.parent / "Makefile").read_text(encoding="utf-8")
-    assert re.findall(r'\$\(PYTEST\) -m "([^"]+)"', makefile) == ["not slow and not gpu", "slow and not gpu"]
+def test_slow_folders_exist_and_others_are_quick(request):
     (conftest,) = (one for one in request.config.pluginmanager.get_plugins() if hasattr(one, "SLOW_FOLDERS"))
     assert {path.name for path in TESTS.iterdir() if path.is_dir()} >= conftest.SLOW_FOLDERS
     assert request.node.get_closest_marker("slow") is None
