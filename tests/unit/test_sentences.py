@@ -1,73 +1,74 @@
-"""Sentences that the library keeps in its Python code instead of `words/`: how many there are.
-
-A sentence is a string of four words or more, not counting what stands between braces. Docstrings are not counted. The arguments of errors
-are not counted either (an `InputError` renders what was expected and what to do), nor the help of commands and their options, nor the
-accounts that `uses` writes into the table of statements.
-"""
+"""How many tests compare whole sentences: others compare codes, numbers and `error.argument`, and survive a better wording."""
 
 import ast
 import re
 from pathlib import Path
 
-import marginlens
+import pytest
 
-SOURCE = Path(marginlens.__file__).parent
-WORD = re.compile(r"[A-Za-z][A-Za-z'’-]+")
-BRACES = re.compile(r"\{[^{}]*\}")
-# Calls that raise an error or make one, with what checks arguments on its behalf.
-ERRORS = {
-    "InputError",
-    "MissingExtra",
-    "CoreError",
-    "EngineError",
-    "missing_extra",
-    "require",
-    "warn",
-    "float_array",
-    "real_array",
-    "real_number",
-    "index_array",
-    "array_of_any",
-    "batch_index",
-}
-DOCUMENTATION = {"Option", "Argument", "Typer", "command", "callback", "uses"}
-DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-
-# What is reached: lower it, never raise it.
-MAX_SENTENCES = 865
+TESTS = Path(__file__).resolve().parents[1]
+MAX_TESTS_OF_SENTENCES = 266
+MIN_WORDS = 8
+# pages of the documentation that a test types, and the page that shows every text once
+PAGES = {"test_docs_snippets.py", "test_documentation.py"}
 
 
-def called(node):
-    function = node.func
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+def is_sentence(node):
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and len(words(node.value)) >= MIN_WORDS
 
 
-def strings(tree):
-    """The strings of a syntax tree that are counted: (line, text without what is filled in)."""
-    skipped = {id(node.body[0]) for node in ast.walk(tree) if isinstance(node, DOCUMENTED) and ast.get_docstring(node)}
-    waiting = [tree]
-    while waiting:
-        node = waiting.pop()
-        if id(node) in skipped or (isinstance(node, ast.Call) and called(node) in ERRORS | DOCUMENTATION):
-            continue
-        if isinstance(node, ast.JoinedStr):
-            yield node.lineno, "…".join(str(part.value) for part in node.values if isinstance(part, ast.Constant))
-            waiting += [part for part in node.values if not isinstance(part, ast.Constant)]
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.lineno, node.value
-        else:
-            waiting += ast.iter_child_nodes(node)
+def words(text):
+    return re.findall(r"[^\W\d_]+(?:'[a-z]+)?", text)
 
 
-def sentences():
-    """The sentences in the code of the library: "file:line: text"."""
-    for path in sorted(SOURCE.rglob("*.py")):
-        if "words" not in path.relative_to(SOURCE).parts:
-            for line, text in strings(ast.parse(path.read_text(encoding="utf-8"))):
-                if len(WORD.findall(BRACES.sub("…", text))) >= 4 and " " in text.strip():
-                    yield f"{path.relative_to(SOURCE)}:{line}: {text[:100]}"
+def compared(function):
+    """What a function compares: the conditions of its assertions, what it asserts of each of several, and its parameters."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assert):
+            yield node.test
+        elif isinstance(node, ast.For) and any(isinstance(inner, ast.Assert) for inner in ast.walk(node)):
+            yield node.iter
+    yield from function.decorator_list
 
 
-def test_few_sentences_are_in_the_code():
-    counted = list(sentences())
-    assert len(counted) <= MAX_SENTENCES, f"{len(counted)}:\n" + "\n".join(counted)
+def compares_sentences(function):
+    """Whether a test matches the message of an error or a warning, or compares a literal of several words."""
+    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+    if any(keyword.arg == "match" for call in calls for keyword in call.keywords):
+        return True
+    return any(is_sentence(node) for part in compared(function) for node in ast.walk(part))
+
+
+def tests_of(source):
+    return [
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]
+
+
+def test_few_tests_compare_sentences():
+    found = [
+        f"{path.relative_to(TESTS)}::{test.name}"
+        for path in sorted(TESTS.rglob("test_*.py"))
+        if path.name not in PAGES
+        for test in tests_of(path.read_text(encoding="utf-8"))
+        if compares_sentences(test)
+    ]
+    assert len(found) <= MAX_TESTS_OF_SENTENCES, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("body", "counts"),
+    [
+        ("with pytest.raises(ValueError, match='wrong'):\n  f()", True),
+        ("assert 'one two three four five six seven eight' in f()", True),
+        ("for text in ('a b c d e f g h i',):\n  assert text in f()", True),
+        ("assert error.argument == 'selected'", False),
+        ("run('one two three four five six seven eight')", False),
+    ],
+)
+def test_a_compared_sentence_is_counted(body, counts):
+    lines = body.replace("\n", "\n ")
+    (test,) = tests_of(f"def test_one():\n {lines}")
+    assert compares_sentences(test) == counts
