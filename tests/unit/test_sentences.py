@@ -39,7 +39,7 @@ def compares_sentences(function):
     return any(is_sentence(node) for part in compared(function) for node in ast.walk(part))
 
 
-def tests_of(source):
+def functions_of(source):
     return [
         node
         for node in ast.walk(ast.parse(source))
@@ -52,7 +52,7 @@ def test_few_tests_compare_sentences():
         f"{path.relative_to(TESTS)}::{test.name}"
         for path in sorted(TESTS.rglob("test_*.py"))
         if path.name not in PAGES
-        for test in tests_of(path.read_text(encoding="utf-8"))
+        for test in functions_of(path.read_text(encoding="utf-8"))
         if compares_sentences(test)
     ]
     assert len(found) <= MAX_TESTS_OF_SENTENCES, "\n".join(found)
@@ -70,5 +70,5 @@ def test_few_tests_compare_sentences():
 )
 def test_a_compared_sentence_is_counted(body, counts):
     lines = body.replace("\n", "\n ")
-    (test,) = tests_of(f"def test_one():\n {lines}")
+    (test,) = functions_of(f"def test_one():\n {lines}")
     assert compares_sentences(test) == counts
