@@ -191,10 +191,24 @@ def test_the_file_of_a_monitored_run_gives_a_page(tmp_path):
     assert "2 measurements" in (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("line", ["nowhere", "empty", "bert --text gone.txt", "bert --against nowhere"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nowhere",
+        "empty",
+        "bert --text gone.txt",
+        "bert --against nowhere",
+        "nowhere --checkpoints",
+        "empty --checkpoints",
+        "without-weights --checkpoints",
+    ],
+)
 def test_missing_paths_are_reported_before_torch_is_imported(bert, here, line, monkeypatch):
     Path("empty").mkdir()
-    for name in ("torch", "transformers", "marginlens.probe.models.loading"):
+    for name in ("epoch-1", "epoch-2"):
+        Path("without-weights", name).mkdir(parents=True)
+        Path("without-weights", name, "config.json").write_text("{}", encoding="utf-8")
+    for name in ("torch", "transformers", "marginlens.probe.models.loading", "marginlens.probe.run"):
         monkeypatch.setitem(sys.modules, name, None)  # whoever imports it now fails
     sentence = refused(*line.replace("bert", str(bert)).split())
     assert sentence.startswith(

@@ -102,7 +102,8 @@ def probe(
     from marginlens.probe.folder import write_report
     from marginlens.probe.models.loading import load_model
     from marginlens.probe.result import ProbeSettings
-    from marginlens.probe.run import checkpoint_folders, probe_checkpoints, probe_model
+    from marginlens.probe.run import probe_checkpoints, probe_model
+    from marginlens.runtime.model_folders import checkpoint_folders
 
     settings = ProbeSettings(max_margin=asked, queries=queries, offset=offset, seed=seed)
     result: ProbeResult | CheckpointCurves | ProbeDifference
@@ -166,9 +167,12 @@ def _check_given(
     model: str, against: str | None, text: Path | None, checkpoints: bool, *, trust_pickle: bool, download: bool
 ) -> None:
     """Refuse folders and files that are not there, before anything is imported that takes seconds."""
-    from marginlens.runtime.model_folders import model_place
+    from marginlens.runtime.model_folders import checkpoint_folders, model_place
 
-    if not checkpoints:
+    if checkpoints:
+        for folder in checkpoint_folders(model):
+            model_place(folder, trust_pickle=trust_pickle)
+    else:
         _refuse_checkpoints(model)
         model_place(model, trust_pickle=trust_pickle, download=download)
     if against is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,6 +54,7 @@ from marginlens.probe.result import (
     ProbeSettings,
 )
 from marginlens.result import counted
+from marginlens.runtime.model_folders import checkpoint_folders, step_and_name
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.runtime.threads import single_blas_thread
 from marginlens.status import Status
@@ -64,7 +64,6 @@ NORMS = ("frobenius", "spectral", "nuclear")
 _MAX_READ_BYTES = 2**28  # of what layers read, in memory at a time: all layers of a model for a few short inputs
 _SINGLE_PRECISION_RTOL = 1e-4  # deviation of a measured W from what a module computes that rounding explains
 _MAX_CHECKED_TOKENS = 64  # of the input on which a reading is compared with the model's own attention
-_LAST_NUMBER = re.compile(r"\d+(?=\D*$)")  # of a name: epoch-012, checkpoint-500
 _WHY_NO_SOLUTION = {  # why a head has no correlation, by what its SVM ended with
     Status.INFEASIBLE: "there is no max-margin solution: no W makes all their selections.",
     Status.INACCURATE: "there is no max-margin solution that is proved: no W makes all their selections, or it was not found.",
@@ -533,28 +532,8 @@ def probe_checkpoints(
     )
 
 
-def checkpoint_folders(folders: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """The folders of checkpoints in the order of training: of a folder, its subfolders with a config.json by their last number."""
-    expected = "a folder with at least two checkpoints, subfolders that save_pretrained wrote, such as epoch-001"
-    if not isinstance(folders, str | os.PathLike):
-        checkpoints = [Path(folder) for folder in folders]
-    else:
-        if not Path(folders).is_dir():
-            raise InputError("folders", expected, f"{str(folders)!r}, which is no folder")
-        checkpoints = sorted((config.parent for config in Path(folders).glob("*/config.json")), key=_step_and_name)
-    if len(checkpoints) < 2:
-        got = f"{len(checkpoints)} of them" if checkpoints else f"none in {str(folders)!r}"
-        raise InputError("folders", expected, got)
-    return checkpoints
-
-
-def _step_and_name(folder: Path) -> tuple[float, str]:
-    number = _LAST_NUMBER.search(folder.name)
-    return float("inf") if number is None else float(number.group()), folder.name
-
-
 def _steps(folders: Sequence[Path]) -> FloatArray:
     """The numbers in the folders' names where all have one and they increase, else 0, 1, 2, …"""
-    numbers = np.array([_step_and_name(folder)[0] for folder in folders])
+    numbers = np.array([step_and_name(folder)[0] for folder in folders])
     increasing = np.isfinite(numbers).all() and bool(np.all(np.diff(numbers) > 0.0))
     return numbers if increasing else np.arange(float(len(folders)))

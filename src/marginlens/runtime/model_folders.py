@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ EXPECTED = "a folder with a model that transformers saved"
 ADAPTER = "adapter_config.json"  # of peft, for weights that are added to those of a model
 MERGE = "Load both with peft, and save what merge_and_unload() returns, or probe the loaded model."
 _SAFE = ("model.safetensors", "model.safetensors.index.json")  # the names that transformers takes
+_LAST_NUMBER = re.compile(r"\d+(?=\D*$)")  # of a name: epoch-012, checkpoint-500
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
@@ -40,6 +43,27 @@ def model_place(path: str | os.PathLike[str], *, trust_pickle: bool = False, dow
             "Nothing is downloaded unless `download=True` is given.",
         )
     return str(path), str(path)
+
+
+def checkpoint_folders(folders: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """The folders of checkpoints in the order of training: of a folder, its subfolders with a config.json by their last number."""
+    expected = "a folder with at least two checkpoints, subfolders that save_pretrained wrote, such as epoch-001"
+    if not isinstance(folders, str | os.PathLike):
+        checkpoints = [Path(folder) for folder in folders]
+    else:
+        if not Path(folders).is_dir():
+            raise InputError("folders", expected, f"{str(folders)!r}, which is not a folder")
+        checkpoints = sorted((config.parent for config in Path(folders).glob("*/config.json")), key=step_and_name)
+    if len(checkpoints) < 2:
+        got = f"{len(checkpoints)} of them" if checkpoints else f"none in {str(folders)!r}"
+        raise InputError("folders", expected, got)
+    return checkpoints
+
+
+def step_and_name(folder: Path) -> tuple[float, str]:
+    """The last number in the name of a checkpoint's folder, inf if it has none, and the name."""
+    number = _LAST_NUMBER.search(folder.name)
+    return float("inf") if number is None else float(number.group()), folder.name
 
 
 def minilm_folder() -> Path | None:
