@@ -78,7 +78,7 @@ def test_certainty_starts_at_a_point_and_the_run_to_it_is_computed(rule):
         assert prediction.why.endswith("there is computed.")
         assert "there is computed" in end.proof
         if rule is not None:
-            assert f"certificate.verify(start, {int(end.way)})" in end.proof
+            assert f"certificate.verify(start, {end.n_steps})" in end.proof
     assert certain >= 4
 
 

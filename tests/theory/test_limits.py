@@ -9,7 +9,7 @@ import marginlens as ml
 from marginlens.arithmetic.directions import unit
 from marginlens.data import figure_1a, figure_1b, scored_tokens
 from marginlens.theory import globally_optimal_direction, in_cone, optimal_sets, predict, predict_limit, smoothness
-from marginlens.theory.optimality import depends_on_p
+from marginlens.theory.scored_tokens import ScoredTokens
 from marginlens_papers.claims.a.gradient_conditions import local_gradient_bounds
 from quadratic_risk import Quadratic
 from random_problems import cones, problem, ragged_problem, two_level_scores
@@ -110,7 +110,7 @@ def test_inputs_independent_of_p_do_not_count(kind):
         scores.insert(0, np.array(own_scores))
     X = [np.column_stack([k, s]) for k, s in zip(keys, scores, strict=True)]
     data = ml.TokenDataset(X, np.ones(len(X)), K=keys)
-    assert depends_on_p(data, v).tolist() == [False] * (len(X) - 1) + [True]
+    assert ScoredTokens(data, v).dependent.tolist() == [False] * (len(X) - 1) + [True]
     prediction = predict_limit(data, v)
     assert "A Thm 2 with n = 1" in prediction.why
     np.testing.assert_allclose(prediction.direction, predict_limit(plain, v).direction, rtol=0.0, atol=ROUNDING)

@@ -8,7 +8,7 @@ import pytest
 import marginlens as ml
 from marginlens.data import gaussian_tokens, sphere_tokens
 from marginlens.theory import smoothness
-from marginlens.theory.optimality import log_slopes
+from marginlens.theory.scored_tokens import ScoredTokens
 from random_problems import problem, ragged_problem
 from refusals import refused
 from tolerances import CONDITIONED, ROUNDING, SIX_DIGITS
@@ -61,7 +61,7 @@ def test_smoothness_equals_its_formula():
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_slopes_ignore_padding(sign):
     data, scores = ml.TokenDataset([[[1.0], [2.0]], [[4.0]]], [1, 1]), sign * np.array([1.0, 4.0])
-    largest, smallest = np.exp(log_slopes(data, [sign], ml.Exponential()))
+    largest, smallest = np.exp(ScoredTokens(data, [sign], ml.Exponential()).log_slopes)
     assert [largest, smallest] == pytest.approx(
         [np.exp(-scores.min()), np.exp(-scores.max())], rel=ROUNDING, abs=ROUNDING
     )

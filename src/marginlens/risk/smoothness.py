@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.losses.margin import Logistic, Loss, LossConstants, as_loss
 from marginlens.papers import implements, uses
 from marginlens.result import Result, Tabular
-from marginlens.typing import ArrayLike
+from marginlens.typing import BoolArray, FloatArray
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -68,28 +69,37 @@ def smoothness(data: TokenDataset, head: Any, loss: Loss = Logistic()) -> Smooth
     Returns:
         A `Smoothness` with both constants. Check either against `AttentionRisk.gradient` at two points.
     """
-    constants = loss_on_scores(as_dataset(data), head, loss)
+    scores = as_dataset(data).finite_scores(head)
+    batch = data.as_batch()
+    constants = loss_on_scores(scores.reshape(batch.mask.shape), batch.mask, as_loss(loss))
+    return smoothness_on_scores(data, data.head(head), scores, constants)
+
+
+def smoothness_on_scores(
+    data: TokenDataset, head: FloatArray, scores: FloatArray, constants: Sequence[LossConstants]
+) -> Smoothness:
+    """The smoothness of problems whose head, scores and loss have been checked."""
     shape = data.batch_shape
     slopes = np.array([(c.log_lipschitz, c.log_bound) for c in constants]).T.reshape(2, *shape)  # logs of M0 and M1
     with np.errstate(divide="ignore"):  # a norm of zero
-        scores = np.log(length(np.where(data.mask, data.scores(head), 0.0)))  # (…, n_inputs)
+        sizes = np.log(length(np.where(data.mask, scores, 0.0)))  # (…, n_inputs)
         keys = np.log(np.linalg.norm(data.K, ord=2, axis=(-2, -1)))
-        log_from_keys = log_L_p = _log_bound(slopes, scores, keys)
+        log_from_keys = log_L_p = _log_bound(slopes, sizes, keys)
         log_from_weights = np.full(shape, np.nan)
         if data.W is not None:
-            tokens = np.log(np.linalg.norm(data.X, ord=2, axis=(-2, -1)))
-            size, width = np.log(length(data.head(head)))[..., None], np.log(np.linalg.norm(data.W, ord=2))
+            # The keys of `TokenDataset(X, y)` are its tokens.
+            tokens = keys if data.K is data.X else np.log(np.linalg.norm(data.X, ord=2, axis=(-2, -1)))
+            size, width = np.log(length(head))[..., None], np.log(np.linalg.norm(data.W, ord=2))
             log_from_weights = log_L_p = _log_bound(slopes, size + tokens, width + tokens)
     with np.errstate(over="ignore"):
         L_p, from_keys, from_weights, M0, M1 = (
-            as_scalar(np.exp(one)) for one in (log_L_p, log_from_keys, log_from_weights, *slopes)
+            as_scalar(np.exp(logarithm)) for logarithm in (log_L_p, log_from_keys, log_from_weights, *slopes)
         )
     return Smoothness(L_p, from_keys, from_weights, M0, M1, as_scalar(log_L_p))
 
 
-def loss_on_scores(data: TokenDataset, v: ArrayLike, loss: Loss) -> list[LossConstants]:
-    """Constants of Assumption A for each problem, on the interval of its scores: no margin Y f(X) can leave it."""
-    scores, mask, loss = data.as_batch().finite_scores(v), data.as_batch().mask, as_loss(loss)
+def loss_on_scores(scores: FloatArray, mask: BoolArray, loss: Loss) -> list[LossConstants]:
+    """Constants of Assumption A for each problem of a batch, on the interval of its scores (batch, n_inputs, n_tokens)."""
     low = np.min(np.where(mask, scores, np.inf), axis=(-2, -1))
     high = np.max(scores, axis=(-2, -1))
     return [loss.constants(a, b) for a, b in zip(low.tolist(), high.tolist(), strict=True)]

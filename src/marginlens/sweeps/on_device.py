@@ -21,7 +21,8 @@ from marginlens.svm.on_device import margins_of
 from marginlens.svm.solvers.batch import INFEASIBLE
 from marginlens.svm.solvers.least_distance import OUTCOME_STATUS
 from marginlens.sweeps.records import STATUSES, Categories, optimality_codes
-from marginlens.theory.optimality import SCORE_RTOL, token_optimality
+from marginlens.theory.optimality import token_optimality
+from marginlens.theory.scored_tokens import SCORE_RTOL
 
 BYTES_PER_NUMBER = 8
 COPIES, NUMBERS_PER_TOKEN = 3, 8  # of the tokens, and beside them, that making, training and measuring takes at most

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from marginlens.removed import no_attribute
 from marginlens.risk.smoothness import smoothness
-from marginlens.theory import next_token  # noqa: F401  it registers its predictions
+from marginlens.theory import next_token, vector_limits  # noqa: F401  they register their predictions
 from marginlens.theory.assumptions import (
     Check,
     TheoremVerdict,

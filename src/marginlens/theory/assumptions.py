@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.data.tokens import TokenDataset, as_dataset
+from marginlens.data.tokens import TokenDataset
 from marginlens.errors import InputError, positive_number
-from marginlens.losses.margin import Logistic, Loss, as_loss
+from marginlens.losses.margin import Logistic, Loss
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.optimizers.protocol import as_optimizer
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular
-from marginlens.risk.smoothness import loss_on_scores, smoothness
 from marginlens.status import Status
 from marginlens.svm.sets import as_optimal_sets
-from marginlens.theory.optimality import (
-    all_tied,
-    globally_optimal_direction,
-    log_slopes,
-    one_problem,
-    power_text,
-    score_blur,
-    score_differences,
-    sharp_differences,
-)
+from marginlens.theory.optimality import one_problem, power_text
+from marginlens.theory.scored_tokens import ScoredTokens, all_tied
 from marginlens.theory.unproved_steps import optimizer_words
-from marginlens.typing import BoolArray, FloatArray, IntArray
-
-Options = ParamSpec("Options")
-Answer = TypeVar("Answer")
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,27 +96,11 @@ def condition_columns(verdicts: Sequence[TheoremVerdict]) -> dict[str, Any]:
     }
 
 
-def each_problem(
-    check: Callable[Concatenate[TokenDataset, Any, Options], Answer],
-) -> Callable[Concatenate[TokenDataset, Any, Options], Answer | Any]:
-    """A question about one problem and its head v, to be asked of a batch too, whose answer is the list of theirs in order."""
-
-    @wraps(check)
-    def of_each(data: TokenDataset, head: Any, *given: Options.args, **named: Options.kwargs) -> Answer | Any:
-        v = as_dataset(data).head(head)
-        if not data.is_batch:
-            return check(data, v, *given, **named)
-        return [check(data[j], v[j], *given, **named) for j in range(len(data))]
-
-    return of_each
-
-
 # ---- loss, scores and step
 
 
 @implements("A", "Assumption A")
-@each_problem
-def check_assumption_a(data: TokenDataset, head: Any, loss: Loss = Logistic()) -> Check:  # noqa: B008
+def check_assumption_a(data: TokenDataset, head: ArrayLike, loss: Loss = Logistic()) -> Check | Any:  # noqa: B008
     r"""Whether the loss strictly decreases with a bounded, Lipschitz slope on the scores of the problem.
 
     .. math:: \ell' < 0,\quad |\ell'| \le M_1,\quad |\ell'(u) - \ell'(w)| \le M_0 |u - w| \quad \text{on } [\min\gamma, \max\gamma]
@@ -139,10 +110,13 @@ def check_assumption_a(data: TokenDataset, head: Any, loss: Loss = Logistic()) -
     Returns:
         A `Check` with M0, M1, smallest_slope, their logarithms, which decide, low and high; a list of them for a batch.
     """
-    name = type(as_loss(loss)).__name__
-    found = loss_on_scores(data, head, loss)[0]
-    scores = data.scores(head)[data.mask]
-    low, high = float(scores.min()), float(scores.max())
+    return ScoredTokens(data, head, loss).each(assumption_a)
+
+
+def assumption_a(problem: ScoredTokens) -> Check:
+    """Whether Assumption A holds for one problem."""
+    name, found = type(problem.loss).__name__, problem.loss_constants[0]
+    low, high = problem.score_ranges[0]
     bounded = max(found.log_lipschitz, found.log_bound) < np.inf and found.log_smallest > -np.inf
     holds = found.decreasing and bounded
     sentence = (
@@ -164,8 +138,7 @@ def check_assumption_a(data: TokenDataset, head: Any, loss: Loss = Logistic()) -
 
 
 @implements("A", "Assumption B")
-@each_problem
-def check_assumption_b(data: TokenDataset, head: Any) -> Check:
+def check_assumption_b(data: TokenDataset, head: ArrayLike) -> Check | Any:
     r"""Whether all non-optimal tokens of an input score the same, below the optimal one.
 
     .. math:: \gamma_{it} = \gamma_{i\tau} < \gamma_{i\,\mathrm{opt}_i} \quad \text{for all } t, \tau \ne \mathrm{opt}_i
@@ -175,19 +148,23 @@ def check_assumption_b(data: TokenDataset, head: Any) -> Check:
         difference to the optimal one; a list of them for a batch. Equal means exactly equal: where scores differ by less than errors of
         double precision, rounding decides, and the check fails.
     """
-    gaps, other = score_differences(data, head, data.optimal(head))
+    return ScoredTokens(data, head).each(assumption_b)
+
+
+def assumption_b(problem: ScoredTokens) -> Check:
+    """Whether Assumption B holds for one problem."""
+    gaps, other = problem.differences(problem.optimal)
     spread = max(float(np.max(np.max(gaps, axis=-1) - np.min(np.where(other, gaps, np.inf), axis=-1))), 0.0)
     gap = float(np.min(gaps[other], initial=np.inf))
-    holds = bool(all_tied(data.scores(head), score_blur(data, head), other).all() and gap > 0.0)
+    holds = bool(all_tied(problem.scores, problem.blur, other).all() and gap > 0.0)
     sentence = f"the non-optimal scores of an input differ by up to {spread:.4g} and lie at least {gap:.4g} below the optimal one"
-    if holds and (sharp_differences(data, head, np.argmax(other, axis=-1))[1] & other).any():
+    if holds and (problem.sharp_differences(np.argmax(other, axis=-1))[1] & other).any():
         holds, sentence = False, "rounding decides whether the non-optimal scores of an input are equal"
     return Check("A Assumption B", holds, sentence, {"spread": spread, "smallest_gap": gap})
 
 
 @implements("A", "Thm 1")
-@each_problem
-def check_strict_optimum(data: TokenDataset, head: Any) -> Check:
+def check_strict_optimum(data: TokenDataset, head: ArrayLike) -> Check | Any:
     r"""Whether the highest score of every input belongs to one token.
 
     .. math:: \gamma_{it} < \gamma_{i\,\mathrm{opt}_i} \quad \text{for all } t \ne \mathrm{opt}_i
@@ -195,15 +172,19 @@ def check_strict_optimum(data: TokenDataset, head: Any) -> Check:
     Returns:
         A `Check` with smallest_gap; a list of them for a batch.
     """
-    gaps, other = score_differences(data, head, data.optimal(head))
+    return ScoredTokens(data, head).each(strict_optimum)
+
+
+def strict_optimum(problem: ScoredTokens) -> Check:
+    """Whether one problem has a strict optimum."""
+    gaps, other = problem.differences(problem.optimal)
     gap = float(np.min(gaps[other], initial=np.inf))
     beats = f"beats the rest of its input by at least {gap:.4g}" if gap > 0.0 else "ties with another in some input"
     return Check("strict optimum", gap > 0.0, f"the highest-scoring token {beats}", {"smallest_gap": gap})
 
 
 @implements("A", "Def 1")
-@each_problem
-def check_separable(data: TokenDataset, head: Any) -> Check:
+def check_separable(data: TokenDataset, head: ArrayLike) -> Check | Any:
     r"""Whether the GMM direction exists: some p selects the optimal token of every input.
 
     .. math:: \exists p:\ (k_{i\,\mathrm{opt}_i} - k_{it})^\top p \ge 1 \quad \text{for all } t \ne \mathrm{opt}_i
@@ -213,8 +194,13 @@ def check_separable(data: TokenDataset, head: Any) -> Check:
     Returns:
         A `Check` with the margin 1/‖p‖, zero where there is no such p; a list of them for a batch.
     """
-    found = globally_optimal_direction(data, head)
-    status = found.solution.status
+    return ScoredTokens(data, head).each(separable_optimum)
+
+
+def separable_optimum(problem: ScoredTokens) -> Check:
+    """Whether one problem has a GMM direction."""
+    found = problem.margin(problem.optimal)
+    status = found.status
     sentence = {
         Status.OPTIMAL: f"one direction selects every optimal token, with margin {found.margin:.4g}",
         Status.TRIVIAL: "no input has two tokens, so there is nothing to select",
@@ -224,8 +210,12 @@ def check_separable(data: TokenDataset, head: Any) -> Check:
 
 
 @implements("A", "Lemma 6")
-@each_problem
-def check_step(data: TokenDataset, head: Any, optimizer: Any, loss: Loss = Logistic()) -> Check:  # noqa: B008
+def check_step(
+    data: TokenDataset,
+    head: ArrayLike,
+    optimizer: Any,
+    loss: Loss = Logistic(),  # noqa: B008
+) -> Check | Any:
     r"""Whether an optimizer is one that the theorems on gradient descent speak of.
 
     .. math:: p(t+1) = p(t) - \eta \nabla L(p(t)), \quad \eta \le 1/L_p
@@ -233,8 +223,12 @@ def check_step(data: TokenDataset, head: Any, optimizer: Any, loss: Loss = Logis
     Returns:
         A `Check` with L_p, largest_step = 1/L_p, log_L_p, and from_keys, the sharper constant that serves as well; a list for a batch.
     """
-    rule = as_optimizer(optimizer)
-    found = smoothness(data, head, loss)
+    return ScoredTokens(data, head, loss).each(lambda problem: step_size(problem, optimizer))
+
+
+def step_size(problem: ScoredTokens, optimizer: Any) -> Check:
+    """Whether the theorems cover the steps of an optimizer on one problem."""
+    rule, found = as_optimizer(optimizer), problem.smoothness
     numbers = {name: getattr(found, name) for name in ("L_p", "largest_step", "from_keys", "log_L_p")}
     if not isinstance(rule, GradientDescent):
         steps = "normalised steps" if isinstance(rule, NormalizedGD) else optimizer_words(rule)
@@ -259,8 +253,13 @@ def optimal_sets(data: TokenDataset, head: Any) -> tuple[IntArray, ...]:
     Returns:
         One sorted array of token indices per input, as `set_svm`, `check_mixing` and `mixing_constants` take them.
     """
-    difference, other = score_differences(one_problem(data), head, data.optimal(head))
-    return tuple(np.flatnonzero(tied) for tied in data.mask & ~(other & (difference != 0.0)))
+    return optimal_sets_of(ScoredTokens(one_problem(data), head))
+
+
+def optimal_sets_of(problem: ScoredTokens) -> tuple[IntArray, ...]:
+    """The tokens that share the highest score of each input of one problem, up to rounding."""
+    difference, other = problem.differences(problem.optimal)
+    return tuple(np.flatnonzero(tied) for tied in problem.data.mask & ~(other & (difference != 0.0)))
 
 
 class MixingConstants(NamedTuple):
@@ -307,20 +306,25 @@ def mixing_constants(data: TokenDataset, head: Any, optimal_sets: Any, loss: Los
     Returns:
         A `MixingConstants`; check it with `excess_risk` and `log_nonoptimality` at any p.
     """
-    sets = as_optimal_sets(one_problem(data), optimal_sets)
-    nu, outside = _shared_scores(data, head, sets)
-    log_largest, log_smallest = log_slopes(data, head, as_loss(loss))
+    problem = ScoredTokens(one_problem(data), head, loss)
+    return mixing_constants_of(problem, as_optimal_sets(data, optimal_sets))
+
+
+def mixing_constants_of(problem: ScoredTokens, sets: tuple[IntArray, ...]) -> MixingConstants:
+    """The constants of Lemma 14 for one problem and checked sets."""
+    nu, outside = _shared_scores(problem, sets)
+    log_largest, log_smallest = problem.log_slopes
     mixes = outside.any(axis=-1)
     if not mixes.any():
         return MixingConstants(nu, np.zeros_like(nu), 1.0, 0.0, 0.0, 0.0)
-    scores = np.where(outside, data.scores(head), np.inf)
-    positive = nu > np.max(np.where(outside, 0.0, score_blur(data, head)), axis=-1)
+    scores = np.where(outside, problem.scores, np.inf)
+    positive = nu > np.max(np.where(outside, 0.0, problem.blur), axis=-1)
     shift = np.where(mixes & ~positive, -np.min(scores, axis=-1), 0.0)
     best, others = (nu + shift)[mixes], (scores + shift[:, None])[mixes]
     C = max(0.0, -float(np.min(others)))
     epsilon = float(np.min(np.where(outside[mixes], 1.0 - others / best[:, None], np.inf)))
     log_C_plus = float(log_largest + np.log(C + best.max()))
-    log_C_minus = float(log_smallest + np.log(epsilon * best.min() / data.n_inputs))
+    log_C_minus = float(log_smallest + np.log(epsilon * best.min() / problem.data.n_inputs))
     return MixingConstants(nu, shift, epsilon, C, log_C_plus, log_C_minus)
 
 
@@ -329,10 +333,10 @@ def membership(data: TokenDataset, sets: tuple[IntArray, ...]) -> BoolArray:
     return np.array([np.isin(np.arange(data.n_tokens), members) for members in sets])
 
 
-def _shared_scores(data: TokenDataset, v: Any, sets: tuple[IntArray, ...]) -> tuple[FloatArray, BoolArray]:
+def _shared_scores(problem: ScoredTokens, sets: tuple[IntArray, ...]) -> tuple[FloatArray, BoolArray]:
     """ν (n_inputs,) and the tokens outside the sets; refused where a set does not share a score above the others."""
-    scores, inside, blur = data.scores(v), membership(data, sets), score_blur(data, v)
-    outside = data.mask & ~inside
+    scores, inside, blur = problem.scores, membership(problem.data, sets), problem.blur
+    outside = problem.data.mask & ~inside
     nu = np.max(np.where(inside, scores, -np.inf), axis=-1)
     next_best = np.max(np.where(outside, scores, -np.inf), axis=-1)
     lowest_inside = np.min(np.where(inside, scores - blur, np.inf), axis=-1)

@@ -19,10 +19,11 @@ from marginlens.optimizers.gradient_descent import has_plain_steps
 from marginlens.papers import implements
 from marginlens.runtime.threads import over_problems
 from marginlens.status import Status
-from marginlens.svm import att_svm
-from marginlens.theory.optimality import depends_on_p, directional_margin, rounding_decides, sharp_differences
-from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.theory.optimality import directional_margin
+from marginlens.theory.scored_tokens import ScoredTokens
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
+SUPPORT_RTOL = 1e-9  # multipliers, relative to the largest, below which a token carries nothing of the margin
 TOLERANCE = 1e-6  # radius of the ball around a point that a tube has to hold, relative to the point's norm
 STEEPNESS: dict[type[Loss], float] = {Logistic: 1.0, Exponential: 1.0, CorrelationLoss: 0.0}  # bounds |d log|ℓ'|/du|
 
@@ -82,12 +83,9 @@ class Tubes(NamedTuple):
     progress: FloatArray
 
 
-def dependent_part(data: TokenDataset, head: Any) -> TokenDataset:
+def dependent_part(data: TokenDataset, head: ArrayLike) -> TokenDataset:
     """The data with one token left of every input whose output does not depend on p, so that it constrains nothing."""
-    dependent = depends_on_p(data, head)
-    if dependent.all():
-        return data
-    return data.shortened(np.where(dependent, data.lengths, 1))
+    return ScoredTokens(data, head).shortened.data
 
 
 @implements("X", "Thm 1")
@@ -113,23 +111,20 @@ def find_tubes(data: TokenDataset, head: Any, points: Any, optimizer: Any, loss:
         raise InputError("data", "a TokenDataset itself, not a subclass", type(data).__name__)
     if not (optimizer is None or has_plain_steps(optimizer)):
         raise InputError("optimizer", "None for the flow, NormalizedGD(size) or GradientDescent(size)", repr(optimizer))
-    part = dependent_part(data, head)
-    left_out = np.zeros(len(data), dtype=np.bool_) if part is data else rounding_decides(data, head).any(axis=-1)
-    points = np.ascontiguousarray(points, dtype=np.float64)
+    return tubes_at(ScoredTokens(data, head, loss), np.asarray(points, dtype=np.float64), optimizer)
+
+
+def tubes_at(problem: ScoredTokens, points: FloatArray, optimizer: Any) -> Tubes:
+    """The tube around each point (batch, d_key) of a batch, or what is missing."""
+    scored = problem.shortened
+    part = scored.data
+    left_out = problem.undecided.any(axis=-1)
+    points = np.ascontiguousarray(points)
     at = directional_margin(part, np.where(np.any(points, axis=-1, keepdims=True), points, 1.0))
-    solution = att_svm(part, at.selected)
-    shape = (len(part), part.n_inputs, part.n_tokens)
-    solved = np.array([status is Status.OPTIMAL for status in solution.status]) & np.any(points, axis=-1)
-    norm = np.where(solved, length(np.where(solved[:, None], solution.x, 1.0)), 1.0)
-    direction = np.where(solved[:, None], solution.x / norm[:, None], 0.0)
-    multipliers = np.zeros(shape)
-    pairs = np.asarray(solution.pairs)
-    problem, row = np.nonzero(pairs[..., 0] >= 0)
-    places = (problem, pairs[problem, row, 0], pairs[problem, row, 2])
-    multipliers[places] = np.where(solved[problem], solution.multipliers[problem, row] / norm[problem], 0.0)
-    chosen = np.take_along_axis(part.scores(head), at.selected[..., None], axis=-1)[..., 0]
-    difference, near = sharp_differences(part, head, at.selected)
-    log_slope = slope_of(loss, chosen).log - np.log(part.n_inputs)
+    rays = _rays(problem, at.selected, np.any(points, axis=-1))
+    chosen = np.take_along_axis(scored.scores, at.selected[..., None], axis=-1)[..., 0]
+    difference, near = scored.sharp_differences(at.selected)
+    log_slope = slope_of(problem.loss, chosen).log - np.log(part.n_inputs)
     blur = TOLERANCE * np.maximum(length(points), 1e-300)
     anchor, outcome = np.empty_like(points), np.empty(len(part), dtype=np.int64)
     constants: FloatArray = np.empty((len(part), 7))
@@ -137,16 +132,43 @@ def find_tubes(data: TokenDataset, head: Any, points: Any, optimizer: Any, loss:
         core.find_tubes,
         len(part),
         *map(np.ascontiguousarray, (part.K, -difference, part.lengths, at.selected, log_slope)),
-        STEEPNESS[type(loss)],
-        *map(np.ascontiguousarray, (multipliers, direction, 1.0 / norm, points, blur)),
+        STEEPNESS[type(problem.loss)],
+        *map(np.ascontiguousarray, (rays.multipliers, rays.direction, 1.0 / rays.norm, points, blur)),
         int(type(optimizer) is NormalizedGD),
         0.0 if optimizer is None else optimizer.size,
         anchor,
         constants,
         outcome,
     )
-    support = multipliers > 1e-9 * multipliers.max(axis=(-2, -1), keepdims=True)
-    support &= multipliers > 0.0
+    support = rays.multipliers > SUPPORT_RTOL * rays.multipliers.max(axis=(-2, -1), keepdims=True)
+    support &= rays.multipliers > 0.0
     outcome = np.where(left_out | (support & near).any(axis=(-2, -1)), Missing.ROUNDING_DECIDES, outcome)
-    outcome = np.where(solved, np.where(at.unique, outcome, Missing.TIED), Missing.INFEASIBLE)
-    return Tubes(outcome, at.selected, direction, anchor, 1.0 / norm, support, blur, *constants.T)
+    outcome = np.where(rays.solved, np.where(at.unique, outcome, Missing.TIED), Missing.INFEASIBLE)
+    return Tubes(outcome, at.selected, rays.direction, anchor, 1.0 / rays.norm, support, blur, *constants.T)
+
+
+class _Rays(NamedTuple):
+    """The max-margin directions of a batch, their multipliers in units of the margin, and which problems have one.
+
+    Problems without one have norm 1 and zeros.
+    """
+
+    solved: BoolArray
+    norm: FloatArray
+    direction: FloatArray
+    multipliers: FloatArray
+
+
+def _rays(problem: ScoredTokens, selected: IntArray, moved: BoolArray) -> _Rays:
+    """The max-margin directions of what is selected in the inputs whose output depends on p, if the point is not zero."""
+    data, solutions = problem.data, problem.margins_of_dependent(selected)
+    solved = np.array([each.status is Status.OPTIMAL for each in solutions]) & moved & problem.dependent.any(axis=-1)
+    norm, direction = np.ones(len(data)), np.zeros((len(data), data.d_key))
+    multipliers = np.zeros(problem.shortened.data.mask.shape)
+    for j in np.flatnonzero(solved):
+        solution, inputs = solutions[j], np.flatnonzero(problem.dependent[j])
+        norm[j] = length(solution.x)
+        direction[j] = solution.x / norm[j]
+        i, _, other = np.asarray(solution.pairs).T
+        multipliers[j, inputs[i], other] = solution.multipliers / norm[j]
+    return _Rays(solved, norm, direction, multipliers)

@@ -14,17 +14,9 @@ from marginlens.errors import InputError, float_array, positive_number, real_arr
 from marginlens.losses.margin import Logistic, Loss
 from marginlens.papers import implements, uses
 from marginlens.result import Result, Tabular
-from marginlens.risk.smoothness import smoothness
 from marginlens.status import Status
-from marginlens.theory.optimality import (
-    TokenOptimality,
-    depends_on_p,
-    largest_distance,
-    log_slopes,
-    one_problem,
-    score_differences,
-    token_optimality,
-)
+from marginlens.theory.optimality import TokenOptimality, largest_distance, one_problem, optimality_of
+from marginlens.theory.scored_tokens import ScoredTokens
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 _BOUNDARY_RTOL = (
@@ -306,25 +298,27 @@ def basin_cone(data: TokenDataset, head: Any, selected: ArrayLike, *, loss: Loss
     Returns:
         A `BasinCone`. Check it with `gradient_ratio` and `local_gradient_bounds` at `cone.sample(n, rng)`, and with `descend`.
     """
-    given, alpha = one_problem(data), data.selection(selected)
-    dependent = depends_on_p(data, head)
-    data = given.take_inputs(dependent) if dependent.any() else given
-    found = token_optimality(data, head, alpha[dependent] if dependent.any() else alpha)
+    return basin_of(ScoredTokens(one_problem(data), head, loss), data.selection(selected))
+
+
+def basin_of(problem: ScoredTokens, alpha: IntArray) -> BasinCone:
+    """The basin cone of a locally optimal selection (n_inputs,) of one problem."""
+    part, inputs = problem.part, _inputs_of_part(problem)
+    found = optimality_of(part, alpha[inputs])
     if not found.is_locally_optimal or found.solution.status is Status.TRIVIAL:
         expected = "locally optimal tokens, feasible and scored above their neighbours, in a problem with something to separate"
         raise InputError("selected", expected, repr(found), "List them with locally_optimal_directions(data, v).")
-    p = found.solution.x
+    data, p = part.data, found.solution.x
     theta = float(1.0 / length(p))
-    difference, other = score_differences(data, head, found.selected)
+    difference, other = part.differences(found.selected)
     chosen = np.take_along_axis(data.K, found.selected[:, None, None], axis=-2)
     slack = (chosen - data.K) @ p - 1.0
     delta = 0.5 * float(np.min(slack[other & ~found.neighbours], initial=np.inf))
     A = float(np.max(length(data.K))) / theta
-    scores = data.scores(head)
-    spans = np.max(scores, axis=-1) - np.min(np.where(data.mask, scores, np.inf), axis=-1)
-    log_c_max, log_c_min = log_slopes(data, head, loss)
+    spans = np.max(part.scores, axis=-1) - np.min(np.where(data.mask, part.scores, np.inf), axis=-1)
+    log_c_max, log_c_min = part.log_slopes
     return BasinCone(
-        optimality=_for_all_inputs(found, given, alpha, dependent),
+        optimality=_for_all_inputs(found, problem, alpha, inputs),
         theta=theta,
         delta=delta,
         A=A,
@@ -337,19 +331,24 @@ def basin_cone(data: TokenDataset, head: Any, selected: ArrayLike, *, loss: Loss
         n_tokens=data.n_tokens,
         log_c_max=float(log_c_max),
         log_c_min=float(log_c_min),
-        log_L_p=float(smoothness(data, head, loss).log_L_p),
+        log_L_p=float(part.smoothness.log_L_p),
         every_input_has_neighbours=bool(np.all(np.any(found.neighbours, axis=-1))),
     )
 
 
+def _inputs_of_part(problem: ScoredTokens) -> BoolArray:
+    """(n_inputs,) the inputs of `problem.part`."""
+    return problem.dependent if problem.part is not problem else np.ones(problem.data.n_inputs, dtype=np.bool_)
+
+
 def _for_all_inputs(
-    found: TokenOptimality, data: TokenDataset, alpha: IntArray, dependent: BoolArray
+    found: TokenOptimality, problem: ScoredTokens, alpha: IntArray, inputs: BoolArray
 ) -> TokenOptimality:
-    """What was found for the inputs that depend on p, with the indices that these have in `data`."""
-    if dependent.all():
+    """What was found for the inputs that depend on p, with the indices that these have in the problem."""
+    if inputs.all():
         return found
-    neighbours = np.zeros(data.mask.shape, dtype=np.bool_)
-    neighbours[dependent, : found.neighbours.shape[-1]] = found.neighbours
+    neighbours = np.zeros(problem.data.mask.shape, dtype=np.bool_)
+    neighbours[inputs, : found.neighbours.shape[-1]] = found.neighbours
     pairs = np.array(found.solution.pairs)
-    pairs[:, 0] = np.flatnonzero(dependent)[pairs[:, 0]]
+    pairs[:, 0] = np.flatnonzero(inputs)[pairs[:, 0]]
     return replace(found, solution=replace(found.solution, pairs=pairs), selected=alpha, neighbours=neighbours)

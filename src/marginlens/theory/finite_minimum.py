@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from marginlens.arithmetic.directions import length
-from marginlens.data.tokens import TokenDataset
 from marginlens.losses.margin import Exponential, Logistic, Loss
 from marginlens.papers import implements
-from marginlens.risk import AttentionRisk
 from marginlens.theory.assumptions import TheoremVerdict
 from marginlens.theory.certificate import Proof
 from marginlens.theory.minimum_conditions import minimum_conditions
+from marginlens.theory.scored_tokens import ScoredTokens
 from marginlens.typing import FloatArray
 
 TOLERANCE = 1e-9  # radius of the ball of points that the proof is for, relative to the point's norm
@@ -47,26 +45,26 @@ class MinimumCertificate(Proof):
 
 
 @implements("X", "Thm 2")
-def certify_minimum(data: TokenDataset, head: FloatArray, loss: Loss, point: FloatArray) -> MinimumCertificate | None:
+def certify_minimum(problem: ScoredTokens, point: FloatArray) -> MinimumCertificate | None:
     r"""A certificate that the flow ends at a finite minimum near a point, None where the curvature or the gradient do not show one.
 
     In a ball of radius r around p every second derivative is at least :math:`m = \lambda_{\min}(\nabla^2 L(p)) - r M`, M a bound on third
     derivatives. If :math:`\delta + 2\|\nabla L(p)\|/m \le r`, the ball holds one stationary point, and the flow from within δ of p stays
     in it and converges to that point: the distance to it never grows.
     """
-    at = AttentionRisk(data, head, loss).second_order(point[None])
+    at = problem.risk.second_order(point[None])
     hessian, gradient = (float(np.exp(at.log_scale[0])) * part[0] for part in (at.hessian, at.gradient))
     smallest = float(np.linalg.eigvalsh(hessian)[0]) if np.isfinite(hessian).all() else -1.0
-    third = _third_bound(data, head, loss, point, 0.0)
+    third = _third_bound(problem, point, 0.0)
     if not (smallest > 0.0 and third > 0.0):
         return None
     radius = min(0.25 * smallest / third, 1.0)
-    while radius * _third_bound(data, head, loss, point, radius) > 0.5 * smallest:
+    while radius * _third_bound(problem, point, radius) > 0.5 * smallest:
         radius *= 0.5
     curvature, tolerance = 0.4 * smallest, min(TOLERANCE * float(length(point)), 0.25 * radius)
     if not tolerance + 2.0 * float(length(gradient)) / curvature <= 0.9 * radius:
         return None
-    return MinimumCertificate(data, head, loss, point, tolerance, radius, curvature)
+    return MinimumCertificate(problem.data, problem.head, problem.loss, point, tolerance, radius, curvature)
 
 
 def _loss_bounds(loss: Loss, low: float) -> tuple[float, float, float]:
@@ -76,9 +74,9 @@ def _loss_bounds(loss: Loss, low: float) -> tuple[float, float, float]:
     return (float(np.exp(-low)),) * 3 if type(loss) is Exponential else (1.0, 0.0, 0.0)
 
 
-def _third_bound(data: TokenDataset, head: Any, loss: Loss, p: FloatArray, radius: float) -> float:
+def _third_bound(problem: ScoredTokens, p: FloatArray, radius: float) -> float:
     """A bound on third derivatives of the risk within a radius of p, up to rounding; see docs/proofs/attraction.md."""
-    scores, total = data.scores(head), 0.0
+    data, scores, total = problem.data, problem.scores, 0.0
     for i, count in enumerate(data.lengths.tolist()):
         keys, gamma = data.K[i, :count], scores[i, :count]
         logits = keys @ p
@@ -87,7 +85,7 @@ def _third_bound(data: TokenDataset, head: Any, loss: Loss, p: FloatArray, radiu
         others = float(np.sum(np.delete(np.exp(away * radius + logits - logits[best]), best)))
         eps, D = min(others, 1.0), float(np.max(length(keys[:, None] - keys[None])))
         span = float(np.ptp(gamma))
-        first, second, third = _loss_bounds(loss, float(gamma.min()))
+        first, second, third = _loss_bounds(problem.loss, float(gamma.min()))
         slope = 2.0 * eps * span * D
         total += first * _THIRD * eps * span * D**3 + 3.0 * second * slope**2 * D + third * slope**3
     return total / data.n_inputs

@@ -27,7 +27,7 @@ from marginlens.theory.label_margin import (
     check_assumption_c,
     label_margin,
 )
-from marginlens.theory.prediction import Prediction, predictions
+from marginlens.theory.prediction import Prediction, Request, predictions
 from marginlens.theory.unproved_steps import optimizer_words
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
@@ -68,7 +68,7 @@ class JointDetails(NamedTuple):
 
 
 @predictions.register
-def predict_joint(risk: JointRisk, start: Any, optimizer: Any, max_problems: int) -> list[Prediction]:
+def predict_joint(risk: JointRisk, request: Request) -> list[Prediction]:
     r"""Which theorem speaks about training head and attention together, and the directions that v and p converge to.
 
     .. math:: (v_r, p_R) = \arg\min_{\|v\| \le r, \|p\| \le R} L(v, p): \quad
@@ -79,12 +79,12 @@ def predict_joint(risk: JointRisk, start: Any, optimizer: Any, max_problems: int
     replaced by one on the data that implies it: the shortest p that separates α on S selects it outside S as well, with room to spare.
     Descent from a start is what `check_polarisation` speaks of.
     """
-    data = risk.data.as_batch()
+    data, start = risk.data.as_batch(), request.start
     starts: list[tuple[Any, Any]] = [(None, None)] * len(data)
     if start is not None:
         starts = [(v, p) for v, p in map(risk.split, risk.start(start))]
-    found = [_best_prediction(data[j], risk.loss, max_problems) for j in range(len(data))]
-    return [_with_descent(data[j], found[j], *starts[j], optimizer, risk.loss) for j in range(len(data))]
+    found = [_best_prediction(data[j], risk.loss, request.max_problems) for j in range(len(data))]
+    return [_with_descent(data[j], found[j], *starts[j], request.optimizer, risk.loss) for j in range(len(data))]
 
 
 def _with_descent(data: TokenDataset, found: Prediction, v: Any, p: Any, optimizer: Any, loss: Loss) -> Prediction:

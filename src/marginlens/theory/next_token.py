@@ -27,7 +27,7 @@ from marginlens.theory.implicit_bias import (
     check_plain_steps,
     claim_words,
 )
-from marginlens.theory.prediction import EQ17_ONLY, Prediction, predictions
+from marginlens.theory.prediction import EQ17_ONLY, Prediction, Request, predictions
 from marginlens.theory.unproved_steps import optimizer_words
 from marginlens.typing import FloatArray, IntArray
 
@@ -54,7 +54,7 @@ class NextTokenDetails(NamedTuple):
 
 
 @predictions.register
-def predict_next_tokens(risk: NextTokenRisk, start: Any, optimizer: Any, max_problems: int) -> list[Prediction]:
+def predict_next_tokens(risk: NextTokenRisk, request: Request) -> list[Prediction]:
     r"""Which theorem speaks about training W on next tokens, and the direction and the cyclic part that W converges to.
 
     .. math:: \frac{W}{\|W\|_F} \to \frac{W^{mm}}{\|W^{mm}\|_F}\ (2), \qquad \Pi_{\mathcal S_{cyc}}(W) \to W^{cyc}\ (3)
@@ -63,10 +63,12 @@ def predict_next_tokens(risk: NextTokenRisk, start: Any, optimizer: Any, max_pro
     that their proofs use. Theorem 2 needs one condition that its text lacks: the risk over the cyclic subset must have one minimiser on
     S_cyc. The log-loss has it (Lemma 7); for other losses it is looked for from several starts, and the verdict says so.
     """
-    if start is not None:
+    if request.start is not None:
         raise InputError("start", "left out for a NextTokenRisk, because C Thm 3 holds from every start", "it")
     heads = risk.head if risk.is_batch and isinstance(risk.head, list | tuple) else [risk.head] * len(risk)
-    return [_of_dataset(data, head, risk.loss, optimizer) for data, head in zip(risk.datasets, heads, strict=True)]
+    return [
+        _of_dataset(data, head, risk.loss, request.optimizer) for data, head in zip(risk.datasets, heads, strict=True)
+    ]
 
 
 def _of_dataset(data: SequenceDataset, head: Any, loss: NextTokenLoss, optimizer: Any) -> Prediction:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 from math import comb, prod
 from typing import Any, NamedTuple
 
@@ -13,17 +12,14 @@ from marginlens import core
 from marginlens.arithmetic.directions import as_scalar, length
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.errors import InputError, n_axes, real_array, whole_number
-from marginlens.losses.margin import Loss, as_loss, rising_margin
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular, table
-from marginlens.risk.smoothness import loss_on_scores
 from marginlens.risk.softmax import logits
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm
+from marginlens.theory.scored_tokens import ScoredTokens
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
-SCORE_RTOL = 1e-12  # error of a score, relative to the sum of |v_j x_j| over coordinates, that rounding alone can make
-_CANCELS = 1e-6  # share of these sums below which the difference of two scores has lost too many digits for a proof
 _MAX_LOG = 700.0  # logarithms below this in modulus belong to numbers that a double holds with all its digits
 _NUMBERS_AT_ONCE = 4_000_000  # entries of the constraint matrices that one batch of problems may hold
 
@@ -39,102 +35,6 @@ def logits_at(data: TokenDataset, p: ArrayLike) -> FloatArray:
     """Logits of one problem at p (d_key,) or at points (n_points, d_key): (…, n_inputs, n_tokens)."""
     points = real_array(p, "p", (data.d_key,) if n_axes(p) == 1 else ("n_points", data.d_key))
     return logits(data.repeat(len(points)), points) if points.ndim == 2 else logits(data, points)
-
-
-def score_blur(data: TokenDataset, head: Any) -> FloatArray:
-    r"""How far rounding blurs each score, (…, n_inputs, n_tokens): `SCORE_RTOL` :math:`\sum_j |v_j x_{itj}|`.
-
-    Two tokens tie where their scores differ by no more than the sum of their blurs. Coordinates that the head does not read blur nothing,
-    however large they are.
-    """
-    return np.einsum("...itd,...d->...it", np.abs(data.X), SCORE_RTOL * np.abs(data.head(head)))
-
-
-def all_tied(scores: FloatArray, blur: FloatArray, where: BoolArray) -> BoolArray:
-    """Whether every two tokens among `where` tie, (…), from arrays (…, n_tokens): intervals meet in pairs only if they share a point."""
-    highest = np.max(np.where(where, scores - blur, -np.inf), axis=-1)
-    return np.asarray(highest <= np.min(np.where(where, scores + blur, np.inf), axis=-1))
-
-
-def score_differences(data: TokenDataset, head: Any, selected: ArrayLike) -> tuple[FloatArray, BoolArray]:
-    r""":math:`\gamma_{i\alpha_i} - \gamma_{it}` and which (i, t) are real tokens other than α, both (…, n_inputs, n_tokens).
-
-    Differences within `score_blur` are exactly zero, and so are those of padding and of α itself.
-    """
-    alpha = data.selection(selected)
-    given = (np.where(data.mask, data.finite_scores(head), 0.0), score_blur(data, head), data.lengths, alpha)
-    difference = np.empty(data.mask.shape)
-    core.compare_scores(*_batched(data, *given, difference))
-    return difference, data.mask & (np.arange(data.n_tokens) != alpha[..., None])
-
-
-def _batched(data: TokenDataset, *arrays: Any) -> list[Any]:
-    """Arrays (…, …) as the core takes them: with a batch axis, and copied where their entries do not follow each other."""
-    return [np.ascontiguousarray(array if data.is_batch else array[None]) for array in arrays]
-
-
-def decreasing_loss(data: TokenDataset, head: Any, loss: Any) -> Loss:
-    """`loss` if it rises nowhere on the scores of any problem, as every theorem on selected tokens assumes; refused otherwise."""
-    loss = as_loss(loss)
-    scores, mask = data.as_batch().finite_scores(head), data.as_batch().mask
-    for problem_scores, real in zip(scores, mask, strict=True):
-        low, high = float(problem_scores[real].min()), float(problem_scores[real].max())
-        margin = rising_margin(loss, low, high)
-        if margin is not None:
-            expected = f"a loss that decreases on the scores [{low:.4g}, {high:.4g}], as A Assumption A asks"
-            raise InputError("loss", expected, f"{type(loss).__name__}, which increases at {margin:.4g}")
-    return loss
-
-
-def depends_on_p(data: TokenDataset, head: Any) -> BoolArray:
-    """Which inputs have an output that depends on p, (…, n_inputs): those with two different keys and two different scores.
-
-    An input with one token, with one key for all its tokens, or with one score for all of them adds a constant to the risk. The theorems
-    then speak of the other inputs, and n counts those.
-    """
-    return np.asarray(~_has_one_key(data) & ~all_tied(data.finite_scores(head), score_blur(data, head), data.mask))
-
-
-def _has_one_key(data: TokenDataset) -> BoolArray:
-    return np.asarray(np.all(np.equal(data.K, data.K[..., :1, :]).all(axis=-1) | ~data.mask, axis=-1))
-
-
-def sharp_differences(data: TokenDataset, head: Any, selected: ArrayLike) -> tuple[FloatArray, BoolArray]:
-    r""":math:`\gamma_{i\alpha_i} - \gamma_{it}` to nearly all digits, and which of them are near ties, both (…, n_inputs, n_tokens).
-
-    Differences that lose digits to cancellation are computed exactly from the given doubles. A near tie is not zero, but within
-    `score_blur`: in double precision rounding decides which of the two tokens scores higher.
-    """
-    blurred, other = score_differences(data, head, selected)
-    alpha, v = data.selection(selected), data.head(head)
-    scores, size = np.where(data.mask, data.finite_scores(head), 0.0), score_blur(data, head) / SCORE_RTOL
-    chosen, size_chosen = (np.take_along_axis(array, alpha[..., None], axis=-1) for array in (scores, size))
-    difference = chosen - scores
-    token = np.take_along_axis(data.X, alpha[..., None, None], axis=-2)
-    for *at, t in np.argwhere(other & (np.abs(difference) <= _CANCELS * (size_chosen + size))).tolist():
-        x, z, weights = data.X[(*at, t)], token[(*at, 0)], v[tuple(at[:-1])]
-        read = (x != z) & (weights != 0.0)
-        terms = zip(x[read].tolist(), z[read].tolist(), weights[read].tolist(), strict=True)
-        exact = sum((Fraction(weight) * (Fraction(b) - Fraction(a)) for a, b, weight in terms), Fraction(0))
-        difference[(*at, t)] = float(exact * int(data.y[tuple(at)]))
-    return difference, other & (blurred == 0.0) & (difference != 0.0)
-
-
-def rounding_decides(data: TokenDataset, head: Any) -> BoolArray:
-    """Which inputs have different keys and scores that all tie within `score_blur`, but not exactly, (…, n_inputs).
-
-    `depends_on_p` takes the output of such an input for a constant. Exact steps depend on it, and after enough of them it may
-    decide where training ends: no theorem about the other inputs alone is proved of the whole problem.
-    """
-    near = sharp_differences(data, head, data.optimal(head))[1].any(axis=-1)
-    return np.asarray(near & ~_has_one_key(data) & ~depends_on_p(data, head))
-
-
-def log_slopes(data: TokenDataset, head: Any, loss: Loss) -> tuple[Any, Any]:
-    """Logarithms of the largest and of the smallest \\|ℓ'\\| on each problem's scores, each (…); none underflows at scores of 1000."""
-    constants = loss_on_scores(data, head, decreasing_loss(data, head, loss))
-    bound, smallest = np.array([c.log_bound for c in constants]), np.array([c.log_smallest for c in constants])
-    return bound.reshape(data.batch_shape), smallest.reshape(data.batch_shape)
 
 
 def largest_distance(vectors: FloatArray, mask: BoolArray) -> float:
@@ -226,10 +126,17 @@ def token_optimality(data: TokenDataset, head: Any, selected: ArrayLike) -> Toke
         A `TokenOptimality`. `solution.kkt_residual()` checks the margin behind it, `solution.certificate_residual()` a
         claim of infeasibility.
     """
-    solution = att_svm(as_dataset(data), selected)
-    alpha = data.selection(selected)
-    difference, other = score_differences(data, head, alpha)
-    neighbours = _neighbours(data, solution, alpha)
+    return optimality_of(ScoredTokens(data, head), selected)
+
+
+def optimality_of(
+    problem: ScoredTokens, selected: ArrayLike, solution: MarginSolution | None = None
+) -> TokenOptimality:
+    """The optimality of a selection, with its ATT-SVM if it has been solved."""
+    data, alpha = problem.data, problem.data.selection(selected)
+    solution = problem.margin(alpha) if solution is None else solution
+    difference, other = problem.differences(alpha)
+    neighbours = _neighbours(problem, solution, alpha)
     feasible = np.array([status in (Status.OPTIMAL, Status.TRIVIAL) for status in np.atleast_1d(solution.status)])
     feasible = feasible.reshape(data.batch_shape)
     gap = np.min(np.where(neighbours, difference, np.inf), axis=(-2, -1))
@@ -241,7 +148,7 @@ def token_optimality(data: TokenDataset, head: Any, selected: ArrayLike) -> Toke
         is_feasible=as_scalar(feasible),
         is_locally_optimal=as_scalar(feasible & (gap > 0.0)),
         is_globally_optimal=as_scalar(feasible & np.all(~other | (difference >= 0.0), axis=(-2, -1))),
-        optimum_is_unique=as_scalar(_unique_optimum(data, head)),
+        optimum_is_unique=as_scalar(_unique_optimum(problem)),
     )
 
 
@@ -258,22 +165,23 @@ def globally_optimal_direction(data: TokenDataset, head: Any) -> TokenOptimality
         The optimality of opt, the first token where several tie: `direction` is the GMM direction, `is_feasible` says
         whether it exists, `optimum_is_unique` whether another choice of opt could give another one.
     """
-    return token_optimality(data, head, as_dataset(data).optimal(head))
+    problem = ScoredTokens(data, head)
+    return optimality_of(problem, problem.optimal)
 
 
-def _neighbours(data: TokenDataset, solution: MarginSolution, alpha: IntArray) -> BoolArray:
+def _neighbours(problem: ScoredTokens, solution: MarginSolution, alpha: IntArray) -> BoolArray:
     """Tokens whose constraint holds with equality, (…, n_inputs, n_tokens)."""
-    pairs = np.asarray(solution.pairs)
+    data, pairs = problem.data, np.asarray(solution.pairs)
     where = np.nonzero(pairs[..., 0] >= 0)
     multipliers, found = np.zeros(data.mask.shape), np.empty(data.mask.shape, dtype=np.bool_)
     multipliers[(*where[:-1], pairs[where][:, 0], pairs[where][:, 2])] = solution.multipliers[where]
-    core.find_neighbours(*_batched(data, data.K, data.lengths, alpha, solution.x, multipliers, found))
+    core.find_neighbours(*problem.batched(data.K, data.lengths, alpha, solution.x, multipliers, found))
     return found
 
 
-def _unique_optimum(data: TokenDataset, v: Any) -> Any:
+def _unique_optimum(problem: ScoredTokens) -> Any:
     """Whether no other token ties with the highest score of its input, (…)."""
-    difference, other = score_differences(data, v, data.optimal(v))
+    difference, other = problem.differences(problem.optimal)
     return np.all(~other | (difference > 0.0), axis=(-2, -1))
 
 
@@ -330,9 +238,13 @@ def locally_optimal_directions(data: TokenDataset, head: Any, *, max_problems: i
     Returns:
         A `LocalOptima`. Check an entry with `token_optimality(data, head, selection)`, the list with brute force.
     """
-    one_problem(data).head(head)
-    whole_number(max_problems, "max_problems", at_least=1)
-    lengths = data.lengths
+    problem = ScoredTokens(one_problem(data), head)
+    return local_optima_of(problem, whole_number(max_problems, "max_problems", at_least=1))
+
+
+def local_optima_of(problem: ScoredTokens, max_problems: int) -> LocalOptima:
+    """Every locally optimal max-margin direction of one problem."""
+    data, lengths = problem.data, problem.data.lengths
     n_solved = int(lengths.sum())  # one for each token: whether some p selects it within its input
     if n_solved > max_problems:
         raise _too_many(data, n_solved, max_problems)
@@ -350,7 +262,7 @@ def locally_optimal_directions(data: TokenDataset, head: Any, *, max_problems: i
     last = _extend(frontier, candidates[order[-1]])
     complete = np.empty_like(last)
     complete[:, order] = last
-    return _collect(data, head, complete, n_solved + len(complete))
+    return _collect(problem, complete, n_solved + len(complete))
 
 
 def _too_many(data: TokenDataset, n_problems: int, max_problems: int) -> InputError:
@@ -363,11 +275,12 @@ def _too_many(data: TokenDataset, n_problems: int, max_problems: int) -> InputEr
     )
 
 
-def _collect(data: TokenDataset, v: Any, complete: IntArray, n_solved: int) -> LocalOptima:
+def _collect(problem: ScoredTokens, complete: IntArray, n_solved: int) -> LocalOptima:
     """The locally optimal ones among complete selections, sorted."""
+    data = problem.data
     parts: list[tuple[Any, ...]] = []
     for chunk in _chunks(data, complete):
-        found: TokenOptimality = token_optimality(data.repeat(len(chunk)), v, chunk)
+        found = optimality_of(problem.repeat(len(chunk)), chunk, problem.margins(chunk))
         optimal = found.is_locally_optimal
         fields = (chunk, found.direction, found.margin, found.score_gap, found.is_globally_optimal)
         parts.append(tuple(values[optimal] for values in fields))
@@ -490,7 +403,7 @@ def directional_margin(data: TokenDataset, q: Any, head: Any = None) -> Directio
     rest = np.min(np.where(other & ~neighbours, margins, np.inf), axis=(-2, -1))
     optimal = None
     if head is not None:
-        difference, _ = score_differences(data, head, selected)
+        difference, _ = ScoredTokens(data, head).differences(selected)
         optimal = as_scalar(np.all(~neighbours | (difference > 0.0), axis=(-2, -1)))
     gap = np.where(np.isfinite(rest), rest - np.where(np.isfinite(margin), margin, 0.0), np.inf)
     return DirectionalMargin(selected, unique, as_scalar(margin), neighbours, as_scalar(gap), optimal, margins, blur)

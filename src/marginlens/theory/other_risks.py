@@ -23,7 +23,7 @@ from marginlens.theory.implicit_bias import (
     norm_words,
     unknown_words,
 )
-from marginlens.theory.prediction import Prediction, predictions
+from marginlens.theory.prediction import Prediction, Request, predictions
 from marginlens.theory.unproved_steps import optimizer_words, redefines_steps
 
 RATES = {
@@ -39,9 +39,9 @@ INDEPENDENT_RTOL = (
 
 
 @predictions.register
-def predict_classifier(risk: MulticlassRisk, start: Any, optimizer: Any, max_problems: int) -> list[Prediction]:
+def predict_classifier(risk: MulticlassRisk, request: Request) -> list[Prediction]:
     """Which theorem of F covers the optimizer; no start matters to them."""
-    name = "MulticlassRisk"
+    name, optimizer = "MulticlassRisk", request.optimizer
     bias = None if optimizer is None else implicit_bias(optimizer, risk)
     if bias is None:
         unknown = "Which margin a linear classifier attains depends on the optimizer: give optimizer=."
@@ -114,7 +114,7 @@ class ContextDetails(NamedTuple):
 
 @predictions.register
 @implements("G", "Prop 1", "Lemma 2", "Thm 1", "Thm 2")
-def predict_decoder(risk: ContextRisk, start: Any, optimizer: Any, max_problems: int) -> list[Prediction]:
+def predict_decoder(risk: ContextRisk, request: Request) -> list[Prediction]:
     r"""Which theorem of G speaks about training a decoder W on fixed contexts, and its direction and finite part.
 
     .. math:: \Big\langle \frac{W}{\|W\|}, \frac{W^{mm}}{\|W^{mm}\|} \Big\rangle \to 1, \qquad \Pi_{\mathcal F}(W) \to W^\star,
@@ -135,7 +135,7 @@ def predict_decoder(risk: ContextRisk, start: Any, optimizer: Any, max_problems:
     )
     separable = _check_decodable(priority)
     # below 2/L the loss falls, which is all that the theorem asks of steps
-    steps = check_plain_steps(optimizer, "2/L", 2.0 / risk.smoothness(), below=True)
+    steps = check_plain_steps(request.optimizer, "2/L", 2.0 / risk.smoothness(), below=True)
     path = TheoremVerdict(
         "G Thm 1",
         (compatible, separable),
@@ -202,7 +202,7 @@ def _why_of_decoder(
 
 @predictions.register
 @implements("X", "M")
-def predict_copying(risk: CopyRisk, start: Any, optimizer: Any, max_problems: int) -> list[Prediction]:
+def predict_copying(risk: CopyRisk, request: Request) -> list[Prediction]:
     r"""What is known of attention that is to copy the value of the matching token, problem by problem.
 
     .. math:: \min_p \|p\| \quad \text{s.t.} \quad (k_{i m_i} - k_{it})^\top p \ge 1 \quad \text{for all } t \ne m_i
@@ -212,7 +212,7 @@ def predict_copying(risk: CopyRisk, start: Any, optimizer: Any, max_problems: in
     tends to that of the shortest such p. Whether the loss of a run vanishes is not known in advance.
     """
     problems: list[Any] = [risk[j] for j in range(len(risk))] if risk.is_batch else [risk]
-    return [_of_copying(problem, optimizer) for problem in problems]
+    return [_of_copying(problem, request.optimizer) for problem in problems]
 
 
 def _of_copying(risk: CopyRisk, optimizer: Any) -> Prediction:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,18 +12,17 @@ from marginlens.arithmetic.directions import length
 from marginlens.data.tokens import TokenDataset
 from marginlens.dynamics import descend, flow
 from marginlens.dynamics.flow import UntilLength
-from marginlens.losses.margin import Loss
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.optimizers.gradient_descent import has_plain_steps
 from marginlens.result import Result, Tabular
-from marginlens.risk import AttentionRisk
-from marginlens.risk.protocol import starting_points
+from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.status import Status
 from marginlens.theory.assumptions import TheoremVerdict
-from marginlens.theory.attraction import SENTENCES, STEEPNESS, TOLERANCE, WORDS, Missing, Tubes, find_tubes
+from marginlens.theory.attraction import SENTENCES, STEEPNESS, TOLERANCE, WORDS, Missing, Tubes, tubes_at
 from marginlens.theory.certificate import Certificate, certificate_of
 from marginlens.theory.finite_minimum import MinimumCertificate, certify_minimum
-from marginlens.theory.optimality import depends_on_p, directional_margin, largest_distance, rounding_decides
+from marginlens.theory.optimality import directional_margin, largest_distance
+from marginlens.theory.scored_tokens import ScoredTokens
 from marginlens.theory.unproved_steps import optimizer_words
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
@@ -92,7 +92,8 @@ class Outcome(Result, Tabular):
         selected: (n_inputs,) the tokens that lead at the last point.
         direction: (d_key,) their max-margin direction; None where training ends at a finite minimum or nothing is known.
         point: (d_key,) the last point that was computed.
-        way: after how many steps, or after which length of the flow.
+        n_steps: how many steps were taken, 0 of the flow.
+        arc_length: which length the flow was followed for after them, 0.0 if it was not.
         optimizer: of the steps, None for the flow.
         by_flow: whether plain steps were replaced by the flow from some point on.
         certificate: the proof from `point` on, None without one.
@@ -114,7 +115,8 @@ class Outcome(Result, Tabular):
     selected: IntArray
     direction: FloatArray | None
     point: FloatArray
-    way: float
+    n_steps: int
+    arc_length: float
     optimizer: Any
     by_flow: bool
     certificate: Certificate | MinimumCertificate | None
@@ -161,7 +163,7 @@ class Outcome(Result, Tabular):
         """What training ends at, how far it was followed, and how close it is."""
         if self.constant:
             return WORDS["ends at"]["nothing"]
-        way = {"steps": f"{int(self.way):,}", "way": f"{self.way:.4g}", "norm": f"{self.norm:.4g}"}
+        way = {"steps": f"{self.n_steps:,}", "way": f"{self.arc_length:.4g}", "norm": f"{self.norm:.4g}"}
         reached = WORDS["reached"]["flow" if self.optimizer is None or self.by_flow else "steps"].format(**way)
         kind = "finite" if self.finite else "unknown" if self.direction is None else "tokens"
         if kind != "unknown" and not self.is_repeatable:
@@ -207,7 +209,7 @@ class Outcome(Result, Tabular):
         if self.finite and self.optimizer is not None:
             return words["circling"]
         kind = "follows" if self.by_flow else "flow" if self.optimizer is None else "steps"
-        return words[kind].format(steps=f"{int(self.way):,}", count=int(self.way))
+        return words[kind].format(steps=f"{self.n_steps:,}", count=self.n_steps)
 
     @property
     def answer(self) -> Answer:
@@ -229,50 +231,58 @@ class Outcome(Result, Tabular):
         return {"input": index, "selected": selected, "runner_up": token, "lead": lead, "score": score}
 
 
-def why_not_followed(risk: AttentionRisk, optimizer: Any) -> str:
-    """Why no run of this kind is followed, in a sentence that names the reason; empty where it is."""
-    data, words = risk.data.as_batch(), WORDS["not followed"]
-    if type(data) is not TokenDataset or type(risk.loss) not in STEEPNESS:
-        kind, losses = type(risk.loss if type(data) is TokenDataset else data), ", ".join(k.__name__ for k in STEEPNESS)
+def why_not_followed(problem: ScoredTokens, optimizer: Any) -> str:
+    """Why no run of this kind is followed, in a sentence that names the reason; empty if it is."""
+    data, words = problem.data, WORDS["not followed"]
+    if type(data) is not TokenDataset or type(problem.loss) not in STEEPNESS:
+        kind = type(problem.loss if type(data) is TokenDataset else data)
+        losses = ", ".join(k.__name__ for k in STEEPNESS)
         return words["loss" if type(data) is TokenDataset else "data"].format(kind=kind.__name__, losses=losses)
     if not (optimizer is None or has_plain_steps(optimizer)):
         return words["optimizer"].format(kind=optimizer_words(optimizer))
     if data.n_inputs * data.n_tokens > MAX_TOKENS:
         return words["tokens"].format(most=f"{MAX_TOKENS:,}")
-    return "" if _in_range(data, data.head(risk.head)) else words["range"]
+    return "" if _in_range(problem) else words["range"]
 
 
-def outcomes(risk: AttentionRisk, start: Any, optimizer: Any) -> list[Outcome]:
-    """Where training p ends from a start, zero where it is None, problem by problem; empty where `why_not_followed` says why.
+def outcomes(
+    problem: ScoredTokens, starts: FloatArray | None, optimizer: Any, progress: ProgressCallback | None = None
+) -> list[Outcome]:
+    """Where training p ends, problem by problem; `why_not_followed` has to be asked before.
 
     Args:
-        risk: with a linear head.
+        problem: a batch.
+
+        starts: (batch, d_key), zeros if None.
+
         optimizer: None for the flow, `NormalizedGD` or `GradientDescent`.
+
+        progress: called as `progress(done, total)` after each look at a point of a run.
     """
-    data, heads = risk.data.as_batch(), risk.data.as_batch().head(risk.head)
-    starts = starting_points(risk, start)
-    if why_not_followed(risk, optimizer):
-        return []
-    moves: BoolArray = np.any(depends_on_p(data, heads) | rounding_decides(data, heads), axis=-1)
-    found: list[Outcome | None] = [
-        None if moves[j] else _unmoved(data[j], starts[j], optimizer) for j in range(len(data))
-    ]
+    starts = np.zeros((len(problem), problem.data.d_key)) if starts is None else starts
+    moves: BoolArray = np.any(problem.dependent | problem.undecided, axis=-1)
+    still = {int(j): _unmoved(problem[j].data, starts[j], optimizer) for j in np.flatnonzero(~moves)}
+    which = np.flatnonzero(moves)
+    looks = MAX_DOUBLINGS if optimizer is None else _most_looks(optimizer)
+    counter = Progress(progress, len(which) * looks)
     if optimizer is None:
-        followed = [_by_flow(data[j], heads[j], risk.loss, starts[j], None) for j in np.flatnonzero(moves)]
+        runs = {int(j): _by_flow(problem[j], starts[j], None, progress=counter) for j in which}
     else:
-        followed = _by_steps(data[moves], heads[moves], risk.loss, starts[moves], optimizer) if moves.any() else []
-    rest = iter(followed)
-    return [next(rest) if outcome is None else outcome for outcome in found]
+        part = problem if moves.all() else problem[which] if len(which) else None
+        ends = [] if part is None else _by_steps(part, starts[which], optimizer, counter)
+        runs = dict(zip(which.tolist(), ends, strict=True))
+    counter.advance(counter.total - counter.done)
+    return [still[j] if j in still else runs[j] for j in range(len(problem))]
 
 
 def _unmoved(data: TokenDataset, start: FloatArray, optimizer: Any) -> Outcome:
-    """Training where no output depends on p: every gradient is zero."""
-    leading = directional_margin(data, start if np.any(start) else np.ones_like(start)).selected
+    """Training if no output depends on p: every gradient is zero."""
     return Outcome(
-        selected=leading,
+        selected=directional_margin(data, start if np.any(start) else np.ones_like(start)).selected,
         direction=None,
         point=start,
-        way=0.0,
+        n_steps=0,
+        arc_length=0.0,
         optimizer=optimizer,
         by_flow=False,
         certificate=None,
@@ -285,9 +295,9 @@ def _unmoved(data: TokenDataset, start: FloatArray, optimizer: Any) -> Outcome:
     )
 
 
-def _in_range(data: TokenDataset, heads: FloatArray) -> bool:
+def _in_range(problem: ScoredTokens) -> bool:
     """Whether keys and scores are of a size at which runs can be followed in double precision."""
-    largest, scores = float(np.max(np.abs(data.K))), data.finite_scores(heads)[data.mask]
+    largest, scores = float(np.max(np.abs(problem.data.K))), problem.scores[problem.data.mask]
     return 1.0 / MAX_KEY <= largest <= MAX_KEY and float(np.max(np.abs(scores))) <= MAX_SCORE
 
 
@@ -297,73 +307,109 @@ def _nudged(starts: FloatArray, sizes: FloatArray) -> FloatArray:
     return starts + (sizes / length(moves))[:, None] * moves
 
 
-def _by_steps(data: TokenDataset, heads: FloatArray, loss: Loss, starts: FloatArray, optimizer: Any) -> list[Outcome]:
-    """Take steps on all problems, and look at each point after ever more of them, until its limit is proved."""
-    most = MAX_STEPS if isinstance(optimizer, NormalizedGD) else MAX_PLAIN_STEPS
-    twins = _nudged(starts, NUDGE * np.maximum(length(starts), optimizer.size))
-    points, found, open_ = starts.copy(), {}, np.arange(len(data))
-    taken, marks = 0, FIRST_STEPS
-    while len(open_):
-        part, v = data[open_], heads[open_]
-        both = (np.concatenate([points[open_], twins[open_]]), np.concatenate([v, v]))
-        twice = data[np.concatenate([open_, open_])]
-        run = descend(twice, both[1], loss=loss, start=both[0], n_steps=marks - taken, optimizer=optimizer)
-        points[open_], twins[open_] = run.final[: len(open_)], run.final[len(open_) :]
-        taken = marks
-        tubes = find_tubes(part, v, points[open_], optimizer, loss)
-        still = run.status[: len(open_)] == Status.COMPLETED
-        for k in np.flatnonzero((tubes.missing == Missing.NOTHING) | ~still | (taken >= most)):
-            j = int(open_[k])
-            error = float(length(points[j] - twins[j]))
-            found[j] = _outcome(data[j], heads[j], loss, optimizer, points[j], taken, tubes, int(k), error=error)
-            if found[j].certificate is None:  # a finite minimum, perhaps, or steps that are too many to take
-                flowed = _by_flow(data[j], heads[j], loss, points[j], optimizer, error)
-                found[j] = flowed if flowed.finite or isinstance(optimizer, GradientDescent) else found[j]
-        open_ = np.array([j for j in open_ if int(j) not in found], dtype=np.int64)
+class _Run(NamedTuple):
+    """A run on one problem up to the point at which it is looked at."""
+
+    problem: ScoredTokens
+    optimizer: Any
+    point: FloatArray
+    n_steps: int = 0
+    arc_length: float = 0.0
+    by_flow: bool = False
+    finite: bool = False
+    error: float = 0.0
+
+
+def _marks(optimizer: Any) -> Iterator[int]:
+    """The numbers of steps after which points are looked at."""
+    most, marks = MAX_STEPS if isinstance(optimizer, NormalizedGD) else MAX_PLAIN_STEPS, FIRST_STEPS
+    while marks < most:
+        yield marks
         marks = min(most, int(np.ceil(marks * np.sqrt(2.0))))
-    return [found[j] for j in range(len(data))]
+    yield most
+
+
+def _most_looks(optimizer: Any) -> int:
+    return sum(1 for _ in _marks(optimizer))
+
+
+def _by_steps(problem: ScoredTokens, starts: FloatArray, optimizer: Any, progress: Progress) -> list[Outcome]:
+    """Take steps on all problems, and look at each point after ever more of them, until its limit is proved."""
+    points = starts.copy()
+    twins = _nudged(starts, NUDGE * np.maximum(length(starts), optimizer.size))
+    found: dict[int, Outcome] = {}
+    open_, taken, marks = np.arange(len(problem)), 0, list(_marks(optimizer))
+    part, twice = problem, problem[np.concatenate([open_, open_])]
+    for mark in marks:
+        both = np.concatenate([points[open_], twins[open_]])
+        run = descend(twice.risk, start=both, n_steps=mark - taken, optimizer=optimizer)
+        points[open_], twins[open_] = run.final[: len(open_)], run.final[len(open_) :]
+        taken = mark
+        tubes = tubes_at(part, points[open_], optimizer)
+        still = run.status[: len(open_)] == Status.COMPLETED
+        ended = (tubes.missing == Missing.NOTHING) | ~still | (mark == marks[-1])
+        for k in np.flatnonzero(ended):
+            j = int(open_[k])
+            end = _Run(part[k], optimizer, points[j], taken, error=float(length(points[j] - twins[j])))
+            found[j] = _outcome(end, tubes, int(k))
+            # A finite minimum, perhaps, or more steps than can be taken.
+            if found[j].certificate is None:
+                flowed = _by_flow(part[k], points[j], optimizer, taken, end.error)
+                found[j] = flowed if flowed.finite or isinstance(optimizer, GradientDescent) else found[j]
+        progress.advance(len(open_))
+        if ended.all():
+            break
+        if ended.any():
+            open_ = open_[~ended]
+            part = problem[open_]
+            twice = part[np.tile(np.arange(len(open_)), 2)]
+    return [found[j] for j in range(len(problem))]
 
 
 def _by_flow(
-    data: TokenDataset, v: FloatArray, loss: Loss, start: FloatArray, optimizer: Any, start_error: float = 0.0
+    problem: ScoredTokens,
+    start: FloatArray,
+    optimizer: Any,
+    n_steps: int = 0,
+    start_error: float = 0.0,
+    progress: Progress | None = None,
 ) -> Outcome:
     """Follow the flow, twice as far each time, until its limit is proved; for plain steps from where they came to.
 
     Args:
+        problem: one problem.
+
+        start: (d_key,).
+
+        optimizer: of the steps before, None if there are none.
+
+        n_steps: how many steps led to the start.
+
         start_error: how far rounding may have moved the start. It counts unless the flow ends at a minimum, around which long steps circle.
+
+        progress: counts the looks.
     """
-    size = largest_distance(data.K, data.mask) or 1.0
+    risk, size = problem.risk, largest_distance(problem.data.K, problem.data.mask) or 1.0
     way, part, point = 0.0, FIRST_WAY / size, start
     for _ in range(MAX_DOUBLINGS):
-        run = flow(data, v, loss=loss, until=UntilLength(part), start=point)
+        run = flow(risk, until=UntilLength(part), start=point)
         point, way, part = run.final, way + part, 2.0 * part
-        tubes = find_tubes(data.as_batch(), v[None], point[None], optimizer, loss)
+        tubes = tubes_at(problem.as_batch(), point[None], optimizer)
+        if progress is not None:
+            progress.advance()
         if tubes.missing[0] == Missing.NOTHING or run.status is not Status.COMPLETED:
             break
     ended, error = run.status is Status.STATIONARY, 0.0
     if ended or tubes.missing[0] == Missing.NOTHING:
         twin = _nudged(start[None], FLOW_NUDGE * np.maximum(length(start[None]), 1.0 / size))[0]
-        error = float(length(flow(data, v, loss=loss, until=UntilLength(way), start=twin).final - point))
+        error = float(length(flow(risk, until=UntilLength(way), start=twin).final - point))
     error = error if ended else max(error, start_error)
-    by_flow = optimizer is not None
-    return _outcome(data, v, loss, optimizer, point, way, tubes, 0, error=error, by_flow=by_flow, finite=ended)
+    return _outcome(_Run(problem, optimizer, point, n_steps, way, optimizer is not None, ended, error), tubes, 0)
 
 
-def _outcome(
-    data: TokenDataset,
-    v: FloatArray,
-    loss: Loss,
-    optimizer: Any,
-    point: FloatArray,
-    way: float,
-    tubes: Tubes,
-    k: int,
-    *,
-    error: float = 0.0,
-    by_flow: bool = False,
-    finite: bool = False,
-) -> Outcome:
-    """What was found at a point, which has the k-th of some tubes."""
+def _outcome(run: _Run, tubes: Tubes, k: int) -> Outcome:
+    """What was found at the end of a run, which has the k-th of some tubes."""
+    problem, point, finite = run.problem, run.point, run.finite
     missing, selected = Missing(tubes.missing[k]), tubes.selected[k]
     proved = missing is Missing.NOTHING
     undecided = (Missing.INFEASIBLE, Missing.TIED, Missing.SUPPORT_SCORES_HIGHER, Missing.ROUNDING_DECIDES)
@@ -373,9 +419,9 @@ def _outcome(
     certificate: Certificate | MinimumCertificate | None = None
     if finite:
         words = WORDS["proved"]["gradient"]
-        certificate = certify_minimum(data, v, loss, point)
+        certificate = certify_minimum(problem, point)
     elif proved:
-        certificate = certificate_of(data, v, loss, optimizer, point, tubes, k)
+        certificate = certificate_of(problem.data, problem.head, problem.loss, run.optimizer, point, tubes, k)
     verdict = None if certificate is None else _verdict_on(certificate)
     if verdict is not None and not verdict.applies:
         certificate, words = None, WORDS["proved"]["refused"].format(condition=verdict.failed[0].name)
@@ -383,15 +429,16 @@ def _outcome(
         selected=selected,
         direction=tubes.direction[k] if known else None,
         point=point,
-        way=way,
-        optimizer=optimizer,
-        by_flow=by_flow,
+        n_steps=run.n_steps,
+        arc_length=run.arc_length,
+        optimizer=run.optimizer,
+        by_flow=run.by_flow,
         certificate=certificate,
         verdict=verdict,
         missing=words,
         finite=finite,
-        error=error,
-        rivals=_rivals(data, v, selected, tubes.direction[k]) if known else (),
+        error=run.error,
+        rivals=_rivals(problem, selected, tubes.direction[k]) if known else (),
     )
 
 
@@ -403,9 +450,9 @@ def _verdict_on(proof: Certificate | MinimumCertificate) -> TheoremVerdict | Non
     return proof.verify() if data.n_inputs * data.n_tokens <= VERIFIED_TOKENS else None
 
 
-def _rivals(data: TokenDataset, v: FloatArray, selected: IntArray, direction: FloatArray) -> tuple[Rival, ...]:
+def _rivals(problem: ScoredTokens, selected: IntArray, direction: FloatArray) -> tuple[Rival, ...]:
     """The runner-up of every input with two tokens, in the limit."""
-    scores, rivals = data.scores(v), []
+    data, scores, rivals = problem.data, problem.scores, []
     for i, chosen in enumerate(selected.tolist()):
         others = [t for t in range(int(data.lengths[i])) if t != chosen]
         if not others:

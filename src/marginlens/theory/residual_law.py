@@ -15,7 +15,8 @@ from marginlens.result import Result, Tabular
 from marginlens.status import Status
 from marginlens.svm import MarginSolution
 from marginlens.svm.dual_balance import RANK_RTOL, balance, can_carry
-from marginlens.theory.optimality import decreasing_loss, token_optimality
+from marginlens.theory.optimality import optimality_of
+from marginlens.theory.scored_tokens import ScoredTokens
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 _WEAK_MULTIPLIER_RTOL = 1e-9  # a multiplier this small, as λ_r ‖a_r‖ relative to ‖p^mm‖, counts as zero
@@ -125,9 +126,10 @@ def residual_law(data: TokenDataset, head: Any, selected: ArrayLike, *, loss: Lo
     Returns:
         A `ResidualLaw`. Check it on a long run with `deviation(law, p)` of `marginlens_papers.claims.ours.residual_attention`.
     """
-    found = token_optimality(data, head, selected)
-    loss, batch, solution = decreasing_loss(data, head, loss), data.as_batch(), found.solution
-    scores = data.scores(head)
+    problem = ScoredTokens(data, head, loss)
+    problem.require_decreasing_loss()
+    found = optimality_of(problem, selected)
+    scores, batch, solution = problem.scores, data.as_batch(), found.solution
     optimal = np.array([status is Status.OPTIMAL for status in np.atleast_1d(solution.status)])
     holds = optimal & np.atleast_1d(found.is_locally_optimal)
     n_pairs = solution.lower.shape[-1]

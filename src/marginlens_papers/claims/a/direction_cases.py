@@ -23,11 +23,10 @@ from marginlens.theory.optimality import (
     as_direction,
     directional_margin,
     largest_distance,
-    log_slopes,
     one_problem,
-    score_differences,
     token_optimality,
 )
+from marginlens.theory.scored_tokens import ScoredTokens
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 from marginlens_papers.claims.a.general_position import check_distinct_scores, check_general_position
 
@@ -82,7 +81,8 @@ def dominance(data: TokenDataset, head: Any, p: ArrayLike, q: Any, loss: Loss = 
     margins = np.stack([np.asarray(side.margin) for side in at])
     p_wider = margins[0] > margins[1]
     narrow = _Side(*(np.where(_like(p_wider, b), b, a) for a, b in zip(_parts(at[0]), _parts(at[1]), strict=True)))
-    difference, other = score_differences(data, head, at[0].selected)
+    problem = ScoredTokens(data, head, loss)
+    difference, other = problem.differences(at[0].selected)
     nearest = np.argmin(narrow.margins.reshape(*p_wider.shape, -1), axis=-1)
     g_nearest = np.take_along_axis(difference.reshape(*p_wider.shape, -1), nearest[..., None], axis=-1)[..., 0]
     single_neighbour = np.sum(narrow.neighbours, axis=(-2, -1)) == 1
@@ -94,7 +94,7 @@ def dominance(data: TokenDataset, head: Any, p: ArrayLike, q: Any, loss: Loss = 
     # signs relative to the nearest token of the narrow direction: `against` weakens it there, `along` is what the wide one can gain
     signed = np.where(other, difference, 0.0) * _like(np.where(case == 2, -1.0, 1.0), difference)
     against, along = np.maximum(-signed, 0.0), np.maximum(signed, 0.0)
-    log_most, log_least = log_slopes(data, head, loss)
+    log_most, log_least = problem.log_slopes
     with np.errstate(divide="ignore", invalid="ignore"):
         delay = np.min(np.where(against > 0.0, narrow.margins, np.inf), axis=(-2, -1)) - np.min(margins, axis=0)
         ratio = np.log(2.0 * data.n_tokens) + log_most - log_least - np.log(np.abs(g_nearest))
@@ -128,11 +128,12 @@ def undercut_radius(data: TokenDataset, head: Any, p: ArrayLike, loss: Loss = Lo
     """
     direction = unit(as_direction(as_dataset(data), p, "p"))
     at = directional_margin(data, direction, head)
-    difference, _ = score_differences(data, head, at.selected)
+    problem = ScoredTokens(data, head, loss)
+    difference, _ = problem.differences(at.selected)
     gain = np.sum(np.where(at.neighbours, np.maximum(-difference, 0.0), 0.0), axis=(-2, -1))
     applies = np.all(~at.neighbours | (difference < 0.0), axis=(-2, -1)) & at.unique & np.isfinite(at.margin)
     lower = np.maximum(difference, 0.0)
-    log_most, log_least = log_slopes(data, head, loss)
+    log_most, log_least = problem.log_slopes
     with np.errstate(divide="ignore", invalid="ignore"):
         delay = np.min(np.where(lower > 0.0, at.margins, np.inf), axis=(-2, -1)) - at.margin
         needed = np.log(data.n_tokens) + log_most - log_least + np.log(np.sum(lower, axis=(-2, -1))) - np.log(gain)
@@ -317,7 +318,8 @@ class _Direction:
         self.alpha = np.argmax(np.where(self.tied, data.scores(v), -np.inf), axis=-1)  # the highest-scoring one of it
         keys = centred_keys(data)
         self.away = np.take_along_axis(keys, self.alpha[:, None, None], axis=1) - keys  # k_α - k_t
-        self.gaps, self.other = score_differences(data, v, self.alpha)  # γ_α - γ_t
+        self.problem = ScoredTokens(data, v, loss)
+        self.gaps, self.other = self.problem.differences(self.alpha)  # γ_α - γ_t
         self.longest = largest_distance(keys, data.mask)  # M
 
     def judge(self) -> tuple[DirectionCase, _Beaten]:
@@ -381,7 +383,7 @@ class _Direction:
         behind = float(np.min(np.where(higher > 0.0, margins, np.inf))) - low  # δ^-
         ahead = float(np.min((self.away @ competitor)[self.other])) - low
         delta = min(0.5 * ahead, 0.25 * behind) / self.longest
-        log_most, log_least = log_slopes(self.data, self.v, self.loss)
+        log_most, log_least = self.problem.log_slopes
         with np.errstate(divide="ignore"):
             ratio = np.log(2.0 * self.data.n_tokens) + log_most - log_least - np.log(float(np.min(self.gaps[nearest])))
             first, second = np.log(np.sum(higher)) + ratio, np.log(np.sum(lower)) + ratio
@@ -405,7 +407,7 @@ class _Direction:
         higher = np.maximum(-self.gaps, 0.0)
         nearest = float(np.min(np.where(higher > 0.0, self.at.margins, np.inf)))
         delta = 0.5 * float(self.at.margin) / self.longest
-        log_most, _ = log_slopes(self.data, self.v, self.loss)
+        log_most, _ = self.problem.log_slopes
         depth = float(log_most + np.log(np.sum(higher) / self.data.n_inputs) - excess.log[lowest])
         bound = max(depth / (nearest - self.longest * delta), float(norms[lowest]))
         return _Beaten(self.alpha, competitor, weight, radius, delta, bound)

@@ -13,12 +13,9 @@ from marginlens.data.random_tokens import as_generator
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import InputError, whole_number
 from marginlens.papers import implements
-from marginlens.theory.assumptions import Check, check_strict_optimum, each_problem
-from marginlens.theory.optimality import (
-    one_problem,
-    score_blur,
-    score_differences,
-)
+from marginlens.theory.assumptions import Check, strict_optimum
+from marginlens.theory.optimality import one_problem
+from marginlens.theory.scored_tokens import ScoredTokens
 from marginlens.typing import FloatArray
 
 GENERAL_POSITION_RTOL = 1e-9  # singular value or distance up to which rounding may hide a degenerate position
@@ -26,8 +23,7 @@ _MATRICES_AT_ONCE = 4096  # that are decomposed together
 
 
 @implements("A", "Thm 4")
-@each_problem
-def check_distinct_scores(data: TokenDataset, head: Any) -> Check:
+def check_distinct_scores(data: TokenDataset, head: Any) -> Check | Any:
     r"""Whether no two tokens of an input score the same.
 
     .. math:: \gamma_{it} \ne \gamma_{i\tau} \quad \text{for all } t \ne \tau
@@ -35,7 +31,11 @@ def check_distinct_scores(data: TokenDataset, head: Any) -> Check:
     Returns:
         A `Check` with smallest_gap; a list of them for a batch.
     """
-    scores, blur = np.where(data.mask, data.scores(head), np.inf), score_blur(data, head)
+    return ScoredTokens(data, head).each(_distinct_scores)
+
+
+def _distinct_scores(problem: ScoredTokens) -> Check:
+    scores, blur = np.where(problem.data.mask, problem.scores, np.inf), problem.blur
     order = np.argsort(scores, axis=-1, kind="stable")
     scores, blur = np.take_along_axis(scores, order, axis=-1), np.take_along_axis(blur, order, axis=-1)
     with np.errstate(invalid="ignore"):
@@ -185,8 +185,7 @@ class Separator(NamedTuple):
 
 
 @implements("A", "Lemma 2", "Lemma 11")
-@each_problem
-def constructive_separator(data: TokenDataset, head: Any) -> Separator:
+def constructive_separator(data: TokenDataset, head: Any) -> Separator | Any:
     r"""A direction that selects every optimal token when all labels are +1 and the head lies in the range of Wᵀ.
 
     .. math:: p = \underline\gamma^{-1} (W^\top)^\dagger v, \quad
@@ -199,24 +198,28 @@ def constructive_separator(data: TokenDataset, head: Any) -> Separator:
     Returns:
         A `Separator`, whose `margin` is the check; a list of them for a batch. `att_svm` gives the shortest such p.
     """
+    return ScoredTokens(data, head).each(_separator)
+
+
+def _separator(problem: ScoredTokens) -> Separator:
+    data = problem.data
     if data.W is None:
         raise InputError("data", "a dataset made with W, because the separator is read off W", "keys K given outright")
-    W, v = np.asarray(data.W), head
+    W, v = np.asarray(data.W), problem.head
     direction = np.linalg.pinv(W.T, rcond=_PSEUDO_INVERSE_RTOL) @ v
     norm = float(np.linalg.norm(v))
     outside = float(np.linalg.norm(W.T @ direction - v)) / norm if norm > 0.0 else 0.0
-    optimal = data.optimal(v)
-    gaps, other = score_differences(data, v, optimal)
+    gaps, other = problem.differences(problem.optimal)
     smallest = float(np.min(gaps[other], initial=np.inf))
     p, margin = np.full_like(direction, np.nan), float("nan")
     if smallest > 0.0:
         p = direction / smallest
-        chosen = np.take_along_axis(data.K, optimal[:, None, None], axis=-2)
+        chosen = np.take_along_axis(data.K, problem.optimal[:, None, None], axis=-2)
         margin = float(np.min(np.where(other, (chosen - data.K) @ p, np.inf)))
     negative = int(np.sum(data.y < 0.0))
     conditions = (
         Check("positive labels", negative == 0, f"{negative} of {data.n_inputs} labels are -1", {"negative": negative}),
-        check_strict_optimum(data, v),
+        strict_optimum(problem),
         Check(
             "head in the range of Wᵀ",
             outside <= _HEAD_RANGE_RTOL,

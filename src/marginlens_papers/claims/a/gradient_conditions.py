@@ -20,7 +20,8 @@ from marginlens.risk.smoothness import smoothness
 from marginlens.risk.softmax import attend, logits
 from marginlens.svm import att_svm
 from marginlens.theory.basin import BasinCone
-from marginlens.theory.optimality import depends_on_p, globally_optimal_direction, one_problem
+from marginlens.theory.optimality import globally_optimal_direction, one_problem
+from marginlens.theory.scored_tokens import ScoredTokens
 from marginlens.typing import ArrayLike, FloatArray
 
 
@@ -231,7 +232,7 @@ def local_gradient_bounds(
         raise InputError("cone", "what basin_cone(data, v, selected) gives", type(cone).__name__)
     axes = points.shape[-1:] if n_axes(q) == 1 else points.shape
     toward = unit(points if q is None else np.broadcast_to(real_array(q, "q", axes), points.shape))
-    dependent = depends_on_p(data, head)
+    dependent = ScoredTokens(data, head).dependent
     part = data.take_inputs(dependent)
     log_share = np.log(part.n_inputs) - np.log(data.n_inputs)  # what the other inputs leave of a mean over all
     many = part.repeat(len(points))

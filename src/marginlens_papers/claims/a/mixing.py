@@ -19,12 +19,10 @@ from marginlens.svm import att_svm
 from marginlens.svm.sets import SetSolution, as_optimal_sets, set_svm
 from marginlens.theory.assumptions import membership, optimal_sets
 from marginlens.theory.optimality import (
-    SCORE_RTOL,
-    all_tied,
     logits_at,
     one_problem,
-    score_blur,
 )
+from marginlens.theory.scored_tokens import SCORE_RTOL, ScoredTokens, all_tied
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 _MAX_SET_PROBLEMS = 10_000  # convex problems spent on directions that suppress the other tokens
@@ -272,7 +270,8 @@ class _Risks:
 
 def _with_exact_ties(data: TokenDataset, v: Any, sets: tuple[IntArray, ...]) -> TokenDataset:
     """The same keys and scores under the head e_last, where scores that tie with a set's or with the highest up to rounding are equal."""
-    scores, blur = data.scores(v), score_blur(data, v)
+    problem = ScoredTokens(data, v)
+    scores, blur = problem.scores, problem.blur
     groups = [
         (membership(data, members), all_tied(scores, blur, membership(data, members)))
         for members in (sets, optimal_sets(data, v))

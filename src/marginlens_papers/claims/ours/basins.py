@@ -14,7 +14,7 @@ from marginlens.data import basin_example, figure_1b
 from marginlens.data.random_tokens import scored_tokens
 from marginlens.result.palette import ACCENTS
 from marginlens.theory import LocalOptima
-from marginlens.theory.optimality import log_slopes
+from marginlens.theory.scored_tokens import ScoredTokens
 from marginlens.typing import Axes, Figure, FloatArray, IntArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
@@ -172,7 +172,7 @@ def _steepest(data: ml.TokenDataset, v: Any) -> float:
     scores = data.scores(v)
     ranges = np.max(scores, axis=-1) - np.min(np.where(data.mask, scores, np.inf), axis=-1)
     widths = np.max(np.linalg.norm(data.K[:, :, None] - data.K[:, None], axis=-1), axis=(-2, -1))
-    return float(np.exp(log_slopes(data, v, ml.Logistic())[0])) * float(np.mean(ranges * widths)) / 4.0
+    return float(np.exp(ScoredTokens(data, v).log_slopes[0])) * float(np.mean(ranges * widths)) / 4.0
 
 
 def _surroundings(data: ml.TokenDataset, v: Any, plane: Basins, rings: tuple[int, int]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import marginlens as ml
 from marginlens.arithmetic.directions import length
 from marginlens.data.counter_based import sphere_problems
 from marginlens.theory.outcome import Outcome, outcomes
+from marginlens.theory.scored_tokens import ScoredTokens
 from marginlens.typing import Figure
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
@@ -54,10 +55,10 @@ class X_P1(Claim):
             starts /= length(starts)[:, None]
             for rule, optimizer in RULES.items():
                 count = n_problems if optimizer else n_flows
-                risk = ml.AttentionRisk(data, v)[:count]
+                problem = ScoredTokens(data, v)[:count]
                 found: list[Outcome] = []
                 for start in (None, starts[:count]):
-                    found += outcomes(risk, start, optimizer)
+                    found += outcomes(problem, start, optimizer)
                     progress.advance()
                 proofs = [outcome.certificate for outcome in found if outcome.proved]
                 tubes = [proof for proof in proofs if isinstance(proof, ml.Certificate)]
@@ -208,7 +209,7 @@ class X_P3(Claim):
         for cell, size in enumerate(SIZES):
             data, v = sphere_problems(0, n_problems, *size, SEED + 1, cell)
             for rule, optimizer in rules.items():
-                ends = outcomes(ml.AttentionRisk(data, v), None, optimizer)
+                ends = outcomes(ScoredTokens(data, v), None, optimizer)
                 proofs = [end.certificate for end in ends if isinstance(end.certificate, ml.Certificate)]
                 after = AFTER if optimizer else AFTER[:-1]
                 for proof, points in zip(proofs, _points_after(proofs, optimizer, after), strict=True):

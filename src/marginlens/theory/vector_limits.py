@@ -1,0 +1,490 @@
+"""Training p, or W through p: A Theorems 1, 2, 3 and 8 on one problem, condition by condition, and the run that is followed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from marginlens.arithmetic.directions import length, unit
+from marginlens.errors import InputError
+from marginlens.losses.margin import rising_margin
+from marginlens.optimizers import GradientDescent, NormalizedGD
+from marginlens.risk import AttentionRisk, MatrixRisk, matrix_from_vector
+from marginlens.risk.protocol import starting_points
+from marginlens.status import Status
+from marginlens.svm import SetSolution, set_svm
+from marginlens.theory.assumptions import (
+    Check,
+    TheoremVerdict,
+    assumption_a,
+    assumption_b,
+    mixing_constants_of,
+    optimal_sets_of,
+    separable_optimum,
+    step_size,
+    strict_optimum,
+)
+from marginlens.theory.attraction import WORDS
+from marginlens.theory.basin import BasinCone, basin_of
+from marginlens.theory.certificate import Certificate
+from marginlens.theory.implicit_bias import ON_P, claim_words, is_known, observed_by, unknown_words
+from marginlens.theory.optimality import (
+    SAME_DIRECTION_ATOL,
+    TokenOptimality,
+    directional_margin,
+    local_optima_of,
+    optimality_of,
+    power_text,
+)
+from marginlens.theory.outcome import outcomes, why_not_followed
+from marginlens.theory.prediction import SET_LABEL, Candidates, Prediction, Request, predictions, without_theorem
+from marginlens.theory.scored_tokens import ScoredTokens
+from marginlens.typing import BoolArray, FloatArray, IntArray
+
+_LEFT_OUT = "rounding decides whether the output of input {input} depends on p: its scores differ by less than errors of double precision"
+
+
+class AttentionDetails(NamedTuple):
+    """What stands behind the verdicts on p.
+
+    Attributes:
+        dependent: (n_inputs,) the inputs whose output depends on p. The theorems are about these, and n counts them; what a
+            selection says of another input is the first of its highest scores.
+
+        set_solution: the solution of ATT-SVM' where optimal tokens tie, whose `points` the path converges to if Thm 8 applies; else None.
+
+        basin: index of the candidate whose cone of Eqs (32) and (46) contains the start, else None.
+
+        cone: that cone.
+    """
+
+    dependent: BoolArray
+    set_solution: SetSolution | None
+    basin: int | None
+    cone: BasinCone | None
+
+
+@predictions.register
+def predict_attention(risk: AttentionRisk, request: Request) -> list[Prediction]:
+    """Predict where training p ends, problem by problem."""
+    if not risk.is_linear:
+        return [without_theorem(risk, request.optimizer)] * len(risk)
+    problem = ScoredTokens.of_risk(risk).as_batch()
+    starts = starting_points(risk, request.start)
+    given = [None] * len(problem) if request.start is None else starts
+    found = [predict_vector(one, start, request) for one, start in zip(problem, given, strict=True)]
+    return _followed(found, problem, starts, request)
+
+
+@predictions.register
+def predict_matrix(risk: MatrixRisk, request: Request) -> list[Prediction]:
+    """Predict where training W ends, problem by problem.
+
+    By Lemma 1 Wᵀu takes the steps of p, those of `matching_optimizer`, and W/‖W‖_F tends to the matrix of p's limit. Queries that differ
+    from input to input make keys u_i ⊗ x of the tokens x, on which runs are followed; no theorem that is checked here is about them.
+    """
+    if not risk.of_p.is_linear:
+        return [without_theorem(risk, request.optimizer)] * len(risk)
+    if not risk.shares_query:
+        found = [without_theorem(risk, request.optimizer)] * len(risk)
+        start = None if request.start is None else np.reshape(request.start, (*np.shape(request.start)[:-2], -1))
+        wide = _wide(risk)
+        problem = ScoredTokens.of_risk(wide).as_batch()
+        return _followed(found, problem, starting_points(wide, start), request, lambda x: x.reshape(risk.shape))
+    size = float(length(risk.query))
+
+    def as_matrix(p: FloatArray) -> FloatArray:
+        return size * matrix_from_vector(p, risk.query)
+
+    of_p = request._replace(
+        start=None if request.start is None else risk.vector(request.start),
+        optimizer=_on_p(request.optimizer, size),
+    )
+    return [_of_matrix(found, as_matrix) for found in predict_attention(risk.of_p, of_p)]
+
+
+def _of_matrix(found: Prediction, as_matrix: Callable[[FloatArray], FloatArray]) -> Prediction:
+    """What is predicted of p = Wᵀu, as a prediction of W."""
+    limits = (found.direction, found.path_direction, found.observed)
+    direction, path, seen = (None if limit is None else as_matrix(limit) for limit in limits)
+    changed = replace(found, direction=direction, path_direction=path, observed=seen)
+    note = "By A Lemma 1 W follows p = Wᵀu, of which the theorems and the candidates speak."
+    return replace(changed, problem="MatrixRisk", notes=(note, *found.notes))
+
+
+def _wide(risk: MatrixRisk) -> AttentionRisk:
+    """The risk of W as a vector: keys u_i ⊗ x of the tokens x."""
+    data = risk.of_p.data
+    keys = risk.query[..., :, None, :, None] * data.X[..., :, :, None, :]
+    return AttentionRisk(data.with_keys(keys.reshape(*data.X.shape[:-1], -1)), risk.of_p.head, risk.of_p.loss)
+
+
+def _on_p(optimizer: Any, size: float) -> Any:
+    """The steps of p = Wᵀu, ‖u‖ = size, that steps of W make."""
+    if not isinstance(optimizer, GradientDescent | NormalizedGD):
+        return optimizer
+    return replace(optimizer, size=optimizer.size * size * (size if isinstance(optimizer, GradientDescent) else 1.0))
+
+
+# ---- the run that is followed
+
+
+def _followed(
+    found: list[Prediction],
+    problem: ScoredTokens,
+    starts: FloatArray,
+    request: Request,
+    as_x: Callable[[FloatArray], FloatArray] = lambda direction: direction,
+) -> list[Prediction]:
+    """The predictions with the end of the run from each start, and with the limits that its proof makes certain."""
+    if not request.prove:
+        return found
+    reason = why_not_followed(problem, request.optimizer)
+    if reason:
+        said = WORDS["why"]["not followed"].format(reason=reason)
+        return [replace(prediction, not_followed=said, notes=(*prediction.notes, said)) for prediction in found]
+    ends = outcomes(problem, starts, request.optimizer, request.progress)
+    begun = "from zero" if request.start is None else "from this start"
+    answers = []
+    for prediction, outcome in zip(found, ends, strict=True):
+        proof, direction, answer = outcome.certificate, outcome.direction, replace(prediction, outcome=outcome)
+        if outcome.constant:
+            answer = replace(answer, why=WORDS["why"]["constant"])
+        if outcome.proved and isinstance(proof, Certificate) and direction is not None and prediction.direction is None:
+            why = WORDS["why"]["from a point"].format(
+                norm=f"{outcome.norm:.4g}",
+                moving=proof.steps_words,
+                selected=outcome.selected.tolist(),
+                way=f"the flow {begun} leads"
+                if request.optimizer is None
+                else f"{outcome.n_steps:,} steps {begun} lead",
+            )
+            answer = replace(answer, direction=as_x(direction), from_norm=outcome.norm, why=why)
+        answers.append(answer)
+    return answers
+
+
+# ---- the theorems of paper A on one problem
+
+
+class _Start(NamedTuple):
+    """The start of a run, what it selects of the inputs whose output depends on p, and its cone if it is locally optimal."""
+
+    point: FloatArray | None
+    optimality: TokenOptimality | None = None
+    cone: BasinCone | None = None
+
+    @property
+    def is_in_cone(self) -> bool:
+        """Whether the cone of Eqs (32) and (46) contains the start."""
+        return self.cone is not None and bool(self.cone.contains(self.point))
+
+
+class _Verdicts(NamedTuple):
+    """The theorems on one problem: 1 on the path, 2 and 3 on constant steps of any size that is right, 8 on the path if tokens tie."""
+
+    path: TheoremVerdict
+    globally: TheoremVerdict
+    locally: TheoremVerdict
+    to_set: TheoremVerdict | None
+    n_inputs: int
+
+    @property
+    def left_out(self) -> Check | None:
+        """The condition that fails if rounding decides whether an input counts."""
+        first = self.path.conditions[0]
+        return first if first.name == "inputs left out" else None
+
+    def listed(self, step: Check | None) -> tuple[TheoremVerdict, ...]:
+        """All of them, Theorems 2 and 3 with the condition on the steps."""
+        steps = () if step is None else (step,)
+        descent = [replace(each, conditions=(*each.conditions, *steps)) for each in (self.globally, self.locally)]
+        return (self.path, *descent) if self.to_set is None else (self.path, *descent, self.to_set)
+
+
+def predict_vector(problem: ScoredTokens, start: FloatArray | None, request: Request) -> Prediction:
+    """Predict the limit of training p on one problem by A Theorems 1, 2, 3 and 8.
+
+    Args:
+        problem: one problem.
+
+        start: p(0) (d_key,), None if it is not given.
+
+        request: what is asked.
+    """
+    part, optimizer = problem.part, request.optimizer
+    candidates = _candidates(part, request.max_problems)
+    at_start, inside = _around(problem, start)
+    verdicts, set_solution = _verdicts(problem, inside, request.max_problems)
+    if candidates is None:
+        candidates = _without_listing(part, at_start.optimality)
+    candidates = _with_set(candidates, set_solution)
+    step = None if optimizer is None else step_size(problem, optimizer)
+    gmm = optimality_of(part, part.optimal)
+    promise = _promise(verdicts, gmm, at_start.optimality)
+    minima = set_solution.points if verdicts.to_set is not None and verdicts.to_set.applies and set_solution else None
+    path_direction = gmm.direction if verdicts.path.applies else None
+    if minima is not None and len(minima) == 1:
+        path_direction = unit(minima[0])
+    basin = None
+    if at_start.optimality is not None and at_start.is_in_cone:
+        same = (candidates.selections == at_start.optimality.selected).all(axis=-1)
+        basin = next((int(k) for k in np.flatnonzero(same) if candidates.labels[k] != SET_LABEL), None)
+    why_not = "" if promise is not None else _why_not(verdicts, at_start)
+    return Prediction(
+        "AttentionRisk",
+        verdicts.listed(step),
+        _why(promise, optimizer, step, why_not, minima),
+        _notes(problem),
+        direction=promise.direction if promise is not None and (step is None or step) else None,
+        path_direction=path_direction,
+        observed=promise.direction if promise is not None and isinstance(optimizer, NormalizedGD) else None,
+        candidates=candidates._replace(selections=_of_all_inputs(problem, candidates.selections)),
+        details=AttentionDetails(problem.dependent, set_solution, basin, at_start.cone),
+    )
+
+
+def _verdicts(
+    problem: ScoredTokens, inside: Sequence[Check], max_problems: int
+) -> tuple[_Verdicts, SetSolution | None]:
+    """The theorems on one problem, and the solution of ATT-SVM' if optimal tokens tie; `inside` are Theorem 3's conditions on the start."""
+    part, n = problem.part, problem.part.data.n_inputs
+    slopes, separable, strict = assumption_a(part), separable_optimum(part), strict_optimum(part)
+    near = np.flatnonzero(problem.undecided)
+    left_out = tuple(Check("inputs left out", False, _LEFT_OUT.format(input=i)) for i in near[:1])
+    path = TheoremVerdict(
+        "A Thm 1", (*left_out, slopes, strict, separable), "the regularisation path converges to the GMM direction"
+    )
+    ending = "and its direction converges to the GMM direction" if n == 1 else f"but n = {n} leaves its direction open"
+    globally = TheoremVerdict(
+        "A Thm 2",
+        (*left_out, slopes, assumption_b(part), separable),
+        f"the norm of descent diverges from every start, {ending}",
+    )
+    locally = TheoremVerdict(
+        "A Thm 3", (*left_out, slopes, *inside), "descent converges in direction to the LMM that its start selects"
+    )
+    to_set, set_solution = None, None
+    if problem.dependent.any() and not strict:
+        to_set, set_solution = _path_to_set(part, slopes, max_problems)
+        to_set = replace(to_set, conditions=(*left_out, *to_set.conditions))
+    return _Verdicts(path, globally, locally, to_set, n), set_solution
+
+
+def _of_all_inputs(problem: ScoredTokens, selections: IntArray) -> IntArray:
+    """Selections of the inputs that depend on p, with the highest score of every other input."""
+    every = np.repeat(problem.optimal[None], len(selections), axis=0)
+    every[:, problem.dependent if problem.dependent.any() else slice(None)] = selections
+    return every
+
+
+def _notes(problem: ScoredTokens) -> tuple[str, ...]:
+    """Which inputs the theorems leave out."""
+    constant = np.flatnonzero(~problem.dependent)
+    if not 0 < len(constant) < len(problem.dependent):
+        return ()
+    named = f"input {constant[0]} has" if len(constant) == 1 else f"inputs {constant.tolist()} have"
+    return (f"The theorems leave out what cannot depend on p: {named} one token, one key or one score.",)
+
+
+class _Promise(NamedTuple):
+    """What a theorem makes certain for plain gradient descent: its label, its limit, and both in words."""
+
+    citation: str
+    direction: FloatArray
+    limit: str
+    reason: str
+
+
+def _promise(verdicts: _Verdicts, gmm: TokenOptimality, at_start: TokenOptimality | None) -> _Promise | None:
+    """The limit that Theorem 2 or 3 makes certain for steps of the right size, None if neither applies."""
+    if verdicts.globally.applies and verdicts.n_inputs == 1:
+        return _Promise("A Thm 2", gmm.direction, "the GMM direction, from every start", "A Thm 2 with n = 1")
+    if verdicts.locally.applies and at_start is not None:
+        limit = f"the direction that selects {at_start.selected.tolist()}"
+        return _Promise("A Thm 3", at_start.direction, limit, "A Thm 3")
+    return None
+
+
+def _why(promise: _Promise | None, optimizer: Any, step: Check | None, why_not: str, minima: FloatArray | None) -> str:
+    """What is known of the limit, how surely, and what would make it surer."""
+    normalised = isinstance(optimizer, NormalizedGD)
+    if optimizer is not None and not is_known(optimizer):
+        sentences = [f"Not certain: {unknown_words(optimizer)}."]
+    elif promise is None:
+        sentences = [why_not]
+        if normalised:
+            sentences.append(
+                "Steps are normalised besides, which no theorem covers. Observed, not proved: runs that saturate end in the max-margin "
+                f"direction of the tokens that they select ({claim_words(observed_by(optimizer, ON_P))})."
+            )
+    elif step is None:
+        sentences = [f"Certain for constant steps up to 1/L_p: {promise.limit}, by {promise.reason}."]
+    elif step:
+        sentences = [f"Certain: {promise.limit}, by {promise.reason}."]
+    elif normalised:
+        sentences = [
+            f"Observed, not proved: {promise.limit}. {promise.reason} proves it for constant steps up to 1/L_p = "
+            f"{power_text(-step.numbers['log_L_p'])}; normalised steps, which no theorem covers, went there in "
+            f"{claim_words(observed_by(optimizer, ON_P, promise.citation))}."
+        ]
+    else:
+        largest = (
+            "that" if isinstance(optimizer, GradientDescent) else f"1/L_p = {power_text(-step.numbers['log_L_p'])}"
+        )
+        sentences = [
+            f"Not certain: {step.sentence}. Constant steps of plain gradient descent up to {largest} have a certain limit: "
+            f"{promise.limit}, by {promise.reason}."
+        ]
+    if minima is not None:
+        where = "the one global minimum" if len(minima) == 1 else f"the {len(minima)} global minima"
+        sentences.append(f"The regularisation path converges to {where} of ATT-SVM', by A Thm 8.")
+    return " ".join(sentences)
+
+
+def _why_not(verdicts: _Verdicts, start: _Start) -> str:
+    """One sentence on why no theorem on plain gradient descent makes its limit certain."""
+    if verdicts.left_out is not None:
+        return f"Not certain: {verdicts.left_out.sentence}."
+    globally, failed, n = verdicts.globally, verdicts.locally.failed[0], verdicts.n_inputs
+    if failed.name == "start beyond R" and start.is_in_cone:
+        return "Expected, not certain: the start lies in the cone of Eqs (32) and (46), but below the norm that the full proof asks for."
+    if start.point is None:
+        ending = "and without a start A Thm 3 cannot say which candidate descent reaches"
+    else:
+        ending = f"{'and A Thm 3 does not apply' if globally.applies else 'nor does A Thm 3'}: {failed.sentence}"
+    if globally.applies:
+        return f"Not certain: A Thm 2 leaves the direction open for n = {n}, {ending}."
+    lacking = " and ".join(check.name for check in globally.failed)
+    return f"Not certain: A Thm 2 does not apply ({lacking}), {ending}."
+
+
+def _path_to_set(problem: ScoredTokens, slopes: Check, max_problems: int) -> tuple[TheoremVerdict, SetSolution]:
+    """Theorem 8 with the sets of tokens that share the highest score, and the solution of ATT-SVM' for them."""
+    sets = optimal_sets_of(problem)
+    found = set_svm(problem.data, sets, max_problems=max_problems)
+    count = len(found.solutions)
+    sentence = {
+        Status.OPTIMAL: f"some direction lets an optimal token of every input beat those that are not, with margin {found.margin:.4g} "
+        f"at {count} global {'minimum' if count == 1 else 'minima'}",
+        Status.INFEASIBLE: "no direction lets an optimal token of every input beat those that are not",
+        Status.INACCURATE: "rounding decides whether a direction lets optimal tokens beat those that are not",
+    }.get(
+        found.status, f"the search for all global minima was not finished after max_problems = {max_problems} problems"
+    )
+    numbers = {"margin": found.margin, "minima": float(count)}
+    separable = Check("separable sets", found.status is Status.OPTIMAL, sentence, numbers)
+    conclusion = "the regularisation path, divided by ΞR, converges to the set of global minima of ATT-SVM'"
+    return TheoremVerdict(
+        "A Thm 8", (slopes, _check_linear_mixing(problem, sets, slopes), separable), conclusion
+    ), found
+
+
+def _check_linear_mixing(problem: ScoredTokens, sets: tuple[IntArray, ...], slopes: Check) -> Check:
+    """Assumption D by Lemma 14, for the sets of tokens that share the highest score."""
+    name = "A Assumption D"
+    if not slopes:
+        return Check(name, False, "A Lemma 14 gives it for losses that strictly decrease")
+    undecided = Check(name, False, "rounding decides which tokens share the highest score of an input")
+    if problem.sharp_differences(problem.optimal)[1].any():
+        return undecided
+    try:
+        constants = mixing_constants_of(problem, sets)
+    except InputError:  # a chain of tokens each of which ties with the next only
+        return undecided
+    shifted = int(np.sum(constants.shift != 0.0))
+    after = (
+        f", after a shift of the scores of {shifted} of {problem.data.n_inputs} inputs to positive ones"
+        if shifted
+        else ""
+    )
+    sentence = (
+        f"holds by A Lemma 14{after}: L - L⋆ lies between {power_text(constants.log_C_minus)} and {power_text(constants.log_C_plus)} "
+        "times the largest probability of non-optimal tokens"
+    )
+    return Check(
+        name, True, sentence, {key: getattr(constants, key) for key in ("log_C_minus", "log_C_plus", "epsilon", "C")}
+    )
+
+
+def _around(problem: ScoredTokens, start: FloatArray | None) -> tuple[_Start, tuple[Check, ...]]:
+    """What the start selects of the inputs that depend on p, its cone if that is locally optimal, and Theorem 3's conditions on them.
+
+    Every p in the cone of α selects α, so no other cone can contain the start.
+    """
+    if start is None or not np.any(start):
+        reason = "no start was given" if start is None else "the start is zero and selects nothing"
+        return _Start(start), (Check("start in a cone", False, f"{reason}, so no cone can contain it"),)
+    part = problem.part
+    name, at = "locally optimal start", directional_margin(part.data, start)
+    if not at.unique:
+        return _Start(start), (Check(name, False, "the start selects no unique tokens"),)
+    found = optimality_of(part, at.selected)
+    if found.solution.status is Status.TRIVIAL:
+        return _Start(start, found), (Check(name, False, "no input has two tokens, so there is nothing to select"),)
+    local = bool(found.is_locally_optimal)
+    verb = "are" if local else "are not"
+    sentence = f"the tokens {at.selected.tolist()} that the start selects {verb} locally optimal, score gap {found.score_gap:.4g}"
+    optimal = Check(name, local, sentence, {"score_gap": float(found.score_gap)})
+    # There is no cone if the loss rises.
+    if not local or rising_margin(part.loss, *part.score_ranges[0]) is not None:
+        return _Start(start, found), (optimal,)
+    cone = basin_of(problem, _of_all_inputs(problem, at.selected[None])[0])
+    deviation, norm = 0.5 * float(np.sum((unit(start) - unit(cone.p)) ** 2)), float(np.linalg.norm(start))
+    narrow = Check(
+        "start in cone_μ",
+        bool(cone.contains(start, 0.0)),
+        f"1 - correlation with p^mm is {deviation:.4g}, and μ = {cone.mu:.4g}",
+        {"one_minus_cosine": deviation, "mu": cone.mu},
+    )
+    far = Check(
+        "start beyond R",
+        norm >= cone.proven_radius,
+        f"the start's norm is {norm:.4g}; Eq. (46) asks for {cone.radius:.4g}, the full proof for {cone.proven_radius:.4g}",
+        {"norm": norm, "radius": cone.radius, "proven_radius": cone.proven_radius},
+    )
+    return _Start(start, found, cone), (optimal, narrow, far)
+
+
+def _candidates(problem: ScoredTokens, max_problems: int) -> Candidates | None:
+    """The members of P^mm, None if listing them takes too many problems."""
+    try:
+        found = local_optima_of(problem, max_problems)
+    except InputError:
+        return None
+    labels = tuple("GMM" if is_global else "LMM" for is_global in found.is_global)
+    return Candidates(found.selections, found.directions, found.margins, labels, complete=True)
+
+
+def _without_listing(problem: ScoredTokens, at_start: TokenOptimality | None) -> Candidates:
+    """The members of P^mm that are known without listing them all: the GMM and what the start selects."""
+    gmm = optimality_of(problem, problem.optimal)
+    known = [gmm] if gmm.is_locally_optimal else []
+    if at_start is not None and at_start.is_locally_optimal:
+        known += [] if known and np.array_equal(at_start.selected, gmm.selected) else [at_start]
+    return Candidates(
+        np.array([each.selected for each in known], dtype=np.int64).reshape(-1, problem.data.n_inputs),
+        np.array([each.direction for each in known]).reshape(-1, problem.data.d_key),
+        np.array([each.margin for each in known]),
+        tuple("GMM" if each.is_globally_optimal else "LMM" for each in known),
+        complete=False,
+    )
+
+
+def _with_set(candidates: Candidates, found: SetSolution | None) -> Candidates:
+    """The global minima of ATT-SVM' before the members of P^mm that are not among them."""
+    if found is None or not found.solutions or found.status is Status.TRIVIAL:
+        return candidates
+    directions = unit(found.points)
+    distances = np.linalg.norm(candidates.directions[:, None] - directions, axis=-1)
+    distinct = distances.min(axis=-1, initial=np.inf) > SAME_DIRECTION_ATOL
+    return Candidates(
+        np.concatenate([found.choices, candidates.selections[distinct]]),
+        np.concatenate([directions, candidates.directions[distinct]]),
+        np.concatenate([np.full(len(directions), found.margin), candidates.margins[distinct]]),
+        (SET_LABEL,) * len(directions) + tuple(np.array(candidates.labels, dtype=object)[distinct]),
+        candidates.complete,
+    )
