@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ import pytest
 import marginlens as ml
 import marginlens.lab
 from marginlens.data.files import tokens_json
+from marginlens.lab.assemble import page_words
 
 KERNELS = Path(marginlens.lab.__file__).parent / "kernels"
 PAGE = KERNELS.parent / "page"
@@ -25,12 +29,25 @@ needs_node = pytest.mark.skipif(_NODE is None, reason="node is not installed, so
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
+@cache
+def _environment() -> dict[str, str]:
+    """The variables of node, with the file that holds the page's words as the page gets them."""
+    words = Path(mkdtemp(prefix="marginlens-lab-")) / "words.json"
+    words.write_text(json.dumps(page_words()), encoding="utf-8")
+    return {**os.environ, "MARGINLENS_LAB_WORDS": str(words)}
+
+
+def run_node(*arguments: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run node with the page's words at hand, and `given` on its stdin."""
+    assert _NODE is not None
+    return subprocess.run(
+        [_NODE, *arguments], input=given, capture_output=True, text=True, check=False, env=_environment()
+    )
+
+
 def ask(requests: list[dict[str, Any]]) -> list[Any]:
     """What the page's modules answer, request by request; a refusal as {"refusal": its sentence}."""
-    assert _NODE is not None
-    done = subprocess.run(
-        [_NODE, str(_RUNNER)], input=json.dumps(requests), capture_output=True, text=True, check=False
-    )
+    done = run_node(str(_RUNNER), given=json.dumps(requests))
     assert done.returncode == 0, done.stderr
     return [_with_numbers(answer) for answer in json.loads(done.stdout)]
 
@@ -55,13 +72,10 @@ def as_json(data: ml.TokenDataset, head: Any, **settings: Any) -> dict[str, Any]
 
 def run_in_page(code: str, given: Any = None) -> Any:
     """What an ES module writes with `answer(value)`, beside the page's modules: `import { Store } from "./state.js"`; `given` is JSON."""
-    assert _NODE is not None
     source = re.sub(r' from "\./', f' from "{PAGE.as_uri()}/', code)
     source = re.sub(r' from "\.\./kernels/', f' from "{KERNELS.as_uri()}/', source)
     before = f'import "{CORE.as_uri()}";\n'
     before += f"const given = {json.dumps(given)};\nconst answer = (value) => console.log(JSON.stringify(value));\n"
-    done = subprocess.run(
-        [_NODE, "--input-type=module", "-"], input=before + source, capture_output=True, text=True, check=False
-    )
+    done = run_node("--input-type=module", "-", given=before + source)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

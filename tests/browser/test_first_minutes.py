@@ -56,7 +56,7 @@ def test_lab_opens_playing_with_verdict_and_play_button_visible(browser, greetin
     opened(browser, greeting, size)
     assert lab_state(browser)["preset"] == "start-decides"
     assert browser.execute_script("return lab.firstPrediction") <= FIRST_VERDICT_MS
-    assert browser.find_element("id", "headline").text.startswith("Token 1, in its max-margin direction")
+    assert browser.find_element("id", "headline").text == "Token 1."
     assert browser.find_element("id", "proved").text.startswith("Found in double precision, not verified: by X Thm 1")
     for selector in ("#headline", "#playback .play"):
         assert is_in_view(browser, selector), selector

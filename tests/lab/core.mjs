@@ -7,7 +7,7 @@ const lab = new URL("../../src/marginlens/lab/", import.meta.url);
 const file = (name) => readFileSync(new URL(name, lab));
 const module = new WebAssembly.Module(file("core.wasm"));
 globalThis.labCore = { module, instance: new WebAssembly.Instance(module) };
-globalThis.labWords = { ...JSON.parse(file("words.json")), outcome: JSON.parse(file("../theory/outcome.json")), script: String(file("python_script.txt")) };
+globalThis.labWords = JSON.parse(readFileSync(process.env.MARGINLENS_LAB_WORDS)); // written by lab_kernels.py
 globalThis.labPresets = JSON.parse(file("presets.json"));
 
 /** A module by its path beside the page's own: "state.js", "../kernels/basins.js". */

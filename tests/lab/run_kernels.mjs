@@ -6,6 +6,7 @@ import { load as loaded } from "./core.mjs";
 
 const load = (name) => loaded(`../kernels/${name}.js`);
 const words = await loaded("findings/sentences.js");
+const { render } = await loaded("words.js");
 const { callCore } = await load("core");
 const { Descent, loopOf, measurePoint } = await load("descent");
 const { jointLimits } = await load("joint");
@@ -35,8 +36,8 @@ function analysisOf(json, maxProblems) {
 function conditionsOf(prediction) {
   return prediction.verdicts.flatMap((verdict) =>
     verdict.conditions.map((condition) => {
-      const { name, code, holds } = condition;
-      return { citation: verdict.citation, name, code, holds, sentence: words.conditionWords(condition).sentence ?? null };
+      const { code, holds, numbers } = condition;
+      return { citation: verdict.citation, code, holds, case: numbers.case, sentence: render(condition) };
     }),
   );
 }

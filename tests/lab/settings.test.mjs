@@ -8,6 +8,7 @@ const { losses: LOSS_CHOICES, optimizers: OPTIMIZER_CHOICES } = globalThis.labWo
 const { optimizerOf, settingsOf, shareOf, valueAt, withOptimizerNamed, withSetting } =
   await load("run/settings.js");
 const { analyse } = await load("analysis.js");
+const { text, title } = await load("words.js");
 const { checkState, completeState, problemOf, withTrain } = await load("state.js");
 const { OPTIMIZERS, readProblem } = await load("../kernels/problem.js");
 const { LOSS_CODES } = await load("../kernels/softmax.js");
@@ -18,7 +19,8 @@ const TOKENS = completeState({ problem: { tokens: [[[1, 0], [0, 1]], [[-1, 0.2],
 test("every optimizer and loss of the kernels has a name and a sentence", () => {
   assert.deepEqual(Object.keys(OPTIMIZER_CHOICES), Object.keys(OPTIMIZERS));
   assert.deepEqual(Object.keys(LOSS_CHOICES), Object.keys(LOSS_CODES));
-  for (const { name, about } of [...Object.values(OPTIMIZER_CHOICES), ...Object.values(LOSS_CHOICES)]) assert.ok(name && about.endsWith("."));
+  const codes = [...Object.keys(OPTIMIZER_CHOICES).map((name) => `lab.optimizer.${name}`), ...Object.keys(LOSS_CHOICES).map((name) => `lab.loss.${name}`)];
+  for (const code of codes.map((one) => one.replaceAll("-", "_"))) assert.ok(title(code) && text(code).endsWith("."));
 });
 
 test("another optimizer takes over the settings that it shares, and is read by the kernels", () => {

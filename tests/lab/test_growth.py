@@ -17,7 +17,7 @@ pytestmark = needs_node
 
 CODE = """
 import { growth } from "../kernels/growth.js";
-const { words, fields, ...data } = globalThis.labWords.growth;
+const { fields, ...data } = globalThis.labWords.growth;
 answer(given.map((settings) => {
   const { runs, advance } = growth(data, settings);
   while (!advance());

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from lab_kernels import needs_node
+from lab_kernels import needs_node, run_node
 
 pytestmark = needs_node
 
@@ -17,7 +15,5 @@ FILES = sorted(Path(__file__).parent.glob("*.test.mjs"))
 
 @pytest.mark.parametrize("path", FILES, ids=[path.name for path in FILES])
 def test_page_logic_tests_pass_in_node(path: Path) -> None:
-    node = shutil.which("node")
-    assert node is not None
-    done = subprocess.run([node, "--test", str(path)], capture_output=True, text=True, check=False)
+    done = run_node("--test", str(path))
     assert done.returncode == 0, done.stdout

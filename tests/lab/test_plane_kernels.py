@@ -26,6 +26,8 @@ from marginlens.names import kebab
 from marginlens.optimizers.schedules import PowerDecay
 from marginlens.theory import basin_cone, locally_optimal_directions, token_optimality
 from marginlens.theory.implicit_bias import implicit_bias
+from marginlens.words import title
+from marginlens.words.renderer import CASE
 from tolerances import ROUNDING
 
 pytestmark = needs_node
@@ -319,13 +321,13 @@ def compared_prediction(case: Case, mine: dict[str, Any]) -> list[str]:
     )
     wrong = []
     for one, other in zip(mine["verdicts"], theirs.verdicts, strict=True):
-        names = [(check["name"], check["holds"]) for check in one["conditions"]]
+        names = [(title(check["code"]), check["holds"]) for check in one["conditions"]]
         if one["citation"] != other.citation or names != [(check.name, check.holds) for check in other.conditions]:
             wrong.append(f"{one['citation']}: {names} against {other}")
         for check, there in zip(one["conditions"], other.conditions, strict=False):
             for key, value in check["numbers"].items():
-                if key in there.numbers and not close(value, there.numbers[key], 1e-8):
-                    wrong.append(f"{check['name']}.{key}: {value} against {there.numbers[key]}")
+                if key != CASE and key in there.numbers and not close(value, there.numbers[key], 1e-8):
+                    wrong.append(f"{check['code']}.{key}: {value} against {there.numbers[key]}")
     certain = theirs.direction if theirs.observed is None else theirs.observed
     if certain is not None and not (mine["promise"] and close(mine["promise"]["direction"], certain)):
         wrong.append("promise")

@@ -112,9 +112,10 @@ def test_script_limits_certificates_and_verdicts_equal_the_pages() -> None:
     code = """
     import { analyse } from "./analysis.js";
     import { completeState } from "./state.js";
+    import { title } from "./words.js";
     const listed = ({ label, selected, direction, margin, solution: { isUnique = true } }) =>
       ({ label, selected, direction, margin, isUnique });
-    const holding = ({ citation, conditions }) => [citation, conditions.map(({ name, holds }) => [name, holds])];
+    const holding = ({ citation, conditions }) => [citation, conditions.map(({ code, holds }) => [title(code), holds])];
     answer(given.map((state) => {
       const { limits, prediction } = analyse(completeState(state));
       return { limits: limits.map(listed), verdicts: prediction.verdicts.map(holding) };

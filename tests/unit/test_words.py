@@ -61,7 +61,7 @@ def literals():
                 whole.add(node.value)
             if isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
                 begun.add(node.values[0].value)
-    for path in SOURCE.glob("marginlens/lab/page/**/*.js"):
+    for path in SOURCE.glob("marginlens/lab/**/*.js"):
         page = path.read_text(encoding="utf-8")
         whole.update(re.findall(r"""["']([a-z0-9_.]+)["']""", page))
         begun.update(re.findall(r"`([a-z0-9_]+\.[a-z0-9_.]*)\$\{", page))

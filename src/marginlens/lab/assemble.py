@@ -23,16 +23,19 @@ from marginlens.lab.presets import presets as known_presets
 from marginlens.lab.problem_files import LabProblem
 from marginlens.pages import render
 from marginlens.runtime.files import as_path, check_place, write_whole
+from marginlens.words import texts
 
 ENTRY = "page/main.js"
 WORKER = "page/worker.js"
-WORDS, SCRIPT, OUTCOMES = "lab/words.json", "lab/python_script.txt", "theory/outcome.json"
+DATA, SCRIPT = "page_data.json", "python_script.txt"
 DESCRIPTION = "Drag tokens and see at once which of them attention will select, and why. One page that asks nothing of the network."
 
 _ADDRESS = re.compile(r"https?://[^\s#\"<>]+")
 _IMPORT = re.compile(r'^import ?\{([^{}]*)\} ?from ?"(\.{1,2}/[\w./-]+\.js)";\n?', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async function|function\*?|class|const) ([A-Za-z_$][\w$]*))", re.MULTILINE)
 _IMPORTED_NAME = re.compile(r"([A-Za-z_$][\w$]*)(?: as ([A-Za-z_$][\w$]*))?")
+_CODE = re.compile(r'"([a-z0-9_]+(?:\.[a-z0-9_]+)+)"')
+_CODE_BEGUN = re.compile(r"`([a-z0-9_]+\.[a-z0-9_.]*)\$\{")
 _OTHER_FORM = re.compile(r"^(?:import|export)\b[^\n]*|\bimport\s*\([^\n]*", re.MULTILINE)
 
 
@@ -153,10 +156,18 @@ def packed(content: bytes) -> str:
 
 
 def page_words() -> dict[str, Any]:
-    """What the page says: the tables of `words.json`, those of predictions, and the parts of a Python script, which begin with `# %%`."""
-    folder = resources.files("marginlens")
-    words, script, outcomes = (folder.joinpath(name).read_text(encoding="utf-8") for name in (WORDS, SCRIPT, OUTCOMES))
-    return {**json.loads(words), "outcome": json.loads(outcomes), "script": script}
+    """Return what the page shows: the tables of `page_data.json`, its texts, and the parts of a Python script, which begin with `# %%`."""
+    folder = resources.files("marginlens.lab")
+    data, script = (folder.joinpath(name).read_text(encoding="utf-8") for name in (DATA, SCRIPT))
+    return {**json.loads(data), "sentences": page_texts(), "script": script}
+
+
+def page_texts() -> dict[str, dict[str, Any]]:
+    """Return the entries of `words/texts.toml` whose codes stand in the page's modules, whole or as the beginning of a template."""
+    code = "".join(module.code for module in modules_of(ENTRY, WORKER).values())
+    whole, begun = set(_CODE.findall(code)), tuple(_CODE_BEGUN.findall(code))
+    named = {name: entry for name, entry in texts().items() if name in whole or name.startswith(begun)}
+    return {name: {key: part for key, part in entry.items() if key != "example"} for name, entry in named.items()}
 
 
 def _json_inside(value: Any) -> Markup:

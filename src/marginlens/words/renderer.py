@@ -127,13 +127,16 @@ def rendered_examples(code: str) -> Iterator[tuple[str, str, str]]:
 
 def example(code: str) -> dict[str, Any]:
     """The numbers of the example of a code. A table `{code = "…"}` in it is a fact with the numbers of its own example."""
-    numbers = _entry(code).get("example", {})
-    return {name: _fact(value) if isinstance(value, dict) else value for name, value in numbers.items()}
+    return {name: _with_facts(value) for name, value in _entry(code).get("example", {}).items()}
 
 
-def _fact(entry: Mapping[str, Any]) -> Fact:
-    code, numbers = entry["code"], {name: value for name, value in entry.items() if name != "code"}
-    return Fact(code, {**example(code), **numbers})
+def _with_facts(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_with_facts(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    numbers = {name: _with_facts(item) for name, item in value.items() if name != "code"}
+    return Fact(value["code"], {**example(value["code"]), **numbers})
 
 
 def _source() -> str:

@@ -50,6 +50,11 @@ function logSmoothness(problem) {
 
 // ---- cones
 
+/** The angle in degrees between unit vectors whose correlation is one less `deviation`, without cancellation. */
+function angleOf(deviation) {
+  return (360 / Math.PI) * Math.asin(Math.sqrt(Math.min(deviation, 2) / 2));
+}
+
 /** Whether p correlates with q by at least 1 - mu and is at least as long as the radius; decided without cancellation. */
 function inCone(p, q, mu, radius) {
   return apart(unit(p), unit(q)) <= Math.sqrt(2 * mu) + UNIT_DISTANCE_ATOL && norm(p) >= radius;
@@ -112,20 +117,20 @@ export function basinCone(problem, selected) {
   return { p, mu, radius: radiusFor(64 * pi, pi), provenRadius };
 }
 
-// ---- conditions: { name, holds, numbers }, named as in Python
+// ---- conditions: { code, holds, numbers }, as in Python
 
-/** A condition with its numbers; code tells apart the ways in which it holds or fails. */
-export function check(name, holds, numbers = {}, code = "") {
-  return { name, holds, numbers, code };
+/** A condition with its numbers; `way` tells apart in which way it holds or fails. */
+export function check(code, holds, numbers = {}, way = "default") {
+  return { code, holds, numbers: { ...numbers, case: way } };
 }
 
 /** The way in which the best token of every input leads by a gap or not: no other token, a tie, or neither. */
-const wayOf = (gap) => (gap === Infinity ? "alone" : gap > 0 ? "" : "tie");
+const wayOf = (gap) => (gap === Infinity ? "alone" : gap > 0 ? "default" : "tie");
 
 function checkAssumptionA(problem) {
   const { low, high, logM0, logM1, logSmallest } = slopesOf(problem);
   const holds = Math.max(logM0, logM1) < Infinity && logSmallest > -Infinity;
-  return check("A Assumption A", holds, { log_M0: logM0, log_M1: logM1, log_smallest_slope: logSmallest, low, high });
+  return check("condition.assumption_a", holds, { log_M0: logM0, log_M1: logM1, log_smallest_slope: logSmallest, low, high });
 }
 
 function checkAssumptionB(problem) {
@@ -139,34 +144,41 @@ function checkAssumptionB(problem) {
   const holds = smallest > 0 && others.every((places) => allTied(problem, places));
   const first = optimal.map((t, i) => (t === 0 && problem.lengths[i] > 1 ? 1 : 0)); // of the other tokens
   const { near } = sharpDifferences(problem, first);
-  if (holds && others.flat().some((at) => near[at])) return check("A Assumption B", false, numbers, "rounding");
-  return check("A Assumption B", holds, numbers, wayOf(smallest));
+  if (holds && others.flat().some((at) => near[at])) return check("condition.assumption_b", false, numbers, "rounding");
+  return check("condition.assumption_b", holds, numbers, wayOf(smallest));
 }
 
 function checkStep(problem) {
   const logLp = logSmoothness(problem);
   const { name, size } = problem.optimizer;
-  const numbers = { log_L_p: logLp, largest_step: Math.exp(-logLp) };
-  if (name !== "gradient-descent") return check("step size", false, numbers, name);
-  return check("step size", size <= Math.exp(-logLp), { ...numbers, size }, name);
+  const numbers = { log_L_p: logLp, log_largest_step: -logLp, largest_step: Math.exp(-logLp) };
+  const way = name.replaceAll("-", "_");
+  if (name !== "gradient-descent") return check("condition.step_size", false, numbers, way);
+  return check("condition.step_size", size <= Math.exp(-logLp), { ...numbers, size }, way);
 }
 
 /** A Thm 3's conditions on the start: it selects locally optimal tokens, lies in their cone, and beyond the radius of the full proof. */
 function aroundStart(problem, part, whole) {
   const { start } = problem;
-  if (start.every((entry) => entry === 0)) return { conditions: [check("start in a cone", false, {}, "zero")] };
+  if (start.every((entry) => entry === 0)) return { conditions: [check("condition.start_in_a_cone", false)] };
   const at = selectionAt(part, start);
-  if (!at.unique) return { conditions: [check("locally optimal start", false, {}, "tie")] };
+  if (!at.unique) return { conditions: [check("condition.locally_optimal_start", false, {}, "tie")] };
   const found = tokenOptimality(part, at.selected);
-  if (found.solution.status === TRIVIAL) return { found, conditions: [check("locally optimal start", false, {}, TRIVIAL)] };
-  const way = found.scoreGap === 0 ? "level" : found.scoreGap === Infinity ? "alone" : "";
-  const optimal = check("locally optimal start", found.isLocallyOptimal, { score_gap: found.scoreGap }, way);
+  if (found.solution.status === TRIVIAL) return { found, conditions: [check("condition.locally_optimal_start", false, {}, "trivial")] };
+  const way = found.scoreGap === 0 ? "level" : found.scoreGap === Infinity ? "alone" : "default";
+  const gaps = { score_gap: found.scoreGap, deficit: -found.scoreGap };
+  const optimal = check("condition.locally_optimal_start", found.isLocallyOptimal, gaps, way);
   if (!found.isLocallyOptimal) return { found, conditions: [optimal] };
   const cone = basinCone(problem, whole(at.selected));
   const deviation = 0.5 * apart(unit(start), unit(cone.p)) ** 2;
-  const narrow = check("start in cone_μ", inCone(start, cone.p, cone.mu, 0), { one_minus_cosine: deviation, mu: cone.mu });
+  const narrow = check("condition.start_in_cone", inCone(start, cone.p, cone.mu, 0), {
+    one_minus_cosine: deviation,
+    mu: cone.mu,
+    angle: angleOf(deviation),
+    largest_angle: angleOf(cone.mu),
+  });
   const lengths = { norm: norm(start), radius: cone.radius, proven_radius: cone.provenRadius };
-  return { found, cone, conditions: [optimal, narrow, check("start beyond R", lengths.norm >= cone.provenRadius, lengths)] };
+  return { found, cone, conditions: [optimal, narrow, check("condition.start_beyond_radius", lengths.norm >= cone.provenRadius, lengths)] };
 }
 
 // ---- several optimal tokens: ATT-SVM' and A Thm 8
@@ -211,13 +223,13 @@ function setSvm(problem, sets, maxProblems) {
 function checkLinearMixing(problem, sets) {
   const { n, scores, blur } = problem;
   const { logM1, logSmallest } = slopesOf(problem);
-  if (sharpDifferences(problem, optimalTokens(problem)).near.some(Boolean)) return check("A Assumption D", false, {}, "rounding");
+  if (sharpDifferences(problem, optimalTokens(problem)).near.some(Boolean)) return check("condition.assumption_d", false, {}, "rounding");
   let [C, epsilon, bestLow, bestHigh] = [0, Infinity, Infinity, -Infinity];
   for (const [i, inside] of sets.entries()) {
     const outside = placesOf(problem, i).filter((at) => !inside.includes(at));
     const lowestInside = Math.min(...inside.map((at) => scores[at] - blur[at]));
     if (!allTied(problem, inside) || outside.some((at) => scores[at] + blur[at] >= lowestInside))
-      return check("A Assumption D", false, {}, "rounding");
+      return check("condition.assumption_d", false, {}, "rounding");
     if (outside.length === 0) continue;
     const nu = Math.max(...inside.map((at) => scores[at]));
     const lowest = Math.min(...outside.map((at) => scores[at]));
@@ -226,9 +238,9 @@ function checkLinearMixing(problem, sets) {
     [bestLow, bestHigh] = [Math.min(bestLow, nu + shift), Math.max(bestHigh, nu + shift)];
     for (const at of outside) epsilon = Math.min(epsilon, 1 - (scores[at] + shift) / (nu + shift));
   }
-  if (epsilon === Infinity) return check("A Assumption D", true, { epsilon: 1, C: 0, log_C_plus: 0, log_C_minus: 0 });
+  if (epsilon === Infinity) return check("condition.assumption_d", true, { epsilon: 1, C: 0, log_C_plus: 0, log_C_minus: 0 });
   const numbers = { epsilon, C, log_C_plus: logM1 + Math.log(C + bestHigh), log_C_minus: logSmallest + Math.log((epsilon * bestLow) / n) };
-  return check("A Assumption D", true, numbers);
+  return check("condition.assumption_d", true, numbers);
 }
 
 // ---- the prediction
@@ -258,10 +270,10 @@ export function predict(problem, maxProblems = MAX_PROBLEMS) {
   const { status } = global.solution;
   const slopes = checkAssumptionA(part);
   const { isStrict, smallestGap } = strictOptimum(part);
-  const strict = check("strict optimum", isStrict, { smallest_gap: smallestGap }, wayOf(smallestGap));
-  const separable = check("separable optimum", status === OPTIMAL, { margin: marginOf(global.solution) }, status);
+  const strict = check("condition.strict_optimum", isStrict, { smallest_gap: smallestGap }, wayOf(smallestGap));
+  const separable = check("condition.separable_optimum", status === OPTIMAL, { margin: marginOf(global.solution) }, status.toLowerCase());
   const undecided = undecidedInputs(problem).slice(0, 1);
-  const leftOut = undecided.map((i) => check("inputs left out", false, { input: i + 1 }));
+  const leftOut = undecided.map((i) => check("condition.inputs_left_out", false, { input: i + 1 }));
   const globally = verdict("A Thm 2", [...leftOut, slopes, checkAssumptionB(part), separable]);
   const around = aroundStart(problem, part, whole);
   const locally = verdict("A Thm 3", [...leftOut, slopes, ...around.conditions]);
@@ -277,7 +289,7 @@ export function predict(problem, maxProblems = MAX_PROBLEMS) {
     const members = inputsOf(part).map((i) => placesOf(part, i).filter((at) => difference[at] === 0));
     sets = setSvm(part, members, maxProblems);
     const [isFound, minima] = [sets.status === OPTIMAL, sets.points.length];
-    const separated = check("separable sets", isFound, { margin: sets.margin, minima }, isFound && minima > 1 ? "SEVERAL" : sets.status);
+    const separated = check("condition.separable_sets", isFound, { margin: sets.margin, minima }, isFound && minima > 1 ? "several" : sets.status.toLowerCase());
     verdicts.push(verdict("A Thm 8", [...leftOut, slopes, checkLinearMixing(part, members), separated]));
   }
   const candidates = candidatesOf(part, sets);

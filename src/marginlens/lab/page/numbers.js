@@ -45,3 +45,13 @@ export function percent(x) {
 export function pointText(point, digits = 3) {
   return `(${Array.from(point, (entry) => short(entry, digits)).join(", ")})`;
 }
+
+/** A number that was formatted, such as "-2.5e-16", with true minus signs and powers of ten: −2.5·10⁻¹⁶. */
+export function typeset(number) {
+  if (number.startsWith("e^")) return `e^${typeset(number.slice(2))}`;
+  const [, sign, mantissa, power] = /^(-?)(.*?)(?:e([+-]\d+))?$/.exec(number);
+  const minus = sign ? "−" : "";
+  if (power === undefined) return `${minus}${mantissa === "inf" ? "∞" : mantissa}`;
+  const front = mantissa === "1" ? "" : `${mantissa}·`;
+  return `${minus}${front}${powerOfTen(Number(power))}`;
+}

@@ -5,8 +5,9 @@ import { normOfOptimizer } from "../../kernels/norms.js";
 import { shownLimit } from "../analysis.js";
 import { element, replace, setAttributes, setText } from "../dom.js";
 import { percent, short } from "../numbers.js";
-import { angleWords, leftOut, marginProof, normWords, optimizerWord } from "./sentences.js";
+import { angleWords, leftOut, marginProof, measureFact, optimizerFact } from "./sentences.js";
 import { withChosen } from "../state.js";
+import { text } from "../words.js";
 
 const SAME_MARGIN_RTOL = 1e-9; // relative difference of two margins that are the same
 
@@ -58,19 +59,26 @@ function limitRow(store, place) {
 
 function legendOf(problem) {
   const power = problem ? normOfOptimizer(problem.optimizer) : 2;
-  const length = power === 2 ? "" : `, measured by ${normWords(power)} as ${optimizerWord(problem.optimizer.name)} does`;
-  const several = problem?.n > 1 ? "“1: token 3” means token 3 of input 1. " : "";
-  const star = problem?.joint ? "★ has the lowest loss in the end." : "★ selects the best token of every input.";
-  const gap = problem?.joint ? "" : " Score gap: the lead in score over the support tokens.";
-  return `${several}${star} Margin: the lead per unit of length${length}.${gap}`;
+  const inNorm = problem && { measure: measureFact(power), optimizer: optimizerFact(problem.optimizer.name) };
+  return [
+    problem?.n > 1 ? text("lab.legend.inputs") : "",
+    text("lab.legend.star", { case: problem?.joint ? "joint" : "default" }),
+    power === 2 ? text("lab.legend.margin") : text("lab.legend.margin_in_norm", inNorm),
+    problem?.joint ? "" : text("lab.legend.score_gap"),
+  ]
+    .filter(Boolean)
+    .join(" ");
 }
 
 /** The tokens that support a limit of a problem of n inputs, with their multipliers. */
 function supportWords({ mark, solution }, n) {
   const { pairs, multipliers, active } = solution;
   const held = pairs.map((pair, r) => ({ ...pair, weight: multipliers[r] })).filter(({ weight }, r) => weight > 0 || active?.[r]);
-  const words = held.map(({ input, other, weight }) => `token ${other + 1}${n === 1 ? "" : ` of input ${input + 1}`} (${short(weight)})`);
-  return `Support tokens of the limit ${mark}, right behind the selected ones, with how hard each pushes: ${words.join(", ")}.`;
+  const rivals = held.map(({ input, other, weight }) => ({
+    code: "lab.support_token",
+    numbers: { token: other + 1, input: input + 1, weight, case: n === 1 ? "alone" : "of_input" },
+  }));
+  return text("lab.support", { mark, rivals });
 }
 
 /** Whether the margin of a limit is proved, in a sentence; empty where it has no certificate, as where tokens tie. */

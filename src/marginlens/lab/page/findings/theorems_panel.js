@@ -1,7 +1,8 @@
 // Which theorem applies: each as a disclosure, with a plain sentence for every condition.
 
 import { element, replace, setAttributes, setText } from "../dom.js";
-import { biasSentence, conditionWords, theoremWords } from "./sentences.js";
+import { questionOf, render, text, title as titleOf } from "../words.js";
+import { biasSentence, conclusionOf, theoremCode } from "./sentences.js";
 
 const FIRST_OPEN = "A Thm 3"; // the theorem about the start, which changes under the pointer
 
@@ -18,12 +19,12 @@ function conditionItem() {
   return {
     node: element("li", {}, question, " ", mark, " ", sentence, " ", label),
     fill(condition) {
-      const words = conditionWords(condition);
+      const { question: asked, reference } = questionOf(condition.code);
       setText(mark, condition.holds ? "✓ Yes." : "✗ No.");
       mark.className = condition.holds ? "holds" : "fails";
-      setText(question, words.question);
-      setText(sentence, words.sentence);
-      setText(label, `(${words.label})`);
+      setText(question, asked);
+      setText(sentence, render(condition));
+      setText(label, `(${reference})`);
     },
   };
 }
@@ -39,15 +40,13 @@ function theoremView(isOpen) {
   return {
     node,
     fill(verdict, inputs) {
-      const words = theoremWords(verdict.citation, inputs);
       const { conditions, applies } = verdict;
       const fulfilled = conditions.filter((condition) => condition.holds).length;
-      setText(title, words.title);
+      setText(title, titleOf(theoremCode(verdict.citation)));
       setText(mark, applies ? "✓ applies" : "✗ does not apply");
       mark.className = `theorem-mark ${applies ? "holds" : "fails"}`;
       setText(count, `${fulfilled} of ${conditions.length} conditions hold · ${sourceOf(verdict.citation)}`);
-      const { conclusion: said } = words;
-      setText(conclusion, applies ? said : `If all were so: ${said.charAt(0).toLowerCase()}${said.slice(1)}`);
+      setText(conclusion, conclusionOf(verdict, inputs));
       while (items.length < conditions.length) items.push(conditionItem());
       if (list.childElementCount !== conditions.length) replace(list, items.slice(0, conditions.length).map((item) => item.node));
       conditions.forEach((condition, k) => items[k].fill(condition));
@@ -72,7 +71,7 @@ export function mountTheorems(root) {
       shown = citations;
       for (const verdict of verdicts) made.get(verdict.citation).fill(verdict, prediction.dependent?.length ?? problem.n);
       setAttributes(nothing, { hidden: verdicts.length > 0 || problem?.joint === true });
-      setText(nothing, "No theorem speaks of this problem, or it has too many selections to try them all.");
+      setText(nothing, text("lab.no_theorem"));
       setText(bias, problem === null ? "" : biasSentence(problem));
     },
   };

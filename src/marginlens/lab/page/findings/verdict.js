@@ -17,9 +17,11 @@ export function mountVerdict(root, store, runs) {
   };
   const [ends, because, proved] = [line("Ends at", "headline"), line("Because", "because"), line("Proved?", "proved")];
   const from = element("small");
+  const reached = element("dd", { id: "reached" });
   const aloud = element("p", { class: "visually-hidden", role: "status" });
   const list = element("dl", { class: "verdict" }, ends.node, because.node, proved.node);
   ends.node.firstChild.append(" ", from);
+  ends.node.append(reached);
   replace(root, list, aloud);
   let last = null; // { state, analysis }
   let limit = null;
@@ -43,6 +45,7 @@ export function mountVerdict(root, store, runs) {
     }
     setText(from, state.starts.length > 1 ? `from start ${(state.chosen.start ?? 0) + 1}` : "");
     setText(ends.words, said.endsAt);
+    setText(reached, said.reached);
     setText(because.words, said.because);
     setText(proved.words, said.proved);
     list.dataset.kind = said.kind;

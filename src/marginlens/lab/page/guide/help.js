@@ -2,6 +2,7 @@
 
 import { element } from "../dom.js";
 import { isTyping } from "../toolbar.js";
+import { text, title } from "../words.js";
 
 /** Open the dialog with all keys. */
 export function openHelp() {
@@ -10,7 +11,7 @@ export function openHelp() {
   const close = element("button", { type: "button", class: "primary", onclick: () => dialog.close() }, "Close");
   const parts = Object.entries(globalThis.labWords.keys).map(([place, rows]) => [
     element("h3", {}, place),
-    element("dl", {}, rows.map(([keys, does]) => element("div", {}, element("dt", {}, keys), element("dd", {}, does)))),
+    element("dl", {}, rows.map((name) => element("div", {}, element("dt", {}, title(`lab.key.${name}`)), element("dd", {}, text(`lab.key.${name}`))))),
   ]);
   const heading = element("h2", { id: "help-title", tabindex: "-1", autofocus: true }, "Keyboard and mouse");
   const dialog = element("dialog", { id: "help", class: "help", "aria-labelledby": "help-title" }, heading, parts, close);

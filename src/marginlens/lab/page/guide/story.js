@@ -5,8 +5,8 @@ import { angleBetween } from "../../kernels/linalg.js";
 import { expectedLimit } from "../analysis.js";
 import { exampleNamed, exampleOf } from "../examples.js";
 import { element, replace, setAttributes, setText } from "../dom.js";
-import { short } from "../numbers.js";
 import { stateOfPreset, withView } from "../state.js";
+import { text, title } from "../words.js";
 
 const GUESS_LENGTH = 0.45; // of half the window: of the arrow before it is dragged
 const SCROLL_REST_MS = 150; // after which the scene that was scrolled to is opened
@@ -32,7 +32,7 @@ export function mountStory(root, store, runs, showPanel) {
   const cards = scenes.map((scene, k) => {
     const sentence = element("p", { class: "sentence" }, exampleNamed(scene.preset).caption);
     const task = element("p", { class: "task" });
-    const name = element("button", { type: "button", onclick: () => open(scene) }, element("b", {}, String(k + 1)), ` ${scene.name}`);
+    const name = element("button", { type: "button", onclick: () => open(scene) }, element("b", {}, String(k + 1)), ` ${title(`lab.scene.${scene.name}`)}`);
     return { sentence, task, node: element("li", {}, name, sentence, task) };
   });
   const list = element("ol", {}, cards.map(({ node }) => node));
@@ -69,8 +69,7 @@ export function mountStory(root, store, runs, showPanel) {
   const reveal = () => {
     const { state, analysis } = last;
     const limit = expectedLimit(analysis);
-    const away = limit && short(angleBetween(state.view.guess, limit.direction), 2);
-    guessed = limit ? `Your arrow was ${away}° away from where training ends. ` : "";
+    guessed = limit ? `${text("lab.guessed", { angle: angleBetween(state.view.guess, limit.direction) })} ` : "";
     store.apply("see the answer", (before) => withView(before, { guess: null }), { undoable: false });
     if (!isCalm()) runs.play();
   };
@@ -90,7 +89,7 @@ export function mountStory(root, store, runs, showPanel) {
         setAttributes(node, { "aria-current": k === place ? "step" : null });
         sentence.style.visibility = isTrue ? "visible" : "hidden"; // its place stays, so that nothing jumps
         sentence.hidden = k !== place || isGuessing;
-        setText(task, k !== place ? scenes[k].task : isGuessing ? globalThis.labWords.guess : `${guessed}${scenes[k].task}`);
+        setText(task, k === place && isGuessing ? text("lab.guess") : `${k === place ? guessed : ""}${text(`lab.scene.${scenes[k].name}`)}`);
       });
       answer.hidden = !isGuessing;
       next.hidden = place < 0 || place + 1 === scenes.length || isGuessing;

@@ -7,20 +7,21 @@ import { Charts } from "./chart.js";
 import { evenScale } from "./curve_scale.js";
 import { sliderField } from "./settings.js";
 import { withGrowth } from "../state.js";
+import { text, title } from "../words.js";
 
 const FRAME_BUDGET_MS = 12; // of training in one frame
 const CHART_HEIGHT = 150;
 const STEPS = Array.from({ length: GROWTH_STEPS / EVERY + 1 }, (_, k) => k * EVERY); // that are measured
 const COLOURS = { GD: "var(--limit-1)", Adam: "var(--limit-0)", Muon: "var(--limit-2)" };
 const CHARTS = [
-  { name: "logit", predicted: "logits", title: "Largest logit", about: "of all tokens, without its sign" },
-  { name: "margin", predicted: "margins", title: "Margin", about: "by how much the best token leads, in the input where it leads least" },
-  { name: "entropy", title: "Entropy", about: "of attention, in nats: 0 where one token has it all" },
+  { name: "logit", predicted: "logits", code: "lab.chart.logit" },
+  { name: "margin", predicted: "margins", code: "lab.chart.margin" },
+  { name: "entropy", code: "lab.chart.entropy" },
 ];
 
 /** The charts of runs; thin lines are without decay and clip, dotted ones predicted. */
 function chartsOf(runs, isChanged) {
-  return CHARTS.map(({ name, predicted, title, about }) => {
+  return CHARTS.map(({ name, predicted, code }) => {
     const lines = runs.flatMap(({ name: label, curve, plain, predicted: law }) => {
       const line = { label, sign: `${label}:`, colour: COLOURS[label], dash: "", value: (k) => curve[k ?? curve.length - 1]?.[name] ?? NaN };
       const before = { colour: `color-mix(in srgb, ${COLOURS[label]} 45%, transparent)`, isThin: true, dash: "", value: (k) => plain[k]?.[name] ?? NaN };
@@ -28,17 +29,20 @@ function chartsOf(runs, isChanged) {
       return [...(isChanged ? [before] : []), ...(law && predicted ? [dotted] : []), line];
     });
     const values = lines.flatMap(({ value }) => STEPS.map((_, k) => value(k))).filter(Number.isFinite);
-    return { title, about, lines, range: [Math.min(0, ...values), Math.max(1, ...values)], height: CHART_HEIGHT, format: short };
+    return { title: title(code), about: text(code), lines, range: [Math.min(0, ...values), Math.max(1, ...values)], height: CHART_HEIGHT, format: short };
   });
 }
 
 /** Who has which largest logit at the end, and what holds it there. */
 export function growthVerdict(runs, { decay, clip }, limits) {
-  const ends = runs.map(({ name, curve }) => `${short(curve.at(-1).logit)} under ${name}`);
-  const words = `After ${GROWTH_STEPS.toLocaleString("en")} steps the largest logit is ${ends.slice(0, -1).join(", ")} and ${ends.at(-1)}.`;
-  const clipped = clip > 0 ? ` QK-clip scales W back whenever a logit passes ${short(clip)}.` : "";
-  const bound = decay > 0 ? ` Weight decay keeps Muon's margin below ${short(limits.Muon.margin / decay)}, the best margin over the decay, however long it trains.` : "";
-  return `${words}${clipped}${bound}`;
+  const logits = runs.map(({ name, curve }) => ({ code: "lab.growth.logit", numbers: { logit: curve.at(-1).logit, optimizer: name } }));
+  return [
+    text("lab.growth.ends", { steps: GROWTH_STEPS, logits }),
+    clip > 0 ? text("lab.growth.clipped", { clip }) : "",
+    decay > 0 ? text("lab.growth.decayed", { bound: limits.Muon.margin / decay }) : "",
+  ]
+    .filter(Boolean)
+    .join(" ");
 }
 
 /** The pace of the margin in the second half, predicted and measured: rows of [optimizer, size of its steps, predicted, measured]. */
@@ -60,25 +64,26 @@ export function growthPicture() {
 }
 
 export function mountGrowth(root, store) {
-  const { fields, words, ...data } = globalThis.labWords.growth;
+  const { fields, ...data } = globalThis.labWords.growth;
   const verdict = element("p", { class: "growth-verdict", id: "growth-verdict", "aria-live": "polite" });
   const grid = element("div", { class: "run-charts" });
   const rows = element("tbody");
   const heading = ["Optimizer", "Step size", "Predicted", "Measured"].map((name) => element("th", { scope: "col" }, name));
   const sliders = Object.entries(fields).map(([name, field]) => {
-    const change = (value, gesture) => store.apply(`set ${field.label.toLowerCase()}`, (state) => withGrowth(state, { [name]: value }), { gesture });
-    return { name, ...sliderField(store, `growth-${name}`, { whole: (value) => value, ...field }, change) };
+    const label = title(`lab.growth_setting.${name}`);
+    const change = (value, gesture) => store.apply(`set ${label.toLowerCase()}`, (state) => withGrowth(state, { [name]: value }), { gesture });
+    return { name, ...sliderField(store, `growth-${name}`, { whole: (value) => value, label, about: text(`lab.growth_setting.${name}`), ...field }, change) };
   });
   replace(
     root,
-    element("p", {}, words.sentence),
+    element("p", {}, text("lab.growth.purpose")),
     verdict,
-    element("p", { class: "task" }, words.task),
+    element("p", { class: "task" }, text("lab.growth.task")),
     element("div", { class: "growth-settings" }, sliders.map(({ node }) => node)),
     grid,
-    element("p", { class: "small" }, words.legend),
-    element("table", {}, element("caption", { class: "small" }, words.paces), element("thead", {}, element("tr", {}, heading)), rows),
-    words.theory.map((sentence) => element("p", { class: "small theory" }, sentence)),
+    element("p", { class: "small" }, text("lab.growth.legend")),
+    element("table", {}, element("caption", { class: "small" }, text("lab.growth.paces")), element("thead", {}, element("tr", {}, heading)), rows),
+    ["lab.growth.theory_of_steps", "lab.growth.theory_of_descent", "lab.growth.theory_of_decay"].map((code) => element("p", { class: "small theory" }, text(code))),
   );
   let shown = null; // { settings, runs, advance } that the charts are of
   let next = null; // the same, still in training

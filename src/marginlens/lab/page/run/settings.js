@@ -4,9 +4,13 @@ import { DEFAULT_STEPS, MAX_STEPS, OPTIMIZERS } from "../../kernels/problem.js";
 import { element } from "../dom.js";
 import { numberField } from "../typed_number.js";
 import { withProblem, withTrain } from "../state.js";
+import { text, title } from "../words.js";
 
-/** Names of optimizers, losses and settings in lists, with a sentence about each, and the bounds of settings. */
+/** The optimizers and losses of lists, and the bounds of settings. */
 const { optimizers: OPTIMIZER_CHOICES, losses: LOSS_CHOICES, settings: FIELDS } = globalThis.labWords;
+
+const optimizerCode = (name) => `lab.optimizer.${name.replaceAll("-", "_")}`;
+const lossCode = (name) => `lab.loss.${name.replaceAll("-", "_")}`;
 
 const SLIDER_POSITIONS = 200;
 
@@ -71,26 +75,25 @@ export function sliderField(store, name, field, onchange) {
   return { node, show };
 }
 
-function choice(id, label, words, onchange) {
-  const select = element("select", { id }, Object.entries(words).map(([name, choice]) => element("option", { value: name }, choice.name)));
+function choice(id, label, names, codeOf, onchange) {
+  const select = element("select", { id }, names.map((name) => element("option", { value: name }, title(codeOf(name)))));
   select.addEventListener("change", () => onchange(select.value));
   return { node: element("div", { class: "field setting" }, element("label", { for: id }, label), select), select };
 }
 
 export function mountSettings(root, store) {
-  const optimizer = choice("setting-optimizer", "Optimizer", OPTIMIZER_CHOICES, (name) =>
-    store.apply(`train with ${OPTIMIZER_CHOICES[name].name}`, (state) => withOptimizerNamed(state, name)),
+  const optimizer = choice("setting-optimizer", "Optimizer", Object.keys(OPTIMIZER_CHOICES), optimizerCode, (name) =>
+    store.apply(`train with ${title(optimizerCode(name))}`, (state) => withOptimizerNamed(state, name)),
   );
   const fields = Object.fromEntries(
-    Object.entries(FIELDS).map(([name, field]) => [
-      name,
-      sliderField(store, name, { whole: (value) => value, ...field }, (value, gesture) =>
-        store.apply(`set ${field.label.toLowerCase()}`, (state) => withSetting(state, name, value), { gesture }),
-      ),
-    ]),
+    Object.entries(FIELDS).map(([name, bounds]) => {
+      const [label, about] = [title(`lab.setting.${name}`), text(`lab.setting.${name}`)];
+      const change = (value, gesture) => store.apply(`set ${label.toLowerCase()}`, (state) => withSetting(state, name, value), { gesture });
+      return [name, sliderField(store, name, { whole: (value) => value, label, about, ...bounds }, change)];
+    }),
   );
-  const loss = choice("setting-loss", "Loss", LOSS_CHOICES, (name) =>
-    store.apply(`use the ${LOSS_CHOICES[name].name.toLowerCase()} loss`, (state) => withProblem(state, { loss: name })),
+  const loss = choice("setting-loss", "Loss", Object.keys(LOSS_CHOICES), lossCode, (name) =>
+    store.apply(`use the ${title(lossCode(name)).toLowerCase()} loss`, (state) => withProblem(state, { loss: name })),
   );
   const stepsField = { label: "Number of steps", low: 10, high: MAX_STEPS, isLog: true, whole: Math.round };
   const steps = sliderField(store, "steps", stepsField, (value, gesture) =>
@@ -123,13 +126,13 @@ export function mountSettings(root, store) {
       const settings = settingsOf(chosen);
       optimizer.select.value = chosen.name;
       for (const option of optimizer.select.options) option.disabled = isJoint && option.value !== "gradient-descent" && option.value !== "normalized-gd";
-      optimizer.select.title = OPTIMIZER_CHOICES[chosen.name].about;
+      optimizer.select.title = text(optimizerCode(chosen.name));
       for (const [name, { node, show }] of Object.entries(fields)) {
         node.hidden = !(name in settings);
         if (name in settings) show(settings[name]);
       }
       loss.select.value = problem.loss ?? "logistic";
-      loss.select.title = LOSS_CHOICES[problem.loss ?? "logistic"].about;
+      loss.select.title = text(lossCode(problem.loss ?? "logistic"));
       steps.show(problem.steps ?? DEFAULT_STEPS);
       train[isJoint ? "both" : "attention"].input.checked = true;
     },
