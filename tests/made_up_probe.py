@@ -14,6 +14,7 @@ from marginlens.probe.result import (
     ProbeResult,
     ProbeSettings,
 )
+from marginlens.words import Fact
 
 EVIL = '</script><script>alert("1")</script>&amp;<b>'
 LAYERS, HEADS = 3, 4
@@ -50,7 +51,7 @@ def made_up_result(measures=None, *, max_margin=True, **changes):
         "examples": (example,),
         "preferences": {(1, 2): (Preference(EVIL, "two", 5, 1, 8),)},
         "graphs": {(1, 2): preference_graph((EVIL, "two"), [(1, 0)])},
-        "notes": (EVIL,),
+        "notes": (Fact("note.recorded", {"sentence": EVIL}),),
         "seconds": 3.0,
     }
     return ProbeResult(**{**known, **changes})
@@ -64,4 +65,6 @@ def made_up_curves(*, without=(), **changes):
         by_layer = np.broadcast_to(np.asarray(curves, dtype=float), (3, N_CHECKPOINTS))
         measures[name] = by_layer.T[:, :, None] + np.array([-0.01, 0.01])  # two heads around their mean
     names = (*(f"epoch-{k}" for k in range(N_CHECKPOINTS - 1)), EVIL)
-    return CheckpointCurves("vit, 3 layers of 2 heads", names, STEPS, measures, 60, (EVIL,))
+    return CheckpointCurves(
+        "vit, 3 layers of 2 heads", names, STEPS, measures, 60, (Fact("note.recorded", {"sentence": EVIL}),)
+    )

@@ -286,11 +286,9 @@ def test_a_probe_measures_what_wrapped_heads_compute() -> None:
     ):
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-6, atol=0.0, err_msg=name)
     assert all(module.training for module in wrapped.modules())
-    assert found.notes[0] == (
-        "In 2 of 2 layers queries or keys do not come from plain weights, but from modules that are wrapped, quantised or hooked: W is "
-        "measured there from what these compute, which it gives up to rounding."
-    )
-    assert not any("plain weights" in note for note in expected.notes)
+    assert found.notes[0].code == "note.measured_maps"
+    assert (found.notes[0].numbers["n_layers"], found.notes[0].numbers["case"]) == (2, "rounding")
+    assert "note.measured_maps" not in [note.code for note in expected.notes]
 
 
 def test_a_probe_reports_the_accuracy_of_a_measured_w() -> None:
@@ -299,6 +297,6 @@ def test_a_probe_reports_the_accuracy_of_a_measured_w() -> None:
     rough.query = Packed(rough.query, rounds_inputs=True)
     deviation = adapter_for(model).layer_maps(1).deviation
     assert 1e-3 < deviation < AFFINE_RTOL
-    (note,) = (one for one in probe_model(model, encoded(model)).notes if "plain weights" in one)
-    assert note.startswith("In 1 of 2 layers")
-    assert note.endswith(f"which it gives to within {deviation:.1%}.")
+    (note,) = (note for note in probe_model(model, encoded(model)).notes if note.code == "note.measured_maps")
+    assert (note.numbers["n_layers"], note.numbers["case"]) == (1, "approximate")
+    assert note.numbers["deviation"] == deviation

@@ -16,6 +16,7 @@ from marginlens.probe import (
 from marginlens.probe.models.adapters import _REGISTERED, adapter_for
 from marginlens.probe.models.adapters.attention_only import AttentionOnlyAdapter
 from marginlens.probe.models.adapters.encoders import BertAdapter
+from marginlens.words import Fact
 from tiny_families import batch_for, small_model
 from tiny_transformers import TEXT, drawn, encoded
 
@@ -61,7 +62,8 @@ def test_attention_only_reading_equals_an_adapters(name):
 def test_a_probe_of_attention_only_has_a_reason_for_no_w(ernie):
     result = probe_model(ernie, encoded(ernie), ProbeSettings(max_margin=True))
     assert result.weights_missing == "the model family 'ernie' has no adapter"
-    assert any("W is not read" in note and "docs/adapters.md" in note for note in result.notes)
+    (note,) = (note for note in result.notes if note.code == "note.weights_not_read")
+    assert note.numbers["guide"] == "docs/adapters.md"
     assert np.isnan(result["frobenius"]).all()
     assert not result.has_max_margin
     for name in (
@@ -80,7 +82,7 @@ def test_a_probe_of_attention_only_has_a_reason_for_no_w(ernie):
 
 def test_cross_attention_inside_one_model_is_measured():
     alone = small_model("bert decoder", torch.float64)
-    assert any(note.startswith("Cross-attention is left out") for note in probe_model(alone, encoded(alone)).notes)
+    assert "note.without_cross" in [note.code for note in probe_model(alone, encoded(alone)).notes]
     encoder = small_model("bert", torch.float64).config
     config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(encoder, alone.config)
     config.decoder_start_token_id = config.pad_token_id = 0
@@ -90,7 +92,7 @@ def test_cross_attention_inside_one_model_is_measured():
     result = probe_model(both, inputs)
     assert result.layer_names == tuple(f"{tower} {k}" for tower in ("encoder", "decoder", "cross") for k in range(3))
     assert np.isfinite(result["sink_share"]).all()
-    assert not any(note.startswith("Cross-attention is left out") for note in result.notes)
+    assert "note.without_cross" not in [note.code for note in result.notes]
 
 
 def letters():
@@ -131,15 +133,15 @@ def shaken(model):
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (with_normalised_queries, "it normalises its queries and keys, which are then not linear in its inputs"),
-        (with_relative_positions, "its 'relative_key' positions add to logits what W does not give"),
+        (with_normalised_queries, Fact("no_weights.normalised")),
+        (with_relative_positions, Fact("no_weights.positions", {"kind": "relative_key"})),
     ],
 )
 def test_a_model_with_other_logits_than_its_family_has_no_w(make, reason):
     model = make()
     result = probe_model(model, encoded(model), ProbeSettings(max_margin=True, offset=1))
-    assert result.weights_missing == reason
-    assert sum(reason in note for note in result.notes) == 1
+    assert result.weights_missing == str(reason)
+    assert sum(note.numbers.get("reason") == reason for note in result.notes) == 1
     assert np.isnan(result["frobenius"]).all()
     batch = next(encoded(model).batches())
     with torch.no_grad():

@@ -51,7 +51,7 @@ def test_a_model_has_no_difference_from_itself(make):
     model = make()
     found = compare_models(model, make(), encoded(model))
     assert all(not np.nan_to_num(values).any() for values in found.measures.values())
-    assert "is that of" in found.sentences()[0]
+    assert [finding.code for finding in found.findings()] == ["difference.none"]
 
 
 def test_fused_attention_is_disabled_during_a_comparison():
@@ -73,7 +73,7 @@ def test_a_changed_head_has_the_largest_difference():
     assert np.flatnonzero(np.abs(found["frobenius"]) > ROUNDING).tolist() == [2]
     assert found["frobenius"][1, 0] < 0.0  # `model` minus `against`, whose norm is larger
     assert [row["head"] for row in found.rows(2)] == ["L1H0", "L0H0"]
-    assert "L1H0" in found.sentences()[0]
+    assert found.findings()[0].numbers["heads"][0].numbers["head"] == "L1H0"
 
 
 def test_a_difference_has_displays_and_frames(found):

@@ -12,9 +12,9 @@ from made_up_probe import made_up_result
 from marginlens.lab import permalink
 from marginlens.probe import AttentionRule, LayerReading, ProbeSettings, probe_model
 from marginlens.probe.accumulators import LayerNumbers, MeasureSums, TokenNames
+from marginlens.probe.findings import main_result
 from marginlens.probe.heads.plane import MAX_TOKENS, QueryPlane
 from marginlens.probe.page import lab_problem
-from marginlens.probe.page.sentences import main_result
 from marginlens.probe.result import HEAD_KINDS, NEGLIGIBLE
 from tiny_transformers import encoded, tiny_bert, tiny_llama
 from tolerances import ROUNDING, SIX_DIGITS
@@ -79,7 +79,7 @@ def test_a_constructed_head_of_each_kind_is_recognized():
     result = dataclasses.replace(made_up_result(), measures=numbers)
     assert result.kinds.tolist() == [kinds]
     assert result.to_dict()["kinds"] == [kinds]
-    assert main_result(result) == "1 of 7 heads is a previous-token head."
+    assert main_result(result).numbers["total"] == 7
 
 
 def test_tokens_of_one_name_and_separators_are_counted_in_all_texts():

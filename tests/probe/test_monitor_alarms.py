@@ -322,7 +322,9 @@ def test_a_loop_that_stops_at_a_nonfinite_loss_has_an_alarm(counts_last, tmp_pat
     assert monitor.curves.steps.tolist() == [0, 8, 16]
     assert [alarm.kind for alarm in monitor.alarms] == [AlarmKind.LOSS_NOT_FINITE]
     assert monitor.alarms[0].sentence in caplog.text
-    assert read_run(tmp_path / "run.parquet").notes == (monitor.alarms[0].sentence,)
+    assert read_run(tmp_path / "run.parquet").notes == (
+        Fact("note.recorded", {"sentence": monitor.alarms[0].sentence}),
+    )
     assert monitor.alarms[0].sentence in monitor.write_page(tmp_path / "run.html").read_text(encoding="utf-8")
 
 

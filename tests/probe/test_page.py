@@ -14,17 +14,11 @@ from PIL import Image
 
 from made_up_probe import EVIL, HEADS, LAYERS, N_CHECKPOINTS, STEPS, made_up_curves, made_up_result, preference_graph
 from marginlens.probe import CheckpointCurves, probe_page
+from marginlens.probe.findings import answers, change, findings, has_trend, main_result, training_findings
 from marginlens.probe.heads.preferences import MAX_GRAPH_TOKENS
 from marginlens.probe.page import checkpoint_page, graph_drawing, page_data
-from marginlens.probe.page.sentences import (
-    answers,
-    change,
-    findings,
-    has_trend,
-    main_result,
-    training_findings,
-)
 from marginlens.probe.result import HEAD_KINDS, MEASURES, Example, MarginCounts, TokenShare
+from marginlens.words import Fact
 
 
 def embedded(page):
@@ -37,7 +31,7 @@ def test_the_page_has_the_kind_of_every_head_and_at_most_twelve_numbers():
     page = probe_page(result)
     data = embedded(page)
     assert data["kinds"] == result.kinds.tolist()
-    assert page.index(main_result(result)) < page.index('id="heat"') < page.index("<h2>What one sees</h2>")
+    assert page.index(str(main_result(result))) < page.index('id="heat"') < page.index("<h2>What the numbers show</h2>")
     names = [one["name"] for one in data["measures"]]
     assert len(names) == 12
     assert {kind.measure for kind in HEAD_KINDS.values()} - {""} <= set(names)
@@ -101,24 +95,41 @@ def test_the_sentences_follow_the_numbers():
         return findings(made_up_result({**heads, "correlation_random_head": chance}, **changes))
 
     found = with_chance(0.5)
-    sparsity, layers, weights, selections, preferences, correlation, _ = found
-    assert "The sparsest head is L0H0 with nnz/T 0.10, the most even one L2H3 with 0.90." in sparsity
-    assert layers.endswith("is 0.21, 0.50, 0.79.")
-    assert "is −1.000: heads with larger key-query weights are on the whole sparser." in weights
+    assert [finding.code for finding in found] == [
+        "probe.sparsity",
+        "probe.layer_sparsity",
+        "probe.norms_and_sparsity",
+        "probe.selections",
+        "probe.ties",
+        "probe.preferences",
+        "probe.correlation",
+        "probe.margins",
+    ]
+    sparsity, layers, weights, selections, _, preferences, correlation, _ = (finding.numbers for finding in found)
+    assert (sparsity["sparsest"], sparsity["evenest"], sparsity["case"]) == ("L0H0", "L2H3", "different")
+    assert (sparsity["low"], sparsity["high"]) == (flat.min(), flat.max())
+    assert [layer.numbers["mean"] for layer in layers["layers"]] == pytest.approx(flat.mean(axis=1), rel=1e-12, abs=0.0)
+    assert (weights["rank"], weights["case"]) == (pytest.approx(-1.0, rel=1e-12, abs=0.0), "sparser")
     kinds = Counter(made_up_result(heads).kinds.ravel().tolist())
-    assert f"{kinds['even']} even heads" in selections
-    assert sum(int(count) for count in re.findall(r"(\d+) \S+ heads?[,.]", selections)) == LAYERS * HEADS
-    assert preferences.startswith(f"A head decides {made_up_result()['contested_share'].mean():.0%} of the pairs")
-    assert "median 0.500 over heads (from 0.100 to 0.900)" in correlation
-    assert "at the selections it makes itself is 0.500, which 6 of 12 heads exceed" in correlation
-    assert "the typical head is about as max-margin as a random one." in correlation
-    assert "that of L2H3, 0.900" in correlation
-    main = main_result(made_up_result({**heads, "correlation_random_head": np.full((LAYERS, HEADS), 0.5)}))
-    assert main.endswith("the typical head is about as max-margin as a random one (correlation 0.500 against 0.500).")
-    assert "is more max-margin than a random one." in with_chance(0.3)[-2]
-    assert "is less max-margin than a random one." in with_chance(0.7)[-2]
-    at_offset = "W at offset 3 with the max-margin solution for the selections that this W makes has"
-    assert at_offset in with_chance(0.7, w_offset=3)[-2]
+    assert {kind.code.split(".")[1]: kind.numbers["count"] for kind in selections["kinds"]} == kinds
+    contested = made_up_result()["contested_share"].mean()
+    assert preferences["contested"] == pytest.approx(contested, rel=1e-12, abs=0.0)
+    expected = {"median": 0.5, "low": 0.1, "high": 0.9, "random": 0.5, "largest": 0.9}
+    assert {name: correlation[name] for name in expected} == pytest.approx(expected, rel=1e-12, abs=0.0)
+    assert (correlation["n_above"], correlation["n_known"], correlation["head"]) == (6, 12, "L2H3")
+    compared = [with_chance(level)[-2].numbers["compared"].code for level in (0.3, 0.5, 0.7)]
+    assert compared == ["compared.more", "compared.about_as", "compared.less"]
+    at_offset = with_chance(0.7, w_offset=3)[-2].numbers
+    assert (at_offset["case"], at_offset["offset"]) == ("at_offset", 3)
+
+
+@pytest.mark.parametrize(("scale", "case", "n_close"), [(1.0, "some_close", 6), (0.5, "none_close", 0)])
+def test_the_main_result_counts_heads_close_to_their_max_margin_solution(scale, case, n_close):
+    own = scale * np.linspace(0.1, 0.9, LAYERS * HEADS).reshape(LAYERS, HEADS)
+    main = main_result(made_up_result({"correlation": own, "correlation_random_head": np.full((LAYERS, HEADS), 0.1)}))
+    assert (main.numbers["case"], main.numbers["n_close"]) == (case, n_close)
+    assert main.numbers["largest"] == own.max()
+    assert main_result(made_up_result(max_margin=False)).code == "probe.most_heads"
 
 
 def test_the_answers_follow_the_numbers():
@@ -129,7 +140,7 @@ def test_the_answers_follow_the_numbers():
         "head_sinks": {(1, 2): TokenShare("'.'", 0.5, 0.1), (0, 1): TokenShare("the first token", 0.996, 0.25)},
     }
     sinks, sparsity = answers(made_up_result(heads, **known))
-    assert sinks.sentence == "In 9 of 12 heads one token of an input gets 30% or more of all attention."
+    assert sinks.answer == Fact("answer.sinks", {"n_sinks": 9, "n_heads": 12, "limit": 0.3})
     assert sinks.rows == (("'.'", "40%", "12%"),)
     assert [head[::2] for head in sinks.heads] == [("L0H1", "the first token, 99.6%"), ("L1H2", "'.', 50%")]
     assert sparsity.rows[0] == ("0.001", "50%", "10% to 90%", "6 of 12")
@@ -176,23 +187,21 @@ DOWN, UP, FLAT = 0.9 - 0.1 * STEPS, 1.0 + STEPS, np.array([1.0, 3.0, 2.0, 3.0, 1
 
 def test_falling_sparsity_with_growing_norms_agrees_with_paper_a():
     curves = made_up_curves(relative_nnz=DOWN, first_relative_nnz=DOWN, frobenius=UP)
-    for said in training_findings(curves)[:2]:
-        assert "falls in 3 of 3 layers (the last layer: 0.9 → 0.3 (−1.00)" in said
-        assert "the Frobenius norm of W grows in 3 (the last layer: 1 → 7 (1.00))." in said
-        verdict = "So attention gets sparser while the key-query weights grow, as paper A's Figs 6 and 7 say"
-        assert f"{verdict}: nnz/T falls by 67%, the norm grows by 600%." in said
+    for finding, case in zip(training_findings(curves)[:2], ("with_rule", "alone"), strict=True):
+        assert (finding.code, finding.numbers["case"]) == ("curve.sparsity_and_norms", case)
+        trend, verdict = finding.numbers["trend"].numbers, finding.numbers["verdict"].numbers
+        assert (trend["n_falling"], trend["n_growing"], trend["n_layers"]) == (3, 3, 3)
+        assert str(trend["change"]) == "0.9 → 0.3 (−1)"
+        assert str(trend["norm_change"]) == "1 → 7 (1)"
+        assert (verdict["case"], str(verdict["falls"]), str(verdict["grows"])) == ("all", "67%", "600%")
 
 
 def test_layers_that_disagree_are_listed():
     some = made_up_curves(relative_nnz=[DOWN, UP, DOWN], first_relative_nnz=UP, frobenius=[UP, UP, FLAT])
-    mixed, none = training_findings(some)[:2]
-    assert "falls in 2 of 3 layers" in mixed
-    assert "grows in 2 (" in mixed
-    assert "as paper A's Figs 6 and 7 say, in layer 0 only: nnz/T falls by 67%" in mixed
-    assert (
-        "So in no layer does attention get sparser while the key-query weights grow by more than chance explains"
-        in none
-    )
+    mixed, none = (finding.numbers for finding in training_findings(some)[:2])
+    assert (mixed["trend"].numbers["n_falling"], mixed["trend"].numbers["n_growing"]) == (2, 2)
+    assert (mixed["verdict"].numbers["case"], mixed["verdict"].numbers["layers"]) == ("some", ["layer 0"])
+    assert none["verdict"].numbers["case"] == "none"
     assert has_trend(some, "relative_nnz", -1).tolist() == [True, False, True]
     assert has_trend(some, "frobenius", 1).tolist() == [True, True, False]
 
@@ -209,13 +218,13 @@ def test_few_checkpoints_give_no_trend(n):
     whole = made_up_curves(relative_nnz=DOWN, frobenius=UP)
     measures = {name: values[:n] for name, values in whole.measures.items()}
     few = CheckpointCurves("bert", whole.names[:n], STEPS[:n], measures, 5)
-    said = training_findings(few)[0]
-    assert f"{n} checkpoints cannot say" in said
-    assert "So attention gets sparser" not in said
+    finding = training_findings(few)[0]
+    assert (finding.code, finding.numbers["n_checkpoints"]) == ("curve.too_few_checkpoints", n)
+    assert finding.numbers["change"].numbers["case"] == "plain"
     assert not has_trend(few, "relative_nnz", -1).any()
     if n == 5:
         page = checkpoint_page(few)
-        assert "(−1.00)" not in page
+        assert "(−1)" not in page
         assert "rank correlation" not in page
 
 
@@ -234,9 +243,11 @@ def test_the_max_margin_part_is_compared_with_random_heads():
         correlation=0.2 + 0.1 * STEPS,
         correlation_random_head=np.full(N_CHECKPOINTS, 0.35),
     )
-    correlation = training_findings(curves)[3]
-    assert "the mean over the heads of the last layer, goes 0.2 → 0.8 (1.00)." in correlation
-    assert "goes 0.35 → 0.35, and is exceeded at 5 of 7 checkpoints" in correlation
+    numbers = training_findings(curves)[3].numbers
+    assert (numbers["quantity"].code, numbers["case"]) == ("curve_quantity.correlation", "known")
+    ends = (numbers["change"].numbers["first"], numbers["change"].numbers["last"], numbers["first"], numbers["last"])
+    assert ends == pytest.approx((0.2, 0.8, 0.35, 0.35), rel=1e-9, abs=0.0)
+    assert (numbers["n_above"], numbers["n_known"]) == (5, 7)
     unknown = made_up_curves(correlation=np.full(N_CHECKPOINTS, np.nan))
-    assert "is known at no checkpoint in the last layer" in training_findings(unknown)[3]
-    assert change(unknown, "correlation") == "–"
+    assert training_findings(unknown)[3].numbers["case"] == "unknown"
+    assert change(unknown, "correlation").numbers["case"] == "none"

@@ -25,13 +25,14 @@ from marginlens.probe import (
     sample_queries,
     select_tokens,
 )
+from marginlens.probe.findings import answers
 from marginlens.probe.heads.max_margin import layer_margins
 from marginlens.probe.heads.preferences import head_preferences, visible_types
 from marginlens.probe.models.adapters import adapter_for
 from marginlens.probe.models.inputs import ImageInputs
 from marginlens.probe.page import draw_curves
-from marginlens.probe.page.sentences import answers
 from marginlens.probe.result import rank_test
+from marginlens.words import Fact
 from tiny_families import small_model
 from tiny_transformers import TEXT, TEXTS, WORDS, drawn, encoded, save, tiny_bert, tiny_llama, tiny_vit
 from tolerances import ROUNDING, SIX_DIGITS
@@ -109,14 +110,10 @@ def test_rotary_models_have_a_reason_for_no_w_and_take_an_offset():
     without = probe_model(model, encoded(model), ProbeSettings(max_margin=True))
     assert np.isnan(without["frobenius"]).all()
     assert not without.has_max_margin
-    assert [note.split(":")[0] for note in without.notes] == [
-        "W has no norms here",
-        "There is no max-margin part",
-    ]
-    assert without.notes[1].endswith("State an offset to have it for W at that offset.")
+    assert [note.code for note in without.notes] == ["note.offset_needed_for_norms", "note.offset_needed_for_margins"]
     stated = probe_model(model, encoded(model), ProbeSettings(offset=1))
     assert np.isfinite(stated["frobenius"]).all()
-    assert stated.notes == ("W and its norms are those at offset 1, query position minus key position.",)
+    assert stated.notes == (Fact("note.norms_at_offset", {"offset": 1}),)
     assert np.array_equal(stated["nnz"], without["nnz"])
 
 
@@ -182,7 +179,7 @@ def test_preferences_follow_the_selections_of_a_head(bert):
     assert result.graphs[1, 0].to_dict() == found.strongest_graph(inputs.names()).to_dict()
     none = probe_model(bert, encoded(bert), ProbeSettings(preferences=0))
     assert (none.preferences, none.graphs, none.notes) == ({}, {}, ())
-    assert probe_model(bert, encoded(bert, TEXTS[:1])).notes[-1].startswith("Token preferences were not computed")
+    assert probe_model(bert, encoded(bert, TEXTS[:1])).notes[-1].code == "note.no_preferences"
     assert np.isnan(none["strict_share"]).all()
 
 
@@ -220,8 +217,8 @@ def test_max_margin_numbers_equal_those_of_each_layer(make):
         assert result["correlation_random_head"][1, head] == pytest.approx(np.mean(draws), rel=FUSED, abs=ROUNDING)
     assert np.nanmax(result["margin_ratio"]) <= 1.0 + 1e-6  # the best margin is the best, to the solver's accuracy
     assert result.w_offset == offset
-    said = [note for note in result.notes if note.startswith("The max-margin part is about W at offset 2")]
-    assert len(said) == int(offset is not None)
+    about = [note.numbers for note in result.notes if note.code == "note.max_margin_of_w"]
+    assert [(numbers["case"], numbers["offset"]) for numbers in about] == [("at_offset", 2)] * int(offset is not None)
 
 
 def test_preferences_are_counted_among_visible_tokens():
@@ -295,11 +292,8 @@ def test_an_omitted_max_margin_part_is_counted(tied):
     for name in ("correlation", "margin_ratio", "low_ratio", "correlation_random_head", "margin_ratio_random_head"):
         assert np.isnan(tied[name][0, 0]), name
     assert np.isfinite(tied["correlation"].ravel()[1:]).all()
-    assert "For 1 head there is no max-margin solution: all their queries are tied, and select nothing." in tied.notes
-    assert tied.notes[-1] == (
-        f"In 1 head some of these queries, {int(tied['n_tied'][0, 0])} at most, are tied: different tokens share their largest logit, up "
-        "to rounding, and they are left out."
-    )
+    assert Fact("note.no_solution", {"count": 1, "case": "trivial"}) in tied.notes
+    assert tied.notes[-1] == Fact("note.ties", {"n_heads": 1, "most": int(tied["n_tied"][0, 0])})
 
 
 SHARPNESS = {"epoch-1": 0.2, "epoch-2": 1.0, "epoch-10": 5.0}  # by name epoch-10 comes second
@@ -367,8 +361,9 @@ def test_heads_without_a_solution_are_left_out_and_counted(folder, monkeypatch):
     curves = probe_checkpoints(folder, list(TEXTS), ProbeSettings(max_margin=True))
     assert np.isnan(curves.measures["correlation"][:, :, 0]).all()
     assert np.array_equal(curves.by_layer("correlation"), curves.measures["correlation"][:, :, 1])
-    assert curves.notes[-1].startswith("At 3 of 3 checkpoints some heads, 2 at most, have no max-margin solution")
-    assert len([note for note in curves.notes if "no max-margin solution" in note]) == 1
+    counts = {"n_checkpoints": 3, "total": 3, "most": 2}
+    assert curves.notes[-1] == Fact("note.checkpoints_without_solution", counts)
+    assert "note.no_solution" not in [note.code for note in curves.notes]
 
 
 def test_curves_convert_to_rows_json_and_a_figure(curves):

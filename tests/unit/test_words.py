@@ -8,8 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from marginlens.words import Fact, exponential, listed, numbered, rendered_examples, sections, text, texts
-from marginlens.words.renderer import FORMS
+from marginlens.words import (
+    Fact,
+    exponential,
+    listed,
+    numbered,
+    percent,
+    rendered_examples,
+    sections,
+    short,
+    text,
+    texts,
+)
+from marginlens.words.renderer import CASE, FORMS
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 BY_KEYWORD = {"text", "_promise"}  # calls that take the numbers as keywords
@@ -36,7 +47,7 @@ def is_code(node):
 
 
 def made():
-    """The calls that make a fact with a literal code: (file and line, code, names of its numbers or None)."""
+    """The calls that make a fact with a literal code: (file and line, code, names of its numbers or None, its case if it is literal)."""
     for path, tree in parsed().items():
         for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
             name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
@@ -49,7 +60,13 @@ def made():
                 if name in BY_KEYWORD:
                     names = {keyword.arg for keyword in call.keywords}
                     names = None if None in names else names
-                yield f"{path.name}:{call.lineno}", call.args[0].value, names
+                cases = [
+                    value.value
+                    for table in tables
+                    for key, value in zip(table.keys, table.values, strict=True)
+                    if isinstance(key, ast.Constant) and key.value == CASE and isinstance(value, ast.Constant)
+                ]
+                yield f"{path.name}:{call.lineno}", call.args[0].value, names, cases[0] if cases else None
 
 
 def literals():
@@ -61,7 +78,7 @@ def literals():
                 whole.add(node.value)
             if isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
                 begun.add(node.values[0].value)
-    for path in SOURCE.glob("marginlens/lab/**/*.js"):
+    for path in (page for room in ("lab", "probe") for page in SOURCE.glob(f"marginlens/{room}/**/*.js")):
         page = path.read_text(encoding="utf-8")
         whole.update(re.findall(r"""["']([a-z0-9_.]+)["']""", page))
         begun.update(re.findall(r"`([a-z0-9_]+\.[a-z0-9_.]*)\$\{", page))
@@ -79,7 +96,7 @@ def placeholders(template):
 
 
 def test_every_code_has_a_text():
-    missing = [(where, code) for where, code, _ in made() if code not in texts()]
+    missing = [(where, code) for where, code, *_ in made() if code not in texts()]
     assert missing == []
 
 
@@ -91,10 +108,10 @@ def test_every_text_has_a_code():
 
 def test_every_placeholder_is_among_the_numbers_that_are_given():
     lacking = []
-    for where, code, names in made():
-        for form, _, template in templates(texts().get(code, {})):
-            needed = placeholders(template)
-            if names is not None and form == "en" and not needed <= names:
+    for where, code, names, stated in made():
+        for form, case, template in templates(texts().get(code, {})):
+            needed, is_meant = placeholders(template), stated in (None, case)
+            if names is not None and form == "en" and is_meant and not needed <= names:
                 lacking.append((where, code, needed - names))
     assert lacking == []
 
@@ -124,6 +141,15 @@ def test_formats_of_the_renderer():
     assert listed([1, 0.123456, Fact("status.completed")]) == "1, 0.1235 and All requested steps were taken."
     assert exponential(0.0) == "1"
     assert exponential(-1e4) == "e^-1e+04"
+    assert [percent(share) for share in (0.0, 2e-4, 0.05, 0.5, 0.999, 1.0)] == [
+        "0%",
+        "0.02%",
+        "5.0%",
+        "50%",
+        "99.9%",
+        "100%",
+    ]
+    assert [short(value) for value in (0.0, -0.5, 12.345, 2e-5, float("nan"))] == ["0", "−0.5", "12.3", "2.0e−05", "–"]
 
 
 def test_render_unknown_code_raises_with_the_code():

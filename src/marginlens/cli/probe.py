@@ -197,21 +197,25 @@ def _refuse_checkpoints(model: str) -> None:
 def probe_lines(result: ProbeResult | CheckpointCurves | ProbeDifference) -> list[str]:
     """What a probe found, in sentences; the page has the numbers of every head."""
     from marginlens.probe.difference import ProbeDifference
-    from marginlens.probe.page.sentences import answers, findings, main_result, training_findings
+    from marginlens.probe.findings import answers, findings, main_result, training_findings
     from marginlens.probe.result import ProbeResult
     from marginlens.result import counted
 
     if isinstance(result, ProbeResult):
         counts = f"{counted(result.n_inputs, 'input')}, {counted(result.n_queries, 'query', 'queries')}"
-        lines = [f"{result.model}: {result.size_words}; {counts}", main_result(result), *findings(result)]
+        lines = [
+            f"{result.model}: {result.size_words}; {counts}",
+            str(main_result(result)),
+            *map(str, findings(result)),
+        ]
         for answer in answers(result):
-            lines.append(f"{answer.question} {answer.sentence}")
+            lines.append(f"{answer.question} {answer.answer}")
             if answer.heads:
-                lines.append(f"{answer.named}: {', '.join(f'{head.name} ({head.says})' for head in answer.heads)}.")
+                lines.append(f"{answer.named}: {', '.join(f'{head.name} ({head.detail})' for head in answer.heads)}.")
     elif isinstance(result, ProbeDifference):
         counts = f"{result.size_words}; {counted(result.probed.n_inputs, 'input')}"
-        lines = [f"{result.probed.model} against {result.against.model}: {counts}", *result.sentences()]
+        lines = [f"{result.probed.model} against {result.against.model}: {counts}", *map(str, result.findings())]
     else:
         counts = f"{counted(len(result.names), 'checkpoint')}; {counted(result.n_inputs, 'input')}"
-        lines = [f"{result.model}: {counts}", *training_findings(result)]
-    return [*lines, *result.notes]
+        lines = [f"{result.model}: {counts}", *map(str, training_findings(result))]
+    return [*lines, *map(str, result.notes)]

@@ -16,17 +16,12 @@ from marginlens.probe.models.loading import LoadedModel, as_inputs, as_loaded, a
 from marginlens.probe.models.reading import finite_heads, read_attention
 from marginlens.probe.result import JSON_DIGITS, Measure, ProbeResult, ProbeSettings, _Measured, ranked_heads
 from marginlens.probe.run import probe_model
-from marginlens.result import axes_for, counted, draw_matrix, jsonable
+from marginlens.result import axes_for, draw_matrix, jsonable
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.typing import Axes, FloatArray
+from marginlens.words import Fact, short
 
-TOTAL_VARIATION = Measure(
-    "total_variation",
-    "total variation",
-    "Attention maps",
-    "Half the sum of |a − b| over the tokens that a query sees, for its attention a in one model and b in the other: the share of the "
-    "attention that has moved, 0 where nothing has and 1 where all has; the mean over queries.",
-)
+TOTAL_VARIATION = Measure("total_variation", "Attention maps")
 _SIZES = ("num_hidden_layers", "num_attention_heads", "hidden_size")
 
 
@@ -61,12 +56,12 @@ class ProbeDifference(_Measured):
         return (TOTAL_VARIATION, *super().shown)
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """What could not be measured, each said once, with the model where only one of the two says it."""
+    def notes(self) -> tuple[Fact, ...]:
+        """What could not be measured, each note once, with the model if only one of the two has it."""
         first, second = self.probed.notes, self.against.notes
         both = [note for note in first if note in second]
         of_one_model = [
-            f"{result.model}: {note}"
+            Fact("note.of_model", {"model": result.model, "note": note})
             for result in (self.probed, self.against)
             for note in result.notes
             if note not in both
@@ -93,44 +88,43 @@ class ProbeDifference(_Measured):
             ):
                 before, now = (float(result[name][layer, head]) for result in (self.against, self.probed))
                 if np.isfinite(before) or np.isfinite(now):
-                    row[title] = f"{_short(before)} → {_short(now)}"
+                    row[title] = f"{short(before)} → {short(now)}"
             rows.append(row)
         return rows
 
-    def sentences(self) -> tuple[str, ...]:
-        """What the numbers say: how far the attention has moved, in which heads most, and how sparsity and norms have changed."""
+    def findings(self) -> tuple[Fact, ...]:
+        """How far the attention has moved, in which heads most, and how sparsity and norms have changed.
+
+        Returns:
+            One fact for each finding; `str` of it is its text.
+        """
         moved = self["total_variation"]
         if not np.nanmax(moved) > 0.0:
-            return (
-                f"On these inputs the attention of {self.probed.model} is that of {self.against.model} in every head.",
-            )
-        heads = ", ".join(f"{self.head_name(*at)} ({moved[at]:.2f})" for at in self.changed_heads(3))
-        layers = np.array([np.nanmean(row) if np.isfinite(row).any() else np.nan for row in moved])
-        said = [
-            f"The attention of a head has moved by a total variation of {_short(float(np.nanmean(moved)))} on average; the heads "
-            f"that changed most are {heads}.",
+            return (Fact("difference.none", {"model": self.probed.model, "against": self.against.model}),)
+        changed = [
+            Fact("difference.head", {"head": self.head_name(*at), "moved": float(moved[at])})
+            for at in self.changed_heads(3)
         ]
+        facts = [Fact("difference.moved", {"mean": float(np.nanmean(moved)), "heads": changed})]
         if self.n_layers > 1:
+            layers = np.array([np.nanmean(row) if np.isfinite(row).any() else np.nan for row in moved])
             most, least = int(np.nanargmax(layers)), int(np.nanargmin(layers))
-            most_name, least_name = map(self.layer_title, (most, least))
-            said.append(
-                f"{most_name.capitalize()} has changed most, by {_short(float(layers[most]))} on average, and {least_name} least, by "
-                f"{_short(float(layers[least]))}."
-            )
-        for name, words in (("entropy", "entropy of the attention, in nats,"), ("frobenius", "Frobenius norm of W")):
+            names = {"most": self.layer_title(most), "least": self.layer_title(least)}
+            sizes = {"largest": float(layers[most]), "smallest": float(layers[least])}
+            facts.append(Fact("difference.layers", {**names, **sizes}))
+        for name in ("entropy", "frobenius"):
             change = self.measures.get(name)
             if change is not None and np.isfinite(change).any():
-                grown, known = int(np.sum(change > 0.0)), int(np.isfinite(change).sum())
-                before, now = (_short(float(np.nanmean(result[name]))) for result in (self.against, self.probed))
-                said.append(
-                    f"The mean {words} went from {before} to {now}; it is larger in {grown} of {counted(known, 'head')}."
-                )
-        return tuple(said)
+                before, now = (float(np.nanmean(result[name])) for result in (self.against, self.probed))
+                counts = {"n_larger": int(np.sum(change > 0.0)), "n_heads": int(np.isfinite(change).sum())}
+                facts.append(Fact(f"difference.{name}", {"before": before, "now": now, **counts}))
+        return tuple(facts)
 
     def to_dict(self) -> dict[str, Any]:
         """The differences as plain values, lists over layers and heads, and the names of the models; None where there is no number."""
         found = {"model": self.probed.model, "against": self.against.model, "inputs": self.probed.n_inputs}
-        found |= {"layers": self.n_layers, "heads": self.n_heads, "notes": self.notes, "measures": self.measures}
+        found |= {"layers": self.n_layers, "heads": self.n_heads, "measures": self.measures}
+        found["notes"] = [str(note) for note in self.notes]
         return dict(jsonable({**found, "changed_heads": self.changed_heads()}, JSON_DIGITS))
 
     def plot(self, ax: Axes | None = None, *, measure: str = "total_variation") -> Axes:
@@ -239,10 +233,6 @@ def total_variation(first: LoadedModel, second: LoadedModel, inputs: Inputs) -> 
     return found
 
 
-def _short(value: float) -> str:
-    return "–" if not np.isfinite(value) else f"{value:.3g}".replace("-", "−")
-
-
 # ---- which models can be compared
 
 
@@ -264,7 +254,7 @@ def _text_config(model: Any) -> Any:
 
 
 def _unlike(got: str, expected: str) -> InputError:
-    return InputError("against", f"a model of the same architecture, {expected}", got, "Probe them one by one.")
+    return InputError("against", f"a model of the same architecture, {expected}", got, "Probe each of them instead.")
 
 
 def _check_readable(second: LoadedModel, data: Inputs) -> None:

@@ -18,6 +18,7 @@ from marginlens.probe.heads.plane import QueryPlane
 from marginlens.probe.heads.preferences import Preference, PreferenceGraph
 from marginlens.result import Described, Displayed, Result, Tabular, axes_for, counted, draw_matrix, jsonable
 from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
+from marginlens.words import Fact, text, title
 
 JSON_DIGITS = 6  # significant: float32 models have no more
 MAX_EXACT_POINTS = 8  # up to here all orders are tried (40,320 of them), beyond it N_RANDOM_ORDERS random ones
@@ -32,12 +33,20 @@ MIN_TREND_CHECKPOINTS = 6  # with five, one order in 60 is perfect, and there ar
 
 
 class Measure(NamedTuple):
-    """One number per head: its name, its short title, the group it stands in, and one sentence of explanation."""
+    """One number of each head: its name and the group it belongs to. Its title and its explanation are texts."""
 
     name: str
-    title: str
     group: str
-    says: str
+
+    @property
+    def title(self) -> str:
+        """The short title, as tables show it."""
+        return title(f"measure.{self.name}")
+
+    @property
+    def says(self) -> str:
+        """What it measures, in one sentence."""
+        return text(f"measure.{self.name}")
 
     @property
     def label(self) -> str:
@@ -56,105 +65,80 @@ class Measure(NamedTuple):
 
 
 class HeadKind(NamedTuple):
-    """What heads of a kind are called, what they do, and the measure that says how many queries do it."""
+    """A kind of heads: its name, and the measure of how many queries make a head one of them. Its title and what it does are texts."""
 
-    title: str
-    says: str
+    name: str
     measure: str = ""
+
+    @property
+    def title(self) -> str:
+        """What a head of this kind is called."""
+        return title(f"head_kind.{self.name}")
+
+    @property
+    def says(self) -> str:
+        """What heads of this kind do, as a clause."""
+        return text(f"head_kind.{self.name}")
 
 
 HEAD_KINDS = {
-    "previous": HeadKind("previous-token head", "most queries select the token before theirs", "previous_share"),
-    "next": HeadKind("next-token head", "most queries select the token after theirs", "next_share"),
-    "first": HeadKind("first-token head", "most queries select the first token", "first_share"),
-    "same": HeadKind("same-token head", "most queries select a token of their own name", "same_share"),
-    "separator": HeadKind("separator head", "most queries select [SEP] or a punctuation mark", "separator_share"),
-    "content": HeadKind("content head", "most queries select none of these"),
-    "even": HeadKind("even head", "attention is spread over 60% of the tokens or more, whatever is selected"),
+    kind.name: kind
+    for kind in (
+        HeadKind("previous", "previous_share"),
+        HeadKind("next", "next_share"),
+        HeadKind("first", "first_share"),
+        HeadKind("same", "same_share"),
+        HeadKind("separator", "separator_share"),
+        HeadKind("content"),
+        HeadKind("even"),
+    )
 }
 # The measures of what can be left out, by total variation.
 NEGLIGIBLE = {0.001: "negligible_share", 0.01: "negligible_share_at_0.01", 0.1: "negligible_share_at_0.1"}
-LEARNED_SINK = "learned_sink_share"  # of models whose heads have one
+# Only models whose heads have a learned sink have this measure.
+LEARNED_SINK = "learned_sink_share"
 MOST_QUERIES = 0.5  # the share of queries that makes a kind
 EVEN_NNZ = 0.6  # nnz/T from which on attention is even, whatever it selects
-# fmt: off
 _BY_GROUP = {
-    "Sparsity": (
-        ("relative_nnz", "nnz/T",
-         "The soft count of attended tokens over the number of tokens that a query sees: 1 is even attention, 1/T is one token."),
-        ("nnz", "nnz", "The soft count ‖s‖₁/‖s‖₂² of the tokens that a query attends to: 1 when one has everything."),
-        ("entropy", "entropy", "The entropy of the attention in nats: 0 when one token has everything."),
-        ("top_probability", "top probability", "The attention that the most attended token gets."),
-        ("negligible_share", "can be left out", "The share of the visible tokens that can be left out at a total variation of at most "
-         "0.001 between the attention and what is left of it: the mean over queries, exact for each."),
-        ("negligible_share_at_0.01", "left out: at 0.01", "The share of the visible tokens that can be left out "
-         "at a total variation of at most 0.01."),
-        ("negligible_share_at_0.1", "left out: at 0.1", "The share of the visible tokens that can be left out "
-         "at a total variation of at most 0.1."),
-    ),
-    "First token": (
-        ("first_relative_nnz", "first: nnz/T", "nnz/T for the query of the first token (CLS) alone."),
-        ("first_nnz", "first: nnz", "The soft count for the query of the first token (CLS) alone."),
-        ("first_entropy", "first: entropy", "The entropy for the query of the first token (CLS) alone."),
-        ("first_top_probability", "first: top probability",
-         "The attention that the most attended token gets from the query of the first token (CLS)."),
-    ),
-    "Weights": (
-        ("frobenius", "Frobenius norm", "The Frobenius norm of the combined key-query matrix W."),
-        ("spectral", "spectral norm", "The largest singular value of W."),
-        ("nuclear", "nuclear norm", "The sum of the singular values of W."),
-        ("largest_entry", "largest entry", "The largest entry of W in modulus."),
-    ),
+    "Sparsity": ("relative_nnz", "nnz", "entropy", "top_probability", *NEGLIGIBLE.values()),
+    "First token": ("first_relative_nnz", "first_nnz", "first_entropy", "first_top_probability"),
+    "Weights": ("frobenius", "spectral", "nuclear", "largest_entry"),
     "Selection": (
-        ("max_logit", "largest logit", "The largest logit in modulus of the two best tokens of any query."),
-        ("margin_median", "median margin",
-         "By how much the selected token's logit exceeds the second best: the median over queries."),
-        ("margin_low", "5% margin", "The logit margin that 95% of the queries exceed."),
-        ("decisive_share", "decisive", "The share of queries whose selected token holds more than half of the attention."),
-        ("previous_share", "selects the one before", "The share of queries that select the token before theirs, of those that see it."),
-        ("next_share", "selects the next", "The share of queries that select the token after theirs, of those that see it."),
-        ("same_share", "selects the same",
-         "The share of queries that select a token with their own name: themselves, or the same word elsewhere."),
-        ("separator_share", "selects a separator",
-         "The share of queries that select a special token such as [SEP], but for the first one, or a punctuation mark."),
-        ("self_share", "selects itself", "The share of queries that select their own token."),
-        ("first_share", "selects the first", "The share of queries that select the first token of their input."),
-        ("first_sink_share", "sink: first token", "The share of all attention that goes to the first token, where most sinks are."),
-        ("sink_share", "sink", "The share of all attention that goes to the most attended token of an input."),
-        (LEARNED_SINK, "learned sink", "The share of all attention that goes to the head's learned sink, which is no token."),
-        ("tied_share", "tied",
-         "The share of queries whose largest logit belongs to several tokens, up to rounding: they select none of them."),
+        "max_logit",
+        "margin_median",
+        "margin_low",
+        "decisive_share",
+        "previous_share",
+        "next_share",
+        "same_share",
+        "separator_share",
+        "self_share",
+        "first_share",
+        "first_sink_share",
+        "sink_share",
+        LEARNED_SINK,
+        "tied_share",
     ),
-    "Training": (("loss", "loss", "The mean loss of the steps since the measurement before: one for all heads."),),
-    "Preferences": (
-        ("contested_share", "contested",
-         "Of all pairs of tokens that some query chose between, the share that was decided both ways."),
-        ("strict_share", "in no cycle", "The share of the head's preferences, token over token in at least 9 of 10 choices, that are "
-         "in no cycle of its priority graph."),
-    ),
+    "Training": ("loss",),
+    "Preferences": ("contested_share", "strict_share"),
 }
-MEASURE_TITLES = {  # of the max-margin part: name → group, and what it says of the head at its own selections
-    "correlation": ("Correlation", "the cosine of W with the shortest W that makes the same selections with margin 1"),
-    "margin_ratio": ("Margin over best", "the smallest margin, at unit norm, over the largest one that any W reaches"),
-    "low_ratio": ("5% margin over best", "the margin, at unit norm, that 95% of the constraints exceed, over the best one"),
+# The measures of the max-margin part by their groups, each of the head at its own selections.
+MAX_MARGIN_GROUPS = {
+    "correlation": "Correlation",
+    "margin_ratio": "Margin over best",
+    "low_ratio": "5% margin over best",
 }
-BASELINES = {  # ending of the name → title, and whose W stands beside which selections
-    "": ("this head", "For this head at its own selections"),
-    "_random_head": ("random head", "Baseline: for random weights at the selections that they make themselves"),
-}
-# fmt: on
-HEAD_MEASURES = tuple(
-    Measure(name, title, group, says) for group, rows in _BY_GROUP.items() for name, title, says in rows
-)
+# The endings of their names: for the head itself, and for random heads.
+BASELINES = ("", "_random_head")
+HEAD_MEASURES = tuple(Measure(name, group) for group, names in _BY_GROUP.items() for name in names)
 MEASURES = HEAD_MEASURES + tuple(
-    Measure(f"{name}{ending}", f"{group.lower()}: {title}", group, f"{whose}: {what}.")
-    for name, (group, what) in MEASURE_TITLES.items()
-    for ending, (title, whose) in BASELINES.items()
+    Measure(f"{name}{ending}", group) for name, group in MAX_MARGIN_GROUPS.items() for ending in BASELINES
 )
+_NAMES = {measure.name: measure for measure in MEASURES}
 
 
 def _title(name: str) -> str:
-    return next((measure.title for measure in MEASURES if measure.name == name), name)
+    return _NAMES[name].title if name in _NAMES else name
 
 
 @dataclass(frozen=True)
@@ -407,7 +391,7 @@ class ProbeResult(_Measured):
     examples: tuple[Example, ...] = ()
     preferences: Mapping[tuple[int, int], tuple[Preference, ...]] = field(default_factory=dict, repr=False)
     graphs: Mapping[tuple[int, int], PreferenceGraph] = field(default_factory=dict, repr=False)
-    notes: tuple[str, ...] = ()
+    notes: tuple[Fact, ...] = ()
     sinks: tuple[TokenShare, ...] = ()
     head_sinks: Mapping[tuple[int, int], TokenShare] = field(default_factory=dict, repr=False)
     layer_names: tuple[str, ...] = ()
@@ -439,8 +423,9 @@ class ProbeResult(_Measured):
         """All but attention maps and counts of margins as plain values: lists over layers and heads, None where there is no number."""
         heads = {measure.name for measure in HEAD_MEASURES}
         separated = {name: values for name, values in self.measures.items() if name not in heads}
-        named = ("model", "family", "layer_names", "sinks", "examples", "notes")
+        named = ("model", "family", "layer_names", "sinks", "examples")
         found = {
+            "notes": [str(note) for note in self.notes],
             **{name: getattr(self, name) for name in (*named, "mean_tokens", "seconds", "settings", "w_offset")},
             **{name: getattr(self, f"n_{name}") for name in ("layers", "heads", "inputs", "queries")},
             "weights_missing": self.weights_missing or None,
@@ -497,7 +482,7 @@ class CheckpointCurves(_Measured):
     steps: FloatArray
     measures: Mapping[str, FloatArray]
     n_inputs: int
-    notes: tuple[str, ...] = ()
+    notes: tuple[Fact, ...] = ()
     layer_names: tuple[str, ...] = ()
     quantities = "{model}: {names:# checkpoint|checkpoints}, {n_inputs} inputs"
 
@@ -545,7 +530,8 @@ class CheckpointCurves(_Measured):
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values: lists over checkpoints, layers and heads, None where there is no number."""
         trends = {name: np.array(self.trends(name)) for name in self.measures}  # (n_layers, 2)
-        found = {name: getattr(self, name) for name in ("model", "steps", "layer_names", "notes", "measures")}
+        found = {name: getattr(self, name) for name in ("model", "steps", "layer_names", "measures")}
+        found["notes"] = [str(note) for note in self.notes]
         tests = {
             name: {of: test[:, k] for of, test in trends.items()} for k, name in enumerate(("trends", "trend_p_values"))
         }
@@ -564,7 +550,7 @@ class CheckpointCurves(_Measured):
             zip(self.by_layer(measure)[known].T, shades(self.n_layers), strict=True)
         ):
             ax.plot(steps, curve, label=self.layer_title(layer), color=colour, marker="o", markersize=3.5)
-        if measure in MEASURE_TITLES:
+        if measure in MAX_MARGIN_GROUPS:
             means = finite_mean(self[f"{measure}_random_head"][known].reshape(len(steps), -1))
             ax.plot(steps, means, label="baseline: random head", color=PATH, linestyle=(0, (6, 2, 1, 2)), linewidth=1.6)
         trend = self.trends(measure)[-1].correlation

@@ -47,37 +47,27 @@ from marginlens.probe.models.loading import (
 from marginlens.probe.models.reading import adapter_of_batch, fused_reading, read_layers
 from marginlens.probe.result import (
     BASELINES,
-    MEASURE_TITLES,
+    MAX_MARGIN_GROUPS,
     NEGLIGIBLE,
     CheckpointCurves,
     ProbeResult,
     ProbeSettings,
 )
-from marginlens.result import counted
 from marginlens.runtime.model_folders import checkpoint_folders, step_and_name
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.runtime.threads import single_blas_thread
 from marginlens.status import Status
 from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.words import Fact
 
 NORMS = ("frobenius", "spectral", "nuclear")
 _MAX_READ_BYTES = 2**28  # of what layers read, in memory at a time: all layers of a model for a few short inputs
 _SINGLE_PRECISION_RTOL = 1e-4  # deviation of a measured W from what a module computes that rounding explains
 _MAX_CHECKED_TOKENS = 64  # of the input on which a reading is compared with the model's own attention
-_WHY_NO_SOLUTION = {  # why a head has no correlation, by what its SVM ended with
-    Status.INFEASIBLE: "there is no max-margin solution: no W makes all their selections.",
-    Status.INACCURATE: "there is no max-margin solution that is proved: no W makes all their selections, or it was not found.",
-    Status.TRIVIAL: "there is no max-margin solution: all their queries are tied, and select nothing.",
-}
-_WITHOUT_MAPS = (
-    "Examples, sinks by name and preferences are left out: the layers of this model do not all attend to the tokens of an input (it has "
-    "windows, or tokens that it makes itself)."
-)
-_WITHOUT_CROSS = (
-    "Cross-attention is left out: it goes to what another model makes of another input. Probe an EncoderDecoderModel of both to have it "
-    "measured."
-)
-_TIES_LEFT_OUT = "are tied: different tokens share their largest logit, up to rounding, and they are left out."
+# The text of why a head has no correlation, by the status of its SVM.
+_NO_SOLUTION = {Status.INFEASIBLE: "infeasible", Status.INACCURATE: "inaccurate", Status.TRIVIAL: "trivial"}
+# Notes that count heads: curves have one note for all checkpoints together instead.
+_NOTES_OF_HEADS = ("note.no_solution", "note.ties")
 
 
 def probe_model(
@@ -139,58 +129,40 @@ def _short(inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+class _Recorded(NamedTuple):
+    """What one run of a model over all inputs leaves."""
+
+    sums: MeasureSums
+    examples: ExampleMaps
+    selections: SelectionRecorder
+    sinks: SinkRecorder
+    # Whether layers attend to the tokens of an input, so that examples, sinks and preferences have names.
+    has_maps: bool
+
+
 def _probe(found: Readable, options: ProbeSettings, progress: ProgressCallback | None) -> ProbeResult:
     """`probe_model` for a model whose layers can be read."""
     began = time.perf_counter()
     loaded, network, adapter, data = found
-    size = (adapter.n_layers, adapter.n_heads)
-    exists = np.arange(size[1]) < np.array([[adapter.shape(layer).n_heads] for layer in range(size[0])])
-    tokens = LayerTokens(data, adapter)
-    has_maps = tokens.are_known
-    total = len(data) + (size[0] * size[1] if options.max_margin else 0)
+    n_layers, n_heads = adapter.n_layers, adapter.n_heads
+    total = len(data) + (n_layers * n_heads if options.max_margin else 0)
     report = as_progress(progress) or (lambda done, total: None)
     norms, notes, has_finite_weights = head_norms(adapter, options.offset)
-    sums, examples = MeasureSums(*size), ExampleMaps(tokens, options)
-    selections, sinks, done = SelectionRecorder(tokens), SinkRecorder(tokens), 0
-    report(done, total)
-    for batch in data.batches():
-        for reading in read_layers(adapter, batch.inputs):
-            measured = LayerNumbers(reading, tuple(NEGLIGIBLE))
-            if has_maps and reading.layer == 0:  # else layers see other tokens than the input's
-                has_maps = measured.received.shape[-1] == max(map(len, batch.tokens))
-            names = tokens.of_batch(reading.layer, batch, reading.kind) if has_maps else None
-            sums.add(measured, names)
-            if has_maps:
-                examples.add(measured, batch)
-                sinks.add(measured, batch)
-                selections.add(measured, batch)
-        done += len(batch.index)
-        report(done, total)
-    if not sums.n_queries.any():
-        raise InputError("inputs", "inputs with at least two tokens each", "none in which a query sees two")
-    if not sums.is_finite.any():
-        raise InputError(
-            "No head can be measured: the model's attention is not finite in any layer. Its weights are not finite, or overflow in half "
-            "precision (give it float32 weights)."
-        )
-    notes += _notes_on_missing_heads(sums.is_finite | ~exists, has_finite_weights)
-    if adapter.reads_weights and any(LEFT_OUT in name for name, _ in adapter.model.named_modules()):
-        notes += [_WITHOUT_CROSS]
-    preferences, graphs, shares = selections.preferences(options.preferences if has_maps else 0, sums.is_finite)
-    if not has_maps:
-        notes += [_WITHOUT_MAPS]
-    elif preferences and selections.count < len(data):
-        notes += [f"What heads prefer over what is counted on the first {selections.count} inputs."]
-    elif options.preferences and not preferences:
-        notes += ["Token preferences were not computed: they need at least two inputs of moderate length."]
+    recorded = _recorded(found, options, lambda done: report(done, total))
+    sums, has_maps = recorded.sums, recorded.has_maps
+    is_head = np.arange(n_heads) < np.array([[adapter.shape(layer).n_heads] for layer in range(n_layers)])
+    notes += _notes_on_missing_heads(sums.is_finite | ~is_head, has_finite_weights)
+    n_rows = options.preferences if has_maps else 0
+    preferences, graphs, shares = recorded.selections.preferences(n_rows, sums.is_finite)
+    notes += _notes_on_parts(found, options, recorded, has_preferences=bool(preferences))
     separated: dict[str, FloatArray] = {}
     if options.max_margin:
-        heads_done = lambda count: report(done + count, total)  # noqa: E731
-        separated, more = max_margin_measures(adapter, data, options, sums.is_finite, heads_done)
+        separated, more = max_margin_measures(
+            adapter, data, options, sums.is_finite, lambda done: report(len(data) + done, total)
+        )
         notes += more
     if data.n_truncated:
-        cut = "1 text was" if data.n_truncated == 1 else f"{data.n_truncated} texts were"
-        notes += [f"{cut} cut to the {data.max_tokens} tokens that the model can read."]
+        notes.append(Fact("note.truncated", {"count": data.n_truncated, "max_tokens": data.max_tokens}))
     return ProbeResult(
         model=loaded.name,
         family=str(network.config.model_type),
@@ -201,19 +173,62 @@ def _probe(found: Readable, options: ProbeSettings, progress: ProgressCallback |
         margins=sums.margins,
         settings=options,
         w_offset=options.offset if adapter.rotary else None,
-        examples=examples.examples() if has_maps else (),
+        examples=recorded.examples.examples() if has_maps else (),
         preferences=preferences,
         graphs=graphs,
         notes=tuple(notes),
-        sinks=sinks.sinks() if has_maps else (),
-        head_sinks=sinks.head_sinks() if has_maps else {},
+        sinks=recorded.sinks.sinks() if has_maps else (),
+        head_sinks=recorded.sinks.head_sinks() if has_maps else {},
         layer_names=adapter.layer_names,
-        weights_missing=adapter.reason if isinstance(adapter, AttentionOnlyAdapter) else "",
+        weights_missing=str(adapter.reason) if isinstance(adapter, AttentionOnlyAdapter) else "",
         seconds=time.perf_counter() - began,
     )
 
 
-def head_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str, FloatArray], list[str], BoolArray]:
+def _recorded(found: Readable, options: ProbeSettings, report: Callable[[int], None]) -> _Recorded:
+    """Run the model batch by batch, and add up what its layers do."""
+    adapter, data = found.adapter, found.inputs
+    tokens, sums = LayerTokens(data, adapter), MeasureSums(adapter.n_layers, adapter.n_heads)
+    examples, selections, sinks = ExampleMaps(tokens, options), SelectionRecorder(tokens), SinkRecorder(tokens)
+    has_maps, done = tokens.are_known, 0
+    report(done)
+    for batch in data.batches():
+        for reading in read_layers(adapter, batch.inputs):
+            measured = LayerNumbers(reading, tuple(NEGLIGIBLE))
+            if has_maps and reading.layer == 0:  # else layers see other tokens than the input's
+                has_maps = measured.received.shape[-1] == max(map(len, batch.tokens))
+            sums.add(measured, tokens.of_batch(reading.layer, batch, reading.kind) if has_maps else None)
+            if has_maps:
+                for recorder in (examples, sinks, selections):
+                    recorder.add(measured, batch)
+        done += len(batch.index)
+        report(done)
+    if not sums.n_queries.any():
+        raise InputError("inputs", "inputs with at least two tokens each", "none in which a query sees two")
+    if not sums.is_finite.any():
+        expected, got = "a model whose attention is finite in some layer", "attention that is finite in none"
+        remedy = "Its weights are not finite, or overflow in half precision: give it float32 weights."
+        raise InputError("model", expected, got, remedy)
+    return _Recorded(sums, examples, selections, sinks, has_maps)
+
+
+def _notes_on_parts(
+    found: Readable, options: ProbeSettings, recorded: _Recorded, *, has_preferences: bool
+) -> list[Fact]:
+    """Which parts of the model, and which parts of the result, are left out."""
+    notes, adapter = [], found.adapter
+    if adapter.reads_weights and any(LEFT_OUT in name for name, _ in adapter.model.named_modules()):
+        notes.append(Fact("note.without_cross"))
+    if not recorded.has_maps:
+        notes.append(Fact("note.without_maps"))
+    elif has_preferences and recorded.selections.count < len(found.inputs):
+        notes.append(Fact("note.preferences_of_first_inputs", {"count": recorded.selections.count}))
+    elif options.preferences and not has_preferences:
+        notes.append(Fact("note.no_preferences"))
+    return notes
+
+
+def head_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str, FloatArray], list[Fact], BoolArray]:
     """Frobenius, spectral and nuclear norm of every head's W, what there is to say about them, and whose weights are finite.
 
     nan where positions are rotary and no `offset` is given at which to take W, and where a head's weights are not finite. All arrays are
@@ -222,28 +237,18 @@ def head_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str, F
     is_finite = np.ones((adapter.n_layers, adapter.n_heads), dtype=bool)
     norms = {name: np.full(is_finite.shape, np.nan) for name in NORMS}
     if isinstance(adapter, AttentionOnlyAdapter):
-        return norms, [
-            f"W is not read, so that it has no norms and there is no max-margin part: {adapter.reason}. All other measures are those of "
-            f"the model's attention as it hands it out. {GUIDE} says in five steps how to add a family."
-        ], is_finite  # fmt: skip
+        return norms, [Fact("note.weights_not_read", {"reason": adapter.reason, "guide": GUIDE})], is_finite
     if adapter.rotary and offset is None:
-        return norms, [
-            "W has no norms here: rotary positions give this model a key-query matrix for every offset of query and key, but none "
-            "that is free of positions. State an offset to have W measured there."
-        ], is_finite  # fmt: skip
+        return norms, [Fact("note.offset_needed_for_norms")], is_finite
     notes = []
     if adapter.rotary:
-        notes = [f"W and its norms are those at offset {offset}, query position minus key position."]
+        notes = [Fact("note.norms_at_offset", {"offset": offset})]
         if adapter.longest_text is not None:
-            notes.append(
-                f"They are those of texts of at most {adapter.longest_text} tokens: longer ones have other rotary frequencies."
-            )
+            notes.append(Fact("note.norms_of_short_texts", {"n_tokens": adapter.longest_text}))
     elif offset is not None:
-        notes = [
-            f"The offset {offset} is without effect: this model has no rotary positions, and one W for all offsets."
-        ]
+        notes = [Fact("note.offset_without_effect", {"offset": offset})]
     if adapter.beyond_w:
-        notes.append(f"W and its norms leave out what else the logits of this family have: {adapter.beyond_w}.")
+        notes.append(Fact("note.beyond_w", {"what": adapter.beyond_w}))
     deviations = []
     with single_blas_thread():  # factors of this size are not worth a second thread
         for layer in range(adapter.n_layers):
@@ -255,43 +260,55 @@ def head_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str, F
             deviations += [] if maps.deviation is None else [maps.deviation]
     if deviations:
         worst = max(deviations)
-        accuracy = "up to rounding" if worst < _SINGLE_PRECISION_RTOL else f"to within {worst:.1%}"
-        notes.append(
-            f"In {len(deviations)} of {adapter.n_layers} layers queries or keys do not come from plain weights, but from modules that are "
-            f"wrapped, quantised or hooked: W is measured there from what these compute, which it gives {accuracy}."
-        )
+        case = "rounding" if worst < _SINGLE_PRECISION_RTOL else "approximate"
+        counts = {"n_layers": len(deviations), "total": adapter.n_layers}
+        notes.append(Fact("note.measured_maps", {**counts, "deviation": worst, "case": case}))
     return norms, notes, is_finite
 
 
-def _notes_on_missing_heads(is_finite: BoolArray, has_finite_weights: BoolArray) -> list[str]:
+def _notes_on_missing_heads(is_finite: BoolArray, has_finite_weights: BoolArray) -> list[Fact]:
     """Which heads have no numbers, and why: weights that are not finite, what a layer reads, or the head's logits."""
     notes = []
     if not has_finite_weights.all():
-        notes.append(
-            f"{_heads(~has_finite_weights)}: weights that are not finite (nan or infinity), so that nothing is measured."
-        )
+        notes.append(Fact("note.weights_not_finite", _heads(~has_finite_weights)))
     is_missing_layer: BoolArray = np.asarray(~is_finite.any(axis=1) & has_finite_weights.any(axis=1))
     missing = np.flatnonzero(is_missing_layer).tolist()
     if missing:
-        layers = f"Layer {missing[0]}" if len(missing) == 1 else f"Layers {', '.join(map(str, missing))}"
-        notes.append(
-            f"{layers}: what the heads read, or all their logits, are not finite, as after a layer with such weights; only the norms "
-            "of W are measured."
-        )
+        notes.append(Fact("note.layers_not_finite", {"layers": missing, "count": len(missing)}))
     others = ~is_finite & has_finite_weights & ~is_missing_layer[:, None]
     if others.any():
-        notes.append(
-            f"{_heads(others)}: attention that is not finite, perhaps from overflow in half precision; not measured."
-        )
+        notes.append(Fact("note.attention_not_finite", _heads(others)))
     return notes
 
 
-def _heads(which: BoolArray) -> str:
+def _heads(which: BoolArray) -> dict[str, Any]:
     names = [f"L{layer}H{head}" for layer, head in np.argwhere(which).tolist()]
-    return f"Head {names[0]}" if len(names) == 1 else f"Heads {', '.join(names)}"
+    return {"heads": names, "count": len(names)}
 
 
 # ---- how max-margin the heads are
+
+
+class _MarginPart(NamedTuple):
+    """What the max-margin part computes, layer by layer; arrays are (n_layers, n_heads)."""
+
+    arrays: dict[str, FloatArray]
+    # How many heads have no solution, by the status of their SVM.
+    unsolved: Counter[Status]
+    # The share of queries for which the model itself selects what W selects; nan if W gives the model's logits.
+    agreement: FloatArray
+
+    @classmethod
+    def empty(cls, shape: tuple[int, ...]) -> _MarginPart:
+        names = [name + ending for name in MAX_MARGIN_GROUPS for ending in BASELINES]
+        arrays = {name: np.full(shape, np.nan) for name in (*names, "n_constraints", "n_tied", "residual")}
+        return cls(arrays, Counter(), np.full(shape, np.nan))
+
+    def add(self, layer: int, head: int, margin: HeadMargin) -> None:
+        for name, number in _numbers(margin).items():
+            self.arrays[name][layer, head] = number
+        if np.isnan(margin.own.correlation):
+            self.unsolved[margin.own.status] += 1
 
 
 def max_margin_measures(
@@ -300,94 +317,86 @@ def max_margin_measures(
     settings: ProbeSettings,
     is_finite: BoolArray,
     progress: Callable[[int], None] = lambda done: None,
-) -> tuple[dict[str, FloatArray], list[str]]:
-    """The max-margin measures of all heads on `settings.max_margin_inputs` of the inputs, and what there is to say about them.
+) -> tuple[dict[str, FloatArray], list[Fact]]:
+    """The max-margin measures of all heads on `settings.max_margin_inputs` of the inputs, and notes on them.
 
-    With rotary positions no one W gives all the logits of a query: none without an offset; with one, the selections in question are
-    those that W at this offset makes among the tokens that a query sees, and a note says how often the model makes the same. So it is
-    where logits have more than W, as a bias by distance. Cross-attention is left out: its tokens are not its queries'.
-    Heads that are not finite, (n_layers, n_heads), get nan.
+    With rotary positions no single W gives all the logits of a query. Without an offset there are no measures then; with one, the
+    selections in question are those that W at this offset makes among the tokens that a query sees, and a note says how often the model
+    makes the same. The same holds if logits have more parts than W, such as a bias by distance. Cross-attention is left out: its tokens
+    are not its queries'.
+
+    Args:
+        adapter: the adapter of the model.
+
+        inputs: all inputs of the probe.
+
+        settings: how many inputs and queries are used, and the offset.
+
+        is_finite: (n_layers, n_heads) heads whose attention is finite; the others get nan.
+
+        progress: called with the number of heads that are done.
+
+    Returns:
+        The measures by name, each (n_layers, n_heads), and the notes.
     """
     n_layers, n_heads = is_finite.shape
-    if not adapter.reads_weights:
+    if not adapter.reads_weights or (adapter.rotary and settings.offset is None):
         progress(n_layers * n_heads)
-        return {}, []
-    if adapter.rotary and settings.offset is None:
-        progress(n_layers * n_heads)
-        return {}, [
-            "There is no max-margin part: with rotary positions no single W gives all the logits of a query. State an offset to have it "
-            "for W at that offset."
-        ]
+        return {}, [Fact("note.offset_needed_for_margins")] if adapter.reads_weights else []
     rounding = max(SAME_TOKEN_RTOL, logit_rounding(adapter.model.dtype))
     options = MaxMarginSettings(queries_per_input=settings.queries, seed=settings.seed, rounding=rounding)
-    count = min(settings.max_margin_inputs, len(inputs))
-    used = _evenly(inputs, count)
-    names = [name + ending for name in MEASURE_TITLES for ending in BASELINES]
-    arrays = {name: np.full(is_finite.shape, np.nan) for name in (*names, "n_constraints", "n_tied", "residual")}
-    unsolved: Counter[Status] = Counter()
-    n_queries, agreement = 0, np.full(is_finite.shape, np.nan)
+    used = _evenly(inputs, settings.max_margin_inputs)
+    part, n_queries = _MarginPart.empty(is_finite.shape), 0
     wanted = [k for k in range(n_layers) if is_finite[k].any() and adapter.kind(k) is not LayerKind.CROSS]
     for layer, sample, model_selected in _layer_samples(adapter, used, wanted, options):
         maps = adapter.layer_maps(layer, settings.offset).heads
         heads = {k: head for k, head in enumerate(maps) if head is not None and is_finite[layer, k]}
-        if heads:
-            for k, margin in zip(heads, layer_margins(sample, list(heads.values()), options), strict=True):
-                for name, number in _numbers(margin).items():
-                    arrays[name][layer, k] = number
-                if np.isnan(margin.own.correlation):
-                    unsolved[margin.own.status] += 1
-            if model_selected is not None:
-                for k, head in heads.items():
-                    selected = selected_tokens(sample, head, rounding)
-                    is_unique = (selected >= 0) & (model_selected[k] >= 0)
-                    if is_unique.any():
-                        agreement[layer, k] = np.mean(selected[is_unique] == model_selected[k][is_unique])
-            n_queries = max(n_queries, len(sample))
+        for k, margin in zip(heads, layer_margins(sample, list(heads.values()), options) if heads else (), strict=True):
+            part.add(layer, k, margin)
+        if model_selected is not None:
+            for k, head in heads.items():
+                selected = selected_tokens(sample, head, rounding)
+                part.agreement[layer, k] = _agreement(selected, model_selected[k])
+        n_queries = max(n_queries, len(sample))
         progress((layer + 1) * n_heads)
     progress(n_layers * n_heads)
-    asked = f"{counted(n_queries, 'query', 'queries')} of {counted(count, 'input')}"
+    counts = {"n_queries": n_queries, "n_inputs": len(used)}
+    return part.arrays, [Fact("note.max_margin_asked", counts), *_margin_notes(adapter, settings, part)]
+
+
+def _agreement(selected: IntArray, model_selected: IntArray) -> float:
+    """The share of queries for which two selections agree, among those that both make; nan if there are none."""
+    is_unique = (selected >= 0) & (model_selected >= 0)
+    return float(np.mean(selected[is_unique] == model_selected[is_unique])) if is_unique.any() else float("nan")
+
+
+def _margin_notes(adapter: Adapter, settings: ProbeSettings, part: _MarginPart) -> list[Fact]:
+    """Which heads have no solution, which queries were tied, and what the part is about if W does not give the model's logits."""
     notes = [
-        f"The max-margin part asks each head about up to {asked}: the max-margin solution is the shortest "
-        "W under which each of these selects the same token by a logit margin of at least 1.",
-        *(
-            f"For {_count_heads(unsolved[status])} {why}"
-            for status, why in _WHY_NO_SOLUTION.items()
-            if unsolved[status]
-        ),
+        Fact("note.no_solution", {"count": part.unsolved[status], "case": case})
+        for status, case in _NO_SOLUTION.items()
+        if part.unsolved[status]
     ]
-    tied = arrays["n_tied"][arrays["n_tied"] > 0]
+    tied = part.arrays["n_tied"][part.arrays["n_tied"] > 0]
     if tied.size:
-        notes.append(f"In {_count_heads(tied.size)} some of these queries, {int(tied.max())} at most, {_TIES_LEFT_OUT}")
-    if any(adapter.kind(layer) is LayerKind.CROSS for layer in range(n_layers)):
-        notes.append(
-            "The max-margin part leaves out cross-attention, whose queries are not among the tokens they select."
-        )
+        notes.append(Fact("note.ties", {"n_heads": tied.size, "most": int(tied.max())}))
+    if any(adapter.kind(layer) is LayerKind.CROSS for layer in range(adapter.n_layers)):
+        notes.append(Fact("note.max_margin_without_cross"))
     if not adapter.gives_logits:
-        known = agreement[np.isfinite(agreement)]
-        same = "in none of these queries, which are all tied"
+        known = part.agreement[np.isfinite(part.agreement)]
+        agreement = Fact("note.agreement", {"case": "tied"})
         if known.size:
-            same = (
-                f"in {known.mean():.0%} of these queries (mean over heads, from {known.min():.0%} to {known.max():.0%})"
-            )
-        about, made = "W alone", "as if logits had nothing else"
-        if adapter.rotary:
-            about = f"W at offset {settings.offset}, not about the heads at all offsets"
-            made = f"as if each stood {settings.offset} positions before the query"
-        notes.append(
-            f"The max-margin part is about {about}: its selections are those that this W makes among the tokens that a query sees, {made}. "
-            f"They are the selections of the model itself {same}."
-        )
-    return arrays, notes
+            shares = {"mean": float(known.mean()), "low": float(known.min()), "high": float(known.max())}
+            agreement = Fact("note.agreement", {**shares, "case": "known"})
+        case = "at_offset" if adapter.rotary else "alone"
+        notes.append(Fact("note.max_margin_of_w", {"offset": settings.offset, "agreement": agreement, "case": case}))
+    return notes
 
 
 def _evenly(inputs: Inputs, count: int) -> Inputs:
     """`count` of the inputs, evenly spread over all, or all where they are fewer."""
     count = min(count, len(inputs))
     return inputs.subset([k * len(inputs) // count for k in range(count)])
-
-
-def _count_heads(count: int) -> str:
-    return f"{count} head" if count == 1 else f"{count} heads"
 
 
 class _ReadInput(NamedTuple):
@@ -461,7 +470,7 @@ def _numbers(margin: HeadMargin) -> dict[str, float]:
     }
     for ending in BASELINES:
         matches = getattr(margin, ending[1:]) if ending else (margin.own,)
-        for name in MEASURE_TITLES:
+        for name in MAX_MARGIN_GROUPS:
             values = np.array([getattr(match, name) for match in matches], dtype=float)
             values = values[np.isfinite(values)]
             numbers[name + ending] = float(np.mean(values)) if values.size else float("nan")
@@ -510,26 +519,30 @@ def probe_checkpoints(
             expected = f"checkpoints of one model, with {first[0]} layers of {first[1]} heads as the first"
             raise InputError("folders", expected, f"{str(folder)!r} with {shape[0]} layers of {shape[1]} heads")
     measures = {name: np.stack([result[name] for result in results]) for name in results[0].measures}
-    times_noted = Counter(note for result in results for note in result.notes)
-    of_heads = (*_WHY_NO_SOLUTION.values(), _TIES_LEFT_OUT)  # counts of heads: said for all checkpoints together
-    notes = [note for note, times in times_noted.items() if times == len(results) and not note.endswith(of_heads)]
-    # of heads at each checkpoint
-    n_missing = np.isnan(measures.get("correlation", np.zeros((1, 1, 1)))).sum(axis=(1, 2))
-    if n_missing.any():
-        notes.append(
-            f"At {int(np.sum(n_missing > 0))} of {len(n_missing)} checkpoints some heads, {int(n_missing.max())} at most, have no "
-            "max-margin solution to compare with, since no W makes all their selections or all their queries are tied; the curves leave "
-            "these heads out."
-        )
     return CheckpointCurves(
         model=f"{results[0].family}, {results[0].size_words}",
         names=tuple(folder.name for folder in checkpoints),
         steps=_steps(checkpoints),
         measures=measures,
         n_inputs=len(data),
-        notes=tuple(notes),
+        notes=tuple(_notes_of_checkpoints(results, measures)),
         layer_names=results[0].layer_names,
     )
+
+
+def _notes_of_checkpoints(results: Sequence[ProbeResult], measures: Mapping[str, FloatArray]) -> list[Fact]:
+    """The notes that all checkpoints share, and one on heads without a max-margin solution at some of them."""
+    first, *others = results
+    notes = [
+        note
+        for note in first.notes
+        if note.code not in _NOTES_OF_HEADS and all(note in result.notes for result in others)
+    ]
+    n_missing = np.isnan(measures.get("correlation", np.zeros((1, 1, 1)))).sum(axis=(1, 2))  # at each checkpoint
+    if n_missing.any():
+        counts = {"n_checkpoints": int(np.sum(n_missing > 0)), "total": len(n_missing), "most": int(n_missing.max())}
+        notes.append(Fact("note.checkpoints_without_solution", counts))
+    return notes
 
 
 def _steps(folders: Sequence[Path]) -> FloatArray:

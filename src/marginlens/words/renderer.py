@@ -1,8 +1,9 @@
 """The renderer: it looks a code up in `texts.toml` and fills its numbers in.
 
-A text is a template whose placeholders name numbers: "{norm:.4g}" as Python formats them, and four formats more:
+A text is a template whose placeholders name numbers: "{norm:.4g}" as Python formats them, and six formats more:
 
 - `{log_bound:exp}` is e to the power of the number, also if that is beyond what a double holds;
+- `{share:percent}` is a share in percent, as `percent` writes it, and `{value:short}` a number as `short` writes it;
 - `{tokens:list}` is "1, 2 and 3";
 - `{minima:minimum|minima}` is the noun that fits the number, without the number;
 - `{minima:# minimum|minima}` is the number with its noun.
@@ -20,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from math import exp, inf
+from math import exp, inf, isfinite
 from typing import Any, Protocol
 
 MAX_LOG = 700.0  # of a number that a double holds
@@ -29,6 +30,7 @@ CASE = "case"  # the number that names one of several texts of a form
 DEFAULT = "default"  # the case that is meant if none is named
 FORMS = ("en", *OUTCOMES.values())
 SIGNIFICANT = ".4g"
+TINY_SHARE = 5e-4  # below it a tenth of a percent says nothing
 HEADING = re.compile(r"^# ---- (.*)\n", re.MULTILINE)  # of a section of the file
 
 
@@ -188,6 +190,33 @@ def exponential(logarithm: float) -> str:
     return f"{exp(logarithm):.4g}" if in_range else f"e^{logarithm:.4g}"
 
 
+def percent(share: float) -> str:
+    """A share in whole percent, with more digits if rounding would turn a part into all or nothing.
+
+    Examples:
+        >>> from marginlens.words import percent
+        >>> percent(0.5), percent(0.068), percent(0.996)
+        ('50%', '6.8%', '99.6%')
+    """
+    if 0.0 < share < TINY_SHARE:
+        return f"{100.0 * share:.2g}%"
+    return f"{share:.0%}" if share in (0.0, 1.0) or 0.095 <= share < 0.995 else f"{share:.1%}"
+
+
+def short(value: float) -> str:
+    """A number in three digits, with a minus sign; a dash if there is none.
+
+    Examples:
+        >>> from marginlens.words import short
+        >>> short(0.0341), short(-12345.0), short(float("nan"))
+        ('0.0341', '−1.2e+04', '–')
+    """
+    if not isfinite(value):
+        return "–"
+    written = f"{value:.3g}" if 1e-3 <= abs(value) < 1e4 or value == 0.0 else f"{value:.1e}"
+    return written.replace("-", "−")
+
+
 class Templates(string.Formatter):
     """Templates with the formats of this module."""
 
@@ -196,6 +225,8 @@ class Templates(string.Formatter):
             return render(value)
         if format_spec == "exp":
             return exponential(float(value))
+        if format_spec in ("percent", "short"):
+            return percent(float(value)) if format_spec == "percent" else short(float(value))
         if "|" in format_spec:
             one, several = format_spec.removeprefix("# ").split("|")
             if format_spec.startswith("# "):

@@ -73,7 +73,7 @@ def _left_out(missing: list[str]) -> str:
 
 def _made(effort: Effort, progress: ProgressCallback | None) -> tuple[str, str]:
     from marginlens.probe import ProbeSettings, example_sentences, load_model, probe_model, probe_page
-    from marginlens.probe.page.sentences import findings
+    from marginlens.probe.findings import findings
 
     whole = effort is Effort.PAPER
     settings = ProbeSettings(max_margin=whole, max_margin_inputs=_SEPARATED)
@@ -88,5 +88,5 @@ def _made(effort: Effort, progress: ProgressCallback | None) -> tuple[str, str]:
     if not whole:
         introduction.append("This run at reduced sizes leaves out the max-margin part.")
     page = probe_page(result, introduction=introduction, back="index.html", lab="lab.html")
-    numbers = {"findings": list(findings(result)), **result.to_dict()}
+    numbers = {"findings": [str(finding) for finding in findings(result)], **result.to_dict()}
     return page, json.dumps(numbers, ensure_ascii=False, allow_nan=False, indent=1) + "\n"

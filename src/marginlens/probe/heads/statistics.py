@@ -13,6 +13,7 @@ import numpy as np
 
 from marginlens.errors import InputError
 from marginlens.result import Described
+from marginlens.words import Fact
 
 # Logits in memory at a time: rows of a few queries, so that O(tokens) is held.
 _BLOCK_ENTRIES = {"cpu": 2**20, "cuda": 2**26}
@@ -140,16 +141,12 @@ class AttentionStatistics(Described):
         return float(known.max()) if known.numel() else math.nan
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """One sentence for what has no numbers."""
-        blind = int((self.n_visible == 0).sum())
-        broken = int(((self.n_visible > 0) & self.entropy.isnan()).sum())
-        found = [f"{blind} queries see no key, and have no numbers."] if blind else []
-        if broken:
-            found.append(
-                f"{broken} queries have logits that are not finite, and no numbers: queries or keys are not finite, or overflow."
-            )
-        return tuple(found)
+    def notes(self) -> tuple[Fact, ...]:
+        """How many queries have no numbers, and why."""
+        n_blind = int((self.n_visible == 0).sum())
+        n_broken = int(((self.n_visible > 0) & self.entropy.isnan()).sum())
+        notes = {"note.queries_without_keys": n_blind, "note.logits_not_finite": n_broken}
+        return tuple(Fact(code, {"count": count}) for code, count in notes.items() if count)
 
 
 def attention_statistics(

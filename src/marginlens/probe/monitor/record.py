@@ -15,6 +15,7 @@ from marginlens.errors import InputError, require
 from marginlens.probe.result import MEASURES, CheckpointCurves
 from marginlens.runtime.files import as_path, check_place, resolved, written_aside
 from marginlens.typing import FloatArray
+from marginlens.words import Fact
 
 KEYS = ("step", "layer", "head")
 SUFFIX = ".parquet"
@@ -67,7 +68,7 @@ class RunRecord:
             steps=np.array(steps, dtype=float),
             measures={name: np.stack([self.rows[step].get(name, missing) for step in steps]) for name in names},
             n_inputs=int(self.facts.get("n_inputs", 0)),
-            notes=tuple(self.facts.get("notes", ())),
+            notes=tuple(Fact("note.recorded", {"sentence": sentence}) for sentence in self.facts.get("notes", ())),
             layer_names=tuple(self.facts.get("layer_names", ())),
         )
 

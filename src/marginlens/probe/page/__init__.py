@@ -20,20 +20,14 @@ from marginlens.pages import data_address
 from marginlens.pages import render as render_template
 from marginlens.papers import BIBLIOGRAPHY
 from marginlens.probe.difference import TOTAL_VARIATION, ProbeDifference
+from marginlens.probe.findings import answers, change, findings, main_result, training_findings
 from marginlens.probe.heads.plane import QueryPlane
 from marginlens.probe.heads.preferences import PreferenceGraph
 from marginlens.probe.monitor.alarms import Alarm, alarm_summary
-from marginlens.probe.page.sentences import (
-    answers,
-    change,
-    findings,
-    main_result,
-    training_findings,
-)
 from marginlens.probe.result import (
     HEAD_KINDS,
     JSON_DIGITS,
-    MEASURE_TITLES,
+    MAX_MARGIN_GROUPS,
     MEASURES,
     CheckpointCurves,
     Example,
@@ -43,7 +37,7 @@ from marginlens.probe.result import (
 )
 from marginlens.result import counted, jsonable
 from marginlens.typing import Figure, FloatArray
-from marginlens.words import text
+from marginlens.words import text, texts
 
 _MIN_RELATIVE_RANGE = 0.1  # of the largest number: a smaller range of a measure is not spread over all colours
 _PAGE_MEASURES = (  # what the page shows of a head, the most telling first: the first twelve that have numbers
@@ -64,30 +58,20 @@ _INCH, _FRAME = 70.0, 4.0  # pixels of an inch of a graph's layout, and around t
 _ROWS = 12  # heads in the table of those that changed most
 _MAX_POINTS = 120  # of a head's curve on the page: more cannot be told apart, and 144 heads have many
 
-_MEANS = (
-    "Every line is the mean over the heads of one layer. nnz/T is the soft count of attended tokens over the number of visible "
-    "ones: 1 is even attention, 1/T is one token. W is the combined key-query matrix of a head."
-)
-_BASELINES = (
-    "The max-margin W of a head is the shortest one that makes the head's own selections by a logit margin of 1. Dashed is the "
-    "mean over random heads: random weights at the selections that they make themselves."
-)
-MAIN = {  # what is drawn first, and the words above it
-    "relative_nnz": "nnz/T, all queries",
-    "first_relative_nnz": "nnz/T, query of the first token",
-    "frobenius": "Frobenius norm of W",
-    "margin_median": "median logit margin of the selection",
-    "correlation": "correlation of W with the max-margin W",
-    "margin_ratio": "smallest margin over the best",
-}
-_TITLES = {measure.name: f"{measure.group}: {measure.label}" for measure in MEASURES}
-_TITLES |= {"low_ratio": "5% margin over the best", **MAIN}
+# The texts that scripts of the pages write, by the beginnings of their codes.
+_SCRIPT_TEXTS = ("probe_page.", "head_kind_share.")
+# The measures that are drawn first, if they were taken.
+MAIN = ("relative_nnz", "first_relative_nnz", "frobenius", "margin_median", "correlation", "margin_ratio")
 
 
 def _render(template: str, data: dict[str, Any], **words: Any) -> str:
     """A page by its template, with what its script draws as JSON that no text in it can end, and no browser reads as markup."""
-    plain = htmlsafe_json_dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return render_template("marginlens.probe.page", template, data=plain, **{"back": "", "introduction": (), **words})
+    plain, script_texts = (
+        htmlsafe_json_dumps(values, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+        for values in (data, {code: entry["en"] for code, entry in texts().items() if code.startswith(_SCRIPT_TEXTS)})
+    )
+    named = {"back": "", "introduction": (), **words}
+    return render_template("marginlens.probe.page", template, data=plain, words=script_texts, **named)
 
 
 def _grid_data(result: ProbeResult | ProbeDifference | CheckpointCurves) -> dict[str, Any]:
@@ -98,8 +82,8 @@ def _grid_data(result: ProbeResult | ProbeDifference | CheckpointCurves) -> dict
 
 def _measure_data(measure: Measure, values: FloatArray, digits: int = JSON_DIGITS) -> dict[str, Any]:
     """A measure in words, and its numbers."""
-    words = {**measure._asdict(), "label": measure.label, "percent": measure.is_share}
-    return {**words, "values": jsonable(values, digits)}
+    words = {name: getattr(measure, name) for name in ("name", "title", "group", "says", "label")}
+    return {**words, "percent": measure.is_share, "values": jsonable(values, digits)}
 
 
 # ---- a probe
@@ -122,13 +106,13 @@ def probe_page(
     facts = [
         result.size_words,
         f"{counted(result.n_inputs, 'input')}, {counted(result.n_queries, 'query', 'queries')}",
-        f"{result.mean_tokens:.1f} visible tokens on average",
-        *([f"{result.seconds:.0f} s of computing"] if np.isfinite(result.seconds) else []),
+        text("probe_fact.visible", n_tokens=result.mean_tokens),
+        *([text("probe_fact.seconds", seconds=result.seconds)] if np.isfinite(result.seconds) else []),
     ]
     return _render(
         "heads.html",
         page_data(result, lab),
-        title=f"What the attention heads of {result.model} select",
+        title=text("probe_title.heads", model=result.model),
         facts=facts,
         back=back,
         main_result=main_result(result),
@@ -181,8 +165,8 @@ def page_data(result: ProbeResult, lab: str = "") -> dict[str, Any]:
 
 def _range(result: ProbeResult, measure: Measure) -> list[float]:
     """The ends of a measure's colours: its own smallest and largest number, or those of all it is to be compared with."""
-    kin = next((name for name in MEASURE_TITLES if measure.name.startswith(name)), measure.name)
-    shown = [known.name for known in result.shown if known.name.startswith(kin) and kin in MEASURE_TITLES] or [
+    kin = next((name for name in MAX_MARGIN_GROUPS if measure.name.startswith(name)), measure.name)
+    shown = [known.name for known in result.shown if known.name.startswith(kin) and kin in MAX_MARGIN_GROUPS] or [
         measure.name
     ]
     values = np.concatenate([result[name].ravel() for name in shown])
@@ -283,12 +267,12 @@ def difference_page(difference: ProbeDifference) -> str:
     return _render(
         "difference.html",
         difference_data(difference),
-        title=f"{probed.model} against {against.model}",
+        title=text("probe_title.difference", model=probed.model, against=against.model),
         facts=[
             f"{probed.family}, {difference.size_words}",
             f"{counted(probed.n_inputs, 'input')}, {counted(probed.n_queries, 'query', 'queries')}",
         ],
-        findings=difference.sentences(),
+        findings=difference.findings(),
         notes=difference.notes,
         names={"probed": probed.model, "against": against.model},
         columns=list(difference.rows(1)[0]) if difference.changed_heads(1) else [],
@@ -339,7 +323,7 @@ def checkpoint_page(curves: CheckpointCurves, alarms: Sequence[Alarm] | None = N
     return _render(
         "checkpoints.html",
         _curve_data(curves, alarms),
-        title="What attention heads select over training",
+        title=text("probe_title.checkpoints"),
         facts=[
             curves.model,
             f"{counted(len(curves.names), kind)}, {curves.names[0]} to {curves.names[-1]}",
@@ -350,13 +334,13 @@ def checkpoint_page(curves: CheckpointCurves, alarms: Sequence[Alarm] | None = N
         findings=training_findings(curves),
         notes=curves.notes,
         about=[
-            _MEANS,
-            *([_BASELINES] if "correlation" in main else []),
-            f"Paper A is {', '.join(paper.authors)}: {paper.title} ({paper.year}).",
+            text("probe_about.means"),
+            *([text("probe_about.baselines")] if "correlation" in main else []),
+            text("probe_about.paper", authors=", ".join(paper.authors), title=paper.title, year=paper.year),
         ],
         figures=[_embedded(curves, main, 2), _embedded(curves, others, 3)],
         has_trend=curves.can_have_trend,
-        columns=[MAIN[name] for name in main],
+        columns=[_panel_title(name) for name in main],
         rows={
             curves.layer_name(layer): [change(curves, name, layer) for name in main] for layer in range(curves.n_layers)
         },
@@ -388,12 +372,20 @@ def _curve_measure(curves: CheckpointCurves, measure: Measure) -> dict[str, Any]
 def _drawn(curves: CheckpointCurves) -> list[str]:
     """The measures with a panel: a baseline stands in the panel of what it is a baseline of."""
     names = [measure.name for measure in curves.shown]
-    return [name for name in names if name in MEASURE_TITLES or not name.startswith(tuple(MEASURE_TITLES))]
+    return [name for name in names if name in MAX_MARGIN_GROUPS or not name.startswith(tuple(MAX_MARGIN_GROUPS))]
+
+
+def _panel_title(name: str) -> str:
+    """The title of a measure's panel: a longer one for those that are drawn first."""
+    if name in (*MAIN, "low_ratio"):
+        return text(f"panel.{name}")
+    measure = next(measure for measure in MEASURES if measure.name == name)
+    return f"{measure.group}: {measure.label}"
 
 
 def _embedded(curves: CheckpointCurves, names: list[str], columns: int) -> dict[str, str]:
     """A figure with one panel for each measure, as an address that holds it, and what it shows in words."""
-    words = f"Curves over {counted(len(curves.names), 'checkpoint')}, one panel for each of {counted(len(names), 'measure')}"
+    words = text("probe_about.panels", n_checkpoints=len(curves.names), n_measures=len(names))
     from marginlens.plotting import svg
 
     return {"address": data_address(svg(draw_curves(curves, names, columns)), "image/svg+xml"), "words": words}
@@ -413,7 +405,7 @@ def draw_curves(curves: CheckpointCurves, names: Sequence[str] | None = None, co
         figure = Figure(figsize=(5.2 * columns, 3.4 * n_rows + 0.5), layout="constrained")
         panels = [figure.add_subplot(n_rows, columns, k + 1) for k in range(len(chosen))]
         for axes, name in zip(panels, chosen, strict=True):
-            curves.plot(axes, measure=name).set_title(_TITLES[name])
+            curves.plot(axes, measure=name).set_title(_panel_title(name))
         pairs = (pair for axes in panels for pair in zip(*axes.get_legend_handles_labels(), strict=True))
         signs = {label: handle for handle, label in pairs}
         shown = sorted(signs, key=lambda label: label.startswith("baseline"))  # layers first

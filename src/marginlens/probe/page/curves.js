@@ -53,9 +53,9 @@
     const measure = data.measures[state.measure];
     byId("says").textContent = measure.says;
     fillHeads(byId("many"), data, (layer, head) => cell(measure, layer, head));
-    byId("scale").textContent = `All curves share one scale, from ${shown(measure.range[0])} to ${shown(measure.range[1])}, over steps `
-      + `${measure.steps[0].toLocaleString("en")} to ${measure.steps[measure.steps.length - 1].toLocaleString("en")}.`
-      + (data.alarms.length ? " Heads with an alarm are framed." : "");
+    const ends = { low: shown(measure.range[0]), high: shown(measure.range[1]) };
+    const steps = { first: measure.steps[0].toLocaleString("en"), last: measure.steps[measure.steps.length - 1].toLocaleString("en") };
+    byId("scale").textContent = say("probe_page.scale", { ...ends, ...steps }) + (data.alarms.length ? ` ${say("probe_page.framed")}` : "");
   }
 
   function cell(measure, layer, head) {
@@ -72,7 +72,7 @@
     const button = make("button", { type: "button", id: `curve-${layer}-${head}`, "aria-pressed": String(chosen) }, picture, make("small", {}, shown(last)));
     const warning = alarmed(layer, head);
     if (warning) button.classList.add("alarmed");
-    button.setAttribute("aria-label", `${layerTitle(data.layerNames[layer])}, head ${head}: ${measure.title} ${ends(values)}${warning ? ", with an alarm" : ""}`);
+    button.setAttribute("aria-label", `${layerTitle(data.layerNames[layer])}, head ${head}: ${measure.title} ${ends(values)}${warning ? say("probe_page.with_alarm") : ""}`);
     button.tabIndex = chosen ? 0 : -1;
     button.addEventListener("click", () => choose(layer, head));
     return button;
@@ -118,7 +118,7 @@
       picture.append(point);
     });
     byId("one").replaceChildren(make("h3", {}, words), make("div", { class: "scroll" }, picture),
-      make("p", { class: "under" }, "Grey are the other heads of the layer."));
+      make("p", { class: "under" }, say("probe_page.other_heads")));
   }
 
   function showAll() {

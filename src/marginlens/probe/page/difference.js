@@ -32,7 +32,7 @@
 
   function showHeat() {
     const measure = data.measures[state.measure];
-    byId("says").textContent = measure.distance ? measure.says : `${measure.says} Shown is ${data.probed} minus ${data.against}.`;
+    byId("says").textContent = measure.distance ? measure.says : `${measure.says} ${say("probe_page.subtracted", { model: data.probed, against: data.against })}`;
     fillHeads(byId("heat"), data, (layer, head) => cell(measure, measure.values[layer][head], layer, head));
     const bar = make("i"), low = measure.distance ? 0 : -measure.largest;
     bar.style.background = `linear-gradient(90deg, ${[low, (low + measure.largest) / 2, measure.largest].map((value) => colour(value, measure)).join(", ")})`;
@@ -57,7 +57,7 @@
     showHeat();
     showHead();
     byId(`cell-${layer}-${head}`).focus();
-    byId("announcement").textContent = `${layerTitle(layerName(layer))}, head ${head} is shown below.`;
+    byId("announcement").textContent = say("probe_page.shown_below", { layer: layerTitle(layerName(layer)), head });
   }
 
   chooseByArrows(byId("heat"), state, choose);

@@ -12,6 +12,13 @@ const draw = (name, attributes = {}, text = null) => {
   if (text !== null) element.textContent = text;
   return element;
 };
+// The texts of the page by code: {name} stands for a value, {name:one|several} for the noun that fits a number, {name:# one|several} for both.
+const texts = JSON.parse(document.getElementById("words").textContent);
+const say = (code, values = {}) => texts[code].replace(/\{(\w+)(?::(# )?([^|}]*)\|([^}]*))?\}/g, (_, name, count, one, several) => {
+  const value = values[name];
+  if (several === undefined) return String(value);
+  return `${count ? `${value.toLocaleString("en")} ` : ""}${value === 1 ? one : several}`;
+});
 const byId = (id) => document.getElementById(id);
 // What is wider than its place can be reached and scrolled without a mouse.
 const letKeysScroll = () => document.querySelectorAll(".scroll").forEach((place) => {

@@ -2,7 +2,7 @@
 (() => {
   const data = JSON.parse(document.getElementById("probe").textContent);
   const maps = data.examples.map((one) => Uint8Array.from(atob(one.maps), (letter) => letter.charCodeAt(0)));
-  const kind = { name: "kind", label: "kind of head", title: "kind", group: "Kind", says: "What most queries of each head select.", values: data.kinds };
+  const kind = { name: "kind", label: "kind of head", title: "kind", group: "Kind", says: say("probe_page.kinds"), values: data.kinds };
   const measures = [kind, ...data.measures];
   const state = { measure: 0, layer: null, head: null, example: 0 };
 
@@ -94,17 +94,16 @@
     const parts = [title(), sink(), attention(), make("div", { class: "columns" }, make("div", {}, ...margins()), make("div", {}, ...numbers())), preferences()];
     panel.replaceChildren(...parts.flat());
     letKeysScroll();
-    if (location.hash) byId("announcement").textContent = `${layerTitle(layerName(state.layer))}, head ${state.head} is shown below.`;
+    if (location.hash) byId("announcement").textContent = say("probe_page.shown_below", { layer: layerTitle(layerName(state.layer)), head: state.head });
   }
 
   function sink() { // what kind of head it is; of one that has no such kind, the token that gets most of its attention beyond its part
-    const name = data.kinds[state.layer][state.head], [title, says, measure] = data.kindWords[name] ?? [];
+    const name = data.kinds[state.layer][state.head], [title, , measure] = data.kindWords[name] ?? [];
     if (!title) return [];
-    const share = measure ? value(measure) : null;
-    const said = share === null ? `${says[0].toUpperCase()}${says.slice(1)}.` : `${shown(share, true)} of its queries ${says.replace("most queries ", "")}.`;
-    const found = measure ? null : data.sinks[`${state.layer}.${state.head}`];
-    const beyond = found ? ` Beyond its part, most attention goes to ${found[0]}: ${shown(found[1], true)}, where an even spread would give ${shown(found[2], true)}.` : "";
-    return [make("p", {}, make("b", {}, `${/^[aeiou]/.test(title) ? "An" : "A"} ${title}.`), ` ${said}${beyond}`)];
+    const does = say(`head_kind_share.${name}`, { share: measure ? shown(value(measure), true) : "" });
+    const sink = measure ? null : data.sinks[`${state.layer}.${state.head}`];
+    const beyond = sink ? ` ${say("probe_page.sink", { token: sink[0], share: shown(sink[1], true), expected: shown(sink[2], true) })}` : "";
+    return [make("p", {}, make("b", {}, `${title[0].toUpperCase()}${title.slice(1)}.`), ` ${does}${beyond}`)];
   }
 
   function title() {
@@ -139,8 +138,8 @@
       make("h3", {}, "Attention"), choices,
       make("div", { class: "columns" },
         make("div", { class: "scroll" }, picture, make("div", { class: "scale" }, "attention 0", scale, example.grid ? shown(most(example, levels)) : "1",
-          ...(marked ? [make("span", { class: "mark" }, "□"), "selected"] : [chosen < 0 ? "It selects none: several tokens tie." : `It selects ${example.tokens[chosen]}, which is no patch.`])),
-          ...(example.grid ? [make("p", { class: "under" }, "A patch is named by its row and column, counted from 0 at the top left.")] : [])),
+          ...(marked ? [make("span", { class: "mark" }, "□"), "selected"] : [chosen < 0 ? say("probe_page.no_choice") : say("probe_page.not_a_patch", { token: example.tokens[chosen] })])),
+          ...(example.grid ? [make("p", { class: "under" }, say("probe_page.patches"))] : [])),
         make("div", {}, selections(example, levels), ...inLab(example))),
     ];
   }
@@ -161,8 +160,8 @@
     const left = Math.max(70, 7.4 * letters + 30), above = 7.4 * letters * 0.75 + 34;
     const chosen = example.selected[state.layer][state.head];
     const width = left + Math.max(n * cell + 0.75 * 7.4 * letters, 104) + 8, height = above + example.queries.length * cell + 8;
-    const picture = draw("svg", { class: "map", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Attention map; the table beside it lists what each query selects" });
-    picture.append(draw("text", { x: left, y: 15, class: "axis" }, "token attended to"));
+    const picture = draw("svg", { class: "map", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": say("probe_page.attention_map") });
+    picture.append(draw("text", { x: left, y: 15, class: "axis" }, say("probe_page.token_axis")));
     const side = draw("text", { x: 14, y: above + 4, class: "axis", transform: `rotate(-90 14 ${above + 4})`, "text-anchor": "end" }, "query");
     picture.append(side);
     names.forEach((name, t) => {
@@ -193,13 +192,13 @@
     const darkest = Math.max(...levels.subarray(before(example)), 1), first = before(example);
     const size = [columns * cell, rows * cell], top = 24, second = example.image ? size[0] + 28 : 8;
     const width = second + size[0] + 8, height = top + size[1] + 8;
-    const picture = draw("svg", { class: "map", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "The image, and the attention of the first token over its patches" });
+    const picture = draw("svg", { class: "map", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": say("probe_page.image_map") });
     if (example.image) {
       picture.append(draw("text", { x: 8, y: 16, class: "axis" }, example.name));
       picture.append(draw("image", { x: 8, y: top, width: size[0], height: size[1], href: example.image, preserveAspectRatio: "none", class: "pixels" }));
       picture.append(draw("rect", { x: 8, y: top, width: size[0], height: size[1], fill: "none", stroke: "#a9a59d", "stroke-width": 0.6 }));
     }
-    picture.append(draw("text", { x: second, y: 16, class: "axis" }, "first token → patches"));
+    picture.append(draw("text", { x: second, y: 16, class: "axis" }, say("probe_page.patch_axis")));
     for (let k = 0; k < rows * columns; k += 1) {
       const level = levels[k + first];
       const box = draw("rect", { x: second + (k % columns) * cell, y: top + Math.floor(k / columns) * cell, width: cell, height: cell, fill: mix(DEEP, level / darkest), stroke: "#d8d4cb", "stroke-width": 0.6 });
@@ -224,8 +223,9 @@
     const plane = example.planes[`${state.layer}.${state.head}`];
     if (!plane) return [];
     const [query, tokens, address] = plane;
-    return [make("p", {}, make("a", { href: address }, "Open this head and sentence in the lab")), make("p", { class: "under" },
-      `There the query “${queriesOf(example)[query]}” chooses, by its largest margin, among ${tokens.length < attendedOf(example).length ? `the ${tokens.length} tokens of largest logits` : "all tokens"}, whose keys lie on the plane of the query and the runner-up; p starts as the query.`)];
+    const code = tokens.length < attendedOf(example).length ? "probe_page.plane_of_some" : "probe_page.plane_of_all";
+    return [make("p", {}, make("a", { href: address }, say("probe_page.open_in_lab"))),
+      make("p", { class: "under" }, say(code, { query: queriesOf(example)[query], n_tokens: tokens.length }))];
   }
 
   function selections(example, levels) {
@@ -247,12 +247,12 @@
     const highest = Math.max(...bars), width = 440, height = 150, bottom = 34, left = 18;
     const logs = edges.map(Math.log10), span = logs[logs.length - 1] - logs[0];
     const x = (log) => left + ((log - logs[0]) / span) * (width - left - 22);
-    const picture = draw("svg", { class: "map", width, height: height + bottom, viewBox: `0 0 ${width} ${height + bottom}`, role: "img", "aria-label": "Histogram of logit margins" });
+    const picture = draw("svg", { class: "map", width, height: height + bottom, viewBox: `0 0 ${width} ${height + bottom}`, role: "img", "aria-label": say("probe_page.margin_histogram") });
     bars.forEach((count, k) => {
       if (!count) return;
       const tall = (count / highest) * (height - 34);
       const box = draw("rect", { x: x(logs[k]), y: height - tall, width: Math.max(x(logs[k + 1]) - x(logs[k]) - 0.6, 0.8), height: tall, fill: "#4286be" });
-      box.append(draw("title", {}, `${k ? `${shown(edges[k])} to` : "up to"} ${shown(edges[k + 1])}: ${count} ${count === 1 ? "query" : "queries"}`));
+      box.append(draw("title", {}, say(k ? "probe_page.bar" : "probe_page.first_bar", { low: shown(edges[k]), high: shown(edges[k + 1]), count })));
       picture.append(box);
     });
     for (let power = Math.ceil(logs[0]); power <= logs[logs.length - 1] + 1e-9; power += 1) {
@@ -261,7 +261,7 @@
       picture.append(draw("text", { x: x(power), y: height + 17, class: "axis", "text-anchor": "middle" }, label));
     }
     picture.append(draw("line", { x1: 0, x2: width, y1: height, y2: height, stroke: "#55514a" }));
-    picture.append(draw("text", { x: width - 8, y: height + 31, class: "axis", "text-anchor": "end" }, "logit margin of the selected token over the second best"));
+    picture.append(draw("text", { x: width - 8, y: height + 31, class: "axis", "text-anchor": "end" }, say("probe_page.margin_axis")));
     const labels = [["margin_low", "5%"], ["margin_median", "median"]].flatMap(([name, words], k) => {
       if (!value(name)) return [];
       const at = x(Math.log10(value(name)));
@@ -270,8 +270,9 @@
       return [draw("text", { x: at + (right ? 4 : -4), y: k ? 13 : 27, class: "axis", "text-anchor": right ? "start" : "end", stroke: "#fff", "stroke-width": 3, "paint-order": "stroke" }, `${words} ${shown(value(name))}`)];
     });
     picture.append(...labels); // above both lines
-    const tied = value("tied_share"), counted = total.toLocaleString("en");
-    return [make("h3", {}, tied ? `Margins of ${counted} ${total === 1 ? "query" : "queries"}, ${shown(tied, true)} of them tied` : `Margins of ${counted} ${total === 1 ? "selection" : "selections"}`), make("div", { class: "scroll" }, picture)];
+    const tied = value("tied_share");
+    const heading = say(tied ? "probe_page.margins_with_ties" : "probe_page.margins", { count: total, share: shown(tied, true) });
+    return [make("h3", {}, heading), make("div", { class: "scroll" }, picture)];
   }
 
   function preferences() {
@@ -281,7 +282,7 @@
       [["prefers", "token"], ["over", "token"], ["queries", "number"], ["the reverse", "number"], ["saw both", "number"]],
       rows.map(([preferred, over, ...counts]) => [preferred, over, ...counts.map(String)]));
     const graph = data.graphs[key];
-    return [make("h3", {}, "What it prefers over what"),
+    return [make("h3", {}, say("probe_page.preferences")),
       make("div", { class: "columns" }, ...(graph ? [make("div", {}, make("div", { class: "scroll" }, priorities(graph)), legend(graph))] : []), make("div", {}, listed))];
   }
 
@@ -289,7 +290,7 @@
 
   function priorities(graph) {
     const [width, height] = graph.size;
-    const picture = draw("svg", { class: "map graph", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Graph of the strongest preferences; the table beside it lists them" });
+    const picture = draw("svg", { class: "map graph", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": say("probe_page.preference_graph") });
     const tips = draw("defs");
     [["tip", INK], ["cycle", CYCLE]].forEach(([id, colour]) => {
       const tip = draw("marker", { id, viewBox: "0 0 10 10", refX: 9, refY: 5, markerWidth: 7, markerHeight: 7, orient: "auto-start-reverse" });
@@ -311,11 +312,11 @@
 
   function legend(graph) {
     const kinds = new Set(graph.boxes.map((one) => one[4]));
-    const said = ["Among the tokens of the strongest preferences, an arrow leads from what is preferred to what it is preferred over; arrows that a chain of others implies are left out."];
-    if (kinds.has("alike")) said.push("Tokens that share a grey box stand below and above the same others and have no preference among them.");
-    if (kinds.has("chain")) said.push("In a row with ›, each is preferred over the next.");
-    if (kinds.has("equal")) said.push("A dashed border marks a cycle, in which preferences lead back to where they began.");
-    return make("p", { class: "under" }, said.join(" "));
+    const codes = ["probe_page.arrows"];
+    if (kinds.has("alike")) codes.push("probe_page.grey_box");
+    if (kinds.has("chain")) codes.push("probe_page.chain");
+    if (kinds.has("equal")) codes.push("probe_page.cycle");
+    return make("p", { class: "under" }, codes.map((code) => say(code)).join(" "));
   }
 
   function numbers() {

@@ -17,6 +17,7 @@ from marginlens.probe.models.adapters.base import (
     real_tokens,
 )
 from marginlens.probe.models.adapters.encoder_decoder import with_decoder_inputs
+from marginlens.words import Fact
 
 _OUTPUTS = {  # of a model's output, in the order of layers → the part of the model they belong to
     "encoder_attentions": "encoder",
@@ -37,15 +38,15 @@ class AttentionOnlyAdapter(Adapter):
 
     Args:
         model: a loaded Hugging Face model with attn_implementation="eager".
-        reason: why W is not read, as a clause.
+        reason: why W is not read, as a clause or a fact; by default that the family has no adapter.
     """
 
     reads_weights: ClassVar[bool] = False
 
-    def __init__(self, model: Any, reason: str = "") -> None:
+    def __init__(self, model: Any, reason: str | Fact = "") -> None:
         self.model = model.base_model
         self.config = self.model.config
-        self.reason = reason or f"the model family {self.config.model_type!r} has no adapter"
+        self.reason = reason or Fact("no_weights.family", {"family": self.config.model_type})
         self.module_names: tuple[str, ...] = ()
         self._modules: list[Any] = []
         # tower, kind and heads of each layer, once it has run
@@ -62,7 +63,7 @@ class AttentionOnlyAdapter(Adapter):
     def layers(self) -> list[tuple[str, LayerKind, int]]:
         """Tower, kind and number of heads of each layer."""
         if self._layers is None:
-            raise InputError("A model without an adapter shows its layers when it runs: read a batch first.")
+            raise InputError("model", "one whose layers are known", "one without an adapter", "Read a batch first.")
         return self._layers
 
     @property
@@ -151,7 +152,7 @@ class AttentionOnlyAdapter(Adapter):
         return 1.0
 
     def project(self, layer: int, inputs: Any) -> tuple[Any, Any]:
-        raise InputError(f"W is not read: {self.reason}.")
+        raise InputError("model", "one whose weights can be read", f"{self.config.model_type!r}: {self.reason}")
 
     def projection(self, layer: int) -> Projection:
-        raise InputError(f"W is not read: {self.reason}.")
+        raise InputError("model", "one whose weights can be read", f"{self.config.model_type!r}: {self.reason}")

@@ -25,6 +25,7 @@ from marginlens.probe.heads.statistics import (
 )
 from marginlens.result import Described
 from marginlens.typing import FloatArray
+from marginlens.words import Fact
 
 AFFINE_RTOL = 0.05  # of its outputs, by which a module may miss the affine map measured on it: inputs rounded to 8 bits cost up to 0.03
 # Of the random inputs that the measured map is tried on, each size on its own.
@@ -281,7 +282,8 @@ class Adapter(ABC):
     projections: tuple[str, ...] = ()  # children that make a module an attention layer
     reads_weights: ClassVar[bool] = True  # whether there is a W; `layer_maps` gives it
     rotary: ClassVar[bool] = False  # W depends on the offset of query and key
-    beyond_w: str = ""  # what the family's logits have beside W and positions that turn, as the end of a sentence
+    # What the family's logits have besides W and rotary positions, as a clause or a fact.
+    beyond_w: str | Fact = ""
     softmax_in_single: ClassVar[bool] = False  # the family's own code takes the softmax in float32, whatever the dtype
     attention_output: ClassVar[int] = 1  # which of a module's outputs is its attention
     call_options: ClassVar[dict[str, Any]] = {}  # passed to the model beside the batch
@@ -296,10 +298,10 @@ class Adapter(ABC):
             raise InputError("model", f"a model with attention layers of the {family} family", type(model).__name__)
 
     @classmethod
-    def without_weights(cls, model: Any) -> str:
-        """Why the logits of this model have no W of a form that the family's adapter reads, as a clause; empty where they have.
+    def without_weights(cls, model: Any) -> str | Fact:
+        """Why the family's adapter cannot read a W of this model, as a clause or a fact; empty if it can.
 
-        The attention of such a model is then measured as it hands it out.
+        The attention of such a model is then measured as the model hands it out.
         """
         return ""
 

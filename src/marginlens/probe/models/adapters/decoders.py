@@ -6,6 +6,7 @@ import math
 from typing import Any, ClassVar
 
 from marginlens.probe.models.adapters.base import Captured, FusedAdapter, LinearAdapter, interleaved_columns
+from marginlens.words import Fact
 
 
 class Gpt2Adapter(FusedAdapter):
@@ -42,7 +43,7 @@ class BloomAdapter(FusedAdapter):
 
     families: ClassVar[tuple[str, ...]] = ("bloom",)
     projections: tuple[str, ...] = ("query_key_value",)
-    beyond_w: str = "a slope of the head times how far a token is from the query"
+    beyond_w: str | Fact = Fact("beyond_w.slope")
     softmax_in_single: ClassVar[bool] = True
     call_options: ClassVar[dict[str, Any]] = {"use_cache": False}
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from marginlens.errors import InputError
 from marginlens.probe.models.adapters.base import Captured, LayerShape, LinearAdapter, real_tokens
+from marginlens.words import Fact
 
 _CROSS = ("EncDecAttention", "encoder_attn")  # what families call the attention of decoder to encoder
 
@@ -59,7 +60,7 @@ class T5Adapter(EncoderDecoderAdapter):
 
     families: ClassVar[tuple[str, ...]] = ("t5",)
     projections: tuple[str, ...] = ("q", "k")
-    beyond_w: str = "a bias for each distance of query and token"
+    beyond_w: str | Fact = Fact("beyond_w.distance")
     attention_output: ClassVar[int] = 2
 
     def shape(self, layer: int) -> LayerShape:

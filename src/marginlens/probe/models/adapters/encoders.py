@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from marginlens.probe.models.adapters.base import Captured, LinearAdapter, real_tokens
+from marginlens.words import Fact
 
 
 class BertAdapter(LinearAdapter):
@@ -17,9 +18,9 @@ class BertAdapter(LinearAdapter):
     projections: tuple[str, ...] = ("query", "key")
 
     @classmethod
-    def without_weights(cls, model: Any) -> str:
+    def without_weights(cls, model: Any) -> str | Fact:
         kind = getattr(model.config, "position_embedding_type", None) or "absolute"
-        return "" if kind == "absolute" else f"its {kind!r} positions add to logits what W does not give"
+        return "" if kind == "absolute" else Fact("no_weights.positions", {"kind": kind})
 
 
 class DistilBertAdapter(LinearAdapter):
@@ -55,7 +56,7 @@ class DebertaAdapter(LinearAdapter):
 
     families: ClassVar[tuple[str, ...]] = ("deberta-v2",)
     projections: tuple[str, ...] = ("query_proj", "key_proj")
-    beyond_w: str = "what a query has for a relative position and what a relative position has for a token"
+    beyond_w: str | Fact = Fact("beyond_w.relative_positions")
     call_options: ClassVar[dict[str, Any]] = {"output_attentions": True}
 
     def __init__(self, model: Any) -> None:

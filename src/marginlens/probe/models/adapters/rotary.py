@@ -20,6 +20,7 @@ from marginlens.probe.models.adapters.base import (
     interleaved_columns,
 )
 from marginlens.typing import FloatArray
+from marginlens.words import Fact
 
 _LONGEST_SHORT = {  # rotary types with other frequencies for long texts → what the configuration calls the length up to which one is short
     "dynamic": "max_position_embeddings",
@@ -106,10 +107,10 @@ class LlamaAdapter(RotaryAdapter, LinearAdapter):
     projections: tuple[str, ...] = ("q_proj", "k_proj")
 
     @classmethod
-    def without_weights(cls, model: Any) -> str:
+    def without_weights(cls, model: Any) -> str | Fact:
         norms = ("q_norm", "k_norm", "q_layernorm", "k_layernorm")
         normalises = any(hasattr(module, name) for module in model.modules() for name in norms)
-        return "it normalises its queries and keys, which are then not linear in its inputs" if normalises else ""
+        return Fact("no_weights.normalised") if normalises else ""
 
 
 class GptOssAdapter(LlamaAdapter):
@@ -138,7 +139,7 @@ class NormalisedAdapter(RotaryAdapter, LinearAdapter):
 
     families: ClassVar[tuple[str, ...]] = ("qwen3", "qwen3_moe", "gemma3_text", "olmo2", "olmo3")
     projections: tuple[str, ...] = ("q_proj", "k_proj", "q_norm", "k_norm")
-    beyond_w: str = "the lengths of query and key, which are normalised"
+    beyond_w: str | Fact = Fact("beyond_w.normalised")
 
     def projection(self, layer: int) -> Projection:
         module, found = self.attention_module(layer), super().projection(layer)
@@ -169,7 +170,7 @@ class CappedAdapter(RotaryAdapter, LinearAdapter):
 
     families: ClassVar[tuple[str, ...]] = ("gemma2",)
     projections: tuple[str, ...] = ("q_proj", "k_proj")
-    beyond_w: str = "the cap c tanh(l/c), which keeps the order of logits but not their differences"
+    beyond_w: str | Fact = Fact("beyond_w.cap")
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)

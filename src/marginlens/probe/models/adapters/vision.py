@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from marginlens.probe.models.adapters.base import Captured, LayerKind, LayerShape, LinearAdapter, real_tokens
+from marginlens.words import Fact
 
 _SWIN_HIDES = -100.0  # what Swin adds to the logit of a token from another part of the image
 
@@ -70,7 +71,7 @@ class SwinAdapter(LinearAdapter):
 
     families: ClassVar[tuple[str, ...]] = ("swin",)
     projections: tuple[str, ...] = ("q_proj", "k_proj")
-    beyond_w: str = "a bias for each place in the window relative to the query"
+    beyond_w: str | Fact = Fact("beyond_w.window")
     softmax_in_single: ClassVar[bool] = True
 
     def shape(self, layer: int) -> LayerShape:

@@ -1,0 +1,398 @@
+"""What the numbers of a probe, and the curves over checkpoints, say: facts with numbers that are computed from the result."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+
+from marginlens.probe.result import (
+    BASELINES,
+    MIN_TREND_CHECKPOINTS,
+    NEGLIGIBLE,
+    CheckpointCurves,
+    ProbeResult,
+    rank_test,
+    ranked_heads,
+)
+from marginlens.typing import BoolArray, FloatArray
+from marginlens.words import Fact, percent
+
+# A median that is this many times another is called larger.
+CLEAR_RATIO = 1.25
+# A head with at least this correlation is called close to its max-margin solution.
+CLOSE_CORRELATION = 0.5
+# Heads whose values of nnz/T lie within this range are called equally sparse.
+ALIKE_RANGE = 0.02
+# The level of a test of a rank correlation; over checkpoints it is divided by the number of layers.
+SIGNIFICANCE = 0.05
+STRONG_RANK = 0.3
+# A smaller change over training, relative to the first value, is not a trend, however steady it is.
+MIN_RELATIVE_CHANGE = 0.05
+# The share of all attention from which on the most attended token of an input is called a sink.
+SINK_SHARE = 0.3
+N_NAMED_HEADS = 4
+
+
+# ---- one model
+
+
+def main_result(result: ProbeResult) -> Fact:
+    """What a reader should know first: what most heads are and, if that was asked, how close they are to their max-margin solutions."""
+    n_heads = int(np.sum(result.kinds != ""))
+    kind, count = _kinds(result)[0]
+    kinds = Fact("probe.most_heads", {"heads": Fact(f"head_kind_count.{kind}", {"count": count}), "total": n_heads})
+    own, random = (_known(result, f"correlation{ending}") for ending in BASELINES)
+    if not own.size:
+        return kinds
+    n_close = int(np.sum(own >= CLOSE_CORRELATION))
+    closeness = {"n_close": n_close, "n_heads": len(own), "limit": CLOSE_CORRELATION, "largest": float(own.max())}
+    medians = {"median": float(np.median(own)), "random": float(np.median(random)) if random.size else np.nan}
+    case = {"case": "some_close" if n_close else "none_close"}
+    return Fact("probe.most_heads_and_margin", {"kinds": kinds, **closeness, **medians, **case})
+
+
+def findings(result: ProbeResult) -> tuple[Fact, ...]:
+    """Sparsity, how it goes with the weights, what heads select, and how max-margin they are.
+
+    Args:
+        result: a probe of one model.
+
+    Returns:
+        One fact for each finding; `str` of it is its text.
+    """
+    parts = [_sparsity, _weights, _selections, _preferences]
+    if result.has_max_margin:
+        parts += [_correlation, _margins]
+    return tuple(fact for part in parts for fact in part(result))
+
+
+def _known(result: ProbeResult, name: str) -> FloatArray:
+    """The finite numbers of a measure; none if the probe has not got it."""
+    values = result.measures.get(name, np.empty(0))
+    return np.asarray(values[np.isfinite(values)])
+
+
+def _kinds(result: ProbeResult) -> list[tuple[str, int]]:
+    """The kinds of heads with how many there are, the most frequent first."""
+    return Counter(kind for kind in result.kinds.ravel().tolist() if kind).most_common()
+
+
+def _largest(values: FloatArray) -> tuple[int, int]:
+    """Layer and head of the largest number."""
+    return divmod(int(np.nanargmax(values)), values.shape[1])
+
+
+def _sparsity(result: ProbeResult) -> list[Fact]:
+    share = result["relative_nnz"]
+    sparsest, evenest = _largest(-share), _largest(share)
+    numbers = {
+        "n_tokens": result.mean_tokens,
+        "n_attended": float(np.nanmean(result["nnz"])),
+        "sparsest": result.head_name(*sparsest),
+        "evenest": result.head_name(*evenest),
+        "low": float(share[sparsest]),
+        "high": float(share[evenest]),
+    }
+    case = "alike" if share[evenest] - share[sparsest] < ALIKE_RANGE else "different"
+    facts = [Fact("probe.sparsity", {**numbers, "case": case})]
+    if result.n_layers > 1:
+        means = [values[np.isfinite(values)].mean() if np.isfinite(values).any() else np.nan for values in share]
+        is_stack = all(name.isdecimal() for name in result.layer_names)
+        cases = ["unknown" if np.isnan(mean) else "plain" if is_stack else "named" for mean in means]
+        layers = [
+            Fact("probe.layer_mean", {"mean": float(mean), "layer": result.layer_name(layer), "case": case})
+            for layer, (mean, case) in enumerate(zip(means, cases, strict=True))
+        ]
+        facts.append(Fact("probe.layer_sparsity", {"layers": layers, "case": "stack" if is_stack else "parts"}))
+    return facts
+
+
+def _weights(result: ProbeResult) -> list[Fact]:
+    norms, share = result["frobenius"].ravel(), result["relative_nnz"].ravel()
+    known = np.isfinite(norms) & np.isfinite(share)
+    rank, p_value = rank_test(norms[known], share[known])
+    if known.sum() < 3 or np.isnan(rank):
+        return []
+    case = "chance"
+    if p_value <= SIGNIFICANCE:
+        case = ("sparser" if rank < 0.0 else "evener") if abs(rank) > STRONG_RANK else "slightly"
+        case = case if case != "slightly" else "slightly_sparser" if rank < 0.0 else "slightly_evener"
+    numbers = {"n_heads": int(known.sum()), "rank": float(rank), "p_value": float(p_value), "case": case}
+    return [Fact("probe.norms_and_sparsity", numbers)]
+
+
+def _selections(result: ProbeResult) -> list[Fact]:
+    kinds = [Fact(f"head_kind_count.{kind}", {"count": count}) for kind, count in _kinds(result)]
+    decisive = result["decisive_share"]
+    facts = [Fact("probe.selections", {"kinds": kinds, "decisive": float(np.nanmean(decisive))})]
+    tied = result["tied_share"]
+    if np.nan_to_num(tied).any():
+        most = _largest(tied)
+        numbers = {
+            "n_tied": int(np.sum(np.nan_to_num(tied) > 0)),
+            "n_heads": int(np.isfinite(decisive).sum()),
+            "head": result.head_name(*most),
+            "share": float(tied[most]),
+        }
+        facts.append(Fact("probe.ties", numbers))
+    return facts
+
+
+def _preferences(result: ProbeResult) -> list[Fact]:
+    contested, strict = _known(result, "contested_share"), _known(result, "strict_share")
+    if not contested.size or not strict.size:
+        return []
+    return [Fact("probe.preferences", {"contested": float(contested.mean()), "strict": float(strict.mean())})]
+
+
+def _correlation(result: ProbeResult) -> list[Fact]:
+    own, random = (result[f"correlation{ending}"] for ending in BASELINES)
+    if not np.isfinite(own).any():
+        return [Fact("probe.no_correlation")]
+    best = _largest(own)
+    numbers = {
+        **_spread(own),
+        "random": _median(random),
+        **_above(own, random),
+        "compared": Fact(f"compared.{_compared(own, random)}"),
+        "head": result.head_name(*best),
+        "largest": float(own[best]),
+        "offset": result.w_offset,
+        "case": "own" if result.w_offset is None else "at_offset",
+    }
+    return [Fact("probe.correlation", numbers)]
+
+
+def _compared(own: FloatArray, random: FloatArray) -> str:
+    """Whether the typical head is "more", "less" or "about_as" max-margin as a random one."""
+    if not np.isfinite(random).any() or not np.nanmedian(random) > 0.0:
+        return "about_as"
+    ratio = float(np.nanmedian(own) / np.nanmedian(random))
+    return "more" if ratio > CLEAR_RATIO else "less" if ratio < 1.0 / CLEAR_RATIO else "about_as"
+
+
+def _margins(result: ProbeResult) -> list[Fact]:
+    own = result["margin_ratio"]
+    if not np.isfinite(own).any():
+        return []
+    numbers = {
+        **_spread(own),
+        "random": _median(result["margin_ratio_random_head"]),
+        "low_median": _median(result["low_ratio"]),
+        "low_random": _median(result["low_ratio_random_head"]),
+    }
+    return [Fact("probe.margins", numbers)]
+
+
+def _spread(values: FloatArray) -> dict[str, float]:
+    return {"median": _median(values), "low": float(np.nanmin(values)), "high": float(np.nanmax(values))}
+
+
+def _above(own: FloatArray, baseline: FloatArray) -> dict[str, int]:
+    """How many numbers exceed their baseline, of those that have one."""
+    known = np.isfinite(own) & np.isfinite(baseline)
+    return {"n_above": int(np.sum(own[known] > baseline[known])), "n_known": int(known.sum())}
+
+
+def _median(values: FloatArray) -> float:
+    return float(np.nanmedian(values)) if np.isfinite(values).any() else float("nan")
+
+
+# ---- over training
+
+
+def training_findings(curves: CheckpointCurves) -> tuple[Fact, ...]:
+    """Whether attention gets sparser while the weights grow, how margins change, and how max-margin the heads become.
+
+    Args:
+        curves: the measures of a probe over checkpoints.
+
+    Returns:
+        One fact for each finding; `str` of it is its text.
+    """
+    shown = {measure.name for measure in curves.shown}
+    decisive = curves.by_layer("decisive_share")[[0, -1], -1]
+    margins = {"change": change(curves, "margin_median"), "first": float(decisive[0]), "last": float(decisive[1])}
+    return (
+        *(_sparser(curves, name) for name in ("relative_nnz", "first_relative_nnz") if name in shown),
+        Fact("curve.margins", margins),
+        *(_max_margin(curves, name) for name in ("correlation", "margin_ratio") if name in curves.measures),
+    )
+
+
+def change(curves: CheckpointCurves, name: str, layer: int = -1) -> Fact:
+    """The first and the last mean of one layer, with the rank correlation if there are enough checkpoints."""
+    curve, rank = curves.by_layer(name)[curves.has_measure(name), layer], curves.trends(name)[layer].correlation
+    if not len(curve):
+        return Fact("curve.change", {"case": "none"})
+    ends = {"first": float(curve[0]), "last": float(curve[-1])}
+    has_rank = np.isfinite(rank) and curves.can_have_trend
+    return Fact("curve.change", {**ends, "rank": float(rank), "case": "ranked" if has_rank else "plain"})
+
+
+def has_trend(curves: CheckpointCurves, name: str, sign: int) -> BoolArray:
+    """(n_layers,) whether a layer's mean grows (sign 1) or falls (-1) by more than chance explains, and by 5% of its first value at least.
+
+    Three conditions: enough checkpoints, a permutation test of the rank correlation with the step, and the size of the change.
+    """
+    # Bonferroni: at most this share of runs without a trend shows one in some layer.
+    level = SIGNIFICANCE / curves.n_layers
+    is_significant = [test.p_value <= level and sign * test.correlation > 0.0 for test in curves.trends(name)]
+    is_large = sign * np.nan_to_num(curves.relative_change(name)) >= MIN_RELATIVE_CHANGE
+    return np.array(is_significant) & is_large & curves.can_have_trend
+
+
+def _sparser(curves: CheckpointCurves, name: str) -> Fact:
+    """The statement of paper A's Figs 6 and 7, layer by layer."""
+    has_norms = bool(np.isfinite(curves["frobenius"]).any())
+    numbers = {"queries": Fact(f"curve_queries.{name}"), "change": change(curves, name), "n_layers": curves.n_layers}
+    if has_norms:
+        numbers["norm_change"] = change(curves, "frobenius")
+    norms = "with_norms" if has_norms else "without_norms"
+    if not curves.can_have_trend:
+        counts = {"n_checkpoints": len(curves.names), "least": MIN_TREND_CHECKPOINTS}
+        return Fact("curve.too_few_checkpoints", {**numbers, **counts, "case": norms})
+    falls, grows = has_trend(curves, name, sign=-1), has_trend(curves, "frobenius", sign=1)
+    numbers |= {"n_falling": int(falls.sum()), "n_growing": int(grows.sum()), "case": norms}
+    trend = Fact("curve.sparsity", numbers)
+    if not has_norms:
+        return trend
+    # The rule is stated once, with the first of both curves.
+    level = Fact(
+        "curve.trend_rule", {"change": MIN_RELATIVE_CHANGE, "level": SIGNIFICANCE, "n_layers": curves.n_layers}
+    )
+    verdict = _verdict(curves, name, falls & grows)
+    parts = {"trend": trend, "verdict": verdict, "rule": level}
+    return Fact("curve.sparsity_and_norms", {**parts, "case": "with_rule" if name == "relative_nnz" else "alone"})
+
+
+def _verdict(curves: CheckpointCurves, name: str, both: BoolArray) -> Fact:
+    """Whether attention gets sparser while the norm grows: in all layers, in some or in none."""
+    if not both.any():
+        return Fact("curve.verdict", {"case": "none"})
+    falls, grows = (_amount(np.abs(curves.relative_change(curve)[both])) for curve in (name, "frobenius"))
+    layers = [curves.layer_title(layer) for layer in np.flatnonzero(both).tolist()]
+    return Fact(
+        "curve.verdict", {"falls": falls, "grows": grows, "layers": layers, "case": "all" if both.all() else "some"}
+    )
+
+
+def _amount(shares: FloatArray) -> Fact:
+    """The range of relative changes: percents or, from eleven times the first value on, factors."""
+    is_factor = shares.min() >= 10.0
+    low, high = (float(end) + is_factor for end in (shares.min(), shares.max()))
+    unit = "factor" if is_factor else "percent"
+    form = ".0f" if is_factor else ".0%"
+    count = "one" if format(low, form) == format(high, form) else "two"
+    return Fact(f"curve_amount.{unit}", {"low": low, "high": high, "case": count})
+
+
+def _max_margin(curves: CheckpointCurves, name: str) -> Fact:
+    """One number of the max-margin part in the last layer, and that of random heads."""
+    known = curves.has_measure(name)
+    own, quantity = curves.by_layer(name)[known, -1], Fact(f"curve_quantity.{name}")
+    if not np.isfinite(own).any():
+        return Fact("curve.max_margin", {"quantity": quantity, "case": "unknown"})
+    random = curves.by_layer(f"{name}_random_head")[known, -1]
+    numbers = {"change": change(curves, name), "first": float(random[0]), "last": float(random[-1])}
+    return Fact("curve.max_margin", {"quantity": quantity, **numbers, **_above(own, random), "case": "known"})
+
+
+# ---- advice: where the sinks are, how sparse attention can be made
+
+
+class NamedHead(NamedTuple):
+    """A head, the address of its part of the page, and a number or a name about it."""
+
+    name: str
+    address: str
+    detail: str
+
+
+class Answer(NamedTuple):
+    """A question with its answer, a table with rows of formatted numbers, and heads to look at.
+
+    Attributes:
+        question: what was asked.
+
+        answer: the fact that answers it.
+
+        columns: the heads of the table's columns.
+
+        rows: the rows of the table; none if there is no table.
+
+        named: what the heads below are.
+
+        heads: the heads to look at first.
+
+        note: how the numbers are meant; None if that goes without saying.
+    """
+
+    question: Fact
+    answer: Fact
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    named: str = ""
+    heads: tuple[NamedHead, ...] = ()
+    note: Fact | None = None
+
+
+def answers(result: ProbeResult) -> tuple[Answer, ...]:
+    """Where the sinks of a model are, and how much of its attention can be left out, as far as it was measured."""
+    return tuple(answer for answer in (_sinks(result), _leaving_out(result)) if answer)
+
+
+def _sinks(result: ProbeResult) -> Answer | None:
+    share = result.measures.get("sink_share", np.empty(0))
+    if not np.isfinite(share).any():
+        return None
+    n_sinks = int(np.sum(np.nan_to_num(share) >= SINK_SHARE))
+    numbers = {"n_sinks": n_sinks, "n_heads": int(np.isfinite(share).sum()), "limit": SINK_SHARE}
+    rows = tuple((name, percent(part), percent(expected)) for name, part, expected in result.sinks)
+    strongest = sorted(result.head_sinks.items(), key=lambda item: item[1].expected - item[1].share)[:N_NAMED_HEADS]
+    heads = tuple(_named(result, at, f"{row.name}, {percent(row.share)}") for at, row in strongest)
+    if not heads:  # names of tokens are not known, or none has more than its part
+        order = [at for at in ranked_heads(share) if share[at] >= SINK_SHARE][:N_NAMED_HEADS]
+        heads = tuple(_named(result, at, percent(float(share[at]))) for at in order)
+    return Answer(
+        Fact("question.sinks"),
+        Fact("answer.sinks", numbers),
+        ("token", "attention", "if even") if rows else (),
+        rows,
+        "Strongest",
+        heads,
+        Fact("answer_note.sinks") if rows else None,
+    )
+
+
+def _leaving_out(result: ProbeResult) -> Answer | None:
+    known = {error: _known(result, name) for error, name in NEGLIGIBLE.items()}
+    known = {error: shares for error, shares in known.items() if shares.size}
+    if not known:
+        return None
+    rows = tuple(
+        (
+            f"{error:g}",
+            percent(float(shares.mean())),
+            f"{percent(float(shares.min()))} to {percent(float(shares.max()))}",
+            f"{int(np.sum(shares >= 0.5))} of {len(shares)}",
+        )
+        for error, shares in known.items()
+    )
+    error, shares = next(iter(known.items()))
+    by_head = result[NEGLIGIBLE[error]]
+    return Answer(
+        Fact("question.leaving_out"),
+        Fact("answer.leaving_out", {"n_tokens": result.mean_tokens, "share": float(shares.mean()), "error": error}),
+        ("error", "left out, mean", "by head", "heads with half"),
+        rows,
+        f"Most at {error:g}",
+        tuple(_named(result, at, percent(float(by_head[at]))) for at in ranked_heads(by_head)[:N_NAMED_HEADS]),
+        Fact("answer_note.leaving_out"),
+    )
+
+
+def _named(result: ProbeResult, at: tuple[int, int], detail: str) -> NamedHead:
+    return NamedHead(result.head_name(*at), f"#L{at[0]}H{at[1]}", detail)
