@@ -144,7 +144,7 @@ def test_predict_takes_the_norm_that_an_optimizer_names():
     assert bias.solution.margin == pytest.approx(
         ml.att_svm(data, bias.selected, norm=ml.LInf()).margin, rel=SIX_DIGITS, abs=ROUNDING
     )
-    assert "if its steps are steepest" in str(bias)
+    assert bias.note.code == "bias.own_norm"
 
 
 def test_predict_solves_w_in_a_norm_that_is_not_transpose_invariant():

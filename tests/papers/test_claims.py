@@ -12,7 +12,7 @@ import pytest
 import marginlens as ml
 from fake_claims import changed
 from marginlens.optimizers import NormalizedGD
-from marginlens.theory.implicit_bias import run_kind
+from marginlens.theory.observations import run_kind
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Verdict
 from marginlens_papers.claims import catalogue
 from marginlens_papers.claims.a import figure_9 as a_f9

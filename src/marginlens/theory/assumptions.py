@@ -58,7 +58,7 @@ class TheoremVerdict(Result, Tabular):
     """
 
     citation: str
-    conditions: tuple[Check, ...]
+    conditions: tuple[Any, ...]
     conclusion: str
     of_descent: bool = False
     quantities = "{citation}: {applies:applies|does not apply}"

@@ -18,7 +18,7 @@ from marginlens.risk import JointRisk
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm, relaxed_svm
 from marginlens.theory.assumptions import Check, TheoremVerdict
-from marginlens.theory.implicit_bias import ON_BOTH, claim_words, observed_by, unknown_words
+from marginlens.theory.bias_table import ON_BOTH, unknown_words
 from marginlens.theory.intervals import Exact
 from marginlens.theory.label_margin import (
     BestSelections,
@@ -27,6 +27,7 @@ from marginlens.theory.label_margin import (
     check_assumption_c,
     label_margin,
 )
+from marginlens.theory.observations import claim_words, observed_by
 from marginlens.theory.prediction import Prediction, Request, predictions
 from marginlens.theory.unproved_steps import optimizer_words
 from marginlens.typing import BoolArray, FloatArray, IntArray

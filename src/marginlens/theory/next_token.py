@@ -21,12 +21,8 @@ from marginlens.risk.next_token_heads import HeadCheck, check_head
 from marginlens.status import Status
 from marginlens.svm import GraphSolution, MarginSolution, graph_svm
 from marginlens.theory.assumptions import Check, TheoremVerdict
-from marginlens.theory.implicit_bias import (
-    ImplicitBias,
-    bias_on_sequences,
-    check_plain_steps,
-    claim_words,
-)
+from marginlens.theory.implicit_bias import ImplicitBias, bias_on_sequences, check_plain_steps
+from marginlens.theory.observations import claim_words
 from marginlens.theory.prediction import EQ17_ONLY, Prediction, Request, predictions
 from marginlens.theory.unproved_steps import optimizer_words
 from marginlens.typing import FloatArray, IntArray

@@ -15,14 +15,8 @@ from marginlens.risk.copying import CopyRisk
 from marginlens.status import Status
 from marginlens.svm import ContextSolution, MarginSolution, att_svm, ntp_svm
 from marginlens.theory.assumptions import Check, TheoremVerdict
-from marginlens.theory.implicit_bias import (
-    PROVED_BY_F,
-    ImplicitBias,
-    check_plain_steps,
-    implicit_bias,
-    norm_words,
-    unknown_words,
-)
+from marginlens.theory.bias_table import PROVED_BY_F, norm_words, unknown_words
+from marginlens.theory.implicit_bias import ImplicitBias, check_plain_steps, implicit_bias
 from marginlens.theory.prediction import Prediction, Request, predictions
 from marginlens.theory.unproved_steps import optimizer_words, redefines_steps
 

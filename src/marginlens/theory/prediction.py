@@ -25,17 +25,11 @@ from marginlens.theory.assumptions import (
     condition_columns,
 )
 from marginlens.theory.attraction import WORDS
+from marginlens.theory.bias_table import PROOF_A, PROOF_C, is_known, unknown_words
 from marginlens.theory.certificate import Certificate
 from marginlens.theory.finite_minimum import MinimumCertificate
-from marginlens.theory.implicit_bias import (
-    BY_A,
-    BY_C,
-    ImplicitBias,
-    claim_words,
-    implicit_bias,
-    is_known,
-    unknown_words,
-)
+from marginlens.theory.implicit_bias import ImplicitBias, implicit_bias
+from marginlens.theory.observations import claim_words
 from marginlens.theory.outcome import Answer, Outcome
 from marginlens.theory.unproved_steps import UnprovedSteps, as_theorems_see
 from marginlens.typing import Axes, FloatArray, IntArray
@@ -205,7 +199,7 @@ class Prediction(Result, Tabular):
     def __str__(self) -> str:
         shown = [verdict for verdict in self.verdicts if verdict.citation.endswith(EQ17_ONLY)] or self.verdicts
         listed = () if self.candidates is None else (str(self.candidates),)
-        bias = () if self.bias is None or self.bias.proved in ((BY_A,), (BY_C,)) else (str(self.bias),)
+        bias = () if self.bias is None or self.bias.proved in ((PROOF_A,), (PROOF_C,)) else (str(self.bias),)
         answer = (str(self.answer),) if self.verdicts or self.outcome else ()
         return "\n".join([*answer, *self.notes, *map(str, shown), *listed, self.why, *bias])
 

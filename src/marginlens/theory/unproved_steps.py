@@ -1,23 +1,96 @@
-"""Optimizers as theorems about plain steps see them, and what they are called in sentences."""
+"""Optimizers as theorems see them: what they ask of their steps, and which steps no theorem covers."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from marginlens.kinds import kind_of
-from marginlens.norms import L2
+from marginlens.kinds import declared, kind_of
+from marginlens.norms import L2, Norm
 from marginlens.optimizers import (
     Adam,
     Blockwise,
     GradientDescent,
     MirrorDescent,
     NormalizedGD,
+    Optimizer,
+    PowerDecay,
     SteepestDescent,
 )
 from marginlens.optimizers.decay import Decaying
+from marginlens.optimizers.schedules import StepSize
+from marginlens.words import Fact
 
-# the classes that define `init` and `update`; all other optimizers of the library inherit from these
+# The classes that define `init` and `update`. All other optimizers of the library inherit from these.
 LIBRARY = (GradientDescent, NormalizedGD, SteepestDescent, MirrorDescent, Adam)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What theorems ask of an optimizer, read from it once.
+
+    Attributes:
+        optimizer: the optimizer itself.
+
+        kind: the class of the library whose steps it takes, None if it defines its own.
+
+        redefined: whether it derives from a class of the library and takes other steps.
+
+        norm: the norm in which its steps are steepest, None if it names none.
+
+        size: the step size or its schedule, None if it names none.
+
+        momentum, nesterov, weight_decay: these settings, 0 and False if it has none.
+
+        betas, eps: (β₁, β₂) and ε of Adam, else None and 0.
+    """
+
+    optimizer: Optimizer
+    kind: type | None
+    redefined: bool
+    norm: Norm | None
+    size: StepSize | None
+    momentum: float
+    nesterov: bool
+    weight_decay: float
+    betas: tuple[float, float] | None
+    eps: float
+
+    @property
+    def power(self) -> float | None:
+        """a of steps η_t ∝ t^-a, 0 for constant ones; None for other schedules, about which nothing is known."""
+        if isinstance(self.size, PowerDecay):
+            return self.size.power
+        return None if callable(self.size) else 0.0
+
+
+def steps_of(optimizer: Any) -> Steps:
+    """Read from an optimizer what theorems ask of it.
+
+    Args:
+        optimizer: any optimizer. The parts of a `Blockwise` are not looked at.
+
+    Returns:
+        Its `Steps`.
+    """
+    defining, library = kind_of(optimizer), next((kind for kind in LIBRARY if isinstance(optimizer, kind)), None)
+    return Steps(
+        optimizer=optimizer,
+        kind=library if defining is library else None,
+        redefined=redefines_steps(optimizer),
+        norm=optimizer.norm if defining is SteepestDescent else declared(optimizer, "norm"),
+        size=getattr(optimizer, "size", None),
+        momentum=getattr(optimizer, "momentum", 0.0),
+        nesterov=getattr(optimizer, "nesterov", False),
+        weight_decay=getattr(optimizer, "weight_decay", 0.0),
+        betas=optimizer.betas if isinstance(optimizer, Adam) else None,
+        eps=optimizer.eps if isinstance(optimizer, Adam) else 0.0,
+    )
+
+
+def part_of(optimizer: Any) -> Any:
+    """The optimizer of each part for a `Blockwise`, else the optimizer itself."""
+    return optimizer.optimizer if isinstance(optimizer, Blockwise) else optimizer
 
 
 class UnprovedSteps:
@@ -28,40 +101,63 @@ class UnprovedSteps:
         self.init, self.update = optimizer.init, optimizer.update
 
 
-def as_theorems_see(rule: Any) -> Any:
-    """The optimizer itself, or what it is to theorems about steps without momentum and decay."""
-    inner = rule.optimizer if isinstance(rule, Blockwise) else rule
-    if redefines_steps(inner):
-        return UnprovedSteps(rule)
-    if getattr(inner, "weight_decay", 0.0) > 0.0 or (isinstance(inner, GradientDescent) and inner.momentum > 0.0):
-        return UnprovedSteps(rule)
-    if isinstance(rule, NormalizedGD) and rule.momentum > 0.0:
-        return SteepestDescent(L2(), rule.size, rule.momentum)
-    return rule
+def as_theorems_see(optimizer: Any) -> Any:
+    """The optimizer as theorems about steps without momentum and weight decay see it.
+
+    Args:
+        optimizer: any optimizer, or None.
+
+    Returns:
+        The optimizer, or an `UnprovedSteps` if no theorem covers its steps.
+    """
+    part = part_of(optimizer)
+    has_momentum = isinstance(part, GradientDescent) and part.momentum > 0.0
+    if redefines_steps(part) or getattr(part, "weight_decay", 0.0) > 0.0 or has_momentum:
+        return UnprovedSteps(optimizer)
+    if isinstance(optimizer, NormalizedGD) and optimizer.momentum > 0.0:
+        return SteepestDescent(L2(), optimizer.size, optimizer.momentum)
+    return optimizer
 
 
-def redefines_steps(rule: Any) -> bool:
-    """Whether a class derived from an optimizer of the library takes steps of its own, which nothing known of that one covers."""
-    return isinstance(rule, Decaying) and kind_of(rule) not in LIBRARY
+def redefines_steps(optimizer: Any) -> bool:
+    """Whether an optimizer derives from a class of the library and takes other steps, which nothing known of that class covers."""
+    return isinstance(optimizer, Decaying) and kind_of(optimizer) not in LIBRARY
 
 
-def optimizer_words(rule: Any) -> str:
-    """The optimizer as it is written, without what never changes its bias."""
-    if isinstance(rule, Blockwise):
-        return f"Blockwise({optimizer_words(rule.optimizer)})"
-    if isinstance(rule, UnprovedSteps):
-        batches = "" if rule.batch_size is None else f" on mini-batches of {rule.batch_size}"
-        return optimizer_words(rule.optimizer) + batches
-    name, settings, momentum = type(rule).__name__, [], getattr(rule, "momentum", 0.0)
-    if name == "SteepestDescent":
-        name = f"SteepestDescent({rule.norm!r})"
-    if isinstance(rule, Adam):
-        settings.append(f"β = {rule.betas} and ε = {rule.eps:g}")
-    if isinstance(rule, MirrorDescent):
-        settings.append(f"p = {rule.p:g}")
-    if isinstance(rule, Decaying) and momentum > 0.0:
-        ahead = "Nesterov's momentum" if getattr(rule, "nesterov", False) else "momentum"
-        settings.append(f"{ahead} {momentum:g}")
-    if isinstance(rule, Decaying) and rule.weight_decay > 0.0:
-        settings.append(f"weight decay {rule.weight_decay:g}")
-    return f"{name} with {' and '.join(settings)}" if settings else name
+def optimizer_words(optimizer: Any) -> Fact:
+    """Name an optimizer with the settings that can change its bias.
+
+    Args:
+        optimizer: any optimizer.
+
+    Returns:
+        A `Fact` to be used inside others.
+    """
+    if isinstance(optimizer, Blockwise):
+        return Fact("named_optimizer.by_block", {"optimizer": optimizer_words(optimizer.optimizer)})
+    if isinstance(optimizer, UnprovedSteps):
+        inner = optimizer_words(optimizer.optimizer)
+        if optimizer.batch_size is None:
+            return inner
+        return Fact("named_optimizer.mini_batches", {"optimizer": inner, "batch_size": optimizer.batch_size})
+    name, settings = Fact("named_optimizer.plain", {"name": type(optimizer).__name__}), _settings(optimizer)
+    if type(optimizer) is SteepestDescent:
+        name = Fact("named_optimizer.steepest", {"norm": repr(optimizer.norm)})
+    return Fact("named_optimizer.with_settings", {"name": name, "settings": settings}) if settings else name
+
+
+def _settings(optimizer: Any) -> list[Fact]:
+    """The settings that can change the bias of an optimizer."""
+    settings = []
+    if isinstance(optimizer, Adam):
+        first, second = optimizer.betas
+        settings.append(Fact("named_optimizer.betas", {"beta_1": first, "beta_2": second, "eps": optimizer.eps}))
+    if isinstance(optimizer, MirrorDescent):
+        settings.append(Fact("named_optimizer.power", {"p": optimizer.p}))
+    steps = steps_of(optimizer) if isinstance(optimizer, Decaying) else None
+    if steps is not None and steps.momentum > 0.0:
+        case = "nesterov" if steps.nesterov else "default"
+        settings.append(Fact("named_optimizer.momentum", {"case": case, "momentum": steps.momentum}))
+    if steps is not None and steps.weight_decay > 0.0:
+        settings.append(Fact("named_optimizer.weight_decay", {"weight_decay": steps.weight_decay}))
+    return settings

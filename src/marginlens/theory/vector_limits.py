@@ -29,8 +29,9 @@ from marginlens.theory.assumptions import (
 )
 from marginlens.theory.attraction import WORDS
 from marginlens.theory.basin import BasinCone, basin_of
+from marginlens.theory.bias_table import ON_P, is_known, unknown_words
 from marginlens.theory.certificate import Certificate
-from marginlens.theory.implicit_bias import ON_P, claim_words, is_known, observed_by, unknown_words
+from marginlens.theory.observations import claim_words, observed_by
 from marginlens.theory.optimality import (
     SAME_DIRECTION_ATOL,
     TokenOptimality,

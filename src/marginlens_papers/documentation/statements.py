@@ -17,7 +17,7 @@ import marginlens
 from marginlens.errors import InputError
 from marginlens.papers import SOURCES, Implementation, natural, registered
 from marginlens.runtime.files import json_by_line
-from marginlens.theory.implicit_bias import listed_kind
+from marginlens.theory.observations import listed_kind
 from marginlens_papers.claim import Claim, in_one_line
 from marginlens_papers.claims import catalogue
 from marginlens_papers.documentation.texts import TEXTS, texts_page

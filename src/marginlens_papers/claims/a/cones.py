@@ -11,7 +11,7 @@ import marginlens as ml
 from marginlens.arithmetic.directions import unit
 from marginlens.data import cone_example, figure_1b, sphere_tokens
 from marginlens.theory import BasinCone, in_cone, sample_cone, smoothness
-from marginlens.theory.implicit_bias import ON_P
+from marginlens.theory.bias_table import ON_P
 from marginlens.typing import Axes, Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress, Run
 from marginlens_papers.claims import drawing

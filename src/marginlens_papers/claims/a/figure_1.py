@@ -9,7 +9,7 @@ from scipy.optimize import minimize_scalar
 
 import marginlens as ml
 from marginlens.data import figure_1a, figure_1b, figure_1c
-from marginlens.theory.implicit_bias import ON_P
+from marginlens.theory.bias_table import ON_P
 from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress, Run
 from marginlens_papers.claims import drawing

@@ -12,7 +12,7 @@ import marginlens as ml
 from marginlens.data.counter_based import sphere_problems
 from marginlens.risk import softmax
 from marginlens.sweeps import Sweep
-from marginlens.theory.implicit_bias import ON_P
+from marginlens.theory.bias_table import ON_P
 from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress, Run, Unit, Words
 from marginlens_papers.claims import drawing

@@ -13,7 +13,7 @@ from marginlens.losses.margin import Loss
 from marginlens.optimizers import Blockwise
 from marginlens.result.palette import ACCENTS, INK
 from marginlens.risk import softmax
-from marginlens.theory.implicit_bias import ON_BOTH, ON_P
+from marginlens.theory.bias_table import ON_BOTH, ON_P
 from marginlens.typing import Axes, Figure, FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run
 from marginlens_papers.claims import drawing

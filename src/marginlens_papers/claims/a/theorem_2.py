@@ -13,7 +13,7 @@ import marginlens as ml
 from marginlens.arithmetic.directions import unit
 from marginlens.data import figure_1b, figure_8, scored_tokens
 from marginlens.theory import check_assumption_b, globally_optimal_direction, smoothness
-from marginlens.theory.implicit_bias import ON_P
+from marginlens.theory.bias_table import ON_P
 from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress, Run
 from marginlens_papers.claims import drawing

@@ -16,7 +16,7 @@ from marginlens.graphs.cyclic import LocalRule, local_subset, selected_positions
 from marginlens.losses.next_token import SquaredProbability
 from marginlens.svm.solvers.rows import BilinearRows
 from marginlens.sweeps import Plan
-from marginlens.theory.implicit_bias import ON_SEQUENCES
+from marginlens.theory.bias_table import ON_SEQUENCES
 from marginlens.typing import BoolArray, Figure, FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run, Unit, Words
 from marginlens_papers.claims.c.training_curves import (

@@ -9,7 +9,7 @@ import numpy as np
 
 import marginlens as ml
 from marginlens.graphs import cyclic_subspace
-from marginlens.theory.implicit_bias import ON_SEQUENCES
+from marginlens.theory.bias_table import ON_SEQUENCES
 from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run, Words
 from marginlens_papers.claims.drawing import heat_map

@@ -9,7 +9,7 @@ import numpy as np
 
 import marginlens as ml
 from marginlens.data.sequence_generators import cyclic_sequences
-from marginlens.theory.implicit_bias import ON_SEQUENCES
+from marginlens.theory.bias_table import ON_SEQUENCES
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress, Run
 from marginlens_papers.claims.c.training_curves import norms_of_matrices

@@ -9,7 +9,7 @@ import numpy as np
 import marginlens as ml
 from marginlens.data import sphere_queries
 from marginlens.optimizers import Blockwise
-from marginlens.theory.implicit_bias import ON_FACTORS, ON_W
+from marginlens.theory.bias_table import ON_FACTORS, ON_W
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run
 from marginlens_papers.claims import drawing

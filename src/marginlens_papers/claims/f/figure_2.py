@@ -11,7 +11,7 @@ from marginlens.optimizers.schedules import PowerDecay
 from marginlens.result.palette import ACCENTS
 from marginlens.risk.cross_entropy import MulticlassRisk
 from marginlens.svm import BilinearSolution, bilinear_svm
-from marginlens.theory.implicit_bias import ON_CLASSES
+from marginlens.theory.bias_table import ON_CLASSES
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress, Run
 from marginlens_papers.claims.drawing import heat_map

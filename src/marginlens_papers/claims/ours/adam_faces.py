@@ -10,7 +10,7 @@ import marginlens as ml
 from marginlens.data import sphere_tokens
 from marginlens.optimizers import PowerDecay
 from marginlens.optimizers.schedules import StepSize
-from marginlens.theory.implicit_bias import ON_P
+from marginlens.theory.bias_table import ON_P
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run, Unit, Words
 from marginlens_papers.claims.ours.norm_runs import norms_of, smallest_lead

@@ -9,7 +9,7 @@ import numpy as np
 import marginlens as ml
 from marginlens.data import signal_and_noise
 from marginlens.optimizers import Blockwise
-from marginlens.theory.implicit_bias import ON_BOTH
+from marginlens.theory.bias_table import ON_BOTH
 from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress, Run
 from marginlens_papers.claims.drawing import heat_map

@@ -11,7 +11,7 @@ from marginlens.data import sphere_queries
 from marginlens.optimizers import Blockwise
 from marginlens.optimizers.schedules import PowerDecay
 from marginlens.risk.matrix import FactorRisk
-from marginlens.theory.implicit_bias import ON_FACTORS
+from marginlens.theory.bias_table import ON_FACTORS
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run
 from marginlens_papers.claims.drawing import heat_map, level

@@ -10,7 +10,8 @@ import numpy as np
 import marginlens as ml
 from marginlens.data import sphere_queries, sphere_tokens
 from marginlens.optimizers import PowerDecay
-from marginlens.theory.implicit_bias import ON_P, ON_W, implicit_bias
+from marginlens.theory.bias_table import ON_P, ON_W
+from marginlens.theory.implicit_bias import implicit_bias
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run, Words
 from marginlens_papers.claims.ours.norm_runs import norms_of, smallest_lead

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 import marginlens as ml
-from marginlens.theory.implicit_bias import ON_W
+from marginlens.theory.bias_table import ON_W
 from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Bound, Claim, Effort, Finding, Progress, Run, Words
 from marginlens_papers.claims.drawing import heat_map

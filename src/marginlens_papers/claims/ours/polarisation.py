@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import marginlens as ml
-from marginlens.theory.implicit_bias import ON_BOTH
+from marginlens.theory.bias_table import ON_BOTH
 from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress, Run
 
