@@ -9,7 +9,7 @@ import marginlens as ml
 import tolerances
 from marginlens.data import figure_1b, sphere_tokens
 from marginlens.data.labelled import LabelledSequences, embedding_tokens
-from marginlens.dynamics.flow import KeySpanField
+from marginlens.dynamics.flow import Event, FlowRun, KeySpanField, RadauSteps
 from marginlens.embeddings import Parameters, embedding_flow, initial_parameters, loss_and_gradients
 from marginlens.embeddings.one_step import first_step
 from marginlens_papers.claims.random_data import balanced_sequences
@@ -64,6 +64,24 @@ def test_flow_in_paper_bs_setting_follows_the_embedding_loss():
     run = ml.flow(embedding_tokens(after.E, data), after.v, start=after.p, until=ml.UntilLength(end[-1]), rtol=1e-10)
     assert end[-1] > 3.0
     np.testing.assert_allclose(run.final, end[:-1], rtol=0.0, atol=tolerances.FLOW_IN_TIME)
+
+
+@pytest.mark.statement("B Eq. (7)")
+@pytest.mark.parametrize("loss", [ml.Logistic(), ml.Exponential(), ml.CorrelationLoss()])
+@pytest.mark.parametrize(
+    ("n", "T", "d", "way"), [(1, 3, 2, 300.0), (4, 6, 3, 100.0), (5, 4, 30, 40.0), (3, 4, 5, 2000.0)]
+)
+def test_compiled_flow_on_random_problems_agrees_with_scipys_radau(n, T, d, way, loss):
+    rng = np.random.default_rng((n, T, d))
+    data, v = ragged_problem(rng, n, T, d)
+    field = KeySpanField(ml.AttentionRisk(data, v, loss))
+    c = field.coordinates(rng.standard_normal(d))[0]
+    oracle, compiled = RadauSteps(field, c, 1e-9), FlowRun(field, field.basis @ c)
+    while oracle.length < way:
+        assert oracle.advance(way - oracle.length) is Event.NONE
+    compiled.follow(0.3 * way)
+    compiled.follow(way)  # goes on from there
+    np.testing.assert_allclose(compiled.point, field.basis @ oracle.c, rtol=0.0, atol=tolerances.STIFF_FLOW * way)
 
 
 @pytest.mark.statement("B Eq. (7)")

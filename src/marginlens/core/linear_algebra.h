@@ -75,9 +75,8 @@ OUTLINED void matvec(const double *A, int64_t n, int64_t d, const double *x, dou
     for (; i < n; i++) out[i] = dot(row(i), x, d);
 }
 
-// out = Aᵀ weights, A (n, d); where `rows` is given, A[rows]ᵀ weights for n of its rows.
-OUTLINED void vecmat(const double *weights, const double *A, const int64_t *rows, int64_t n, int64_t d, double *__restrict out) {
-    for (int64_t k = 0; k < d; k++) out[k] = 0.0;
+// out += Aᵀ weights, A (n, d); where `rows` is given, A[rows]ᵀ weights for n of its rows.
+OUTLINED void add_rows(const double *weights, const double *A, const int64_t *rows, int64_t n, int64_t d, double *__restrict out) {
     for (int64_t i = 0; i < n; i += 4) {
         double four[4];
         const double *row[4];
@@ -90,6 +89,12 @@ OUTLINED void vecmat(const double *weights, const double *A, const int64_t *rows
         const double *a = row[0], *b = row[1], *c = row[2], *e = row[3];
         for (int64_t k = 0; k < d; k++) out[k] = (((out[k] + four[0] * a[k]) + four[1] * b[k]) + four[2] * c[k]) + four[3] * e[k];
     }
+}
+
+// out = Aᵀ weights, with the arguments of `add_rows`.
+OUTLINED void vecmat(const double *weights, const double *A, const int64_t *rows, int64_t n, int64_t d, double *out) {
+    for (int64_t k = 0; k < d; k++) out[k] = 0.0;
+    add_rows(weights, A, rows, n, d, out);
 }
 
 // ‖x‖², ‖y‖² and x · y, n entries, a multiple of the number of lanes.

@@ -87,6 +87,32 @@ static inline double log_weights(
     return largest;
 }
 
+// The weights of one input as they are, for logits and scores gamma (T,); returns its margin. `biggest` becomes the modulus of the largest
+// weight where that is larger, or nan.
+static inline double direct_weights(const double *logits, const double *gamma, int64_t length, int64_t T, int64_t loss, double *w, double &biggest) {
+    const int64_t best = largest_of(logits, length);
+    double rest = 0.0, delta = 0.0;
+    for (int64_t t = 0; t < length; t++)
+        if (t != best) {
+            w[t] = exp(logits[t] - logits[best]);
+            rest += w[t];
+            delta += w[t] * (gamma[best] - gamma[t]);
+        }
+    const double share = 1.0 / (1.0 + rest);
+    delta *= share;
+    const double factor = share * slope(loss, gamma[best] - delta);
+    double total = 0.0;
+    for (int64_t t = 0; t < length; t++)
+        if (t != best) {
+            w[t] *= factor * (gamma[best] - gamma[t] - delta);
+            total += w[t];
+            if (!(modulus(w[t]) <= biggest)) biggest = modulus(w[t]);
+        }
+    w[best] = -total;
+    for (int64_t t = length; t < T; t++) w[t] = 0.0;
+    return gamma[best] - delta;
+}
+
 // Weights w (n, T) with ∇L = e^s/n Σ w_it k_it of logits a and scores (n, T); returns s, which is 0 unless numbers were too small or large.
 // `logs` is room for n T numbers. The margins Σ s γ, (n,), are written where they are asked for.
 static inline double pair_weights(
@@ -94,29 +120,8 @@ static inline double pair_weights(
     double *margins = nullptr) {
     double biggest = 0.0;
     for (int64_t i = 0; i < n; i++) {
-        const double *logits = a + i * T, *gamma = scores + i * T;
-        double *weight = w + i * T;
-        const int64_t best = largest_of(logits, lengths[i]);
-        double rest = 0.0, delta = 0.0;
-        for (int64_t t = 0; t < lengths[i]; t++)
-            if (t != best) {
-                weight[t] = exp(logits[t] - logits[best]);
-                rest += weight[t];
-                delta += weight[t] * (gamma[best] - gamma[t]);
-            }
-        const double share = 1.0 / (1.0 + rest);
-        delta *= share;
-        if (margins) margins[i] = gamma[best] - delta;
-        const double factor = share * slope(loss, gamma[best] - delta);
-        double total = 0.0;
-        for (int64_t t = 0; t < lengths[i]; t++)
-            if (t != best) {
-                weight[t] *= factor * (gamma[best] - gamma[t] - delta);
-                total += weight[t];
-                if (!(modulus(weight[t]) <= biggest)) biggest = modulus(weight[t]);
-            }
-        weight[best] = -total;
-        for (int64_t t = lengths[i]; t < T; t++) weight[t] = 0.0;
+        const double margin = direct_weights(a + i * T, scores + i * T, lengths[i], T, loss, w + i * T, biggest);
+        if (margins) margins[i] = margin;
     }
     if (!(SMALLEST_WEIGHT < biggest && biggest < LARGEST_WEIGHT)) return log_weights(a, scores, lengths, n, T, loss, logs, w);
     if (biggest > SQUARABLE) return 0.0;

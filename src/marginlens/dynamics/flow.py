@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.runtime.threads import single_blas_thread
 from marginlens.typing import FloatArray, IntArray
 
+DEFAULT_RTOL = 1e-7  # local error of one step of the integrator
 END_NORM_RTOL = 1e-9  # by how much of it a flow may end beyond the norm that was asked for
 ARC_LENGTH_RTOL = 1e-12  # relative distance at which an arc length counts as reached
 MINIMUM_RADIUS = 1e-5  # steps below this, over the longest key where that exceeds 1, ask whether a minimum is that near
@@ -62,7 +64,7 @@ def flow(
     until: UntilLength | UntilNorm = UntilNorm(500.0),
     start: Any = None,
     record: Record | None = None,
-    rtol: float = 1e-7,
+    rtol: float = DEFAULT_RTOL,
     progress: ProgressCallback | None = None,
 ) -> Trajectory:
     r"""Follow the gradient flow of a risk, by arc length instead of time, which grows exponentially in the norm.
@@ -70,9 +72,10 @@ def flow(
     .. math:: \frac{dx}{ds} = -\frac{\nabla L(x)}{\|\nabla L(x)\|}, \quad
         \text{the curve of}\ \frac{dx}{dt} = -\nabla L(x) \ \text{with}\ ds = \|\nabla L(x)\|\, dt
 
-    An implicit Runge-Kutta method of order 5 (Radau IIA) takes the steps. For attention weights p it works in the span of the keys with
-    the exact second derivative, so that large embeddings, such as B's after a first step with η₀ = 4n²T², cost more steps but do not make
-    it stall; for other risks the second derivative is estimated from gradients.
+    For attention weights p the core takes the steps, in the span of the keys: by an explicit Runge-Kutta method of order 8, or by an
+    implicit one of order 5 (Radau IIA) with the exact second derivative if the flow is stiff. So large embeddings, such as B's after a
+    first step with η₀ = 4n²T², do not make it stall. For other risks, heads and losses SciPy's Radau takes all steps; without a second
+    derivative it estimates one from gradients.
 
     Args:
         problem, head, loss, start: as `descend` takes them.
@@ -94,17 +97,16 @@ def flow(
     check_record(record, risk)
     as_progress(progress)
     first, is_batch = starting_points(risk, start), bool(getattr(risk, "is_batch", False))
-    curves: list[_Curve] = []
-    with single_blas_thread():  # matrices this small only wait for each other's threads
-        for j, x in enumerate(first):
-            single = risk[j] if is_batch else risk
-            field = KeySpanField(single) if isinstance(risk, AttentionRisk) else GradientField(single)
-            curves.append(_follow(field, x, limits, stops, float(rtol)))
-            if progress is not None:
-                progress(j + 1, len(first))
-    steps = stops.reached(max(len(curve.kept) for curve in curves))
-    points = np.stack([curve.at(len(steps)) for curve in curves])
-    ends = (np.array([curve.reason for curve in curves]), np.array([curve.taken for curve in curves]))
+    runs: list[FlowRun] = []
+    for j, x in enumerate(first):
+        run = FlowRun(field_of(risk[j] if is_batch else risk), x, float(rtol))
+        run.follow(*limits, stops)
+        runs.append(run)
+        if progress is not None:
+            progress(j + 1, len(first))
+    steps = stops.reached(max(len(run.kept) for run in runs))
+    points = np.stack([run.at(len(steps)) for run in runs])
+    ends = (np.array([run.reason for run in runs]), np.array([run.taken for run in runs]))
     return trajectory_of(risk, points, ends, steps, record)
 
 
@@ -143,20 +145,6 @@ class _Stops:
         return self.every * np.arange(n_kept) if self.every else self.listed
 
 
-@dataclass(frozen=True)
-class _Curve:
-    """One flow: the iterates kept, the last one, how it ended and after how many steps."""
-
-    kept: list[FloatArray]
-    last: FloatArray
-    reason: int
-    taken: int
-
-    def at(self, n_kept: int) -> FloatArray:
-        """(n_kept + 1, *shape) the iterates at the stops, the last one where it did not come so far, and once more at the end."""
-        return np.stack([*self.kept, *[self.last] * (n_kept + 1 - len(self.kept))])
-
-
 class GradientField:
     """The field -∇L/‖∇L‖ of arc-length flow on any risk of one problem, in the entries of a point."""
 
@@ -165,6 +153,10 @@ class GradientField:
 
     def __init__(self, risk: Any) -> None:
         self.risk = risk
+
+    def steps_from(self, c: FloatArray, rtol: float) -> RadauSteps | CompiledSteps:
+        """The integrator of the flow from c."""
+        return RadauSteps(self, c, rtol)
 
     def coordinates(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
         """A point in the coordinates of the field, and the part of it that no flow moves."""
@@ -212,9 +204,13 @@ class KeySpanField(GradientField):
         if self._code >= 0:
             scores = data.scores(risk.head)
             of_data = np.where(np.isfinite(scores), scores, 0.0), np.ascontiguousarray(data.lengths), self._code
+            self.arrays = self._keys, self._key_norms, *of_data
             self._c, self._g, self._terms = np.empty(data.d_key), np.empty(data.d_key), np.empty(1)
-            at = self._c, self._g, self._terms
-            self._set_gradient = core.attention_gradient.bound(self._keys, self._key_norms, *of_data, *at)
+            self._set_gradient = core.attention_gradient.bound(*self.arrays, self._c, self._g, self._terms)
+
+    def steps_from(self, c: FloatArray, rtol: float) -> RadauSteps | CompiledSteps:
+        """The integrator of the flow from c: in the core where it has the gradient."""
+        return RadauSteps(self, c, rtol) if self._code < 0 else CompiledSteps(self, c, rtol)
 
     def coordinates(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Coordinates in the span, and what is outside it."""
@@ -279,6 +275,78 @@ class KeySpanField(GradientField):
         return np.outer(along, along @ hessian) - hessian
 
 
+def field_of(risk: Any) -> GradientField:
+    """The field of the flow on the risk of one problem."""
+    return KeySpanField(risk) if isinstance(risk, AttentionRisk) else GradientField(risk)
+
+
+class Event(Enum):
+    """What happened on the way: nothing, a step so short that a minimum may be near, or an end of the field."""
+
+    NONE = 0
+    SHORT = 1
+    ENDED = 2
+
+
+class RadauSteps:
+    """Steps of SciPy's Radau along a field, for risks without a compiled gradient.
+
+    Attributes:
+        c: where the flow stands.
+        length: the arc length behind it.
+        taken: steps so far.
+    """
+
+    def __init__(self, field: GradientField, c: FloatArray, rtol: float) -> None:
+        from scipy.integrate import Radau
+
+        self.c, self.length, self.taken = c, 0.0, 0
+        self._field, unit = field, field.step_unit
+        with single_blas_thread():
+            self._solver = Radau(field, 0.0, c, np.inf, rtol=rtol, atol=unit * rtol, jac=field.jacobian, max_step=1.0)
+        self._solver.lu, self._solver.solve_lu = _factored, _solved
+
+    def advance(self, longest: float) -> Event:
+        """Take one step of this length at most."""
+        solver = self._solver
+        solver.max_step = longest
+        with single_blas_thread():  # matrices this small only wait for each other's threads
+            solver.step()
+        step = float(solver.t) - self.length
+        self.c, self.length, self.taken = solver.y, float(solver.t), self.taken + 1
+        if solver.status == "failed" or self._field.is_stationary(self.c):
+            return Event.ENDED
+        return Event.SHORT if step < self._field.step_unit * MINIMUM_RADIUS else Event.NONE
+
+
+class CompiledSteps:
+    """The same in the core, for attention weights p under a linear head and a compiled loss: see `attention_flow.h`."""
+
+    def __init__(self, field: KeySpanField, c: FloatArray, rtol: float) -> None:
+        self.c = np.array(c)
+        self._steps, self._counts = np.zeros(2), np.zeros(3, dtype=np.int64)
+        self._settings = np.array([rtol, field.step_unit, 0.0, field.step_unit * MINIMUM_RADIUS])
+        self._follow = core.follow_attention.bound(*field.arrays, self._settings, self.c, self._steps, self._counts)
+
+    @property
+    def length(self) -> float:
+        """The arc length behind it."""
+        return float(self._steps[0])
+
+    @property
+    def taken(self) -> int:
+        """Steps so far."""
+        return int(self._counts[2])
+
+    def advance(self, longest: float) -> Event:
+        """Go on for this arc length, or until something happens."""
+        self._settings[2] = longest
+        return _EVENTS[self._follow()]
+
+
+_EVENTS = (Event.NONE, Event.ENDED, Event.ENDED, Event.SHORT)  # by the ends that attention_flow.h names
+
+
 class _Factors(NamedTuple):
     """Pivoted triangular factors of a real or complex matrix, and LAPACK's function that solves with them."""
 
@@ -301,38 +369,53 @@ def _solved(factors: _Factors, right: Any) -> Any:
     return factors.solve(factors.lu, factors.pivots, right)[0]
 
 
-def _follow(field: GradientField, start: FloatArray, limits: tuple[float, float], stops: _Stops, rtol: float) -> _Curve:
-    """One problem's flow from `start` to the length or the norm of `limits`."""
-    from scipy.integrate import Radau
+class FlowRun:
+    """The flow of one problem, which can be followed on from where it stands.
 
-    c, outside = field.coordinates(start)
-    norm_outside = float(length(outside.reshape(-1)))
-    kept: list[FloatArray] = []
+    Attributes:
+        kept: the points at the stops it came past.
+        reason: how it ended, `RAN_ALL` while it goes on.
+    """
 
-    def remaining(s: float, c: FloatArray) -> float:
+    def __init__(self, field: GradientField, start: FloatArray, rtol: float = DEFAULT_RTOL) -> None:
+        c, self._outside = field.coordinates(start)
+        self._norm_outside = float(length(self._outside.reshape(-1)))
+        self._field, self._steps = field, field.steps_from(c, rtol)
+        self.kept: list[FloatArray] = []
+        self.reason = STATIONARY if field.is_stationary(c) else RAN_ALL
+
+    @property
+    def point(self) -> FloatArray:
+        """Where the flow stands."""
+        return self._field.point(self._steps.c, self._outside)
+
+    @property
+    def taken(self) -> int:
+        """The number of steps of the integrator."""
+        return self._steps.taken
+
+    def at(self, n_kept: int) -> FloatArray:
+        """(n_kept + 1, *shape) the points at the stops, the last one where it did not come so far, and once more at the end."""
+        return np.stack([*self.kept, *[self.point] * (n_kept + 1 - len(self.kept))])
+
+    def follow(self, to_length: float, to_norm: float = np.inf, stops: _Stops | None = None) -> None:
+        """Follow the flow until its whole arc length or the norm of its point has this value, and keep the points at the stops."""
+        stops, steps, field = stops or _Stops(None, 0.0), self._steps, self._field
+        if stops[len(self.kept)] == 0.0:
+            self.kept.append(self.point)
+        while self.reason == RAN_ALL and (left := self._remaining(to_length, to_norm)) > ARC_LENGTH_RTOL * steps.length:
+            stop = stops[len(self.kept)]
+            event = steps.advance(min(left, stop - steps.length))
+            if event is not Event.NONE:
+                minimum = field.minimum_within(steps.c, field.step_unit * MINIMUM_RADIUS)
+                if event is Event.ENDED or minimum is not None:
+                    self.reason = TIED if minimum is None and field.has_ties(steps.c) else STATIONARY
+                    steps.c = steps.c if minimum is None else minimum
+                    return
+            if stop - steps.length <= ARC_LENGTH_RTOL * steps.length:
+                self.kept.append(self.point)
+
+    def _remaining(self, to_length: float, to_norm: float) -> float:
         """How far the flow may go on without passing an end; the norm grows no faster than the arc length."""
-        to_norm = limits[1] - float(np.hypot(norm_outside, length(c)))
-        return min(limits[0] - s, to_norm + END_NORM_RTOL * limits[1] if to_norm > 0.0 else 0.0)
-
-    if stops[0] == 0.0:
-        kept.append(field.point(c, outside))
-    if field.is_stationary(c):
-        return _Curve(kept, field.point(c, outside), STATIONARY, 0)
-    s, taken = 0.0, 0
-    unit = field.step_unit
-    solver = Radau(field, s, c, np.inf, rtol=rtol, atol=unit * rtol, jac=field.jacobian, max_step=1.0)
-    solver.lu, solver.solve_lu = _factored, _solved
-    while (left := remaining(s, solver.y)) > ARC_LENGTH_RTOL * s:
-        stop = stops[len(kept)]
-        solver.max_step = min(left, stop - s)
-        solver.step()
-        ended = solver.status == "failed" or field.is_stationary(solver.y)
-        if ended or solver.t - s < unit * MINIMUM_RADIUS:
-            minimum = field.minimum_within(solver.y, unit * MINIMUM_RADIUS)
-            if ended or minimum is not None:
-                reason = TIED if minimum is None and field.has_ties(solver.y) else STATIONARY
-                return _Curve(kept, field.point(solver.y if minimum is None else minimum, outside), reason, taken + 1)
-        s, taken = float(solver.t), taken + 1
-        if stop - s <= ARC_LENGTH_RTOL * s:
-            kept.append(field.point(solver.y, outside))
-    return _Curve(kept, field.point(solver.y, outside), RAN_ALL, taken)
+        missing = to_norm - float(np.hypot(self._norm_outside, length(self._steps.c)))
+        return min(to_length - self._steps.length, missing + END_NORM_RTOL * to_norm if missing > 0.0 else 0.0)

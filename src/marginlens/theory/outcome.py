@@ -10,8 +10,9 @@ import numpy as np
 
 from marginlens.arithmetic.directions import length
 from marginlens.data.tokens import TokenDataset
-from marginlens.dynamics import descend, flow
-from marginlens.dynamics.flow import UntilLength
+from marginlens.dynamics import descend
+from marginlens.dynamics.compiled_loops import RAN_ALL, STATIONARY
+from marginlens.dynamics.flow import FlowRun, field_of
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.optimizers.gradient_descent import has_plain_steps
 from marginlens.result import Result, Tabular
@@ -389,20 +390,23 @@ def _by_flow(
 
         progress: counts the looks.
     """
-    risk, size = problem.risk, largest_distance(problem.data.K, problem.data.mask) or 1.0
-    way, part, point = 0.0, FIRST_WAY / size, start
+    size = largest_distance(problem.data.K, problem.data.mask) or 1.0
+    field = field_of(problem.risk)
+    run, way, part = FlowRun(field, start), 0.0, FIRST_WAY / size
     for _ in range(MAX_DOUBLINGS):
-        run = flow(risk, until=UntilLength(part), start=point)
-        point, way, part = run.final, way + part, 2.0 * part
+        way, part = way + part, 2.0 * part
+        run.follow(way)
+        point = run.point
         tubes = tubes_at(problem.as_batch(), point[None], optimizer)
         if progress is not None:
             progress.advance()
-        if tubes.missing[0] == Missing.NOTHING or run.status is not Status.COMPLETED:
+        if tubes.missing[0] == Missing.NOTHING or run.reason != RAN_ALL:
             break
-    ended, error = run.status is Status.STATIONARY, 0.0
+    ended, error = run.reason == STATIONARY, 0.0
     if ended or tubes.missing[0] == Missing.NOTHING:
-        twin = _nudged(start[None], FLOW_NUDGE * np.maximum(length(start[None]), 1.0 / size))[0]
-        error = float(length(flow(risk, until=UntilLength(way), start=twin).final - point))
+        twin = FlowRun(field, _nudged(start[None], FLOW_NUDGE * np.maximum(length(start[None]), 1.0 / size))[0])
+        twin.follow(way)
+        error = float(length(twin.point - point))
     error = error if ended else max(error, start_error)
     return _outcome(_Run(problem, optimizer, point, n_steps, way, optimizer is not None, ended, error), tubes, 0)
 

@@ -219,28 +219,3 @@ DOOR weights_of_places(
     }
     return 0;
 }
-
-// A positive multiple of ∇L at c, of keys with these norms, and the length it would have if no two of its terms cancelled.
-DOOR attention_gradient(
-    const double *keys,      // (n_inputs, n_tokens, d)
-    const double *norms,     // (n_inputs, n_tokens)
-    const double *scores,    // (n_inputs, n_tokens)
-    const int64_t *lengths,  // (n_inputs)
-    int64_t loss,            // in 0..2
-    const double *c,         // (d)
-    double *gradient,        // (d)
-    double *terms,           // (1)
-    int64_t n_inputs, int64_t n_tokens, int64_t d) {
-    const int64_t m = n_inputs * n_tokens;
-    for (int64_t i = 0; i < n_inputs; i++)
-        if (lengths[i] < 1 || lengths[i] > n_tokens) return WRONG_SIZE;
-    Room room;
-    double *logits = room.doubles(m), *logs = room.doubles(m), *weights = room.doubles(m);
-    if (room.failed) return OUT_OF_MEMORY;
-    matvec(keys, m, d, c, logits);
-    pair_weights(logits, scores, lengths, n_inputs, n_tokens, loss, logs, weights);
-    vecmat(weights, keys, nullptr, m, d, gradient);
-    *terms = 0.0;
-    for (int64_t k = 0; k < m; k++) *terms += modulus(weights[k]) * norms[k];
-    return 0;
-}

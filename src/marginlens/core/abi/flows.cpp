@@ -1,0 +1,52 @@
+// Doors: the gradient flow on p, and its field.
+#include "../attention_flow.h"
+#include "abi.h"
+
+// The gradient flow of one problem from c for an arc length, or until a step is shorter than `short_step`; how it ends, see attention_flow.h.
+DOOR follow_attention(
+    const double *keys,      // (n_inputs, n_tokens, d)
+    const double *norms,     // (n_inputs, n_tokens) of the keys
+    const double *scores,    // (n_inputs, n_tokens)
+    const int64_t *lengths,  // (n_inputs)
+    int64_t loss,            // in 0..2
+    const double *settings,  // (4) relative tolerance, length at which a logit moves by one, arc length to go, short_step
+    double *c,               // (d)
+    double *steps,           // (2) arc length behind, length of the next step
+    int64_t *counts,         // (3) whether the implicit method takes it, steps in doubt of that, steps taken
+    int64_t n_inputs, int64_t n_tokens, int64_t d) {
+    for (int64_t i = 0; i < n_inputs; i++)
+        if (lengths[i] < 1 || lengths[i] > n_tokens) return WRONG_SIZE;
+    const TokenProblem problem{keys, scores, lengths, n_inputs, n_tokens, d};
+    FlowState state{steps[0], steps[1], counts[0], counts[1], counts[2]};
+    Room room;
+    AttentionFlow flow(room, problem, loss, norms, settings[0], settings[1], c, state);
+    if (room.failed) return OUT_OF_MEMORY;
+    const FlowEnd end = flow.follow(settings[2], settings[3]);
+    steps[0] = state.arc_length, steps[1] = state.step;
+    counts[0] = state.is_implicit, counts[1] = state.doubts, counts[2] = state.taken;
+    return end;
+}
+
+// A positive multiple of ∇L at c, of keys with these norms, and the length it would have if no two of its terms cancelled.
+DOOR attention_gradient(
+    const double *keys,      // (n_inputs, n_tokens, d)
+    const double *norms,     // (n_inputs, n_tokens)
+    const double *scores,    // (n_inputs, n_tokens)
+    const int64_t *lengths,  // (n_inputs)
+    int64_t loss,            // in 0..2
+    const double *c,         // (d)
+    double *gradient,        // (d)
+    double *terms,           // (1)
+    int64_t n_inputs, int64_t n_tokens, int64_t d) {
+    for (int64_t i = 0; i < n_inputs; i++)
+        if (lengths[i] < 1 || lengths[i] > n_tokens) return WRONG_SIZE;
+    const TokenProblem problem{keys, scores, lengths, n_inputs, n_tokens, d};
+    Room room;
+    FlowField field(room, problem, loss);
+    double *direction = room.doubles(d);
+    if (room.failed) return OUT_OF_MEMORY;
+    field.evaluate(c, direction);
+    copy(field.gradient, d, gradient);
+    *terms = field.terms(norms);
+    return 0;
+}
