@@ -28,7 +28,7 @@ def ids() -> dict[str, Any]:
     return {"input_ids": torch.tensor([[2, 5, 6, 7, 8, 9, 3], [2, 9, 11, 5, 12, 6, 3]])}
 
 
-OTHERWISE = r"The module {} of type {} attends otherwise than its family does.*its attention {}"
+OTHERWISE = r"attends as its family does; got the module {} of type {}, whose attention {}"
 
 
 def of_another_class(model: Any, layer: int, forward: Callable[..., Any]) -> Any:
@@ -62,7 +62,9 @@ def with_a_sink(self: Any, *args: Any, **others: Any) -> Any:
 @pytest.mark.parametrize("layer", [0, 1])
 def test_a_layer_with_unknown_attention_is_refused_by_name(forward: Any, layer: int) -> None:
     model = of_another_class(tiny_bert(), layer, forward)
-    said = OTHERWISE.format(rf"encoder\.layer\.{layer}\.attention\.self", "Other", r"differs by up to 0\.\d+\.$")
+    said = OTHERWISE.format(
+        rf"encoder\.layer\.{layer}\.attention\.self", "Other", r"differs by up to 0\.\d+, instead\.$"
+    )
     with pytest.raises(InputError, match=said):
         list(read_attention(model, ids()))
     with pytest.raises(InputError, match=said):
@@ -90,7 +92,7 @@ def test_capped_logits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_wrong_number_of_heads_is_refused() -> None:
     model = tiny_bert()
     model.config.num_attention_heads = 4
-    shapes = r"has shape \(2 inputs, 2 heads, 7 tokens\), not \(2 inputs, 4 heads, 7 tokens\)\.$"
+    shapes = r"has shape \(2 inputs, 2 heads, 7 tokens\), not \(2 inputs, 4 heads, 7 tokens\), instead\.$"
     with pytest.raises(InputError, match=OTHERWISE.format(r"encoder\.layer\.0\.attention\.self", ".*", shapes)):
         list(read_attention(model, ids()))
 
@@ -102,7 +104,7 @@ def test_a_layer_that_hides_its_attention_is_refused(output: Any) -> None:
 
     model = of_another_class(tiny_bert(), 1, hiding)
     with pytest.raises(
-        InputError, match=r"layer\.1\.attention\.self of type Other does not hand out its attention, .*eager"
+        InputError, match=r"layer\.1\.attention\.self of type Other, which does not hand it out, .*eager"
     ):
         list(read_attention(model, ids()))
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
@@ -393,9 +395,7 @@ def test_overflowing_half_precision_logits_have_statistics_without_maps():
     for layer in model.encoder.layer[:1]:
         layer.attention.self.key.weight.data.mul_(1e-4)
         layer.attention.self.key.bias.data.mul_(1e-4)
-    with pytest.raises(
-        InputError, match="attention that is not finite in its layer 1 on this batch: its weights are not"
-    ):
+    with pytest.raises(InputError, match="finite in its layer 1"):
         list(read_attention(model, next(iter(encoded(model).batches())).inputs))
     result = probe_model(model, encoded(model))
     assert np.isfinite(result["nnz"]).all()
@@ -421,8 +421,9 @@ def test_a_head_with_one_nan_is_named_and_others_are_unaffected():
     assert found.notes[0].code == "note.weights_not_finite"
     assert found.notes[0].numbers["heads"] == ["L1H0"]
     assert str(found.notes[0]) in probe_page(found)
-    with pytest.raises(InputError, match="Head 0 of layer 1 has no key-query map"):
+    with pytest.raises(InputError) as refused:
         adapter_for(broken).key_query(1, 0)
+    assert refused.value.argument == "head"
 
 
 def test_a_model_without_any_finite_attention_is_refused():

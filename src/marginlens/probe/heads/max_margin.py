@@ -206,50 +206,39 @@ def _equal(tokens: FloatArray, x: FloatArray) -> BoolArray:
 def layer_margins(
     sample: QuerySample, heads: Sequence[KeyQueryMap], settings: MaxMarginSettings | None = None
 ) -> tuple[HeadMargin, ...]:
-    r"""How max-margin every head of one layer is, beside random heads, which are drawn once for all of them.
+    r"""Measure how max-margin every head of one layer is, compared with random heads, which are drawn once for all of them.
 
     .. math:: \min_W \|W\|_F \ \text{s.t.}\ (x_{\alpha_q} - x_t)^\top W z_q \ge 1 \quad (t \ne \alpha_q \text{ visible to } q)
 
-    for the sampled queries q, where α is what the head itself selects: the visible token of the largest logit. Where any head of the
-    layer has a query bias, queries are (z, 1) and W is [W, w_0], so that every head's own matrix satisfies its constraints
-    after scaling. Tokens that equal the selected one are no constraints, since no W tells them apart. A query whose largest logit is
-    shared by different tokens, up to `settings.rounding`, selects none of them and has no constraints, in the head's problem and in that
-    of a random head beside it.
+    for the sampled queries q, with α what the head itself selects: the visible token of the largest logit. If any head of the layer has
+    a query bias, queries are (z, 1) and W is [W, w_0], so that every head's own matrix satisfies its constraints after scaling. Tokens
+    that equal the selected one are not constraints, since no W tells them apart. A query whose largest logit is shared by different
+    tokens, up to `settings.rounding`, selects none of them and has no constraints, in the head's problem and in that of the random heads
+    it is compared with.
 
     Args:
         sample: the tokens and queries of the layer, from `sample_queries`.
+
         heads: the key-query maps of its heads, all of one shape. With rotary positions they hold at one offset, and selections are
             those of the map at that offset.
+
         settings: `n_draws` and `seed` of the random heads, and what `rounding` counts as a tie.
+
     Returns:
-        One `HeadMargin` per head. Heads are spread over threads, which changes no number.
+        One `HeadMargin` for each head. Heads are spread over threads, which changes no number.
     """
     options = settings or MaxMarginSettings()
-    if not heads:
-        raise InputError("heads", "at least one key-query map", "none")
-    d_model, d_head = shape = sample.tokens.shape[1], heads[0].d_head
-    for i, head in enumerate(heads):
-        if head.W_K.shape != shape:
-            raise InputError(f"heads[{i}]", f"a map of shape ({d_model}, {d_head})", f"shape {head.W_K.shape}")
+    _check_shapes(sample, heads)
     has_bias = any(head.b_Q.any() for head in heads)
-    rng = np.random.default_rng([options.seed, 1])
-    random_heads = []
-    for _ in range(options.n_draws):
-        W_K, W_Q, b_Q = *rng.standard_normal((2, *shape)), rng.standard_normal(d_head)
-        random_heads.append(KeyQueryMap(W_K, W_Q, b_Q if has_bias else np.zeros(d_head), 1.0))
+    all_heads = [*heads, *_random_heads(heads[0], options, has_bias=has_bias)]
     pool = ThreadPoolExecutor(n_threads())
     try:
         with single_blas_thread():  # a thread for each problem is worth more than two for each product
             span = _Span.of(sample, has_bias=has_bias)
-            all_heads = [*heads, *random_heads]
             matrices = list(pool.map(span.matrix, all_heads))
             all_selected = list(pool.map(lambda head: selected_tokens(sample, head, options.rounding), all_heads))
-            selected, problems = all_selected[: len(heads)], all_selected[: len(heads)]
-            first: dict[bytes, int] = {}  # which queries a head leaves out → where the problems of random heads begin
-            for tokens in selected:
-                if (tied := (tokens < 0).tobytes()) not in first:
-                    first[tied] = len(problems)
-                    problems += [np.where(tokens < 0, -1, other) for other in all_selected[len(heads) :]]
+            selected, random = all_selected[: len(heads)], all_selected[len(heads) :]
+            problems, first = _problems(selected, random)
 
             def solve(tokens: IntArray) -> tuple[BilinearSolution, float]:
                 solution = bilinear_svm(span.tokens, span.queries, sample.constraints(tokens))
@@ -258,17 +247,51 @@ def layer_margins(
             solved = list(pool.map(solve, problems))
     finally:
         pool.shutdown(cancel_futures=True)  # an interruption waits for the running problems only
-
-    def match(head: int, problem: int) -> MarginMatch:
-        return _match(matrices[head], *solved[problem])
-
     at_chance = {
-        tied: tuple(match(len(heads) + k, start + k) for k in range(options.n_draws)) for tied, start in first.items()
+        tied: tuple(_match(matrices[len(heads) + k], *solved[start + k]) for k in range(options.n_draws))
+        for tied, start in first.items()
     }
     return tuple(
-        HeadMargin(match(k, k), at_chance[(tokens < 0).tobytes()], int(np.sum(tokens < 0)))
+        HeadMargin(_match(matrices[k], *solved[k]), at_chance[_tied(tokens)], int(np.sum(tokens < 0)))
         for k, tokens in enumerate(selected)
     )
+
+
+def _check_shapes(sample: QuerySample, heads: Sequence[KeyQueryMap]) -> None:
+    if not heads:
+        raise InputError("heads", "at least one key-query map", "none")
+    d_model, d_head = shape = sample.tokens.shape[1], heads[0].d_head
+    for i, head in enumerate(heads):
+        if head.W_K.shape != shape:
+            raise InputError(f"heads[{i}]", f"a map of shape ({d_model}, {d_head})", f"shape {head.W_K.shape}")
+
+
+def _random_heads(head: KeyQueryMap, options: MaxMarginSettings, *, has_bias: bool) -> list[KeyQueryMap]:
+    """`n_draws` heads with Gaussian factors of the shapes of `head`."""
+    rng, shape = np.random.default_rng([options.seed, 1]), head.W_K.shape
+    heads = []
+    for _ in range(options.n_draws):
+        W_K, W_Q, b_Q = *rng.standard_normal((2, *shape)), rng.standard_normal(head.d_head)
+        heads.append(KeyQueryMap(W_K, W_Q, b_Q if has_bias else np.zeros(head.d_head), 1.0))
+    return heads
+
+
+def _problems(selected: list[IntArray], random: list[IntArray]) -> tuple[list[IntArray], dict[bytes, int]]:
+    """The selections of all problems: those of the heads, and those of random heads without the queries that a head leaves out.
+
+    Heads that leave out the same queries share the problems of random heads, which begin at the index that `first` has for these queries.
+    """
+    problems, first = list(selected), {}
+    for tokens in selected:
+        if _tied(tokens) not in first:
+            first[_tied(tokens)] = len(problems)
+            problems += [np.where(tokens < 0, -1, other) for other in random]
+    return problems, first
+
+
+def _tied(tokens: IntArray) -> bytes:
+    """Which queries select nothing, as a key."""
+    return (tokens < 0).tobytes()
 
 
 def head_margin(sample: QuerySample, head: KeyQueryMap, settings: MaxMarginSettings | None = None) -> HeadMargin:

@@ -159,7 +159,7 @@ def encode_texts(texts: Sequence[str], tokenizer: Any, config: Any) -> TextInput
         ids = tokenizer(list(texts), **{**options, "truncation": True, "max_length": max_tokens})["input_ids"]
     for place, text in enumerate(ids):
         if not text:
-            raise InputError(f"Text {place + 1} has no tokens: {texts[place][:40]!r}.")
+            raise InputError("texts", "texts with at least one token each", f"{texts[place][:40]!r} at index {place}")
     highest = max(map(max, ids))
     if highest >= config.vocab_size:
         expected = f"the one of this model, with ids below {config.vocab_size}"
@@ -438,6 +438,8 @@ def check_memory(inputs: Inputs, n_heads: int) -> None:
     needed = _BYTES_PER_PAIR * n_heads * longest**2
     if needed > available:
         raise InputError(
-            f"Input {int(inputs.lengths.argmax()) + 1} has {longest:,} tokens: to measure the maps of {n_heads} heads would take "
-            f"{needed / 1e9:,.0f} GB of memory, of which this machine has {available / 1e9:,.0f}; use shorter inputs."
+            "inputs",
+            f"short enough for the attention maps of {n_heads} heads to fit in {available / 1e9:,.0f} GB of memory",
+            f"{longest:,} tokens at index {int(inputs.lengths.argmax())}, which need {needed / 1e9:,.0f} GB,",
+            "Use shorter inputs.",
         )

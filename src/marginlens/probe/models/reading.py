@@ -30,7 +30,7 @@ _HOOK_LOCK = Lock()  # torch numbers its hooks by a counter that two threads may
 # Queries of each input, evenly spread, at which both attentions are compared: a small part of all maps.
 _N_COMPARED = 16
 _ATTENTION_ATOL = 1e-4  # of a probability, beyond what rounding explains; adapters are tested to a tenth of it
-_OTHERWISE = "attends otherwise than its family does, so that it cannot be read as one of it"
+_LIKE_ITS_FAMILY = "one that attends as its family does"
 
 
 def read_attention(
@@ -79,9 +79,11 @@ def _readings(
         for layer in [] if allow_nan else sorted(record.captured):
             if not bool(record.captured[layer].inputs.isfinite().all()):
                 raise InputError(
-                    f"The model itself computes numbers that are not finite before its layer {layer} on this batch: its "
-                    "weights are not finite, or overflow in half precision, or it is a float64 model whose padded tokens see "
-                    "nothing, where its mask overflows (give it inputs without padding, or float32 weights)."
+                    "model",
+                    f"one that computes finite numbers before its layer {layer} on this batch",
+                    "numbers that are not finite",
+                    "Its weights are not finite or overflow in half precision, or padded tokens of a float64 model see nothing: "
+                    "give it float32 weights, or inputs without padding.",
                 )
         missing = sorted(set(wanted) - set(record.captured))
         if is_checked and layers is not None and missing:
@@ -122,8 +124,10 @@ def _finite(reading: LayerReading) -> LayerReading:
     """The reading, unless some head's attention is not finite."""
     if not finite_heads(reading).all():
         raise InputError(
-            f"The model itself computes attention that is not finite in its layer {reading.layer} on this batch: its weights are not "
-            "finite, or its logits overflow in half precision (give it float32 weights)."
+            "model",
+            f"one whose attention is finite in its layer {reading.layer} on this batch",
+            "attention that is not finite",
+            "Its weights are not finite, or its logits overflow in half precision: give it float32 weights.",
         )
     return reading
 
@@ -161,67 +165,83 @@ class _Stop(Exception):
     """The last layer that was asked for has attended; what the model would compute from there on is not needed."""
 
 
-def record_layers(
-    adapter: Adapter, batch: Mapping[str, Any], layers: set[int], *, with_attention: bool = False
-) -> LayerRecord:
-    """Run the model once, up to the last of the layers, and record what enters each of them, and its own attention where asked for."""
-    inputs = adapter.complete(model_inputs(adapter.model, batch))
-    record = LayerRecord({}, {}, {})
-    thread, last = get_ident(), max(layers, default=-1)
-    layers_of: dict[int, list[int]] = {}  # id of a module → the layers that it serves, in the order of its calls
-    for layer in range(adapter.n_layers):
-        layers_of.setdefault(id(adapter.attention_module(layer)), []).append(layer)
-    n_calls = dict.fromkeys(layers_of, 0)
+class _Recorder:
+    """The hooks of one run of a model: they record what enters layers and, if asked for, the layers' own attention.
 
-    def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
-        if get_ident() != thread:  # another batch, which may find this hook half registered or removed
+    A model may be read from several threads at once. Hooks of one thread then see the passes of others, which they leave alone.
+    """
+
+    def __init__(self, adapter: Adapter, inputs: dict[str, Any], layers: set[int], *, with_attention: bool) -> None:
+        self.record = LayerRecord({}, {}, {})
+        self._adapter, self._inputs, self._layers, self._with_attention = adapter, inputs, layers, with_attention
+        self._thread, self._last = get_ident(), max(layers, default=-1)
+        # id of a module → the layers that it serves, in the order of its calls
+        self._layers_of: dict[int, list[int]] = {}
+        for layer in range(adapter.n_layers):
+            self._layers_of.setdefault(id(adapter.attention_module(layer)), []).append(layer)
+        self._n_calls = dict.fromkeys(self._layers_of, 0)
+
+    def before(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+        """Record what a module is called with."""
+        if get_ident() != self._thread:  # another batch, which may find this hook half registered or removed
             return
-        layer = layers_of[id(module)][n_calls[id(module)]]
-        if layer not in layers:
+        layer = self._layers_of[id(module)][self._n_calls[id(module)]]
+        if layer not in self._layers:
             return
-        # the first argument is the tokens, also where another forward calls it otherwise
+        # The first argument is the tokens, also if another forward calls it otherwise.
         names = inspect.signature(module.forward).parameters
         arguments = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
         arguments.setdefault("hidden_states", args[0] if args else None)
-        captured = adapter.capture(layer, arguments, inputs)
-        is_fused = getattr(adapter.config, "_attn_implementation", "eager") != "eager"
-        if is_fused and captured.mask is None and captured.memory is None:  # as fused attention takes it
+        captured = self._adapter.capture(layer, arguments, self._inputs)
+        is_fused = getattr(self._adapter.config, "_attn_implementation", "eager") != "eager"
+        # Fused attention takes causality as an argument instead of a mask.
+        if is_fused and captured.mask is None and captured.memory is None:
             captured = replace(captured, causal=bool(getattr(module, "is_causal", True)))
-        record.captured[layer] = captured
-        record.autocast[layer] = _autocast(arguments["hidden_states"].device.type)
+        self.record.captured[layer] = captured
+        self.record.autocast[layer] = _autocast(arguments["hidden_states"].device.type)
 
-    def after(module: Any, args: tuple[Any, ...], output: Any) -> None:
-        if get_ident() != thread:
+    def after(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
+        """Record the attention of a module, and stop the model behind the last layer."""
+        if get_ident() != self._thread:
             return
-        layer = layers_of[id(module)][n_calls[id(module)]]
-        n_calls[id(module)] += 1
-        if layer not in layers:
+        layer = self._layers_of[id(module)][self._n_calls[id(module)]]
+        self._n_calls[id(module)] += 1
+        if layer not in self._layers:
             return
-        if with_attention:
-            place = adapter.attention_output
+        if self._with_attention:
+            place = self._adapter.attention_output
             attention: Any = output[place] if isinstance(output, tuple) and len(output) > place else None
             if getattr(attention, "ndim", 0) != 4:
                 raise InputError(
-                    f"The module {adapter.module_name(layer)} does not hand out its attention, so that what is read of it cannot be "
-                    'compared with the model\'s own; the model needs the attention of attn_implementation="eager".'
+                    "model",
+                    "one that hands out the attention that its readings are compared with",
+                    f"the module {self._adapter.module_name(layer)}, which does not hand it out,",
+                    'Load it with attn_implementation="eager".',
                 )
-            record.attention[layer] = attention[:, :, _compared_queries(attention)]
-        if layer == last:
+            self.record.attention[layer] = attention[:, :, _compared_queries(attention)]
+        if layer == self._last:
             raise _Stop
 
-    hooks = []
+
+def record_layers(
+    adapter: Adapter, batch: Mapping[str, Any], layers: set[int], *, with_attention: bool = False
+) -> LayerRecord:
+    """Run the model once, up to the last of the layers, and record what enters each of them, and its own attention if asked for."""
+    inputs = adapter.complete(model_inputs(adapter.model, batch))
+    recorder, hooks = _Recorder(adapter, inputs, layers, with_attention=with_attention), []
     try:
         modules = {id(module): module for module in map(adapter.attention_module, sorted(layers))}
         for module in modules.values():
             with _HOOK_LOCK:
-                hooks.append(module.register_forward_pre_hook(before, with_kwargs=True))
-                hooks.append(module.register_forward_hook(after, prepend=True))  # before what others change
+                hooks.append(module.register_forward_pre_hook(recorder.before, with_kwargs=True))
+                # Before the hooks of others, which may change the output.
+                hooks.append(module.register_forward_hook(recorder.after, prepend=True))
         with evaluating(adapter.model), suppress(_Stop):
             adapter.run(inputs)
     finally:
         for hook in hooks:
             hook.remove()
-    return record
+    return recorder.record
 
 
 def _compared_queries(attention: Any) -> Any:
@@ -241,7 +261,9 @@ def _check_attention(reading: LayerReading, theirs: Any, name: str) -> None:
     theirs = theirs if theirs.shape[2] == len(queries) else theirs[:, :, queries]
     if theirs.shape != ours.shape:
         got, expected = ("({0} inputs, {1} heads, {3} tokens)".format(*maps.shape) for maps in (theirs, ours))
-        raise InputError(f"The module {name} {_OTHERWISE}: its attention has shape {got}, not {expected}.")
+        raise InputError(
+            "model", _LIKE_ITS_FAMILY, f"the module {name}, whose attention has shape {got}, not {expected},"
+        )
     eps = max(torch.finfo(maps.dtype).eps for maps in (theirs, ours))
     # of logits; probabilities move by a quarter of it at most
     rounding = reading.rounding[:, :, queries].double()[..., None]
@@ -251,12 +273,14 @@ def _check_attention(reading: LayerReading, theirs: Any, name: str) -> None:
     compared = reading.visible[:, queries].any(dim=-1)[:, None, :, None] & ~both_nan
     if bool((theirs.isnan() & compared).any()):
         raise InputError(
-            f"The model itself computes attention that is not finite in its layer {reading.layer} on this batch, where its weights give "
-            "numbers, as float64 models do whose padded tokens see nothing (give it inputs without padding, or float32 weights)."
+            "model",
+            f"one whose attention is finite in its layer {reading.layer} on this batch, as its weights give it",
+            "attention that is not finite",
+            "Padded tokens of a float64 model see nothing: give it inputs without padding, or float32 weights.",
         )
     if bool((compared & ~(difference <= _ATTENTION_ATOL + eps + 0.5 * rounding)).any()):
         worst = float(difference.masked_fill(~compared, 0.0).max())
-        raise InputError(f"The module {name} {_OTHERWISE}: its attention differs by up to {worst:.2g}.")
+        raise InputError("model", _LIKE_ITS_FAMILY, f"the module {name}, whose attention differs by up to {worst:.2g},")
 
 
 def _autocast(device: str) -> Any:

@@ -31,6 +31,7 @@ AFFINE_RTOL = 0.05  # of its outputs, by which a module may miss the affine map 
 # Of the random inputs that the measured map is tried on, each size on its own.
 _TRIAL_SIZES, _N_TRIALS = (0.1, 1.0, 10.0), 64
 LEFT_OUT = "crossattention"  # in the name of modules of BERT and GPT-2 that attend to another model's output
+_AFFINE = "one whose query and key modules are affine maps of each token"
 _MAX_MULTIPLE = 2.0**12  # of unit vectors that is tried
 
 Factors = tuple[FloatArray, FloatArray, FloatArray]  # W_Q (d, d_h), b_Q (d_h,) and W_K (d, d_h) of one head
@@ -473,7 +474,7 @@ class Adapter(ABC):
         factors = self._of_head(layer, self.projection(layer), head)
         if not _all_finite(factors):
             raise InputError(
-                f"Head {head} of layer {layer} has no key-query map: its query or key weights are not finite."
+                "head", f"one of layer {layer} with finite weights", f"{head}, whose weights are not finite,"
             )
         return self._map(layer, factors, offset)
 
@@ -567,9 +568,9 @@ def affine_map(module: Any, d_in: int, name: str, like: Any, used: int | None = 
     r"""The affine map that a module computes.
 
     A linear layer with nothing around it has it in its weights. What is wrapped by an adapter, quantised, parametrised or hooked has
-    weights that are not what it computes, so that the module :math:`f` itself is asked, in evaluation mode: b = f(0) and
-    :math:`W_j = (f(c\, e_j) - b)/c` for the unit vectors, with c so large that b takes no digits from W. Random inputs then tell how far
-    f is from it; where that is more than `AFFINE_RTOL` of its outputs there is no W, which one sentence says.
+    weights that are not what it computes. The module :math:`f` itself is then evaluated: b = f(0) and
+    :math:`W_j = (f(c\, e_j) - b)/c` at the unit vectors, with c so large that b takes no digits from W. Random inputs show how far
+    f is from this map; if it is more than `AFFINE_RTOL` of its outputs, there is no W and the module is refused.
 
     Args:
         d_in: width of the inputs.
@@ -582,18 +583,16 @@ def affine_map(module: Any, d_in: int, name: str, like: Any, used: int | None = 
     if is_plain(module):
         W, b = module.weight.T if isinstance(module, torch.nn.Linear) else module.weight, module.bias
         return AffineMap(W[:, :used], b if b is None else b[:used])
-    what = f"The module {name} of type {type(module).__name__}"
+    what = f"the module {name} of type {type(module).__name__}"
 
     def applied(inputs: Any) -> Any:
         """(n, d_out) what the module makes of (1, n, d_in), in float64."""
         outputs = module(inputs)
         if getattr(outputs, "shape", ())[:2] != inputs.shape[:2]:
-            raise InputError(
-                f"{what} does not give one vector for each token, so that its heads have no key-query matrix."
-            )
+            raise InputError("model", _AFFINE, f"{what}, which does not give one vector for each token,")
         values = outputs[0].detach().cpu().double()
         if not bool(values.isfinite().all()):
-            raise InputError(f"{what} gives numbers that are not finite, so that its heads have no key-query matrix.")
+            raise InputError("model", _AFFINE, f"{what}, which gives numbers that are not finite,")
         return values[:, :used]
 
     trials = torch.as_tensor(np.random.default_rng(0).standard_normal((1, _N_TRIALS, d_in))).to(like)
@@ -609,9 +608,9 @@ def affine_map(module: Any, d_in: int, name: str, like: Any, used: int | None = 
             _deviation(applied(x), x[0].cpu().double() @ W + b) for x in (size * trials for size in _TRIAL_SIZES)
         )
     if deviation > AFFINE_RTOL:
+        missed = f"which misses the affine map measured at unit vectors by {deviation:.0%} of its outputs"
         raise InputError(
-            f"{what} is not an affine map of each token: on random inputs it misses the one measured at unit vectors by {deviation:.0%} "
-            f"of its outputs, more than {AFFINE_RTOL:.0%}, so that its heads have no key-query matrix."
+            "model", _AFFINE, f"{what}, {missed},", f"Its heads have no key-query matrix beyond {AFFINE_RTOL:.0%}."
         )
     return AffineMap(W, b, deviation)
 

@@ -100,5 +100,6 @@ def start_token(config: Any) -> int:
     start = getattr(config, "decoder_start_token_id", None)
     start = getattr(config, "pad_token_id", None) if start is None else start
     if start is None:
-        raise InputError("The decoder of this model names no start token: give decoder_input_ids in the batch.")
+        expected = "one with decoder_input_ids, because the configuration of this model has no start token"
+        raise InputError("batch", expected, "one without them")
     return int(start)
