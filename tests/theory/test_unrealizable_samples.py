@@ -103,24 +103,27 @@ def test_the_prediction_lists_missing_conditions():
     ds = ml.SequenceDataset([[0, 1], [1, 2], [0, 2]], [0, 0, 1], np.eye(3), unrealizable="keep")
     C = np.array([[1.0, 0.0, 0.5], [0.0, 1.0, 0.3], [0.0, 0.0, 1.0]])
 
-    def sentence(**options):
+    def condition(**options):
         found = ml.predict_limit(ds, **options)
         checks = [
-            check for verdict in found.verdicts for check in verdict.conditions if check.name == "realizable labels"
+            check for verdict in found.verdicts for check in verdict.conditions if check.code == "next_token.realizable"
         ]
         assert not any(verdict.applies for verdict in found.verdicts)
         assert not any(check.holds for check in checks)
-        return checks[0].sentence, found
+        return checks[0].numbers, found
 
-    said, found = sentence()
-    assert "2 of 3 sequences lack theirs, such as sample 1" in said
-    assert "their log-loss is infinite at every W" in said
+    def consequence(**options):
+        return condition(**options)[0]["consequence"].numbers
+
+    numbers, found = condition()
+    assert [numbers[name] for name in ("lacking", "n_samples", "sample")] == [2, 3, 1]
+    assert consequence()["case"] == "log"
     assert found.details.targets.tolist() == [0, -1, -1]
     np.testing.assert_allclose(
         found.details.priority.x, ml.predict_limit(ds.realizable()).details.priority.x, rtol=0.0, atol=ROUNDING
     )
-    assert "with C Eᵀ = I their loss does not depend on W" in sentence(loss=Linear())[0]
-    assert "the graphs leave them out" in sentence(loss=ml.CrossEntropy())[0]
-    said, found = sentence(head=C, loss=Linear())
-    assert "the token that the head prefers is separated in its place, 2 in sample 1" in said
+    assert consequence(loss=Linear())["case"] == "constant"
+    assert consequence(loss=ml.CrossEntropy())["case"] == "no_token"
+    numbers, found = condition(head=C, loss=Linear())
+    assert numbers["consequence"].numbers == {"token": 2, "sample": 1, "left_out": 0, "case": "replaced"}
     assert found.details.targets.tolist() == [0, 2, 2]

@@ -9,25 +9,27 @@ import numpy as np
 
 from marginlens.data.sequences import SequenceDataset
 from marginlens.errors import InputError
-from marginlens.graphs import PriorityGraph, is_acyclic, priority_graphs, separated_tokens
+from marginlens.graphs import PriorityGraph, priority_graphs, separated_tokens
 from marginlens.kinds import kind_of
 from marginlens.losses.next_token import LabelLoss, LogLoss, NextTokenLoss
 from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction
-from marginlens.nexttoken.loss_check import check_loss
+from marginlens.nexttoken.loss_check import LossCheck, check_loss
 from marginlens.norms import L2, Norm
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.risk import NextTokenRisk
 from marginlens.risk.next_token_heads import HeadCheck, check_head
 from marginlens.status import Status
 from marginlens.svm import GraphSolution, MarginSolution, graph_svm
-from marginlens.theory.assumptions import Check, TheoremVerdict
+from marginlens.theory.checks import Check, TheoremVerdict
 from marginlens.theory.implicit_bias import ImplicitBias, bias_on_sequences, check_plain_steps
 from marginlens.theory.observations import claim_words
 from marginlens.theory.prediction import EQ17_ONLY, Prediction, Request, predictions
 from marginlens.theory.unproved_steps import optimizer_words
 from marginlens.typing import FloatArray, IntArray
+from marginlens.words import Fact
 
 _N_STARTS = 8  # random starts in the search for another minimum along S_cyc
+_MAX_TOKENS = 5  # of a component that are named
 
 
 class NextTokenDetails(NamedTuple):
@@ -67,151 +69,190 @@ def predict_next_tokens(risk: NextTokenRisk, request: Request) -> list[Predictio
     ]
 
 
+class _Solved(NamedTuple):
+    """What the theorems are asked of: the data that they speak of, and the solutions."""
+
+    data: SequenceDataset
+    given: SequenceDataset
+    has_identity: bool
+    loss: NextTokenLoss
+    head: HeadCheck
+    graphs: Mapping[int, PriorityGraph]
+    priority: GraphSolution
+    mix: CyclicCorrection
+    targets: IntArray
+    decreasing: LossCheck
+
+
 def _of_dataset(data: SequenceDataset, head: Any, loss: NextTokenLoss, optimizer: Any) -> Prediction:
-    scores = check_head(data, head)
-    identity = scores.deviation == 0.0  # the scores of Assumption 4, whether or not a C has them
-    used = data.realizable() if identity else data
-    targets = separated_tokens(data, None if identity else head)
-    graphs = priority_graphs(used, head=None if identity else head)
-    priority = graph_svm(used.E, graphs)
-    restarts = _N_STARTS if isinstance(loss, LabelLoss) and identity else 0
-    mix = cyclic_correction(used, head=head, loss=loss, graphs=graphs, restarts=restarts)
-    decreasing = check_loss(used, head, loss)
-    slope, separable = Check("C Assumption 1", decreasing.holds, decreasing.sentence), _check_separable(priority)
-    finite = Check("finite cyclic correction", mix.status.ok, mix.status.sentence.rstrip("."))
-    unique = _check_unique(mix)
-    acyclic = Check("acyclic data", is_acyclic(graphs), _acyclic_sentence(graphs))
-    labels = Check("realizable labels", *_realizable(data, targets, identity, loss))
-    log = Check(
-        "log-loss", isinstance(loss, LogLoss), f"the theorem is about the log-loss; this is {type(loss).__name__}"
-    )
-
-    def verdicts(argmax: Check, identical: Check, remark: str) -> tuple[TheoremVerdict, TheoremVerdict, TheoremVerdict]:
-        return (
-            TheoremVerdict(
-                f"C Thm 1{remark}",
-                (acyclic, slope, labels, argmax, separable),
-                "the regularisation path converges to the direction of W^mm",
-            ),
-            TheoremVerdict(
-                f"C Thm 2{remark}",
-                (slope, labels, identical, separable, finite, unique),
-                "the regularisation path converges to the direction of W^mm, and its part in S_cyc to W^cyc",
-            ),
-            TheoremVerdict(
-                f"C Thm 3{remark}",
-                (log, labels, identical, separable, *_check_steps(used, optimizer, mix)),
-                "gradient descent from any start converges to the direction of W^mm, and its part in S_cyc to W^cyc",
-            ),
-        )
-
-    identical = _check_identity(used, scores)
-    first, second, third = stated = verdicts(_check_argmax(scores), identical, "")
-    every: tuple[TheoremVerdict, ...] = stated
-    strict, tied = (sum(len(getattr(graph, kind)) for graph in graphs.values()) for kind in ("strict", "tied"))
-    notes: tuple[str, ...] = (f"{len(graphs)} last tokens, {strict} strict pairs, {tied} tied pairs.",)
-    if not scores.exists:
-        said = "the label's output is taken as the attention on it, and the proofs use nothing else of C"
-        by_17 = Check("C Eq. (17)", True, said)
-        first, second, third = extended = verdicts(by_17, by_17, EQ17_ONLY)
-        every = (*stated, *extended)
-        notes = (*notes, f"As stated, none of C Thms 1 to 3 applies: {identical.sentence}.")
-    direction = np.asarray(priority.x) * float(priority.margin) if separable else None
-
-    def in_norm(norm: Norm) -> MarginSolution | None:
-        try:
-            return priority if kind_of(norm) is L2 else graph_svm(used.E, graphs, norm=norm)
-        except InputError:  # a norm without a solver
-            return None
-
-    bias = None
-    if optimizer is not None:
-        bias = bias_on_sequences(optimizer, (used.d_model, used.d_model), in_norm, acyclic)
+    """The prediction for one dataset."""
+    solved = _solve(data, head, loss)
+    stated = _verdicts(solved, optimizer)
+    priority = solved.priority
+    every, decisive = tuple(stated), stated
+    notes = [_graph_note(solved.graphs)]
+    if not solved.head.exists:
+        decisive = _verdicts(solved, optimizer, EQ17_ONLY)
+        every = (*stated, *decisive)
+        notes.append(Fact("next_token.not_as_stated", {"reason": _check_identity(solved)}))
+    first, second, third = decisive
+    is_separable = priority.status is Status.OPTIMAL
+    direction = np.asarray(priority.x) * float(priority.margin) if is_separable else None
+    bias = None if optimizer is None else _bias(solved, optimizer)
+    has_mix = solved.mix.status.ok and (second.applies or third.applies)
+    correction = solved.mix.x if has_mix else None
     return Prediction(
         "NextTokenRisk",
         every,
-        _why(first, second, third, priority, optimizer, bias),
-        notes,
+        str(_why(first, second, third, priority, optimizer, bias)),
+        tuple(map(str, notes)),
         direction=direction if third.applies else None,
         path_direction=direction if first.applies or second.applies else None,
-        details=NextTokenDetails(
-            graphs, priority, mix, mix.x if finite and (second.applies or third.applies) else None, targets
-        ),
+        details=NextTokenDetails(solved.graphs, priority, solved.mix, correction, solved.targets),
         bias=bias,
     )
 
 
+def _solve(data: SequenceDataset, head: Any, loss: NextTokenLoss) -> _Solved:
+    """The graphs of a dataset and the problems on them."""
+    scores = check_head(data, head)
+    # The scores of Assumption 4, whether or not a C has them.
+    has_identity = scores.deviation == 0.0
+    used = data.realizable() if has_identity else data
+    graphs = priority_graphs(used, head=None if has_identity else head)
+    restarts = _N_STARTS if isinstance(loss, LabelLoss) and has_identity else 0
+    return _Solved(
+        data=used,
+        given=data,
+        has_identity=has_identity,
+        loss=loss,
+        head=scores,
+        graphs=graphs,
+        priority=graph_svm(used.E, graphs),
+        mix=cyclic_correction(used, head=head, loss=loss, graphs=graphs, restarts=restarts),
+        targets=separated_tokens(data, None if has_identity else head),
+        decreasing=check_loss(used, head, loss),
+    )
+
+
+def _verdicts(solved: _Solved, optimizer: Any, remark: str = "") -> tuple[Any, Any, Any]:
+    """C Theorems 1 to 3 with their conditions; with a remark, under Eq. (17) instead of the assumptions on C."""
+    slope = Check("next_token.loss", solved.decreasing.holds, {"reason": solved.decreasing.sentence})
+    labels, separable, mix = _check_realizable(solved), _check_separable(solved.priority), solved.mix
+    argmax, identity = _check_argmax(solved.head), _check_identity(solved)
+    if remark:
+        argmax = identity = Check("next_token.eq_17", True)
+    is_log = isinstance(solved.loss, LogLoss)
+    log = Check("next_token.log_loss", is_log, {"loss": type(solved.loss).__name__})
+    finite = Check("next_token.finite_mix", mix.status.ok, {"status": mix.status.sentence.rstrip(".")})
+    steps = _check_steps(solved.data, optimizer, mix)
+    return (
+        TheoremVerdict(
+            f"C Thm 1{remark}",
+            (_check_acyclic(solved.graphs), slope, labels, argmax, separable),
+            Fact("next_token.path"),
+        ),
+        TheoremVerdict(
+            f"C Thm 2{remark}",
+            (slope, labels, identity, separable, finite, _check_unique(mix)),
+            Fact("next_token.path_and_mix"),
+        ),
+        TheoremVerdict(f"C Thm 3{remark}", (log, labels, identity, separable, *steps), Fact("next_token.descent")),
+    )
+
+
+def _bias(solved: _Solved, optimizer: Any) -> ImplicitBias | None:
+    """The implicit bias of the optimizer, by the Graph-SVM in its norm."""
+
+    def in_norm(norm: Norm) -> MarginSolution | None:
+        try:
+            return solved.priority if kind_of(norm) is L2 else graph_svm(solved.data.E, solved.graphs, norm=norm)
+        except InputError:
+            # No solver takes the norm.
+            return None
+
+    shape = (solved.data.d_model, solved.data.d_model)
+    return bias_on_sequences(optimizer, shape, in_norm, _check_acyclic(solved.graphs))
+
+
+def _graph_note(graphs: Mapping[int, PriorityGraph]) -> Fact:
+    strict, tied = (sum(len(getattr(graph, kind)) for graph in graphs.values()) for kind in ("strict", "tied"))
+    return Fact("next_token.graphs", {"n_graphs": len(graphs), "strict": strict, "tied": tied})
+
+
 def _check_unique(mix: CyclicCorrection) -> Check:
     """The condition that C Thm 2's text lacks: its proof takes for granted that a minimising sequence on S_cyc converges."""
-    name = "one minimiser on S_cyc (not in the text)"
     if mix.status is Status.TRIVIAL:
-        return Check(name, True, "S_cyc is zero")
-    said = mix.uniqueness.rstrip(".") or "it was not looked at"
-    return Check(name, bool(mix.is_unique), said[0].lower() + said[1:])
+        return Check("next_token.unique_mix", True, {"case": "trivial"})
+    if not mix.uniqueness:
+        return Check("next_token.unique_mix", bool(mix.is_unique), {"case": "not_examined"})
+    reason = mix.uniqueness.rstrip(".")
+    return Check("next_token.unique_mix", bool(mix.is_unique), {"reason": reason[0].lower() + reason[1:]})
 
 
-def _check_identity(data: SequenceDataset, head: HeadCheck) -> Check:
-    said = "C Eᵀ = I" if head.deviation == 0.0 else f"an entry of C Eᵀ - I is {head.deviation:.3g}"
-    if not head.exists:
-        said = f"no matrix C gives C Eᵀ = I: {data.n_vocabulary} embeddings in {data.d_model} dimensions are dependent"
-    return Check("C Assumption 4", head.assumption_4, said, {"deviation": head.deviation})
+def _check_identity(solved: _Solved) -> Check:
+    head, data = solved.head, solved.data
+    numbers = {"deviation": head.deviation, "n_vocabulary": data.n_vocabulary, "d_model": data.d_model}
+    case = "none" if not head.exists else "exact" if head.deviation == 0.0 else "default"
+    return Check("next_token.identity", head.assumption_4, {**numbers, "case": case})
 
 
 def _check_argmax(head: HeadCheck) -> Check:
     gap = float(head.gap.min())
     if not head.exists:
-        return Check("C Assumption 3", False, "the head is to be C Eᵀ = I, which no matrix C gives", {"gap": gap})
-    said = f"the label's own token leads by at least {gap:.3g}"
-    if not head.assumption_3:
-        y = int(head.failing[0])
-        said = f"for label {y} the head scores token {int(head.rival[y])} as high or higher, by {-gap:.3g}"
-    return Check("C Assumption 3", head.assumption_3, said, {"gap": gap})
+        return Check("next_token.argmax", False, {"gap": gap, "case": "none"})
+    if head.assumption_3:
+        return Check("next_token.argmax", True, {"gap": gap})
+    label = int(head.failing[0])
+    return Check("next_token.argmax", False, {"gap": gap, "by": -gap, "label": label, "rival": int(head.rival[label])})
 
 
 def _check_separable(priority: MarginSolution) -> Check:
-    said = {
-        Status.OPTIMAL: f"Graph-SVM has a solution with margin {float(priority.margin):.4g}",
-        Status.TRIVIAL: "no pair is strict, so W^mm = 0 and has no direction",
-    }.get(priority.status, priority.status.sentence.rstrip("."))
-    return Check("Graph-SVM feasible, W^mm ≠ 0", priority.status is Status.OPTIMAL, said)
+    cases = {Status.TRIVIAL: "trivial"}
+    numbers = {"margin": float(priority.margin), "status": priority.status.sentence.rstrip(".")}
+    case = cases.get(priority.status, "default")
+    return Check("next_token.separable", priority.status is Status.OPTIMAL, {**numbers, "case": case})
 
 
 def _check_steps(data: SequenceDataset, optimizer: Any, mix: CyclicCorrection) -> tuple[Check, ...]:
     if isinstance(optimizer, NormalizedGD) and mix.status is not Status.TRIVIAL:
-        said = "the theorem is about constant steps; normalised ones circle W^cyc at a distance of about one step"
-        return (Check("step size", False, said),)
+        return (Check("step_size.circling", False),)
     return check_plain_steps(optimizer, "1/L", 1.0 / NextTokenRisk(data).smoothness())
 
 
-def _acyclic_sentence(graphs: Mapping[int, PriorityGraph]) -> str:
+def _check_acyclic(graphs: Mapping[int, PriorityGraph]) -> Check:
     cyclic = [last for last, graph in graphs.items() if not graph.is_acyclic]
     if not cyclic:
-        return "every component is a single token"
+        return Check("next_token.acyclic", True)
     largest = max((members for last in cyclic for members in graphs[last].components), key=len)
-    return f"{len(cyclic)} of {len(graphs)} graphs have ties, such as tokens {largest[:5].tolist()} in one component"
+    numbers = {"cyclic": len(cyclic), "n_graphs": len(graphs), "tokens": largest[:_MAX_TOKENS].tolist()}
+    return Check("next_token.acyclic", False, numbers)
 
 
-def _realizable(data: SequenceDataset, targets: IntArray, identity: bool, loss: NextTokenLoss) -> tuple[bool, str]:
+def _check_realizable(solved: _Solved) -> Check:
     """Whether C Assumption 2 holds, and what happens to the samples that break it."""
-    lacking = data.unrealizable
+    data, lacking = solved.given, solved.given.unrealizable
     if not len(lacking):
-        dropped = f"; {len(data.dropped)} samples without theirs were dropped" if len(data.dropped) else ""
-        return True, f"every sequence holds its label{dropped}"
-    named = f"{len(lacking)} of {len(data)} sequences lack theirs, such as sample {int(lacking[0])} (C Assumption 2)"
-    if identity and isinstance(loss, LogLoss):
-        said = ", and their log-loss is infinite at every W; what follows is about the others alone"
-    elif identity and not isinstance(loss, LabelLoss):
-        said = "; with C Eᵀ = I none of their tokens serves the label better, and the graphs leave them out"
-    elif identity:
-        said = "; with C Eᵀ = I their loss does not depend on W, and what follows is about the others alone"
-    else:
-        chosen = lacking[targets[lacking] >= 0]
-        said = ", and the head prefers none of their tokens"
-        if len(chosen):
-            token, i = int(targets[chosen[0]]), int(chosen[0])
-            said = f"; the token that the head prefers is separated in its place, {token} in sample {i}"
-        said += f"; {len(lacking) - len(chosen)} are left out" if len(chosen) < len(lacking) else ""
-    return False, named + said
+        dropped = {"dropped": len(data.dropped), "case": "dropped"} if len(data.dropped) else {}
+        return Check("next_token.realizable", True, dropped)
+    numbers = {"lacking": len(lacking), "n_samples": len(data), "sample": int(lacking[0])}
+    return Check("next_token.realizable", False, {**numbers, "consequence": _consequence(solved, lacking)})
+
+
+def _consequence(solved: _Solved, lacking: IntArray) -> Fact:
+    """What becomes of samples that lack their label."""
+    if solved.has_identity:
+        is_label_loss, is_log = isinstance(solved.loss, LabelLoss), isinstance(solved.loss, LogLoss)
+        return Fact(
+            "next_token.without_label", {"case": "log" if is_log else "constant" if is_label_loss else "no_token"}
+        )
+    replaced = lacking[solved.targets[lacking] >= 0]
+    n_left_out = len(lacking) - len(replaced)
+    if not len(replaced):
+        return Fact("next_token.lacking_label", {"case": "no_preference", "left_out": n_left_out})
+    first = int(replaced[0])
+    numbers = {"token": int(solved.targets[first]), "sample": first, "left_out": n_left_out}
+    return Fact("next_token.lacking_label", {**numbers, "case": "some_replaced" if n_left_out else "replaced"})
 
 
 def _why(
@@ -221,24 +262,20 @@ def _why(
     priority: MarginSolution,
     optimizer: Any,
     bias: ImplicitBias | None,
-) -> str:
+) -> Fact:
+    """What is known of the limit, and how surely."""
     if third.applies:
-        return f"Certain: W grows along W^mm, by {third.citation}; its part in S_cyc tends to W^cyc."
+        return Fact("next_token.certain", {"citation": third.citation})
     if priority.status is Status.TRIVIAL:
-        chain = (
-            ": the most likely chain of `MarkovChain.fit`, by X C1"
-            if third.conditions[0] and third.conditions[2]
-            else ""
-        )
-        return f"W does not diverge: nothing is strictly ranked, and the minimum is the cyclic correction alone{chain}."
-    if first.applies or second.applies:
-        plain = optimizer is None or isinstance(optimizer, GradientDescent)
-        descent = "gradient descent" if plain else optimizer_words(optimizer)
-        seen = ""
-        if bias is not None and bias.observed and not bias.proved:
-            seen = (
-                f": not proved, but {claim_words(bias.observed)} measured that each optimizer goes to the Graph-SVM of its own norm if "
-                "data are acyclic and its memory is short enough"
-            )
-        return f"Certain for the regularisation path, by {(first if first.applies else second).citation}; open for {descent}{seen}."
-    return f"Not certain: {third.failed[0].sentence}. Descent may follow the pseudo-graphs of what it selects itself (C §6)."
+        is_chain = bool(third.conditions[0]) and bool(third.conditions[2])
+        return Fact("next_token.finite", {"case": "chain" if is_chain else "default"})
+    if not (first.applies or second.applies):
+        return Fact("next_token.uncertain", {"reason": third.failed[0]})
+    is_plain = optimizer is None or isinstance(optimizer, GradientDescent)
+    numbers = {
+        "citation": (first if first.applies else second).citation,
+        "descent": Fact("optimizer.gradient_descent") if is_plain else optimizer_words(optimizer),
+    }
+    if bias is not None and bias.observed and not bias.proved:
+        return Fact("next_token.path_certain", {**numbers, "claims": claim_words(bias.observed), "case": "observed"})
+    return Fact("next_token.path_certain", numbers)

@@ -127,7 +127,7 @@ class Prediction(Result, Tabular):
     """
 
     problem: str
-    verdicts: tuple[TheoremVerdict, ...]
+    verdicts: tuple[Any, ...]
     why: str
     notes: tuple[str, ...] = ()
     direction: FloatArray | None = None
@@ -176,7 +176,9 @@ class Prediction(Result, Tabular):
         without = failed[0] if failed else "no theorem speaks of it"
         path = f"yes for the regularisation path, by {verdict.citation}"
         limit = (
-            verdict.conclusion if "path" in verdict.conclusion else f"on the regularisation path {verdict.conclusion}"
+            verdict.conclusion
+            if "path" in str(verdict.conclusion)
+            else f"on the regularisation path {verdict.conclusion}"
         )
         measured = () if self.bias is None or self.bias.proved else self.bias.observed
         of_descent_itself = (
