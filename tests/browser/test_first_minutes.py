@@ -57,7 +57,7 @@ def test_lab_opens_playing_with_verdict_and_play_button_visible(browser, greetin
     assert lab_state(browser)["preset"] == "start-decides"
     assert browser.execute_script("return lab.firstPrediction") <= FIRST_VERDICT_MS
     assert browser.find_element("id", "headline").text == "Token 1."
-    assert browser.find_element("id", "proved").text.startswith("Found in double precision, not verified: by X Thm 1")
+    assert browser.find_element("id", "proved").text.startswith("In double precision, not verified: ")
     for selector in ("#headline", "#playback .play"):
         assert is_in_view(browser, selector), selector
     assert "drag me" in browser.find_element("css selector", "#plane svg").text
@@ -78,7 +78,7 @@ def test_lab_with_reduced_motion_stands_still(browser, greeting):
 # Moves what is given as a drag does, state by state, and gives the milliseconds until the verdict said something else: the shortest of
 # twelve times, since the machine may be busy with other things.
 MEASURED = """
-    const [moves, done] = arguments, headline = document.getElementById("headline"), times = [];
+    const [moves, done] = arguments, headline = document.getElementById("verdict"), times = [];
     const turn = (k) => {
       if (k === 12 * moves.length) return done(moves.map((_, j) => Math.min(...times.filter((_, t) => t % moves.length === j))));
       const before = headline.textContent, begin = performance.now();

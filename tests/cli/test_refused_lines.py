@@ -228,5 +228,5 @@ def test_samples_report_existing_files_and_need_a_name(here):
         (here / "full" / name).write_text(name)
     told = CliRunner().invoke(cli.app, ["samples", "full"])
     assert (told.exit_code, (here / "full" / "a.txt").read_text()) == (0, "a.txt")
-    assert "Left as found in full: 2 other files." in told.stdout
-    assert "Left as found" not in CliRunner().invoke(cli.app, ["samples", "new"]).stdout
+    assert "2 other files in full" in told.stdout
+    assert "other file" not in CliRunner().invoke(cli.app, ["samples", "new"]).stdout

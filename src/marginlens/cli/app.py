@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from marginlens import __version__
+from marginlens import __version__, words
 from marginlens.cli.graph import graph
 from marginlens.cli.lab import lab
+from marginlens.cli.options import TYPED_AS
 from marginlens.cli.probe import probe
 from marginlens.cli.samples import samples
 from marginlens.cli.solve import solve
@@ -95,7 +96,7 @@ def errors_as_sentences(group: TyperGroup | None = None, context: Any = None) ->
         _end(f"interrupted. {interruption}", EXIT_INTERRUPTED)
     except Exception as problem:
         command = None if group is None else group.commands.get(context.invoked_subcommand or "")
-        sentence = _sentence(problem, [] if command is None else command.params)
+        sentence = _sentence(problem, {} if command is None else _typed_names(command))
         if sentence is None:
             raise
         _end(LONG_WORD.sub(lambda word: f"{word[0][:60]}…{word[0][-20:]}", sentence), EXIT_UNUSABLE)
@@ -106,33 +107,38 @@ def _end(sentence: str, code: int) -> NoReturn:
     raise typer.Exit(code) from None
 
 
-def _sentence(problem: Exception, parameters: list[Any]) -> str | None:
+def _sentence(problem: Exception, typed: dict[str, str]) -> str | None:
     """The sentence for an error; None for a defect of the library."""
     if isinstance(problem, InputError):
-        return _refusal(problem, parameters)
+        return _refusal(problem, typed)
     if hasattr(problem, "format_message"):  # of typer, whose class is another one in versions that stand on click
         context = getattr(problem, "ctx", None)
         path = "marginlens" if context is None else context.command_path
         text = " ".join(problem.format_message().split())
         return f"{text}{'' if text.endswith(('.', '?')) else '.'} See {path} --help."
     if isinstance(problem, MemoryError):
-        return f"Not enough memory. {problem}"
+        return words.text("cli.out_of_memory", problem=str(problem))
     return str(problem) if isinstance(problem, CoreError | EngineError | MissingExtra | OSError) else None
 
 
-def _refusal(problem: InputError, parameters: list[Any]) -> str:
+def _refusal(problem: InputError, typed: dict[str, str]) -> str:
     """The sentence for an argument, or an entry of a file, named as it is typed."""
     if not problem.argument:
         return str(problem)
-    typed = {parameter.name: _typed_name(parameter) for parameter in parameters}
     name = typed.get(problem.argument, f"The {problem.argument}")
     if problem.file:
         name = f"{problem.argument!r} in {problem.file}"
     needs_no_got = problem.expected.startswith("left out") or problem.got in ("none", "both")
     got = "" if needs_no_got else f"; got {problem.got}"
-    names = {**typed, "unrealizable": typed.get("drop", "")}
-    remedy = ARGUMENT.sub(lambda argument: names.get(argument[1]) or argument[0], problem.remedy)
+    remedy = ARGUMENT.sub(lambda argument: typed.get(argument[1]) or argument[0], problem.remedy)
     return f"{name} must be {problem.expected}{got}. {remedy}".rstrip()
+
+
+def _typed_names(command: Any) -> dict[str, str]:
+    """How arguments of the library and of a command are typed: as an option, or as the help calls an argument."""
+    typed = {parameter.name: _typed_name(parameter) for parameter in command.params}
+    renamed = TYPED_AS.get(command.name, {})
+    return {**{name: typed[parameter] for name, parameter in renamed.items() if parameter in typed}, **typed}
 
 
 def _typed_name(parameter: Any) -> str:

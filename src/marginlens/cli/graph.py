@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,60 +12,64 @@ import typer
 import marginlens as ml
 from marginlens.cli.options import ENCODINGS, AsJson, Quiet, refuse_options, words_of
 from marginlens.cli.output import Output
-from marginlens.errors import InputError, rename_arguments, whole_number
+from marginlens.errors import InputError, whole_number
+from marginlens.words import text
 
 if TYPE_CHECKING:
     from marginlens.cli.rankings import Ranking
+    from marginlens.typing import IntArray
 
 WINDOW = 16  # tokens of a window, by default
 N_CONTINUED = 40  # tokens that follow a prefix, by default
 MAX_WORDS = 300  # words that have an id of their own, by default
 N_LIKELY = 10  # next tokens that JSON lists
 LISTED = (".json", ".npz")  # files that list sequences
-REPETITION = (
-    "It adds only tokens that it reads: no new one ever comes, and one that has left the window never returns, so that every "
-    "continuation ends in repetition."
+
+# ---- the options
+
+FILE_HELP = (
+    "Text of any length, also packed as .gz, .bz2 or .xz, - for stdin; or a .json or .npz file with sequences, labels and optionally "
+    "vocabulary and E."
 )
+TextOrList = Annotated[Path, typer.Argument(metavar="FILE", help=FILE_HELP)]
+Window = Annotated[int | None, typer.Option(help=f"Tokens of each window of a text, {WINDOW} by default.")]
+AsWords = Annotated[bool, typer.Option("--words", help="Cut a text into words, not into characters.")]
+VocabularySize = Annotated[int | None, typer.Option(help=f"Words with an id of their own, {MAX_WORDS} by default.")]
+Width = Annotated[int | None, typer.Option(help="Width of random embeddings of a text; one-hot by default.")]
+DropListed = Annotated[bool, typer.Option("--drop", help="Leave out listed sequences that lack their label.")]
+LastTokens = Annotated[list[str] | None, typer.Option(help="Last token to show; repeat it for several.")]
+HeldOut = Annotated[float | None, typer.Option(help="Share to predict after learning the rest, such as 0.1.")]
+Prefix = Annotated[str | None, typer.Option(help="Text that the automaton continues.")]
+Continued = Annotated[int | None, typer.Option(help=f"Tokens to continue it by, {N_CONTINUED} by default.")]
+ENCODING_HELP = "Text encoding, such as latin-1; UTF-8 by default."
+Encoding = Annotated[str | None, typer.Option(help=ENCODING_HELP, autocompletion=words_of(*ENCODINGS))]
+GraphSeed = Annotated[int, typer.Option(help="Random seed of embeddings, samples and continuation.")]
+Margin = Annotated[bool, typer.Option("--margin", help="Solve the Graph-SVM: how large W must be.")]
+GraphPlot = Annotated[Path | None, typer.Option(help="Picture (.png, .svg, .pdf) of the shown graphs.")]
+EdgesFile = Annotated[Path | None, typer.Option(help="File (.json) of the edges of the shown graphs.")]
+SequencesFile = Annotated[Path | None, typer.Option(help="File (.npz, .json) of the sequences, for solve and train.")]
+TokenizerFile = Annotated[Path | None, typer.Option(help="Tokenizer (.json) that cuts the text.")]
 
 
-@rename_arguments(path="file", data="file", max_vocabulary="vocabulary", unit="words", unrealizable="drop")
 def graph(
     ctx: typer.Context,
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE",
-            help="Text of any length, also packed as .gz, .bz2 or .xz, - for stdin; or a .json or .npz file with sequences, labels and "
-            "optionally vocabulary and E.",
-        ),
-    ],
-    window: Annotated[int | None, typer.Option(help=f"Tokens of each window of a text, {WINDOW} by default.")] = None,
-    words: Annotated[bool, typer.Option("--words", help="Cut a text into words, not into characters.")] = False,
-    vocabulary: Annotated[
-        int | None, typer.Option(help=f"Words with an id of their own, {MAX_WORDS} by default.")
-    ] = None,
-    d_model: Annotated[
-        int | None, typer.Option(help="Width of random embeddings of a text; one-hot by default.")
-    ] = None,
-    drop: Annotated[bool, typer.Option("--drop", help="Leave out listed sequences that lack their label.")] = False,
-    last: Annotated[list[str] | None, typer.Option(help="Last token to show; repeat it for several.")] = None,
-    held_out: Annotated[
-        float | None, typer.Option(help="Share to predict after learning the rest, such as 0.1.")
-    ] = None,
-    prefix: Annotated[str | None, typer.Option(help="Text that the automaton continues.")] = None,
-    tokens: Annotated[int | None, typer.Option(help=f"Tokens to continue it by, {N_CONTINUED} by default.")] = None,
-    encoding: Annotated[
-        str | None,
-        typer.Option(help="Text encoding, such as latin-1; UTF-8 by default.", autocompletion=words_of(*ENCODINGS)),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Random seed of embeddings, samples and continuation.")] = 0,
-    margin: Annotated[bool, typer.Option("--margin", help="Solve the Graph-SVM: how large W must be.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Picture (.png, .svg, .pdf) of the shown graphs.")] = None,
-    save: Annotated[Path | None, typer.Option(help="File (.json) of the edges of the shown graphs.")] = None,
-    sequences: Annotated[
-        Path | None, typer.Option(help="File (.npz, .json) of the sequences, for solve and train.")
-    ] = None,
-    tokenizer: Annotated[Path | None, typer.Option(help="Tokenizer (.json) that cuts the text.")] = None,
+    file: TextOrList,
+    window: Window = None,
+    words: AsWords = False,
+    vocabulary: VocabularySize = None,
+    d_model: Width = None,
+    drop: DropListed = False,
+    last: LastTokens = None,
+    held_out: HeldOut = None,
+    prefix: Prefix = None,
+    tokens: Continued = None,
+    encoding: Encoding = None,
+    seed: GraphSeed = 0,
+    margin: Margin = False,
+    plot: GraphPlot = None,
+    save: EdgesFile = None,
+    sequences: SequencesFile = None,
+    tokenizer: TokenizerFile = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -83,44 +88,15 @@ def graph(
       marginlens graph - --encoding latin-1 --json < märchen.txt
       marginlens graph corpus.txt.gz --tokenizer tokenizer.json --held-out 0.1
     """
-    from marginlens.runtime.files import check_place
-
     output = Output(as_json, quiet)
-    whole_number(seed, "seed", at_least=0)
-    if tokens is not None and prefix is None:
-        raise InputError("tokens", "left out unless a prefix is to be continued", tokens)
-    n_tokens = whole_number(N_CONTINUED if tokens is None else tokens, "tokens", at_least=0)
-    n_window = whole_number(WINDOW if window is None else window, "window", at_least=1)
-    n_words = whole_number(MAX_WORDS if vocabulary is None else vocabulary, "vocabulary", at_least=1)
-    if str(file) == "-":
-        refuse_options("for a text from stdin, which no fingerprint can name", save=save)
-    if file.suffix.lower() in LISTED:
-        of_text: dict[str, Any] = {"window": window, "words": words, "vocabulary": vocabulary, "d_model": d_model}
-        of_text |= {"encoding": encoding, "tokenizer": tokenizer}
-        refuse_options(f"for a {file.suffix.lower()} file, which lists its sequences", **of_text)
-    else:
-        refuse_options("for a text, whose windows are dropped and counted anyway", drop=drop)
-        refuse_options("unless words are the tokens", vocabulary=None if words else vocabulary)
-        refuse_options("if a tokenizer cuts the text", words=words and tokenizer is not None)
-    for place, name, suffixes in (
-        (plot, "plot", (".png", ".svg", ".pdf")),
-        (save, "save", (".json",)),
-        (sequences, "sequences", (".npz", ".json")),
-    ):
-        if place is not None:
-            check_place(place, name, suffixes)
-    from marginlens.cli.rankings import rank_list, rank_text
-
+    cut = TextCut(window, words, vocabulary, d_model, seed, encoding, tokenizer)
+    cut.check(file, drop=drop)
+    asked = Asked(prefix, tokens, seed, margin or held_out is not None)
+    _check_files(file, plot, save, sequences)
+    in_memory = margin or any(option is not None for option in (held_out, prefix, d_model, sequences))
     with output.stage("Ranking tokens"):
-        if file.suffix.lower() in LISTED:
-            ranking = rank_list(file, last, held_out, drop=drop, seed=seed)
-        else:
-            in_memory = margin or any(option is not None for option in (held_out, prefix, d_model, sequences))
-            size = (n_window, n_words if words else None, d_model, seed)
-            ranking = rank_text(file, last, held_out, *size, encoding, tokenizer, in_memory=in_memory)
-        ids = None if prefix is None else ranking.vocabulary.encode(prefix, "prefix")
-        if ids is not None and len(ids) == 0:
-            raise InputError("prefix", "at least one token", repr(prefix))
+        ranking = _ranked(file, last, held_out, cut, drop=drop, in_memory=in_memory)
+        ids = asked.ids(ranking)
         row = ranking.to_dict()
 
     def lines() -> Iterator[str]:
@@ -131,35 +107,156 @@ def graph(
             ranking.save(save, typed_command(ctx))
         if sequences is not None and ranking.named is not None:
             ml.data.write_sequences(sequences, ranking.named.data, ranking.vocabulary.names)
-        yield from _predict(output, ranking, row, ids, n_tokens, seed, margin or held_out is not None)
+        yield from _predict(output, ranking, row, ids, asked)
         if held_out is None:
-            yield "How well the automaton of these rankings predicts: --held-out 0.1 measures it on sequences that are left out."
+            yield text("cli.graph.hint")
 
     output.show(row, lines(), [plot, save, sequences])
 
 
+# ---- what is asked for
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of the automaton: a prefix to continue, by how many tokens and with which seed, and whether to solve the Graph-SVM."""
+
+    prefix: str | None
+    tokens: int | None
+    seed: int
+    solved: bool
+
+    def __post_init__(self) -> None:
+        if self.tokens is not None and self.prefix is None:
+            raise InputError("tokens", "left out unless a prefix is to be continued", self.tokens)
+        whole_number(self.n_tokens, "tokens", at_least=0)
+
+    @property
+    def n_tokens(self) -> int:
+        """How many tokens follow the prefix."""
+        return N_CONTINUED if self.tokens is None else self.tokens
+
+    def ids(self, ranking: Ranking) -> IntArray | None:
+        """The prefix (n_prefix,) as token ids; None without one."""
+        if self.prefix is None:
+            return None
+        ids: IntArray = ranking.vocabulary.encode(self.prefix, "prefix")
+        if len(ids) == 0:
+            raise InputError("prefix", "at least one token", repr(self.prefix))
+        return ids
+
+
+@dataclass(frozen=True)
+class TextCut:
+    """How a text is cut into windows of tokens, and how these are embedded; None if an option is not given.
+
+    Attributes:
+        window: tokens of a window.
+
+        words: whether words are the tokens, not characters.
+
+        vocabulary: words with an id of their own.
+
+        d_model: width of random embeddings; one-hot by default.
+
+        seed: of the random embeddings.
+
+        encoding: of the text; UTF-8 by default.
+
+        tokenizer: a file that cuts the text instead.
+    """
+
+    window: int | None
+    words: bool
+    vocabulary: int | None
+    d_model: int | None
+    seed: int
+    encoding: str | None
+    tokenizer: Path | None
+
+    def __post_init__(self) -> None:
+        whole_number(self.n_window, "window", at_least=1)
+        whole_number(self.n_words, "vocabulary", at_least=1)
+        whole_number(self.seed, "seed", at_least=0)
+
+    @property
+    def n_window(self) -> int:
+        """Tokens of a window."""
+        return WINDOW if self.window is None else self.window
+
+    @property
+    def n_words(self) -> int:
+        """Words with an id of their own."""
+        return MAX_WORDS if self.vocabulary is None else self.vocabulary
+
+    def check(self, file: Path, *, drop: bool) -> None:
+        """Refuse options of a text for a list of sequences, and the other way round."""
+        if file.suffix.lower() in LISTED:
+            options: dict[str, Any] = {name: value for name, value in vars(self).items() if name != "seed"}
+            refuse_options(f"for a {file.suffix.lower()} file, which lists its sequences", **options)
+            return
+        refuse_options("for a text, whose windows are dropped and counted anyway", drop=drop)
+        refuse_options("unless words are the tokens", vocabulary=None if self.words else self.vocabulary)
+        refuse_options("if a tokenizer cuts the text", words=self.words and self.tokenizer is not None)
+
+
+def _check_files(file: Path, plot: Path | None, save: Path | None, sequences: Path | None) -> None:
+    """Refuse files that cannot be written, before anything is read."""
+    from marginlens.runtime.files import check_place
+
+    if str(file) == "-":
+        refuse_options("for a text from stdin, which no fingerprint can name", save=save)
+    for place, name, suffixes in (
+        (plot, "plot", (".png", ".svg", ".pdf")),
+        (save, "save", (".json",)),
+        (sequences, "sequences", (".npz", ".json")),
+    ):
+        if place is not None:
+            check_place(place, name, suffixes)
+
+
+def _ranked(
+    file: Path, last: list[str] | None, held_out: float | None, cut: TextCut, *, drop: bool, in_memory: bool
+) -> Ranking:
+    """Rank the tokens of a file: those of listed sequences, or of the windows of a text."""
+    from marginlens.cli.rankings import rank_list, rank_text
+
+    if file.suffix.lower() in LISTED:
+        return rank_list(file, last, held_out, drop=drop, seed=cut.seed)
+    return rank_text(file, last, held_out, cut, in_memory=in_memory)
+
+
+# ---- the answer
+
+
 def _predict(
-    output: Output, ranking: Ranking, row: dict[str, Any], ids: Any, n_tokens: int, seed: int, solved: bool
+    output: Output, ranking: Ranking, row: dict[str, Any], ids: IntArray | None, asked: Asked
 ) -> Iterator[str]:
     """Whether one W ranks all tokens so, how well the automaton predicts what is held out, and how it continues a prefix.
 
     Args:
+        output: where progress is shown.
+
+        ranking: the ranked tokens.
+
         row: the numbers of the answer, to which this adds.
+
         ids: (n_prefix,) the prefix, or None.
-        solved: whether the Graph-SVM is asked for.
+
+        asked: what is asked of the automaton.
     """
     import numpy as np
 
     named, solution = ranking.named, None
     is_embedded = named is not None and not np.array_equal(named.data.E, np.eye(*named.data.E.shape))
-    if named is not None and (solved or ids is not None or is_embedded):
+    if named is not None and (asked.solved or ids is not None or is_embedded):
         with output.stage("Solving Graph-SVM") as bar:
             solution = ml.graph_svm(named.data.E, ranking.learned, progress=bar)
     row["separability"], sentences = ranking.separability(solution)
     yield from sentences
     if named is None or solution is None or (ids is None and ranking.split is None):
         return
-    automaton, reason = None, "There is no automaton, because the Graph-SVM of the data has no solution."
+    automaton, reason = None, text("cli.graph.no_automaton")
     if solution.status is not ml.Status.INFEASIBLE:
         try:
             with output.stage("Making the automaton"):
@@ -181,16 +278,14 @@ def _predict(
     row["continuation"] = {"prefix": ranking.vocabulary.decode(ids), "reason": reason, "next": []}
     if automaton is not None:
         with output.stage("Continuing"):
-            row["continuation"] |= _continued(ranking, automaton, ids, n_tokens, seed)
+            row["continuation"] |= _continued(ranking, automaton, ids, asked)
         yield row["continuation"]["explanation"]
-        yield "The automaton continues:"
+        yield text("cli.graph.continues")
         yield row["continuation"]["whole"]
-        yield REPETITION
+        yield text("cli.graph.repetition")
 
 
-def _continued(
-    ranking: Ranking, automaton: ml.NextTokenAutomaton, prefix: Any, n_tokens: int, seed: int
-) -> dict[str, Any]:
+def _continued(ranking: Ranking, automaton: ml.NextTokenAutomaton, prefix: IntArray, asked: Asked) -> dict[str, Any]:
     """The tokens that may follow a prefix, why the first of them wins, and a sampled continuation."""
     import numpy as np
 
@@ -198,7 +293,7 @@ def _continued(
     sequence = prefix if window is None else prefix[-window:]
     probability = automaton.predict_proba(sequence, slow="limit")  # `explain` says if it is slow
     likely = [int(k) for k in np.argsort(-probability, kind="stable")[:N_LIKELY] if probability[k] > 0.0]
-    ids = automaton.sample(prefix, n_tokens, seed, window=window)
+    ids = automaton.sample(prefix, asked.n_tokens, asked.seed, window=window)
     return {
         "next": [{"token": vocabulary.shown[k], "probability": float(probability[k])} for k in likely],
         "explanation": str(automaton.explain(sequence, vocabulary.quoted)),

@@ -10,7 +10,8 @@ import typer
 
 from marginlens.cli.options import Quiet, refuse_options
 from marginlens.cli.output import Output
-from marginlens.errors import InputError, rename_arguments
+from marginlens.errors import InputError
+from marginlens.words import text as text_of
 
 PAGE_TITLE = b"<title>marginlens lab"  # in every page that the command wrote
 TITLE_WITHIN = 2000  # bytes from the beginning
@@ -23,7 +24,6 @@ def preset_names(incomplete: str) -> list[str]:
     return [entry.name for entry in presets() if entry.name.lower().startswith(incomplete.lower())]
 
 
-@rename_arguments(path="file", data="file", problem="file", name="preset")
 def lab(
     file: Annotated[
         Path | None,
@@ -66,9 +66,9 @@ def lab(
         shown = preset_named(preset)
     write_lab(out, shown, address=address)
     output = Output(quiet=quiet)
-    output.say(f"Written to {out}")
+    output.say(text_of("cli.written", path=str(out)))
     if not no_open and not webbrowser.open(out.resolve().as_uri()):
-        output.say("No browser could be started: open the file in one.")
+        output.say(text_of("cli.no_browser"))
 
 
 def _check_page(out: Path) -> None:
@@ -79,8 +79,9 @@ def _check_page(out: Path) -> None:
     if out.exists():
         with out.open("rb") as page:
             if PAGE_TITLE not in page.read(TITLE_WITHIN):
-                got = f"{str(out)!r}, which is something else"
-                raise InputError("out", "a new file, or a page that the lab wrote", got)
+                raise InputError(
+                    "out", "a new file, or a page that the lab wrote", f"{str(out)!r}, which is another file"
+                )
 
 
 def _text_state(file: Path) -> dict[str, Any]:

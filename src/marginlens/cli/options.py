@@ -47,9 +47,17 @@ PlotFile = Annotated[
     Path | None,
     typer.Option(metavar="OUT.png", help="Picture (.png, .svg or .pdf) of a problem whose keys have two coordinates."),
 ]
-PROBLEM_ARGUMENTS = {  # arguments of the library that are the file of a command, or its --drop
-    **dict.fromkeys(("path", "data", "problem"), "file"),
-    "unrealizable": "drop",
+_OF_PROBLEM = {**dict.fromkeys(("path", "data", "problem"), "file"), "unrealizable": "drop"}
+_OF_STEPS = {"n_steps": "steps", "power": "decay", **dict.fromkeys(("size", "step", "rate"), "step_size")}
+_OF_MODEL = dict.fromkeys(("name", "path", "folder", "folders", "file", "config", "tokenizer"), "model")
+TYPED_AS: dict[str, dict[str, str]] = {  # arguments of the library, by command, as the command's own parameters
+    "solve": _OF_PROBLEM,
+    "train": _OF_PROBLEM | _OF_STEPS,
+    "probe": _OF_MODEL | {"texts": "text"},
+    "graph": _OF_PROBLEM | {"max_vocabulary": "vocabulary", "unit": "words"},
+    "lab": _OF_PROBLEM | {"name": "preset"},
+    "statement": {"label": "words"},
+    "reproduce": {"folder": "out"},
 }
 
 

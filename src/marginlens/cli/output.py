@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from marginlens.words import text
+
 if TYPE_CHECKING:
     from marginlens.runtime.progress import ProgressCallback
 
@@ -52,7 +54,7 @@ class Output:
             return
         for path in files:
             if path is not None:
-                self.say(f"Written to {path}")
+                self.say(text("cli.written", path=str(path)))
 
     def say(self, sentence: str) -> None:
         """Print a sentence on stdout unless --quiet is given."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from marginlens.cli.options import DEVICES, AsJson, Quiet, refuse_options, words_of
+from marginlens.cli.options import DEVICES, TYPED_AS, AsJson, Quiet, refuse_options, words_of
 from marginlens.cli.output import Output
 from marginlens.errors import InputError, rename_arguments, whole_number
 from marginlens.words import Fact
@@ -17,45 +18,48 @@ if TYPE_CHECKING:
     from marginlens.probe.difference import ProbeDifference
     from marginlens.probe.models.inputs import Inputs
     from marginlens.probe.models.loading import LoadedModel
-    from marginlens.probe.result import CheckpointCurves, ProbeResult
+    from marginlens.probe.result import CheckpointCurves, ProbeResult, ProbeSettings
+    from marginlens.runtime.progress import ProgressCallback
 
 FOLDER = Path("probe-report")
 PAGE = "index.html"
-MODEL_ARGUMENTS = ("name", "model", "path", "folder", "folders", "file", "config", "tokenizer")
+
+# ---- the options
+
+MODEL_HELP = "Folder that save_pretrained wrote, minilm for the packaged all-MiniLM-L6-v2, or the .parquet file of a monitored run."
+Model = Annotated[str, typer.Argument(metavar="MODEL_OR_PATH", help=MODEL_HELP)]
+TextFile = Annotated[Path | None, typer.Option(help="Text with one input per line; sentences of our own by default.")]
+Images = Annotated[Path | None, typer.Option(help="Images: .npz, .npy, .png or .jpg, or a folder of them.")]
+PageFolder = Annotated[Path | None, typer.Option(help="Folder of the page: probe-report, or none with --json.")]
+MAX_MARGIN_HELP = "Ask how max-margin each head is: the longest part, off with --checkpoints."
+MaxMargin = Annotated[bool | None, typer.Option(help=MAX_MARGIN_HELP)]
+Limit = Annotated[int | None, typer.Option(help="Number of inputs to use, the first ones.")]
+Queries = Annotated[int, typer.Option(help="Queries of each input in the max-margin part.")]
+ProbeSeed = Annotated[int, typer.Option(help="Random seed of queries and baselines.")]
+Offset = Annotated[int | None, typer.Option(help="Offset of query and key for W with rotary positions.")]
+DEVICE_HELP = f"Device of the model: {', '.join(DEVICES)}."
+Device = Annotated[str, typer.Option(help=DEVICE_HELP, autocompletion=words_of(*DEVICES))]
+Checkpoints = Annotated[bool, typer.Option("--checkpoints", help="Draw curves over checkpoints in a folder.")]
+Against = Annotated[str | None, typer.Option(help="Model to compare with, on the same inputs.")]
+TrustPickle = Annotated[bool, typer.Option("--trust-pickle", help="Load pickled weights, which can run code.")]
+Download = Annotated[bool, typer.Option("--download", help="Fetch the model from the Hugging Face Hub.")]
 
 
-@rename_arguments(**dict.fromkeys(MODEL_ARGUMENTS, "model"), texts="text")
 def probe(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL_OR_PATH",
-            help="Folder that save_pretrained wrote, minilm for the packaged all-MiniLM-L6-v2, or the .parquet file of a monitored run.",
-        ),
-    ],
-    text: Annotated[
-        Path | None, typer.Option(help="Text with one input per line; sentences of our own by default.")
-    ] = None,
-    images: Annotated[Path | None, typer.Option(help="Images: .npz, .npy, .png or .jpg, or a folder of them.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the page: probe-report, or none with --json.")] = None,
-    max_margin: Annotated[
-        bool | None, typer.Option(help="Ask how max-margin each head is: the longest part, off with --checkpoints.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option(help="Number of inputs to use, the first ones.")] = None,
-    queries: Annotated[int, typer.Option(help="Queries of each input in the max-margin part.")] = 1,
-    seed: Annotated[int, typer.Option(help="Random seed of queries and baselines.")] = 0,
-    offset: Annotated[int | None, typer.Option(help="Offset of query and key for W with rotary positions.")] = None,
-    device: Annotated[
-        str, typer.Option(help=f"Device of the model: {', '.join(DEVICES)}.", autocompletion=words_of(*DEVICES))
-    ] = "cpu",
-    checkpoints: Annotated[
-        bool, typer.Option("--checkpoints", help="Draw curves over checkpoints in a folder.")
-    ] = False,
-    against: Annotated[str | None, typer.Option(help="Model to compare with, on the same inputs.")] = None,
-    trust_pickle: Annotated[
-        bool, typer.Option("--trust-pickle", help="Load pickled weights, which can run code.")
-    ] = False,
-    download: Annotated[bool, typer.Option("--download", help="Fetch the model from the Hugging Face Hub.")] = False,
+    model: Model,
+    text: TextFile = None,
+    images: Images = None,
+    out: PageFolder = None,
+    max_margin: MaxMargin = None,
+    limit: Limit = None,
+    queries: Queries = 1,
+    seed: ProbeSeed = 0,
+    offset: Offset = None,
+    device: Device = "cpu",
+    checkpoints: Checkpoints = False,
+    against: Against = None,
+    trust_pickle: TrustPickle = False,
+    download: Download = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -72,61 +76,63 @@ def probe(
       marginlens probe training-run --checkpoints --json > curves.json
       marginlens probe fine-tuned --against my-model
     """
-    if text is not None:
-        refuse_options("when --text is given", images=images)
+    given = Given(text, images, limit)
     if against is not None:
         refuse_options("with --against", checkpoints=checkpoints)
-    if limit is not None:
-        whole_number(limit, "limit", at_least=1)
-    whole_number(queries, "queries", at_least=1)
-    if offset is not None:
-        whole_number(offset, "offset", at_least=0)
+    for number, name, least in ((queries, "queries", 1), (offset, "offset", 0)):
+        if number is not None:
+            whole_number(number, name, at_least=least)
     output = Output(as_json, quiet)
-    asked = not checkpoints if max_margin is None else max_margin
     folder = out if out is not None or as_json else FOLDER
     if folder is not None:
         from marginlens.runtime.probe_folders import check_folder
 
         check_folder(folder)
-    is_run = model.endswith(".parquet")
-    if not is_run:
-        _check_given(model, against, text, checkpoints, trust_pickle=trust_pickle, download=download)
     if quiet:  # transformers reads this when it is imported
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     pages = [] if folder is None else [folder / PAGE]
-    if is_run:
+    if model.endswith(".parquet"):
         others = {"text": text, "images": images, "limit": limit, "offset": offset, "against": against}
         refuse_options("with the file of a monitored run", **others)
         output.show(*_monitored(model, folder), pages)
         return
-    from marginlens.probe.folder import write_report
-    from marginlens.probe.models.loading import load_model
+    source = Source(model, against, device, trust_pickle, download)
+    source.check(checkpoints=checkpoints)
+    given.check()
     from marginlens.probe.result import ProbeSettings
+
+    asked = not checkpoints if max_margin is None else max_margin
+    settings = ProbeSettings(max_margin=asked, queries=queries, offset=offset, seed=seed)
+    with output.stage("Probing") as bar:
+        result = _probed(source, given, settings, bar, checkpoints=checkpoints)
+        if folder is not None:
+            from marginlens.probe.folder import write_report
+
+            write_report(folder, result)
+    output.show(result, probe_lines(result), pages)
+
+
+def _probed(
+    source: Source, given: Given, settings: ProbeSettings, bar: ProgressCallback, *, checkpoints: bool
+) -> ProbeResult | CheckpointCurves | ProbeDifference:
+    """Probe a model, the checkpoints in a folder, or two models against each other."""
     from marginlens.probe.run import probe_checkpoints, probe_model
     from marginlens.runtime.model_folders import checkpoint_folders
 
-    settings = ProbeSettings(max_margin=asked, queries=queries, offset=offset, seed=seed)
-    result: ProbeResult | CheckpointCurves | ProbeDifference
-    options: dict[str, Any] = {"trust_pickle": trust_pickle, "device": device}
-    with output.stage("Probing") as bar:
-        if checkpoints:
-            folders = checkpoint_folders(model)
-            inputs = _inputs(load_model(folders[0], **options), text, images, limit)
-            result = probe_checkpoints(folders, inputs, settings, **options, progress=bar)
-        else:
-            loaded = load_model(model, download=download, **options)
-            inputs = _inputs(loaded, text, images, limit)
-            if against is None:
-                result = probe_model(loaded, inputs, settings, progress=bar)
-            else:
-                from marginlens.probe.difference import compare_models
+    if checkpoints:
+        folders = checkpoint_folders(source.model)
+        inputs = given.encoded(source.load(folders[0]))
+        options: dict[str, Any] = {"trust_pickle": source.trust_pickle, "device": source.device}
+        return probe_checkpoints(folders, inputs, settings, **options, progress=bar)
+    loaded = source.load(source.model)
+    inputs = given.encoded(loaded)
+    if source.against is None:
+        return probe_model(loaded, inputs, settings, progress=bar)
+    from marginlens.probe.difference import compare_models
 
-                with rename_arguments(**dict.fromkeys(MODEL_ARGUMENTS, "against")):
-                    other = load_model(against, download=download, **options)
-                result = compare_models(loaded, other, inputs, settings, progress=bar)
-        if folder is not None:
-            write_report(folder, result)
-    output.show(result, probe_lines(result), pages)
+    with rename_arguments(**dict.fromkeys(TYPED_AS["probe"], "against"), model="against"):
+        other = source.load(source.against)
+    return compare_models(loaded, other, inputs, settings, progress=bar)
 
 
 def _monitored(path: str, folder: Path | None) -> tuple[dict[str, Any], list[str]]:
@@ -144,42 +150,76 @@ def _monitored(path: str, folder: Path | None) -> tuple[dict[str, Any], list[str
     return numbers, [*probe_lines(curves), *map(str, alarm_summary(alarms) or (Fact("alarm.none"),))]
 
 
-def _inputs(loaded: LoadedModel, text: Path | None, images: Path | None, limit: int | None) -> Inputs:
-    """The first `limit` inputs as this model reads them."""
-    from marginlens.probe.models.inputs import encode_texts, example_sentences, read_images, read_texts
-
-    if loaded.images is not None and (loaded.tokenizer is None or images is not None):
-        if images is None:
-            given = "nothing" if text is None else f"--text {text}"
-            raise InputError("images", "a file of images for this model, which reads images", repr(given))
-        found = read_images(images, loaded.images)
-        return found.subset(range(len(found))[:limit])
-    if images is not None:
-        raise InputError("images", "left out for this model, which reads texts", repr(str(images)), "Use --text.")
-    texts = example_sentences() if text is None else read_texts(text)
-    return encode_texts(list(texts)[:limit], loaded.tokenizer, loaded.model.config)
+# ---- inputs and models
 
 
-# ---- the model
+@dataclass(frozen=True)
+class Given:
+    """The inputs that are given: a text or images, and how many of them to use."""
+
+    text: Path | None
+    images: Path | None
+    limit: int | None
+
+    def __post_init__(self) -> None:
+        if self.text is not None:
+            refuse_options("if --text is given", images=self.images)
+        if self.limit is not None:
+            whole_number(self.limit, "limit", at_least=1)
+
+    def check(self) -> None:
+        """Refuse a text that is not there."""
+        if self.text is not None and not self.text.exists():
+            got = f"{str(self.text)!r}, which is not there"
+            raise InputError("text", "a text file with one input per line", got)
+
+    def encoded(self, loaded: LoadedModel) -> Inputs:
+        """The first inputs as this model reads them."""
+        from marginlens.probe.models.inputs import encode_texts, example_sentences, read_images, read_texts
+
+        if loaded.images is not None and (loaded.tokenizer is None or self.images is not None):
+            if self.images is None:
+                got = "nothing" if self.text is None else f"--text {self.text}"
+                raise InputError("images", "a file of images for this model, which reads images", repr(got))
+            found = read_images(self.images, loaded.images)
+            return found.subset(range(len(found))[: self.limit])
+        if self.images is not None:
+            got = repr(str(self.images))
+            raise InputError("images", "left out for this model, which reads texts", got, "Use --text.")
+        texts = example_sentences() if self.text is None else read_texts(self.text)
+        return encode_texts(list(texts)[: self.limit], loaded.tokenizer, loaded.model.config)
 
 
-def _check_given(
-    model: str, against: str | None, text: Path | None, checkpoints: bool, *, trust_pickle: bool, download: bool
-) -> None:
-    """Refuse folders and files that are not there, before anything is imported that takes seconds."""
-    from marginlens.runtime.model_folders import checkpoint_folders, model_place
+@dataclass(frozen=True)
+class Source:
+    """The model to probe, another one to compare it with, and how they are loaded."""
 
-    if checkpoints:
-        for folder in checkpoint_folders(model):
-            model_place(folder, trust_pickle=trust_pickle)
-    else:
-        _refuse_checkpoints(model)
-        model_place(model, trust_pickle=trust_pickle, download=download)
-    if against is not None:
-        with rename_arguments(path="against"):
-            model_place(against, trust_pickle=trust_pickle, download=download)
-    if text is not None and not text.exists():
-        raise InputError("text", "a text file with one input per line", f"{str(text)!r}, which is not there")
+    model: str
+    against: str | None
+    device: str
+    trust_pickle: bool
+    download: bool
+
+    def check(self, *, checkpoints: bool) -> None:
+        """Refuse folders that are not there, before anything is imported that takes seconds."""
+        from marginlens.runtime.model_folders import checkpoint_folders, model_place
+
+        if checkpoints:
+            for folder in checkpoint_folders(self.model):
+                model_place(folder, trust_pickle=self.trust_pickle)
+        else:
+            _refuse_checkpoints(self.model)
+            model_place(self.model, trust_pickle=self.trust_pickle, download=self.download)
+        if self.against is not None:
+            with rename_arguments(path="against"):
+                model_place(self.against, trust_pickle=self.trust_pickle, download=self.download)
+
+    def load(self, place: str | Path) -> LoadedModel:
+        """Load a model; a checkpoint is never downloaded."""
+        from marginlens.probe.models.loading import load_model
+
+        download = self.download and isinstance(place, str)
+        return load_model(place, download=download, trust_pickle=self.trust_pickle, device=self.device)
 
 
 def _refuse_checkpoints(model: str) -> None:
@@ -187,8 +227,12 @@ def _refuse_checkpoints(model: str) -> None:
     folder = Path(model)
     inside = sorted(config.parent.name for config in folder.glob("*/config.json")) if folder.is_dir() else []
     if inside and not (folder / "config.json").is_file():
-        got = f"{model!r}, which holds {len(inside)} of them, such as {inside[0]!r}"
-        raise InputError("model", "one model", got, "--checkpoints draws the curves of all; or name one of them.")
+        raise InputError(
+            "model",
+            "one model",
+            f"{model!r}, which holds {len(inside)} of them, such as {inside[0]!r}",
+            "--checkpoints draws the curves of all; or name one of them.",
+        )
 
 
 # ---- the text

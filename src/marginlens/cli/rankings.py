@@ -20,10 +20,11 @@ from marginlens.errors import InputError, rename_arguments
 from marginlens.graphs.counting import count_windows
 from marginlens.graphs.description import describe_order
 from marginlens.graphs.priority import component_order
-from marginlens.result import counted
 from marginlens.runtime.files import write_whole
+from marginlens.words import text
 
 if TYPE_CHECKING:
+    from marginlens.cli.graph import TextCut
     from marginlens.data.text_windows import SequenceSplit
     from marginlens.data.vocabulary import Vocabulary
     from marginlens.graphs import PriorityGraph
@@ -50,7 +51,7 @@ class Ranking:
         n_dropped: how many more lack the token that follows them.
         shown: the last tokens whose graphs are shown.
         evidence: the evidence of a graph, whose `first` counts from the beginning of the file.
-        size: of all sequences, in words.
+        size: of all sequences: sequences, length, tokens of the vocabulary, d_model.
         window: tokens of a window of a text; None for listed sequences.
         named: the sequences, of a text those that fit in memory; None if nothing needs them.
         split: the same with what is held out; None if nothing is.
@@ -66,7 +67,7 @@ class Ranking:
     n_dropped: int
     shown: list[int]
     evidence: Callable[[PriorityGraph], Evidence]
-    size: str
+    size: dict[str, Any]
     window: int | None
     named: NamedSequences | None
     split: SequenceSplit | None
@@ -126,18 +127,18 @@ class Ranking:
 
     def lines(self, row: dict[str, Any]) -> Iterator[str]:
         """The text of `row`: how many sequences there are and how many were left out, then the order after each shown last token."""
-        yield f"{self.file}: {self.size}"
-        left_out = ""
+        yield text("cli.graph.size", file=str(self.file), **self.size)
+        counts = [text("cli.graph.counts", count=len(self.graphs), acyclic=row["acyclic"])]
+        if self.split is not None:
+            counts.insert(0, text("cli.graph.held_out", count=len(self.split.held_out)))
         if self.n_dropped:
-            share = f"{self.n_dropped / (self.n_dropped + row['samples']):.0%}"
-            left_out = f"{counted(self.n_dropped, 'sequence')} ({share}) lack the token that follows and are left out. "
-        held_out = "" if self.split is None else f"{counted(len(self.split.held_out), 'other')} held out. "
-        yield f"{left_out}{held_out}{counted(len(self.graphs), 'different last token')}, {row['acyclic']:,} without ties."
+            share = self.n_dropped / (self.n_dropped + row["samples"])
+            counts.insert(0, text("cli.graph.dropped", count=self.n_dropped, share=share))
+        yield " ".join(counts)
         for graph in row["graphs"]:
             yield from describe_order(graph["last"], graph["order"])
         if self.text is not None and self.text["learned_tokens"] not in (None, self.text["tokens"]):
-            learned = f"{self.text['learned_tokens']:,} of {self.text['tokens']:,} tokens"
-            yield f"What follows is learned from the first {learned}, whose windows fit in memory."
+            yield text("cli.graph.learned", learned=self.text["learned_tokens"], tokens=self.text["tokens"])
 
     def separability(self, solution: GraphSolution | None) -> tuple[dict[str, Any], list[str]]:
         """Whether one W ranks all tokens after all last tokens as the graphs say: numbers and sentences.
@@ -149,8 +150,7 @@ class Ranking:
         n_strict = sum(len(graph.strict) for graph in self.learned.values())
         row: dict[str, Any] = {"separable": True, **dict.fromkeys(names), "strict_pairs": n_strict}
         if solution is None:
-            every = "One-hot embeddings separate every order, so that some W ranks all tokens of all last tokens so."
-            return row, [f"{every} How large it must be: --margin."]
+            return row, [text("cli.graph.one_hot")]
         infeasible, margin = solution.status is ml.Status.INFEASIBLE, float(solution.margin)
         residual = float(solution.certificate_residual() if infeasible else solution.kkt_residual())
         gaps = solution.rows.apply(
@@ -160,11 +160,9 @@ class Ranking:
         is_solved = solution.status in (ml.Status.OPTIMAL, ml.Status.TRIVIAL)
         row |= dict(zip(names, (solution.status.name, margin, residual, smallest), strict=True))
         row["separable"] = is_solved
-        sentences = [f"Graph-SVM of all last tokens: {solution.status.sentence} Residual {residual:.1g}."]
+        sentences = [text("cli.graph.solved", status=solution.status.sentence, residual=residual)]
         if 0.0 < margin < np.inf:  # W^mm has gaps of at least 1, so log 99 of it is the shortest W that ranks 99 to 1
-            sentences.append(
-                f"Margin {margin:.4g}: W needs norm {np.log(99.0) / margin:,.0f} to rank every pair at least 99 to 1."
-            )
+            sentences.append(text("cli.graph.margin", margin=margin, norm=float(np.log(99.0)) / margin))
         if infeasible and self.named is not None:
             conflict = ml.svm.graph_conflict(solution)
             row["conflict"] = conflict.to_dict(self.vocabulary.shown)
@@ -173,7 +171,7 @@ class Ranking:
                 is_pair = (evidence[k].pairs == [i, j]).all(axis=1)
                 ranking["sequences"] = int(evidence[k].samples[is_pair].sum())
             sentences.append(conflict.describe(self.vocabulary.quoted))
-            sentences.append("Linearly independent embeddings, such as one-hot ones, separate every order.")
+            sentences.append(text("cli.graph.independent"))
         return row, sentences
 
     def draw(self, path: Path) -> None:
@@ -238,42 +236,35 @@ def rank_list(file: Path, last: Sequence[str] | None, held_out: float | None, *,
 
 
 def rank_text(
-    file: Path,
-    last: Sequence[str] | None,
-    held_out: float | None,
-    window: int,
-    n_words: int | None,
-    d_model: int | None,
-    seed: int,
-    encoding: str | None,
-    tokenizer: Path | None,
-    *,
-    in_memory: bool,
+    file: Path, last: Sequence[str] | None, held_out: float | None, cut: TextCut, *, in_memory: bool
 ) -> Ranking:
     """Rank the tokens of a text of any length.
 
     Args:
-        n_words: words with an id of their own; None if characters are the tokens.
+        file: the text.
+
+        last: the last tokens to show; the most frequent ones by default.
+
+        held_out: share of the text that is held out.
+
+        cut: how the text is cut into windows of tokens.
+
         in_memory: whether something needs the windows themselves, or as many as fit in memory.
     """
-    unit: Any = ml.data.Characters() if n_words is None else ml.data.Words(max_vocabulary=n_words)
-    units = "characters" if n_words is None else f"words, the {n_words} most frequent"
-    if tokenizer is not None:
-        units = f"tokenizer {tokenizer.name}"
-        with rename_arguments(path="tokenizer"):
-            unit = read_tokenizer(tokenizer)
-    text = ml.data.TextTokens(file, unit, encoding=encoding or "utf-8")
+    window, d_model, seed = cut.n_window, cut.d_model, cut.seed
+    unit, units = _unit_of(cut)
+    source = ml.data.TextTokens(file, unit, encoding=cut.encoding or "utf-8")
     share = 0.0 if held_out is None else held_out_share(held_out)
-    end, most = len(text) - round(share * len(text)), max(MAX_POSITIONS_IN_MEMORY // window, window + 1)
-    vocabulary, named, split = text.vocabulary, None, None
+    end, most = len(source) - round(share * len(source)), max(MAX_POSITIONS_IN_MEMORY // window, window + 1)
+    vocabulary, named, split = source.vocabulary, None, None
     if in_memory:
-        E, first = embeddings(len(vocabulary), d_model, seed), text.read(0, min(end, most))
+        E, first = embeddings(len(vocabulary), d_model, seed), source.read(0, min(end, most))
         if held_out is None:
             named = NamedSequences(windows_of(first, window, E), vocabulary)
         else:
-            split = split_ids(first, text.read(end, min(len(text), end + most)), window, vocabulary, E)
+            split = split_ids(first, source.read(end, min(len(source), end + most)), window, vocabulary, E)
             named = split.training
-    windows = count_windows(text.chunks(0, end), window)
+    windows = count_windows(source.chunks(0, end), window)
     graphs, counts = windows.graphs(), windows.ending_in(len(vocabulary))
     width = "one-hot" if d_model is None else f"{d_model} random coordinates, seed {seed}"
     return Ranking(
@@ -284,7 +275,7 @@ def rank_text(
         counts=counts,
         n_dropped=windows.n_dropped,
         shown=_shown_last_tokens(graphs, vocabulary, counts, last),
-        evidence=lambda graph: ml.graphs.ranking_evidence(text.chunks(0, end), graph, window=window),
+        evidence=lambda graph: ml.graphs.ranking_evidence(source.chunks(0, end), graph, window=window),
         size=_size(int(counts.sum()), str(window), len(vocabulary), d_model or len(vocabulary)),
         window=window,
         named=named,
@@ -294,8 +285,18 @@ def rank_text(
     )
 
 
-def _size(count: int, length: str, n_vocabulary: int, d_model: int) -> str:
-    return f"{counted(count, 'sequence')} of {length} over {counted(n_vocabulary, 'token')}, d_model = {d_model}"
+def _unit_of(cut: TextCut) -> tuple[Any, str]:
+    """What cuts the text into tokens, and its name."""
+    if cut.tokenizer is not None:
+        with rename_arguments(path="tokenizer"):
+            return read_tokenizer(cut.tokenizer), f"tokenizer {cut.tokenizer.name}"
+    if not cut.words:
+        return ml.data.Characters(), "characters"
+    return ml.data.Words(max_vocabulary=cut.n_words), f"words, {cut.n_words} at most"
+
+
+def _size(count: int, length: str, n_vocabulary: int, d_model: int) -> dict[str, Any]:
+    return {"sequences": count, "length": length, "tokens": n_vocabulary, "d_model": d_model}
 
 
 def _shown_last_tokens(

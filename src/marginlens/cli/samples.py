@@ -9,6 +9,7 @@ import typer
 
 from marginlens.cli.options import AsJson, Quiet
 from marginlens.cli.output import Output
+from marginlens.words import text
 
 
 def samples(
@@ -26,10 +27,9 @@ def samples(
       marginlens samples samples
     """
     from marginlens.data.samples import write_samples
-    from marginlens.result import counted
 
     before = {entry.name for entry in Path(folder).iterdir()} if folder and Path(folder).is_dir() else set()
     written = write_samples(folder)
     others = before - {path.relative_to(folder).parts[0] for path in written}
-    lines = [f"Left as found in {folder}: {counted(len(others), 'other file')}."] if others else []
+    lines = [text("cli.others_kept", count=len(others), folder=folder)] if others else []
     Output(as_json, quiet).show({"written": [str(path) for path in written]}, lines, written)

@@ -10,7 +10,6 @@ import typer
 import marginlens as ml
 from marginlens.cli.options import (
     LISTED_NORMS,
-    PROBLEM_ARGUMENTS,
     AsJson,
     DropUnrealizable,
     PlotFile,
@@ -24,27 +23,28 @@ from marginlens.cli.options import (
     words_of,
 )
 from marginlens.cli.output import Output
-from marginlens.errors import rename_arguments
+from marginlens.words import text
 
 if TYPE_CHECKING:
     from marginlens.data.files import SequenceProblem
     from marginlens.lab.problem_files import LabProblem
     from marginlens.theory import Prediction, TokenOptimality
+    from marginlens.typing import FloatArray, IntArray
 
 NORM_HELP = (
     "Norm, such as l-inf or l3, in which to solve the ATT-SVM of the selected, or else the highest-scoring, tokens."
 )
+Selected = Annotated[str | None, typer.Option(help="Token of each input, such as 0,1,2: solve their ATT-SVM alone.")]
+Start = Annotated[str | None, typer.Option(help="Point where training will start, such as 0.5,-1.")]
+SolvedNorm = Annotated[str | None, typer.Option(help=NORM_HELP, autocompletion=words_of(*LISTED_NORMS))]
 MAX_DIRECTIONS = 10  # printed; JSON has all
 
 
-@rename_arguments(**PROBLEM_ARGUMENTS)
 def solve(
     file: ProblemFile,
-    selected: Annotated[
-        str | None, typer.Option(help="Token of each input, such as 0,1,2: solve their ATT-SVM alone.")
-    ] = None,
-    start: Annotated[str | None, typer.Option(help="Point where training will start, such as 0.5,-1.")] = None,
-    norm: Annotated[str | None, typer.Option(help=NORM_HELP, autocompletion=words_of(*LISTED_NORMS))] = None,
+    selected: Selected = None,
+    start: Start = None,
+    norm: SolvedNorm = None,
     drop: DropUnrealizable = False,
     plot: PlotFile = None,
     as_json: AsJson = False,
@@ -74,15 +74,14 @@ def solve(
     if holds_sequences(file):
         refuse_options("for a file of sequences", selected=selected, start=start, norm=norm, plot=plot)
         sequences = read_sequence_problem(file, drop=drop)
-        with output.stage("Solving Graph-SVM and the cyclic correction"):
+        with output.stage("Solving next tokens"):
             prediction = ml.predict_limit(sequences.named.data, head=sequences.head)
-        row, lines = sequence_answer(file, sequences, prediction)
-        output.show(row, lines)
+        output.show(*sequence_answer(file, sequences, prediction))
         return
     refuse_options("unless the file holds sequences", drop=drop)
     data, v, run = read_token_problem(file)
     if v is None:
-        refuse_options("where the head is trained too", selected=selected, start=start, norm=norm, plot=plot)
+        refuse_options("if the head is trained too", selected=selected, start=start, norm=norm, plot=plot)
         assert run is not None
         prediction = ml.predict(run.risk)
         output.show(prediction, [f"{file}: {run!r}", str(prediction)])
@@ -91,31 +90,53 @@ def solve(
         from marginlens.plotting.plane import check_plot
 
         check_plot(data, plot)
-    batch = data.as_batch()
-    head = batch.head(v)
     if norm is None and selected is None:
-        predictions = _predictions(batch, head, run, start, output)
-        rows = [prediction.to_dict() for prediction in predictions]
-        drawn = [_candidates(prediction) for prediction in predictions]
-        lines = _predicted_lines(predictions, is_batch=data.is_batch)
+        rows, drawn, lines = _predicted(data, v, run, start, output)
     else:
-        refuse_options("when selected or norm is given, which predict nothing", start=start)
-        tokens = batch.optimal(head)
-        if selected is not None:
-            tokens = batch.selection(numbers(selected, "selected", data.n_inputs, int))
-        solved = [_solve_selection(batch[j], head[j], tokens[j], norm) for j in range(len(batch))]
-        rows, drawn = [row for row, _ in solved], [[row] for row, _ in solved]
-        lines = [f"problem {j}: {text[0]}" for j, (_, text) in enumerate(solved)] if data.is_batch else solved[0][1]
+        refuse_options("if selected or norm is given, which predict nothing", start=start)
+        rows, drawn, lines = _solved(data, v, selected, norm)
     if plot is not None:
-        from marginlens.plotting.files import write_figure
-        from marginlens.plotting.plane import problem_figure
-
-        write_figure(plot, problem_figure(data, v, drawn))
+        _draw(plot, data, v, drawn)
     output.show({"problems": rows}, [f"{file}: {data!r}", *lines], [plot])
 
 
+Answer = tuple[
+    list[dict[str, Any]], list[list[dict[str, Any]]], list[str]
+]  # of each problem its numbers, what figures draw, the text
+
+
+def _draw(plot: Path, data: ml.TokenDataset, v: FloatArray, drawn: list[list[dict[str, Any]]]) -> None:
+    """Write the picture of the problems with some directions each."""
+    from marginlens.plotting.files import write_figure
+    from marginlens.plotting.plane import problem_figure
+
+    write_figure(plot, problem_figure(data, v, drawn))
+
+
+def _predicted(
+    data: ml.TokenDataset, v: FloatArray, run: LabProblem | None, start: str | None, output: Output
+) -> Answer:
+    """The predictions of the problems of a file."""
+    batch = data.as_batch()
+    predictions = _predictions(batch, batch.head(v), run, start, output)
+    rows, drawn = [one.to_dict() for one in predictions], [_candidates(one) for one in predictions]
+    return rows, drawn, _predicted_lines(predictions, is_batch=data.is_batch)
+
+
+def _solved(data: ml.TokenDataset, v: FloatArray, selected: str | None, norm: str | None) -> Answer:
+    """The ATT-SVMs of the selected, or else the highest-scoring, tokens of the problems of a file."""
+    batch = data.as_batch()
+    head = batch.head(v)
+    tokens = batch.optimal(head)
+    if selected is not None:
+        tokens = batch.selection(numbers(selected, "selected", data.n_inputs, int))
+    solved = [_solve_selection(batch[j], head[j], tokens[j], norm) for j in range(len(batch))]
+    first = [f"problem {j}: {lines[0]}" for j, (_, lines) in enumerate(solved)]
+    return [row for row, _ in solved], [[row] for row, _ in solved], first if data.is_batch else solved[0][1]
+
+
 def _predictions(
-    batch: ml.TokenDataset, head: Any, run: LabProblem | None, start: str | None, output: Output
+    batch: ml.TokenDataset, head: FloatArray, run: LabProblem | None, start: str | None, output: Output
 ) -> list[Prediction]:
     """The prediction of each problem, for the run that the file describes if it does."""
     begin = None if start is None else batch.point(numbers(start, "start", batch.d_key), "start")
@@ -134,9 +155,10 @@ def _predictions(
 
 def _predicted_lines(predictions: list[Prediction], *, is_batch: bool) -> list[str]:
     if is_batch:
+        answers = [prediction.answer for prediction in predictions]
         return [
-            f"problem {j}: ends at: {prediction.answer.ends_at}. proved? {prediction.answer.proof}."
-            for j, prediction in enumerate(predictions)
+            text("cli.solve.problem", index=j, end=answer.ends_at, proof=answer.proof)
+            for j, answer in enumerate(answers)
         ]
     (prediction,) = predictions
     lines = [str(prediction)]
@@ -154,7 +176,9 @@ def _candidates(prediction: Prediction) -> list[dict[str, Any]]:
     return [dict(zip(("kind", "selected", "direction"), column, strict=True)) for column in columns]
 
 
-def _solve_selection(data: ml.TokenDataset, v: Any, tokens: Any, norm: str | None) -> tuple[dict[str, Any], list[str]]:
+def _solve_selection(
+    data: ml.TokenDataset, v: FloatArray, tokens: IntArray, norm: str | None
+) -> tuple[dict[str, Any], list[str]]:
     """The ATT-SVM of one selection: its numbers, and lines that begin with a summary."""
     if norm is None:
         optimality = ml.token_optimality(data, v, tokens)
@@ -177,16 +201,11 @@ def _solve_selection(data: ml.TokenDataset, v: Any, tokens: Any, norm: str | Non
     }
     lines = [summary, f"direction: {vector(solution.direction)}", solution.status.sentence]
     if solution.status is ml.Status.INFEASIBLE:
-        lines.append(
-            f"The rows add up to zero with the weights of the certificate: residual {row['certificate_residual']:.1g}."
-        )
+        lines.append(text("cli.solve.certificate", residual=row["certificate_residual"]))
     elif solution.status is not ml.Status.TRIVIAL:
-        lines.append(
-            f"This p has norm {bounds.upper:.12g}, and no p with margin one has a norm below {bounds.lower:.12g}: "
-            f"a gap of {bounds.gap:.1g}."
-        )
+        lines.append(text("cli.solve.bracket", **bounds._asdict(), gap=bounds.gap))
     if solution.is_unique is False:
-        lines.append("Other vectors of the same norm have the same margin.")
+        lines.append(text("cli.solve.not_unique"))
     return row, lines
 
 
@@ -205,7 +224,7 @@ def sequence_answer(file: Path, problem: SequenceProblem, prediction: Prediction
     targets = prediction.details.targets
     for sample in named.data.unrealizable[:1]:
         token = "no token" if targets[sample] < 0 else names[targets[sample]]
-        lines.append(f"Sample {sample} lacks its label: the head separates {token} there.")
+        lines.append(text("cli.solve.lacks_label", sample=int(sample), token=token))
     priority = prediction.details.priority
     if priority.status is ml.Status.INFEASIBLE:
         conflict = ml.svm.graph_conflict(priority)

@@ -12,8 +12,8 @@ import typer
 
 from marginlens.cli.options import AsJson, Quiet
 from marginlens.cli.output import Output
-from marginlens.errors import rename_arguments
 from marginlens.papers import SOURCES, labels_named, listed_statements, natural
+from marginlens.words import text
 
 
 def label_words(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -32,7 +32,6 @@ def _unquoted(word: str) -> str:
     return re.sub(r"[()'\u2019]", "", word).rstrip(".")
 
 
-@rename_arguments(label="words")
 def statement(
     words: Annotated[
         list[str] | None,
@@ -98,9 +97,9 @@ def _full(row: dict[str, Any]) -> Iterator[str]:
             yield f"    {one['what']}"
         yield f"    written in {one['module']}"
     if row["earlier_labels"]:
-        yield f"  in the earlier version of the paper: {', '.join(row['earlier_labels'])}"
+        yield f"  {text('cli.statement.earlier', labels=list(row['earlier_labels']))}"
     if row["claims"]:
-        yield f"  shown by: marginlens reproduce --only {','.join(row['claims'])}"
+        yield f"  {text('cli.statement.shown_by', claims=','.join(row['claims']))}"
     for name, sentence in zip(row["claims"], row["claims_say"], strict=True):
         yield f"    {name}: {sentence}"
 

@@ -11,7 +11,6 @@ import typer
 import marginlens as ml
 from marginlens.cli.options import (
     LISTED_NORMS,
-    PROBLEM_ARGUMENTS,
     AsJson,
     DropUnrealizable,
     PlotFile,
@@ -26,8 +25,9 @@ from marginlens.cli.options import (
 )
 from marginlens.cli.output import Output
 from marginlens.cli.solve import selection_kind, sequence_answer
-from marginlens.errors import InputError, positive_number, rename_arguments, whole_number
+from marginlens.errors import InputError, positive_number, whole_number
 from marginlens.names import LOSSES, NEXT_TOKEN_LOSSES, OPTIMIZERS, kebab
+from marginlens.words import Fact, text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from marginlens.data.files import SequenceProblem
     from marginlens.lab.problem_files import LabProblem
     from marginlens.theory import Prediction, TokenOptimality
+    from marginlens.typing import FloatArray
 
 N_STEPS, STEP_SIZE = 1000, 1.0  # of a normalised descent on p
 STEEPEST_STEP_SIZE = 0.05  # of the optimizers in other norms on p
@@ -56,39 +57,43 @@ NEEDS_NORM = {  # with examples of norms
 RANDOM = "random"  # a start drawn from the standard normal distribution
 ADAM_BETAS = (0.9, 0.999)
 EUCLIDEAN = ("normalized-gd", "gradient-descent")  # the first is the default
-ARGUMENTS = {"n_steps": "steps", "power": "decay", **dict.fromkeys(("size", "step", "rate"), "step_size")}
-STEP_SIZE_HELP = "Length of a step, or with --constant the factor of the gradient; by default 1, for sequences 0.01."
-LOSS_HELP = f"Loss: {', '.join(LOSSES.names)}; for sequences {', '.join(NEXT_TOKEN_LOSSES.names)}."
-START_HELP = "Start of p, or of W row by row, such as 0.5,-1; or random. Zero by default."
 optimizer_names = words_of(*OPTIMIZERS.names)
 loss_names = words_of(*LOSSES.names, *NEXT_TOKEN_LOSSES.names)
 norm_names = words_of(*LISTED_NORMS)
 
+# ---- the options
 
-@rename_arguments(**PROBLEM_ARGUMENTS, **ARGUMENTS)
+Steps = Annotated[int | None, typer.Option(help="Number of steps: 1000 by default, 4000 for sequences.")]
+STEP_SIZE_HELP = "Length of a step, or with --constant the factor of the gradient; by default 1, for sequences 0.01."
+StepSize = Annotated[float | None, typer.Option(help=STEP_SIZE_HELP)]
+Constant = Annotated[bool, typer.Option("--constant", help="Plain gradient descent, with steps 1/L by default.")]
+OPTIMIZER_HELP = f"Optimizer: {', '.join(OPTIMIZERS.names)}."
+OptimizerName = Annotated[str | None, typer.Option(help=OPTIMIZER_HELP, autocompletion=optimizer_names)]
+NORM_HELP = "Norm of steepest steps, such as l-inf; lP for the power of mirror descent."
+StepNorm = Annotated[str | None, typer.Option(help=NORM_HELP, autocompletion=norm_names)]
+Momentum = Annotated[float | None, typer.Option(help="Momentum of steepest descent in any norm, below 1.")]
+Eps = Annotated[float | None, typer.Option(help="ε of Adam, 0 by default.")]
+Decay = Annotated[float | None, typer.Option(help="Power A of falling steps S·t^-A, 0 by default.")]
+LOSS_HELP = f"Loss: {', '.join(LOSSES.names)}; for sequences {', '.join(NEXT_TOKEN_LOSSES.names)}."
+LossName = Annotated[str | None, typer.Option(help=LOSS_HELP, autocompletion=loss_names)]
+START_HELP = "Start of p, or of W row by row, such as 0.5,-1; or random. Zero by default."
+TrainingStart = Annotated[str | None, typer.Option(help=START_HELP)]
+Seed = Annotated[int | None, typer.Option(help="Random seed of --start random, 0 by default.")]
+
+
 def train(
     file: ProblemFile,
-    steps: Annotated[int | None, typer.Option(help="Number of steps: 1000 by default, 4000 for sequences.")] = None,
-    step_size: Annotated[float | None, typer.Option(help=STEP_SIZE_HELP)] = None,
-    constant: Annotated[
-        bool, typer.Option("--constant", help="Plain gradient descent, with steps 1/L by default.")
-    ] = False,
-    optimizer: Annotated[
-        str | None,
-        typer.Option(help=f"Optimizer: {', '.join(OPTIMIZERS.names)}.", autocompletion=optimizer_names),
-    ] = None,
-    norm: Annotated[
-        str | None,
-        typer.Option(
-            help="Norm of steepest steps, such as l-inf; lP for the power of mirror descent.", autocompletion=norm_names
-        ),
-    ] = None,
-    momentum: Annotated[float | None, typer.Option(help="Momentum of steepest descent in any norm, below 1.")] = None,
-    eps: Annotated[float | None, typer.Option(help="ε of Adam, 0 by default.")] = None,
-    decay: Annotated[float | None, typer.Option(help="Power A of falling steps S·t^-A, 0 by default.")] = None,
-    loss: Annotated[str | None, typer.Option(help=LOSS_HELP, autocompletion=loss_names)] = None,
-    start: Annotated[str | None, typer.Option(help=START_HELP)] = None,
-    seed: Annotated[int | None, typer.Option(help="Random seed of --start random, 0 by default.")] = None,
+    steps: Steps = None,
+    step_size: StepSize = None,
+    constant: Constant = False,
+    optimizer: OptimizerName = None,
+    norm: StepNorm = None,
+    momentum: Momentum = None,
+    eps: Eps = None,
+    decay: Decay = None,
+    loss: LossName = None,
+    start: TrainingStart = None,
+    seed: Seed = None,
     drop: DropUnrealizable = False,
     plot: PlotFile = None,
     as_json: AsJson = False,
@@ -110,15 +115,11 @@ def train(
       marginlens train problem.npz --optimizer sign-descent --step-size 0.01 --decay 0.5 --json
       marginlens train sequences.json --drop
     """
-    import numpy as np
-
     from marginlens.data.files import holds_sequences
 
     output = Output(as_json, quiet)
     request = Request(steps, step_size, constant, optimizer, norm, momentum, eps, decay, loss, start)
-    if start != RANDOM:
-        refuse_options("unless --start random is given", seed=seed)
-    rng = np.random.default_rng(whole_number(0 if seed is None else seed, "seed", at_least=0))
+    rng = request.generator(seed)
     if holds_sequences(file):
         refuse_options("for a file of sequences", plot=plot)
         sequences = read_sequence_problem(file, drop=drop)
@@ -127,53 +128,17 @@ def train(
     refuse_options("unless the file holds sequences", drop=drop)
     data, v, run = read_token_problem(file)
     if v is None:
-        refuse_options("where the head is trained too", plot=plot)
+        refuse_options("if the head is trained too", plot=plot)
         assert run is not None
         output.show(*_train_joint(file, _joint_run(run, request, rng), output))
         return
-    record = None
     if plot is not None:
         from marginlens.plotting.plane import check_plot
 
         check_plot(data, plot)
     training = request.training(data, rng, v, run)
-    if plot is not None:
-        from marginlens.plotting import recorded_steps
-
-        record = ml.Record(recorded_steps(training["n_steps"]))
-    batch = data.as_batch()
-    with output.stage("Training") as bar:
-        trained = ml.descend(batch, v, **training, record=record, progress=bar)
-    compared, is_euclidean = [], isinstance(training["optimizer"], ml.NormalizedGD | ml.GradientDescent)
-    with output.stage("Predicting") as bar:
-        for j, head in enumerate(batch.head(v)):
-            # the trained tokens are the only candidate that matters, so others are not listed
-            asked = {name: training[name] for name in ("loss", "start", "optimizer")}
-            prediction = ml.predict_limit(batch[j], head, **asked, max_problems=1)
-            optimality = ml.token_optimality(batch[j], head, trained[j].selected)
-            margin = None if is_euclidean else _norm_margin(trained[j], training["optimizer"])
-            compared.append(Compared(trained[j], optimality, prediction, margin))
-            bar(j + 1, len(batch))
-    if plot is not None:
-        from marginlens.plotting.files import write_figure
-        from marginlens.plotting.plane import problem_figure
-
-        best = ml.theory.globally_optimal_direction(batch, v)
-        drawn = [
-            [{"kind": "GMM", "selected": best.selected[j], "direction": best.direction[j]}, one.drawn]
-            for j, one in enumerate(compared)
-        ]
-        write_figure(plot, problem_figure(data, v, drawn, trained.saved["x"], training["loss"]))
-    answer = {"training": _settings(training), "problems": [one.to_dict() for one in compared]}
-    lines = [f"{file}: {data!r}", _sentence(training)]
-    if data.is_batch:
-        lines += [f"problem {j}: {one.summary}" for j, one in enumerate(compared)]
-        cosines = np.array([one.correlation for one in compared])
-        if np.isfinite(cosines).any():
-            lines.append(f"Cosine with the ATT-SVM: mean {np.nanmean(cosines):.6f}, smallest {np.nanmin(cosines):.6f}.")
-    else:
-        lines += compared[0].lines
-    output.show(answer, lines, [plot])
+    answer, lines = _train_tokens(data, v, training, plot, output)
+    output.show(answer, [f"{file}: {data!r}", _sentence(training), *lines], [plot])
 
 
 # ---- how to train
@@ -194,6 +159,14 @@ class Request:
     loss: str | None
     start: str | None
     betas: tuple[float, float] | None = None
+
+    def generator(self, seed: int | None) -> np.random.Generator:
+        """The random numbers of a random start; another start takes no seed."""
+        import numpy as np
+
+        if self.start != RANDOM:
+            refuse_options("unless --start random is given", seed=seed)
+        return np.random.default_rng(whole_number(0 if seed is None else seed, "seed", at_least=0))
 
     @property
     def optimizer_name(self) -> str:
@@ -218,7 +191,7 @@ class Request:
         self,
         data: ml.TokenDataset | ml.SequenceDataset,
         rng: np.random.Generator,
-        v: Any = None,
+        v: FloatArray | None = None,
         run: LabProblem | None = None,
     ) -> dict[str, Any]:
         """The arguments of `descend` on p, or on W of sequences: as asked for, else as the file says in `run`."""
@@ -261,19 +234,26 @@ class Request:
         """The optimizer with steps of this size, of a matrix W or of a vector p."""
         name = self.optimizer_name
         if self.constant:
-            refuse_options("beside --constant, which is plain gradient descent", optimizer=self.optimizer)
+            refuse_options("with --constant, which is plain gradient descent", optimizer=self.optimizer)
             name = "gradient-descent"
         if name == "muon" and not of_matrix:
-            expected = "one for a vector p where the file holds no sequences"
-            remedy = "Muon steps along the singular vectors of a matrix, which W of sequences is."
-            raise InputError("optimizer", expected, repr(self.optimizer), remedy)
+            raise InputError(
+                "optimizer",
+                "one for a vector p unless the file holds sequences",
+                repr(self.optimizer),
+                "Muon steps along the singular vectors of a matrix, such as W of sequences.",
+            )
         if name in NEEDS_NORM and self.norm is None:
             raise InputError("norm", f"given for the optimizer {name}, such as {NEEDS_NORM[name]}", "none")
         others = {"norm": self.norm, "momentum": self.momentum, "eps": self.eps, "decay": self.decay}
         refuse_options(f"for the optimizer {name}", **{each: others[each] for each in others.keys() - TAKES[name]})
         if self.decay is not None and not 0.0 <= self.decay <= 1.0:
-            remedy = "Steps that fall faster than 1/t add up to a finite length, so that no direction is reached."
-            raise InputError("decay", "a number from 0 to 1", f"{self.decay:g}", remedy if self.decay > 1.0 else "")
+            raise InputError(
+                "decay",
+                "a number from 0 to 1",
+                f"{self.decay:g}",
+                "Steps that fall faster than 1/t add up to a finite length, so no direction is reached.",
+            )
         step = size if self.decay is None else ml.optimizers.PowerDecay(size, self.decay)
         options: dict[str, Any] = {} if self.momentum is None else {"momentum": self.momentum}
         if name == "adam":
@@ -292,10 +272,64 @@ def _settings(training: dict[str, Any]) -> dict[str, Any]:
 def _sentence(training: dict[str, Any]) -> str:
     settings, start = _settings(training), training["start"]
     begin = "zero" if not start.any() else "the given W" if start.ndim == 2 else vector(start)
-    return f"{settings['steps']:,} steps of {settings['optimizer']}, {settings['loss']} loss, from {begin}"
+    return text("cli.train.settings", **{**settings, "start": begin})
 
 
 # ---- token selection
+
+
+def _train_tokens(
+    data: ml.TokenDataset, v: FloatArray, training: dict[str, Any], plot: Path | None, output: Output
+) -> tuple[dict[str, Any], list[str]]:
+    """Train p on the problems of a file, and compare each run with its ATT-SVM and its prediction."""
+    batch, record = data.as_batch(), None
+    if plot is not None:
+        from marginlens.plotting import recorded_steps
+
+        record = ml.Record(recorded_steps(training["n_steps"]))
+    with output.stage("Training") as bar:
+        trained = ml.descend(batch, v, **training, record=record, progress=bar)
+    compared = _compared(batch, v, trained, training, output)
+    if plot is not None:
+        from marginlens.plotting.files import write_figure
+        from marginlens.plotting.plane import problem_figure
+
+        best = ml.theory.globally_optimal_direction(batch, v)
+        drawn = [
+            [{"kind": "GMM", "selected": best.selected[j], "direction": best.direction[j]}, one.drawn]
+            for j, one in enumerate(compared)
+        ]
+        write_figure(plot, problem_figure(data, v, drawn, trained.saved["x"], training["loss"]))
+    answer = {"training": _settings(training), "problems": [one.to_dict() for one in compared]}
+    return answer, _batch_lines(compared) if data.is_batch else compared[0].lines
+
+
+def _compared(
+    batch: ml.TokenDataset, v: FloatArray, trained: ml.Trajectory, training: dict[str, Any], output: Output
+) -> list[Compared]:
+    """Each run with the ATT-SVM of the tokens that it selects, and with its prediction."""
+    compared, is_euclidean = [], isinstance(training["optimizer"], ml.NormalizedGD | ml.GradientDescent)
+    asked = {name: training[name] for name in ("loss", "start", "optimizer")}
+    with output.stage("Predicting") as bar:
+        for j, head in enumerate(batch.head(v)):
+            # The trained tokens are the only candidate that matters, so others are not listed.
+            prediction = ml.predict_limit(batch[j], head, **asked, max_problems=1)
+            optimality = ml.token_optimality(batch[j], head, trained[j].selected)
+            margin = None if is_euclidean else _norm_margin(trained[j], training["optimizer"])
+            compared.append(Compared(trained[j], optimality, prediction, margin))
+            bar(j + 1, len(batch))
+    return compared
+
+
+def _batch_lines(compared: list[Compared]) -> list[str]:
+    """One line for each problem of a batch, and their cosines together."""
+    import numpy as np
+
+    lines = [f"problem {j}: {one.summary}" for j, one in enumerate(compared)]
+    cosines = np.array([one.correlation for one in compared])
+    if np.isfinite(cosines).any():
+        lines.append(text("cli.train.batch", mean=float(np.nanmean(cosines)), smallest=float(np.nanmin(cosines))))
+    return lines
 
 
 @dataclass(frozen=True)
@@ -319,22 +353,22 @@ class Compared:
         return {"kind": kind, "selected": tokens, "direction": self.optimality.direction}
 
     @property
-    def agreement(self) -> str:
-        """How training and theory compare, in one sentence."""
-        prediction, cosine = self.prediction, self.correlation
-        for limit, words in (
-            (prediction.direction, f"The limit is certain {prediction.certain}"),
-            (prediction.observed, "The limit is observed, not proved, for such steps"),
+    def agreement(self) -> Fact:
+        """How training and theory compare."""
+        prediction = self.prediction
+        for limit, code in (
+            (prediction.direction, "cli.train.agreement.certain"),
+            (prediction.observed, "cli.train.agreement.observed"),
         ):
-            if limit is not None and (other := ml.correlation(self.run.final, limit)) == other:
-                return f"{words}, and the trained direction has cosine {other:.6f} with it."
+            if limit is not None and (cosine := ml.correlation(self.run.final, limit)) == cosine:
+                return Fact(code, {"certain": prediction.certain, "cosine": float(cosine)})
         if self.optimality.solution.status is ml.Status.TRIVIAL:
-            return "No input has two tokens, so there is nothing to select."
+            return Fact("cli.train.agreement.nothing_to_select")
         if not self.optimality.is_feasible:
-            return "The softmax prefers no single token of every input, so there is no direction to compare with."
-        if cosine != cosine:
-            return "The run has no direction to compare with: it never left zero, or its first step left the range of numbers."
-        return f"No theorem makes the limit of this run certain; it has cosine {cosine:.6f} with the ATT-SVM of the tokens that it selects."
+            return Fact("cli.train.agreement.no_selection")
+        if self.correlation != self.correlation:
+            return Fact("cli.train.agreement.no_direction")
+        return Fact("cli.train.agreement.uncertain", {"cosine": self.correlation})
 
     @property
     def summary(self) -> str:
@@ -347,25 +381,27 @@ class Compared:
         solution, margin = self.optimality.solution, self.norm_margin
         lines = [f"{self.run!r}. {self.run.status.sentence}", f"{self.optimality!r}. {solution.status.sentence}"]
         if self.correlation == self.correlation:  # not nan
-            lines.append(f"Its direction has cosine {self.correlation:.8f} with the trained one.")
+            lines.append(text("cli.train.cosine", cosine=self.correlation))
         if margin is not None and margin["share"] is not None:
-            proved = f"at least {margin['proved_share']:.4f} of it by the run's own residual attention"
-            lines.append(f"It has {margin['share']:.4f} of the largest margin in {margin['norm']}, {proved}.")
-        lines += [self.agreement, self.prediction.why, *([] if margin is None else [margin["account"]])]
+            shares = {"share": margin["share"], "proved": margin["proved_share"]}
+            lines.append(text("cli.train.share", norm=margin["norm"], **shares))
+        lines += [str(self.agreement), str(self.prediction.why), *([] if margin is None else [margin["account"]])]
         if self.prediction.observed is not None and self.prediction.direction is None:
-            lines.append(
-                "With --constant the steps are those of the theorem, and the limit is certain; it is then approached far more slowly."
-            )
+            lines.append(text("cli.train.try_constant"))
         return lines
 
     def to_dict(self) -> dict[str, Any]:
         """The results by name."""
         results = {"run": self.run, "optimality": self.optimality, "prediction": self.prediction}
-        numbers = {"correlation": self.correlation, "agreement": self.agreement, "norm_margin": self.norm_margin}
+        numbers = {
+            "correlation": self.correlation,
+            "agreement": self.agreement.to_dict(),
+            "norm_margin": self.norm_margin,
+        }
         return {name: result.to_dict() for name, result in results.items()} | numbers
 
 
-def _norm_margin(run: ml.Trajectory, optimizer: Any) -> dict[str, Any]:
+def _norm_margin(run: ml.Trajectory, optimizer: ml.Optimizer) -> dict[str, Any]:
     """The share that the run has of the largest margin in the norm of its optimizer, and the share that it proves by itself."""
     bias = ml.theory.implicit_bias(optimizer, run.risk, selected=run.selected)
     row: dict[str, Any] = {"account": str(bias or ""), "norm": None, "share": None, "proved_share": None}
@@ -384,11 +420,9 @@ def _norm_margin(run: ml.Trajectory, optimizer: Any) -> dict[str, Any]:
 def _joint_run(run: LabProblem, request: Request, rng: np.random.Generator) -> LabProblem:
     """The run of a file in which the head is trained too, with what the command line changes."""
     others = {name: getattr(request, name) for name in ("norm", "momentum", "eps", "decay")}
-    refuse_options("where the head is trained too", **others)
+    refuse_options("if the head is trained too", **others)
     if request.optimizer_name not in EUCLIDEAN:
-        raise InputError(
-            "optimizer", f"{' or '.join(EUCLIDEAN)} where the head is trained too", repr(request.optimizer)
-        )
+        raise InputError("optimizer", f"{' or '.join(EUCLIDEAN)} if the head is trained too", repr(request.optimizer))
     training = request.training(run.data, rng, run=run)
     if isinstance(training["optimizer"], ml.NormalizedGD):
         training["optimizer"] = ml.optimizers.Blockwise(training["optimizer"])
@@ -405,15 +439,15 @@ def _train_joint(file: Path, problem: LabProblem, output: Output) -> tuple[dict[
     head, p = risk.split(run.final)
     details = prediction.details
     cosines = {
-        "head with v^mm": ml.correlation(head, details.v_direction),
-        "p with p^relax": ml.correlation(p, details.p_relax.direction),
-        "p with p^mm": ml.correlation(p, details.p_mm.direction),
+        "head": ml.correlation(head, details.v_direction),
+        "relaxed": ml.correlation(p, details.p_relax.direction),
+        "strict": ml.correlation(p, details.p_mm.direction),
     }
     settings = {"steps": problem.n_steps, "optimizer": repr(problem.optimizer), "start": problem.start}
     results = {"run": run.to_dict(), "prediction": prediction.to_dict()}
     answer = {"training": settings, **results, "head": head, "p": p, "cosines": cosines}
-    listed = ", ".join(f"{name} {cosine:.8f}" for name, cosine in cosines.items())
-    return answer, [f"{file}: {problem!r}", f"{run!r}. {run.status.sentence}", f"Cosines: {listed}.", prediction.why]
+    compared = text("cli.train.joint", **cosines)
+    return answer, [f"{file}: {problem!r}", f"{run!r}. {run.status.sentence}", compared, str(prediction.why)]
 
 
 # ---- next tokens
@@ -443,19 +477,15 @@ def _train_sequences(
         compared["total_variation"] = float(distance.mean())
         compared["largest_total_variation"] = float(distance.max())
     row, lines = sequence_answer(file, problem, prediction)
-    words = {"correlation": "cosine with W^mm", "cyclic_distance": "distance from W^cyc in S_cyc"}
-    words["total_variation"] = "mean total variation to the automaton"
-    named = {words.get(name, name.replace("_", " ")): value for name, value in compared.items()}
-    listed = ", ".join(f"{name} {value:.6g}" for name, value in named.items())
-    lines += [_sentence(training), f"{run!r}. {run.status.sentence}", f"Trained: {listed}."]
+    measures = [Fact(f"cli.train.measure.{name}", {"value": value}) for name, value in compared.items()]
+    lines += [_sentence(training), f"{run!r}. {run.status.sentence}", text("cli.train.next_tokens", measures=measures)]
     if len(compared) == 1:
-        lines.append("There is no W^mm, W^cyc or automaton to compare with.")
+        lines.append(text("cli.train.nothing_to_compare"))
     failing = [  # of C Thm 3, or of what follows of it from Eq. (17)
         [condition.name for condition in theorem.failed]
         for theorem in prediction.verdicts
         if theorem.citation.startswith("C Thm 3")
     ]
     if isinstance(training["optimizer"], ml.NormalizedGD) and ["step size"] in failing:
-        certain = "the steps are those of C Thm 3, and the limit is certain; it is approached far more slowly."
-        lines.append(f"With --constant {certain}")
+        lines.append(text("cli.train.try_constant", case="next_tokens"))
     return {"training": _settings(training), "run": run.to_dict(), "trained": compared, "prediction": row}, lines
