@@ -31,6 +31,7 @@ from marginlens.gpu import device as devices
 from marginlens.norms import L1
 from marginlens.optimizers import NormalizedGD
 from progress_counter import ProgressCounter
+from refusals import raised
 
 Rows = list[dict[str, Any]]
 
@@ -215,9 +216,9 @@ def test_missing_packages_are_reported_before_timing(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(devices, "import_cupy", missing)
     monkeypatch.setattr(graph, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match="CuPy"):
+    with raised(ImportError, "CuPy"):
         gpu.bench_gpu()
-    with pytest.raises(MissingExtra, match="cvxpy"):
+    with raised(MissingExtra, "cvxpy"):
         graph.bench_graph()
 
 

@@ -13,6 +13,7 @@ from marginlens.probe.models.adapters.encoder_decoder import BartAdapter, T5Adap
 from marginlens.probe.models.adapters.encoders import BertAdapter
 from marginlens.probe.models.adapters.rotary import CappedAdapter, LlamaAdapter, NormalisedAdapter
 from marginlens.testing import check_adapter
+from refusals import raised
 from tiny_families import MODELS, batch_for, small_model
 
 torch = pytest.importorskip("torch")
@@ -128,7 +129,7 @@ def test_a_wrong_adapter_fails_the_suite(adapter, name, code, case):
     ("adapter", "name"), [(ForgetsCap, "gemma2"), (AttendsToItself, "bart"), (ForgetsDistances, "t5")]
 )
 def test_an_adapter_with_other_attention_is_refused_while_it_is_read(adapter, name):
-    with registered(adapter), pytest.raises(InputError, match="attends otherwise than its family does"):
+    with registered(adapter), raised(InputError, "its family"):
         check_adapter(small_model(name, torch.float64), batch_for(name, torch.float64))
 
 

@@ -132,14 +132,15 @@ HELPERS = {
 def test_an_unusable_argument_is_named(name):
     helper, unusable = HELPERS[name]
     for value in unusable:
-        with pytest.raises(ml.InputError, match=r"^The '[^']+' argument must be .*; got .* instead\."):
+        with pytest.raises(ml.InputError) as caught:
             helper(value)
+        assert all((caught.value.argument, caught.value.expected, caught.value.got))
 
 
 def test_tensors_that_require_grad_are_refused():
     torch = pytest.importorskip("torch")
     for name, (helper, unusable) in HELPERS.items():
         if any(unusable is kind for kind in (WEIGHTS, INDICES)):
-            with pytest.raises(ml.InputError, match="'") as refused:
+            with pytest.raises(ml.InputError) as caught:
                 helper(torch.ones(2, requires_grad=True))
-            assert "argument must be" in str(refused.value), name
+            assert caught.value.argument, name

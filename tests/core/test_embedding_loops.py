@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from marginlens import core
+from refusals import raised
 
 CONSTANTS = (0.99, 0.1, 0.999, 0.001, 3.0, 1e-8, 0.05)
 
@@ -29,7 +30,7 @@ def test_distinct_tokens_equal_a_counters(lengths, counted):
 @pytest.mark.parametrize("offsets", [[], [0, 5, 3], [-1, 2], [0, 9]])
 def test_offsets_out_of_bounds_are_refused(offsets):
     offsets, tokens, place = np.array(offsets, dtype=np.int64), np.zeros(5, dtype=np.int32), np.zeros(1, dtype=np.int64)
-    with pytest.raises(ValueError, match="sizes"):
+    with raised(ValueError, "sizes"):
         core.find_distinct(tokens, offsets, place, tokens.copy(), None, offsets.copy())
 
 
@@ -37,7 +38,7 @@ def test_offsets_out_of_bounds_are_refused(offsets):
 def test_texts_out_of_bounds_are_refused(offsets, token):
     tokens = np.array([0, token, 1], dtype=np.int32)
     of_tokens, samples = [np.zeros(4) for _ in range(4)], np.zeros(1, dtype=np.int64)
-    with pytest.raises(ValueError, match="sizes"):
+    with raised(ValueError, "sizes"):
         core.add_slopes(tokens, tokens, np.array(offsets), samples, np.ones(1), *of_tokens, np.empty(1))
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from marginlens import core
+from refusals import raised
 
 
 def followed(ids, first, window, separator):
@@ -52,5 +53,5 @@ def test_counts_equal_a_counters(sizes):
 
 
 def test_a_position_without_a_window_is_refused():
-    with pytest.raises(ValueError, match="sizes"):
+    with raised(ValueError, "sizes"):
         core.fill_edge_keys(np.zeros(5, dtype=np.int64), np.array([2]), 1, np.empty((1, 3), dtype=np.int64))

@@ -15,6 +15,7 @@ from marginlens.svm.solvers import batch, linear_programs
 from marginlens.svm.solvers.batch import INFEASIBLE, OPTIMAL, OUT_OF_RANGE, TRIVIAL, UNVERIFIED, Solved
 from marginlens.svm.solvers.least_distance import BY_BLOCK_PIVOTS, BY_DUAL_ACTIVE_SET, BY_GRAM_MATRIX
 from marginlens.sweeps.on_device import TOLERANCES
+from refusals import raised
 from tolerances import ROUNDING
 
 QUICK = (BY_GRAM_MATRIX, BY_BLOCK_PIVOTS)
@@ -122,7 +123,7 @@ def test_products_with_bilinear_rows_equal_formed_ones(d):
     np.testing.assert_allclose(sums, expected, rtol=1e-13, atol=1e-13)
     np.testing.assert_allclose(products, (differences * images[k])[chosen].sum(axis=1), rtol=1e-13, atol=1e-13)
     for wrong in ((X, k + 5, i, j, scale), (X, k, i - 9, j, scale)):
-        with pytest.raises(ValueError, match="sizes"):
+        with raised(ValueError, "sizes"):
             core.multiply_differences(*wrong, chosen, images, products)
 
 
@@ -133,7 +134,7 @@ def test_products_with_blocks_equal_formed_ones():
     entries = np.concatenate([block.ravel() for block in blocks])
     core.multiply_blocks(edges, entries, vector, out)
     np.testing.assert_allclose(out, block_diag(*blocks) @ vector, rtol=1e-13, atol=0.0)
-    with pytest.raises(ValueError, match="sizes"):
+    with raised(ValueError, "sizes"):
         core.multiply_blocks(edges, entries[:-1].copy(), vector, out)
 
 

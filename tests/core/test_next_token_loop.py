@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import tolerances
 from marginlens import core
 from random_examples import examples
+from refusals import raised
 
 LIKELIHOOD, LOG = -2, 0
 
@@ -77,5 +78,5 @@ def test_no_samples_have_zero_gradient_and_nan_logits_no_scale(loss):
 def test_entries_out_of_bounds_are_refused(argument, value):
     samples = samples_of([3, 2], np.random.default_rng(0))
     samples[argument].reshape(-1)[0] = value
-    with pytest.raises(ValueError, match="sizes do not fit"):
+    with raised(ValueError, "sizes"):
         weights(np.zeros(9), samples, LIKELIHOOD)

@@ -10,6 +10,7 @@ from core_calls import fitting, random_argument
 from marginlens import core
 from marginlens.core.signatures import core_functions
 from marginlens.errors import InputError
+from refusals import raised
 
 FUZZED_CALLS = int(os.environ.get("MARGINLENS_FUZZED_CALLS", "300"))  # of each function
 LAYOUTS = ("minimise_likelihoods", "next_token_weights")  # random indices seldom fit them; they have tests of their own
@@ -65,11 +66,11 @@ def test_a_bound_function_sees_updated_arrays():
 
 def test_a_function_is_not_bound_to_arrays_that_need_copies():
     keys, c = np.zeros((3, 4, 2)), np.zeros(2)
-    with pytest.raises(TypeError, match="bound"):
+    with raised(TypeError, "bound"):
         core.attention_gradient.bound(
             keys[:, ::-1][:, ::-1], keys[::-1, :, 0], keys[..., 0], np.full(3, 4), 0, c, c.copy(), np.zeros(1)
         )
-    with pytest.raises(TypeError, match="bound"):
+    with raised(TypeError, "bound"):
         core.descend_attention.bound(*descent().values())
 
 
@@ -103,7 +104,7 @@ def test_arguments_of_wrong_type_are_refused(argument, given):
 
 
 def test_inconsistent_sizes_are_refused():
-    with pytest.raises(ValueError, match="sizes"):
+    with raised(ValueError, "sizes"):
         core.descend_attention(*(descent() | {"logits": np.empty((2, 99))}).values())
 
 

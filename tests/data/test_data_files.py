@@ -44,7 +44,7 @@ MAKERS = {
 def test_a_problem_is_read_back_exactly(tmp_path, form, maker):
     data, v = MAKERS[maker](np.random.default_rng(7))
     if data.is_batch and form == "json":
-        with pytest.raises(InputError, match=r"or write a \.npz file"):
+        with refused("data"):
             ml.data.write_problem(tmp_path / "problem.json", data, v)
         return
     ml.data.write_problem(tmp_path / f"problem.{form}", data, v)
@@ -75,15 +75,15 @@ def test_every_dataset_survives_save_and_load(tmp_path_factory, seed, kind):
 
 
 def test_objects_that_are_not_datasets_are_refused(tmp_path):
-    with pytest.raises(InputError, match="a name that ends in"):
+    with refused("path"):
         ml.data.figure_2().save(tmp_path / "data.json")
     with refused("data"):
         ml.data.save(tmp_path / "data.npz", X)
     np.savez(tmp_path / "other.npz", a=X)
-    with pytest.raises(InputError, match="which holds 'a'"):
+    with refused("path"):
         ml.data.load(tmp_path / "other.npz")
     np.savez(tmp_path / "other.npz", format="marginlens-data-9", **GOOD)
-    with pytest.raises(InputError, match=r"in the format marginlens-data-1; got .* of another format"):
+    with refused("path"):
         ml.data.load(tmp_path / "other.npz")
 
 

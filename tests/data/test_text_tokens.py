@@ -21,6 +21,7 @@ from marginlens.data import plain_text, text_tokens
 from marginlens.data.text_windows import indexed_text
 from marginlens.data.tokenizer import TokenizerUnit, read_tokenizer
 from marginlens.data.vocabulary import Characters, Listed, Words
+from refusals import refused
 
 TEXT = "\ufeffΟΔΟΣ the cat and the dog,\r\nthe cat's dog — <unk> @-@ naïve 𝄞 and\r\rthe end.\n" * 40
 PLAIN = TEXT.removeprefix("\ufeff").replace("\r\n", "\n")
@@ -113,7 +114,7 @@ def test_a_long_line_buffers_only_a_few_blocks(tmp_path: Path, monkeypatch: pyte
     pieces = list(text_tokens._pieces(plain_text.text_blocks(path, "utf-8", "path"), path))
     assert "".join(pieces) == path.read_text(encoding="utf-8")
     assert max(map(len, pieces)) <= 47
-    with pytest.raises(ml.InputError, match="at least every 40 characters"):
+    with refused("path"):
         ml.data.TextTokens(write(tmp_path / "long.txt", "a b " + "a" * 60), Words())
 
 
@@ -183,28 +184,29 @@ def test_a_tokenizer_is_read_from_its_file(tokenizer: Any, tmp_path: Path) -> No
     (tmp_path / "bad.json").write_text('{"model": 3}', encoding="utf-8")
     (tmp_path / "bytes.json").write_bytes(b"\xff")
     for path in (tmp_path / "bad.json", tmp_path / "bytes.json", tmp_path / "missing.json", tmp_path):
-        with pytest.raises(ml.InputError, match="a JSON file that the package tokenizers has saved"):
+        with refused("path"):
             read_tokenizer(path)
 
 
 @pytest.mark.parametrize(
-    ("unit", "says"),
+    ("unit", "got"),
     [
         ("words", "words"),
-        (3, "got 3|int"),
+        (3, "3"),
         (list, "list"),
-        (lambda line: line, "returns a str"),
-        (lambda line: {"ids": [1]}, "returns a dict"),
-        (lambda line: [1.5], "returns a float in its list"),
-        (lambda line: [None], "returns a NoneType in its list"),
+        (lambda line: line, " str"),
+        (lambda line: {"ids": [1]}, " dict"),
+        (lambda line: [1.5], " float"),
+        (lambda line: [None], " NoneType"),
     ],
 )
-def test_an_invalid_tokenizer_is_refused(tmp_path: Path, unit: Any, says: str) -> None:
+def test_an_invalid_tokenizer_is_refused(tmp_path: Path, unit: Any, got: str) -> None:
     path = write(tmp_path / "text.txt")
     for call in (lambda: ml.data.TextTokens(path, unit), lambda: ml.data.text_windows(PLAIN, 3, unit)):
-        with pytest.raises(ml.InputError, match=says) as refusal:
+        with pytest.raises(ml.InputError) as caught:
             call()
-        assert refusal.value.argument == "unit"
+        assert caught.value.argument == "unit"
+        assert got in caught.value.got
 
 
 def test_an_unreadable_text_is_refused(tmp_path: Path) -> None:
@@ -214,21 +216,23 @@ def test_an_unreadable_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "damaged.xz").write_bytes(lzma.compress(TEXT.encode())[:60] + bytes(80))
     (tmp_path / "text.zst").write_bytes(b"\x28\xb5\x2f\xfd\x04\x00")
     write(tmp_path / "empty.txt", "")
-    for path, words in (
-        (tmp_path / "missing.txt", "No such file"),
-        (tmp_path, "Is a directory"),
-        (3, "got 3|int"),
-        (tmp_path / "latin.txt", r"byte 9 \(0xef\)"),
-        (tmp_path / "cut.txt.gz", "truncated or damaged"),
-        (tmp_path / "cut.bz2", "truncated or damaged"),
-        (tmp_path / "damaged.xz", "truncated or damaged"),
-        (tmp_path / "text.zst", "packed by zstd instead. Unpack it first"),
-        (tmp_path / "empty.txt", "at least one token"),
+    for path, argument, got in (
+        (tmp_path / "missing.txt", "path", "No such file"),
+        (tmp_path, "path", "Is a directory"),
+        (3, "path", ""),
+        (tmp_path / "latin.txt", "encoding", "byte 9 (0xef)"),
+        (tmp_path / "cut.txt.gz", "path", "damaged"),
+        (tmp_path / "cut.bz2", "path", "damaged"),
+        (tmp_path / "damaged.xz", "path", "damaged"),
+        (tmp_path / "text.zst", "path", "zstd"),
+        (tmp_path / "empty.txt", "path", ""),
     ):
-        with pytest.raises(ml.InputError, match=words):
+        with pytest.raises(ml.InputError) as caught:
             ml.data.TextTokens(path)  # type: ignore[arg-type]
+        assert caught.value.argument == argument
+        assert got in caught.value.got
     for encoding in ("utf-9", "hex", 8):
-        with pytest.raises(ml.InputError, match="an encoding that Python knows"):
+        with refused("encoding"):
             ml.data.TextTokens(write(tmp_path / "good.txt"), encoding=encoding)  # type: ignore[arg-type]
 
 
@@ -237,5 +241,5 @@ def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return open("/dev/full", "wb", buffering=0)
 
     monkeypatch.setattr(text_tokens, "SpooledTemporaryFile", full)
-    with pytest.raises(ml.InputError, match="No space left on device"):
+    with refused("path"):
         ml.data.TextTokens(write(tmp_path / "text.txt"))

@@ -99,5 +99,5 @@ def test_cpu_tensors_are_arrays_unless_they_require_a_gradient():
     torch = pytest.importorskip("torch")
     data = ml.TokenDataset(torch.ones(2, 3, 4), torch.tensor([1, -1]))
     assert data.scores(torch.ones(4)).shape == (2, 3)
-    with pytest.raises(ml.InputError, match=r"got a tensor that requires a gradient"):
+    with refused("X"):
         ml.TokenDataset(torch.ones(2, 3, 4, requires_grad=True), [1, 1])

@@ -6,7 +6,7 @@ import pytest
 import marginlens as ml
 from decimal_oracle import gradient as decimal_gradient
 from plain_losses import OwnLogistic, unknown
-from refusals import refused
+from refusals import raised, refused
 from tolerances import LEMMA_1, LOOP_AGREEMENT, ROUNDING, SIX_DIGITS
 
 
@@ -63,7 +63,7 @@ def test_record_keeps_requested_quantities():
     ten = ml.descend(data, v, n_steps=10).final
     assert np.array_equal(run.saved["x"][:, 1], ten)
     assert repr(run.saved) == "Saved(x, norm, excess_risk at 4 steps)"
-    with pytest.raises(KeyError, match="'risk' was not kept"):
+    with raised(KeyError, "risk"):
         run.saved["risk"]
     names = ("x", "norm", "attention", "selected", "risk", "excess_risk")
     for steps in ([2, 5], []):

@@ -21,6 +21,7 @@ from marginlens_papers.claims.random_data import class_clusters, random_start
 from plain_losses import OwnLogistic, unknown
 from quadratic_risk import optimizers_of_every_kind
 from random_problems import mixed_sequences, positive_head
+from refusals import raised
 from tolerances import LOOP_AGREEMENT
 
 HANG_SECONDS = 300  # after which a subprocess that was interrupted counts as hanging
@@ -320,7 +321,7 @@ def test_runs_that_ended_early_are_unchanged_by_resume():
 
 def test_runs_that_cannot_resume_are_refused():
     flow = ml.flow(tokens((1, 2, 3, 2)), until=ml.UntilLength(1.0))
-    with pytest.raises(ml.InputError, match=r"This run cannot go on.*Start anew at run\.final"):
+    with raised(ml.InputError, "run.final"):
         flow.resume(3)
 
 

@@ -63,8 +63,9 @@ def test_the_command_keeps_its_time_limit_with_one_step_an_epoch(encoded, tmp_pa
     assert main([*common, "--time-limit", "0.001"]) == 1  # nothing holds where to go on
     assert json.loads((tmp_path / "a" / "run.json").read_text())["epochs_done"] == 1
     assert main([*common, "--time-limit", "0.001", "--checkpoint", str(tmp_path / "c.npz")]) == 0
-    with pytest.raises(SystemExit, match="0"):
+    with pytest.raises(SystemExit) as ended:
         main(["--list-settings"])  # which needs no file
+    assert ended.value.code == 0
     assert "milestones = [100, 200]: epochs after which" in capsys.readouterr().out
     for option, value in (("every", "0"), ("device", "gpu"), ("checkpoint", "no/such/file")):
         assert main([*common, f"--{option}", value]) == 2

@@ -62,8 +62,9 @@ def test_only_two_classes_are_accepted(labels: object, y: list[int], classes: tu
 )
 def test_invalid_tables_are_refused(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputError, match=r"'(path|text|label|encoding)' argument") as refusal:
+    with pytest.raises(InputError) as refusal:
         TwoClassFile(TextFile(tmp_path / name)).read()
+    assert refusal.value.argument in ("path", "text", "label", "encoding")
     assert "\n" not in str(refusal.value)
 
 
@@ -143,7 +144,7 @@ def test_an_aclimdb_folder_is_read(tmp_path: Path) -> None:
         assert reviews.split is not None
         assert reviews.split.tolist() == ["train"] * 4 + ["test"] * 4
     (tmp_path / "aclImdb/test/pos/2_7.txt").write_bytes(b"\xff")
-    with pytest.raises(InputError, match=r"2_7.txt', which is not at byte 0"):
+    with refused("path"):
         ImdbFolder(tmp_path).read()
 
 

@@ -9,7 +9,7 @@ from experiments.reviews import encode_labelled, paper_pipeline
 from experiments.texts import Cleaning, Snowball, StopWords, SubwordTokenizer, TextPipeline
 from experiments.texts import vectorize as module
 from marginlens.errors import InputError, MissingExtra
-from refusals import refused
+from refusals import raised, refused
 
 # ---- words
 
@@ -69,7 +69,7 @@ def test_words_are_stemmed():
     pytest.importorskip("snowballstemmer")
     assert Snowball().stems(["movies", "loving", "generously"]) == ["movi", "love", "generous"]
     assert Snowball("german").stems(["katzen"]) == ["katz"]
-    with pytest.raises(InputError, match=r"a Snowball stemmer \(.*english.*\); got 'klingon'"):
+    with refused("language"):
         Snowball("klingon").stems(["a"])
 
 
@@ -120,8 +120,9 @@ def test_a_saved_tokenizer_is_used_without_truncation_padding_and_special_tokens
 )
 def test_files_without_a_tokenizer_are_refused(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputError, match="tokenizer"):
+    with pytest.raises(InputError) as caught:
         SubwordTokenizer.from_file(tmp_path / name)
+    assert caught.value.argument in ("path", "content")
     for path in (tmp_path, tmp_path / "missing.txt", None):
         with refused("path"):
             SubwordTokenizer.from_file(path)
@@ -131,9 +132,9 @@ def test_missing_packages_are_named(monkeypatch):
     pieces = SubwordTokenizer.word_piece(VOCABULARY)
     monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
     monkeypatch.setitem(__import__("sys").modules, "snowballstemmer", None)
-    with pytest.raises(MissingExtra, match=r"package tokenizers: install it with pip install 'marginlens\[text\]'"):
+    with raised(MissingExtra, "tokenizers", "marginlens[text]"):
         pieces.cut(["a"])
-    with pytest.raises(MissingExtra, match="package snowballstemmer"):
+    with raised(MissingExtra, "snowballstemmer"):
         Snowball().stems(["films"])
 
 
@@ -202,13 +203,13 @@ def test_rare_tokens_are_dropped_by_document_count():
     assert encoded.names == ("bad", "good")
     assert encoded.vocabulary.counts.tolist() == [2, 2]
     assert encoded.data[2][0].tolist() == [1]
-    with pytest.raises(InputError, match=r"booleans of shape \(3,\); got shape \(2,\)"):
+    with refused("counted"):
         encode_labelled(pipeline, texts, [1, -1, 1], counted=np.array([True, False]))
 
 
 def test_texts_without_tokens_are_reported():
     texts, y = ["good", "the of", "bad", "!!!"], [1, 1, -1, -1]
-    with pytest.raises(InputError, match=r"none in the review at index 1 and 1 more instead. Use `empty=\"drop\"`"):
+    with refused("texts"):
         encode_labelled(TextPipeline(min_count=1), texts, y)
     encoded = encode_labelled(TextPipeline(min_count=1, empty="drop"), texts, y)
     assert encoded.kept.tolist() == [0, 2]

@@ -18,6 +18,7 @@ from marginlens.errors import MissingExtra
 from marginlens.graphs.export import from_tables, to_networkx, to_table
 from marginlens.graphs.priority import PriorityGraph, component_order, sufficient_pairs
 from random_examples import examples
+from refusals import raised
 
 
 @st.composite
@@ -169,5 +170,5 @@ def test_a_table_in_json_gives_the_graph_back() -> None:
 
 def test_without_networkx_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "networkx", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'marginlens\[graph\]'"):
+    with raised(MissingExtra, "marginlens[graph]"):
         to_networkx(ml.graphs.priority_graphs(figure_2())[0])

@@ -19,6 +19,7 @@ from marginlens.nexttoken.path_expansion import ExpansionKind
 from marginlens.svm.dual_balance import balance, can_carry
 from marginlens_papers.claims.random_data import random_sequences
 from random_examples import examples
+from refusals import raised, warned
 from tolerances import CONDITIONED, ROUNDING, SIX_DIGITS
 
 A, B, C, D = range(4)
@@ -155,7 +156,7 @@ def test_decisions_by_slowly_growing_weights_warn(seed):
                 np.testing.assert_array_equal(automaton.predict_proba(ids, slow="unknown"), given)
                 continue
             n_slow += 1
-            with pytest.warns(SlowLimitWarning, match="slow='unknown' leaves it open"):
+            with warned(SlowLimitWarning, "slow='unknown'"):
                 limit = automaton.predict_proba(ids)
             np.testing.assert_array_equal(automaton.predict_proba(ids, slow="limit"), limit)
             unknown = automaton.predict_proba(ids, slow="unknown")
@@ -186,7 +187,7 @@ def test_shares_that_cannot_be_computed_are_nan_with_a_warning(monkeypatch):
     assert "their shares are not known: " in str(told)
     assert "too many to balance" in str(told)
     for refused in (lambda: automaton.predict(ids), lambda: automaton.sample(ids, 1, 0)):
-        with pytest.raises(InputError, match=r"The shares of tokens .* are not known: .* too many to balance"):
+        with raised(InputError, "12 × 12"):
             refused()
 
 
@@ -289,13 +290,13 @@ def test_data_that_no_matrix_separates_are_refused():
     NextTokenAutomaton.fit(ds)
     # the middle one above both ends, on a line
     contradictory = SequenceDataset([[A, B, C, D], [C, A, B, D]], [B, B], E)
-    with pytest.raises(InputError, match="no automaton: their Graph-SVM is infeasible"):
+    with raised(InputError, "Graph-SVM"):
         NextTokenAutomaton.fit(contradictory)
 
 
 def test_data_with_a_nan_mix_are_refused():
     ds = SequenceDataset([[A, B]] * 3, [A, B, B], 1e-170 * np.eye(2))
-    with pytest.raises(InputError, match=r"no automaton: their cyclic correction is inaccurate"):
+    with raised(InputError, "cyclic correction"):
         NextTokenAutomaton.fit(ds)
 
 

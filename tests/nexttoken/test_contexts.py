@@ -9,6 +9,7 @@ import scipy
 import marginlens as ml
 from marginlens.nexttoken import finite_part, support_subspace
 from marginlens.testing import check_risk
+from refusals import refused
 from tolerances import ROUNDING, SIX_DIGITS
 
 N_PROBLEMS = 200
@@ -116,7 +117,7 @@ def test_large_groups_are_proved_infeasible_by_a_part_or_refused(monkeypatch):
     narrow = ml.ntp_svm(ml.ContextDataset(rng.standard_normal((12, 1)), counts))
     assert narrow.status is ml.Status.INFEASIBLE
     assert narrow.certificate_residual() <= 1e-13
-    with pytest.raises(ml.InputError, match="Take fewer contexts"):
+    with refused("data"):
         ml.ntp_svm(ml.ContextDataset(rng.standard_normal((12, 12)), counts))
 
 
@@ -277,7 +278,7 @@ def test_the_path_reaches_the_margin_direction_and_the_log_odds():
     parts = path.split().cyclic
     distance = np.linalg.norm((parts - finite.x).reshape(4, -1), axis=1)
     assert distance[0] > 1e-4 > 1e-12 > distance[1:].max()
-    with pytest.raises(ml.InputError, match="Train it by"):
+    with refused("problem"):
         ml.path(ml.ContextDataset(np.eye(80), np.eye(80) + np.eye(80)[::-1]), 1.0)
 
 

@@ -10,6 +10,7 @@ import marginlens as ml
 from marginlens.norms.choice import as_norm, direction_of, norm_named
 from marginlens.risk import LogScaled
 from random_examples import examples
+from refusals import refused
 from tolerances import ROUNDING
 
 VECTOR_NORMS = [ml.L1(), ml.L2(), ml.LInf(), ml.Lp(1.2), ml.Lp(1.75), ml.Lp(3), ml.Lp(40)]
@@ -122,10 +123,12 @@ def test_norms_are_found_by_name():
 @pytest.mark.parametrize("norm", [ml.Spectral(), ml.Nuclear(), ml.MaxRow()], ids=repr)
 def test_norms_of_matrices_refuse_vectors(norm):
     for call in (norm.value, norm.dual, norm.steepest):
-        with pytest.raises(ml.InputError, match="a matrix, which this norm measures; got shape"):
+        with pytest.raises(ml.InputError) as caught:
             call(np.ones(3))
+        assert caught.value.argument in ("x", "g")
+        assert caught.value.got == "shape (3,)"
 
-    with pytest.raises(ml.InputError, match="a matrix, which this norm measures"):
+    with refused("gradient"):
         direction_of(norm, LogScaled(np.ones(3), np.asarray(0.0)))
     assert as_norm(norm, (3, 2)) is norm
 

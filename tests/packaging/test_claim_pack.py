@@ -19,6 +19,7 @@ from marginlens_papers import report
 from marginlens_papers.claim import Effort, Progress, Verdict
 from marginlens_papers.claims import catalogue
 from marginlens_papers.commands import claim_ids
+from refusals import warned
 from tolerances import HANGING
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,26 +120,25 @@ PAPER = 'Paper("Q", "Nobody", "Nothing", 2026)'
 @pytest.mark.parametrize(
     ("entry", "name", "source", "reason"),
     [
-        ("Q-1", "Q_2", PAPER, "whose id is Q-1, as the entry point is named; got Q-2"),
-        ("A-F9", "A_F9", "None", "an id that marginlens does not have; got A-F9"),
-        ("Q-1", "Q_1", "None", "whose source is the paper with the key Q; got no source"),
-        ("R-1", "R_1", PAPER, "with the key R; got a source with the key Q"),
+        ("Q-1", "Q_2", PAPER, "got Q-2"),
+        ("A-F9", "A_F9", "None", "got A-F9"),
+        ("Q-1", "Q_1", "None", "got no source"),
+        ("R-1", "R_1", PAPER, "key R"),
     ],
 )
 def test_a_claim_invalid_for_the_ledger_is_left_out(packs, entry, name, source, reason):
     packs("odd-pack", CLAIM.format(name=name, label="Q Thm 1", source=source), {CLAIMS: {entry: name}})
-    with pytest.warns(PackWarning, match=f"'{entry}' of the package odd-pack is left out: .*{reason}"):
+    with warned(PackWarning, f"'{entry}'", "odd-pack", reason):
         assert len(catalogue.known_claims()) == len(catalogue.claims())
 
 
 def test_objects_that_are_not_claims_are_left_out(packs):
     source = "from marginlens_papers.claim import Claim\nnumber = 3\n\nclass Q_1(Claim):\n    pass\n"
     packs("odd-pack", source, {CLAIMS: {"Q-1": "Q_1", "Q-2": "number"}})
-    with pytest.warns(
-        PackWarning, match=r"must be a subclass of marginlens_papers\.claim\.Claim with compute"
-    ) as caught:
+    with pytest.warns(PackWarning) as caught:
         catalogue.known_claims()
     assert len(caught) == 2
+    assert all("marginlens_papers.claim.Claim" in str(warning.message) for warning in caught)
 
 
 def test_a_claim_about_a_paper_of_the_library_needs_no_source(packs):

@@ -7,6 +7,7 @@ import pytest
 
 import marginlens as ml
 from one_command import command
+from refusals import raised
 from typed_pages import blocks, type_line, type_page
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -54,7 +55,7 @@ def test_every_block_of_a_page_runs(name, samples):
 )
 def test_a_page_with_wrong_output_is_detected(blocks_of_page, complaint, samples):
     (samples / "page.md").write_text(blocks_of_page, encoding="utf-8")
-    with pytest.raises(AssertionError, match=complaint):
+    with raised(AssertionError, complaint):
         type_page(samples / "page.md")
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from marginlens import papers
 from marginlens.papers import Implementation, implementations, implements, used_inside, uses
+from refusals import raised
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +30,7 @@ def test_a_decorated_function_is_recorded_once_and_unchanged():
 
 
 def test_a_paper_that_is_not_in_the_bibliography_is_refused():
-    with pytest.raises(KeyError, match="no paper 'Z' in the bibliography; known: A, B, C, D, E, F, G, B', X"):
+    with raised(KeyError, "Z"):
         implements("Z", "Thm 1")
 
 
@@ -46,5 +47,5 @@ def test_a_step_inside_a_function_is_recorded_separately():
         ),
         Implementation("A", "Eq. (50)", __name__, radius.__qualname__, "The second.", inside=True),
     )
-    with pytest.raises(KeyError, match="no paper 'Z' in the bibliography; known: A, B, C, D, E, F, G, B', X"):
+    with raised(KeyError, "Z"):
         uses("Z", {"Thm 1": "Used."})

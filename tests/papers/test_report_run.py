@@ -12,6 +12,7 @@ from marginlens_papers.claims import catalogue
 from marginlens_papers.report import Entry, Interrupted, ledger, reproduce, run
 from marginlens_papers.report.ledger import read_ledger
 from marginlens_papers.report.page import page
+from refusals import raised
 
 
 def snapshot(folder):
@@ -146,7 +147,7 @@ _UNKNOWN_EFFORT = json.dumps([{**Entry.of(fake_claim()).to_dict(), "unfinished":
 @pytest.mark.parametrize("text", ["{", "{}", "[1]", '[{"id": "A-1"}]', '[{"id": "A-1", "labels": 3}]', _UNKNOWN_EFFORT])
 def test_an_unreadable_ledger_is_named(tmp_path, text):
     (tmp_path / "ledger.json").write_text(text)
-    with pytest.raises(InputError, match=r"The ledger .*ledger\.json cannot be read .* run again\."):
+    with raised(InputError, "ledger.json"):
         read_ledger(tmp_path)
 
 
@@ -192,7 +193,7 @@ def test_an_interrupt_before_the_first_result_keeps_the_old_report(tmp_path):
     folder = tmp_path / "report"
     reproduce((fake_claim("A-1"),), folder)
     before = snapshot(tmp_path)
-    with pytest.raises(KeyboardInterrupt, match="now"):
+    with raised(KeyboardInterrupt, "now"):
         reproduce((fake_claim("A-1", raising(KeyboardInterrupt("now"))), fake_claim("A-2")), folder)
     assert snapshot(tmp_path) == before
     assert [path.name for path in tmp_path.iterdir()] == ["report"]

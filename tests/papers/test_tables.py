@@ -13,7 +13,7 @@ from marginlens_papers.claims.c.held_out import HeldOutTable, shakespeare
 from marginlens_papers.claims.c.text_graphs import TextGraphs, text_table
 from marginlens_papers.claims.ours.norm_runs import NormRuns, archived_norm_runs
 from marginlens_papers.claims.ours.proof_runs import ProofRuns, archived_proof_runs
-from refusals import refused
+from refusals import raised, refused
 
 KINDS = [ScaleRuns, VisionRun, EmbeddingRun, HeldOutTable, TextGraphs, NormRuns, ProofRuns]
 READERS = {
@@ -41,7 +41,7 @@ def test_a_table_with_other_contents_is_refused(tmp_path, kind):
 def test_a_missing_table_names_its_command(tmp_path, monkeypatch, name):
     assert READERS[name]()
     monkeypatch.setattr(tables, "results_folder", lambda: tmp_path)
-    with pytest.raises(InputError, match=rf"^The table {name}\.json is missing .* makes it, in a checkout\.$"):
+    with raised(InputError, f"{name}.json"):
         READERS[name]()
 
 

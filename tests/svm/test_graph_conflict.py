@@ -8,7 +8,7 @@ from marginlens import InputError, SequenceDataset, graph_svm, priority_graphs
 from marginlens.data import acyclic_sequences, cyclic_sequences
 from marginlens.nexttoken import NextTokenAutomaton
 from marginlens.svm import Status, graph_conflict
-from refusals import refused
+from refusals import raised, refused
 from tolerances import CONDITIONED, ROUNDING, SIX_DIGITS, SVM_KKT
 
 
@@ -78,10 +78,10 @@ def test_ties_without_dimension_and_zero_embeddings_are_explained():
     assert "2 tokens of one component are to have equal logits. Their differences take all 1" in conflict.describe()
     zero = SequenceDataset([[0, 1, 2]], [0], [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
     assert graph_conflict(graph_svm(zero)).vanishing == (2,)
-    with pytest.raises(InputError, match=r"The embedding of token 2 is zero.*Give it an embedding that is not zero"):
+    with raised(InputError, "token 2", "zero"):
         NextTokenAutomaton.fit(zero)
     narrow = SequenceDataset([[0, 1], [1, 2, 1]], [0, 2], [[0.0], [1.0], [2.0]])
-    with pytest.raises(InputError, match=r"token 0 over token 1.*need d_model of at least 3"):
+    with raised(InputError, "token 0 over token 1", "d_model of at least 3"):
         NextTokenAutomaton.fit(narrow)
     with refused("solution"):
         graph_conflict(graph_svm(SequenceDataset([[0, 1]], [0], np.eye(2))))

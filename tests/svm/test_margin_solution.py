@@ -147,7 +147,7 @@ def test_batches_can_be_indexed(solved: MarginSolution) -> None:
     assert batch[0].pairs.shape == (2, 3)
     assert batch[0].certificate is None
     assert solved[0] is solved
-    with pytest.raises(IndexError, match="index 2 of a batch of 2 problems"):
+    with pytest.raises(IndexError):
         batch[2]
 
 

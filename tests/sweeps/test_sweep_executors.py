@@ -10,7 +10,7 @@ import pytest
 import marginlens as ml
 import tolerances
 from marginlens.errors import EngineError
-from refusals import refused
+from refusals import raised, refused
 from sweep_kills import KINDS, PLAN, Trials, chunk_bytes, count_chunks, group_members, loky_workers, start
 
 KEYS = {"n_inputs": 3, "n_tokens": 4, "d": [2, 7], "n_steps": 30, "n_problems": 25, "chunk": 6, "seed": 5}
@@ -71,7 +71,7 @@ class Breaking(Immediate):
 
 
 def test_a_broken_executor_is_reported_and_keeps_finished_chunks(made, tmp_path):
-    with pytest.raises(EngineError, match=r"^The executor stopped working \(BrokenExecutor a process [^\n]*$"):
+    with raised(EngineError, "BrokenExecutor"):
         ml.sweep(KEYS, tmp_path / "broken", Breaking())
     status = ml.sweeps.Sweep.open(tmp_path / "broken").status()
     assert status.chunks_done < status.n_chunks
@@ -84,7 +84,7 @@ def test_an_error_in_a_measure_is_raised_and_leaves_no_process(tmp_path, monkeyp
     def fails(run):
         raise ZeroDivisionError("no width")
 
-    with pytest.raises(ml.InputError, match=r"which raised ZeroDivisionError \(no width\)"):
+    with refused("measures"):
         ml.sweep({**KEYS, "measures": {"size": fails}}, tmp_path / "wrong")
     assert loky_workers(os.getpid()) == []
 
@@ -96,7 +96,7 @@ def always_dies(run):
 @pytest.mark.slow
 def test_a_measure_that_kills_its_process_ends_the_sweep(tmp_path, monkeypatch):
     monkeypatch.setenv("MARGINLENS_THREADS", "2")
-    with pytest.raises(EngineError, match=r"^Worker processes died 3 times in a row: [^\n]* to go on\.$"):
+    with raised(EngineError, "3 times"):
         ml.sweep({**KEYS, "measures": {"size": always_dies}}, tmp_path / "dying")
 
 
@@ -206,7 +206,7 @@ def test_workers_drop_their_chunks_after_the_sweep_ended(tmp_path):
         if done:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt, match="1 of 2 problems"), Watched() as executor:
+    with raised(KeyboardInterrupt, "1 of 2 problems"), Watched() as executor:
         ml.sweep(plan, tmp_path / "made", executor, progress=interrupt)
     _, long = executor.futures
     assert long.cancelled() or "has ended" in str(long.exception())
@@ -217,7 +217,7 @@ def test_workers_drop_their_chunks_after_the_sweep_ended(tmp_path):
 def test_a_second_process_on_the_same_folder_is_refused(trials):
     process, folder = begun(trials, "locked", 1)
     try:
-        with pytest.raises(ml.InputError, match="is in use by another process"):
+        with raised(ml.InputError, "another process"):
             ml.sweep({**PLAN, "n_steps": [400_000, 400_001]}, folder)
     finally:
         os.killpg(process.pid, signal.SIGKILL)

@@ -155,5 +155,5 @@ def leaves(rng, n_problems, cell):
 
 
 def test_a_failing_function_is_named(tmp_path):
-    with pytest.raises(ml.InputError, match=r"got '[\w.]+:leaves', which raised SystemExit \(0\)"):
+    with refused("data"):
         ml.sweep({"data": leaves, "n_problems": 3}, tmp_path / "folder")

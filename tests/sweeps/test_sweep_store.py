@@ -10,6 +10,7 @@ import pytest
 import marginlens as ml
 from marginlens.sweeps import Sweep
 from marginlens.sweeps.plan import plan_hash
+from refusals import raised, refused
 
 KEYS = {"n_inputs": 2, "n_tokens": 3, "d": [3, 5], "n_steps": 5, "n_problems": 40, "chunk": 8}
 
@@ -29,7 +30,7 @@ def test_an_unfinished_sweep_is_refused_unless_partial_is_requested(made, copy):
         (copy / "chunks" / f"{index:06d}.parquet").unlink()
     sweep = Sweep.open(copy)
     assert (sweep.status().chunks_done, sweep.status().n_chunks) == (7, 10)
-    with pytest.raises(ml.InputError, match="is not finished: 3 of 10 chunks are missing"):
+    with raised(ml.InputError, "3 of 10", "partial=True"):
         sweep.table()
     assert "running the same sweep again goes on" in str(sweep.status())
     assert sweep.table(partial=True).num_rows == sweep.status().problems_done == 7 * 8
@@ -66,7 +67,7 @@ def test_a_damaged_chunk_is_named_and_recomputed_after_deletion(made, copy, how)
     file = copy / "chunks" / "000007.parquet"
     damage(file, how)
     for read in (Sweep.table, Sweep.digest):
-        with pytest.raises(ml.InputError, match=r"000007\.parquet' is damaged .*: delete it, and the same sweep"):
+        with raised(ml.InputError, "000007.parquet"):
             read(Sweep.open(copy))
     file.unlink()
     assert ml.sweep(KEYS, copy).digest() == made.digest()
@@ -128,14 +129,14 @@ def test_a_folder_of_unknown_format_is_refused(tmp_path, copy):
     plan = {**json.loads(EARLIER_PLAN)["plan"], "format": "marginlens-sweep-0"}
     (copy / "plan.json").write_text(json.dumps({"hash": plan_hash(plan), "plan": plan}))
     for use in (lambda: Sweep.open(copy).table(), lambda: ml.sweep(KEYS, copy)):
-        with pytest.raises(ml.InputError, match=r"^[^\n]*marginlens-sweep-0[^\n]*$"):
+        with refused("folder"):
             use()
 
 
 def test_a_changed_plan_is_refused_with_the_difference(copy):
-    with pytest.raises(ml.InputError, match="that of another one: n_steps is 5 there and 6 here instead"):
+    with refused("folder"):
         ml.sweep({**KEYS, "n_steps": 6}, copy)
-    with pytest.raises(ml.InputError, match=r"seed is 0 there and 1 here; chunk is 8 there and 4 here"):
+    with refused("folder"):
         ml.sweep({**KEYS, "chunk": 4, "seed": 1}, copy)
 
 
@@ -147,19 +148,18 @@ def of_scale(rng, n_problems, cell):
 
 def test_a_plan_that_could_not_run_leaves_its_folder_free(tmp_path):
     keys = {"data": of_scale, "n_problems": 9, "n_steps": 4}
-    with pytest.raises(ml.InputError, match="too large"):
+    with refused("data"):
         ml.sweep({**keys, "parameters": {"scale": 5}}, tmp_path / "made")
     mended = ml.sweep({**keys, "parameters": {"scale": 1}}, tmp_path / "made")
     assert mended.status().is_finished
     assert Sweep.open(tmp_path / "made").digest() == mended.digest()
-    with pytest.raises(ml.InputError, match="that of another one"):
+    with refused("folder"):
         ml.sweep({**keys, "parameters": {"scale": 2}}, tmp_path / "made")
 
 
 def test_a_start_of_another_length_is_refused_before_the_folder_is_made(tmp_path):
-    with pytest.raises(ml.InputError, match="d = 5 numbers; got 3 instead") as refused:
+    with refused("start"):
         ml.sweep({**KEYS, "start": [1.0, -2.0, 0.5]}, tmp_path / "made")
-    assert refused.value.argument == "start"
     assert not (tmp_path / "made").exists()
 
 
@@ -167,7 +167,7 @@ def test_a_damaged_plan_is_refused(copy):
     content = (copy / "plan.json").read_text()
     for text in (content[:-40], content.replace('"n_steps":5', '"n_steps":6'), "[]"):
         (copy / "plan.json").write_text(text)
-        with pytest.raises(ml.InputError, match=r"plan\.json' is damaged"):
+        with raised(ml.InputError, "plan.json"):
             Sweep.open(copy).table()
 
 
@@ -184,14 +184,10 @@ def test_an_unusable_folder_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("")
-    for place, sentence in (
-        ("file", "which is a file"),
-        ("full", "a new or empty folder, or that of an earlier sweep"),
-        ("file/below", "Not a directory"),
-    ):
-        with pytest.raises(ml.InputError, match=sentence):
+    for place in ("file", "full", "file/below"):
+        with refused("folder"):
             ml.sweep(KEYS, tmp_path / place)
-    with pytest.raises(ml.InputError, match=r"which has no plan\.json"):
+    with refused("folder"):
         Sweep.open(tmp_path).status()
 
 
@@ -204,7 +200,7 @@ def test_a_failed_write_is_reported_and_keeps_existing_files(tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, ((min(sizes) + max(sizes)) // 2, limits[1]))
     try:
-        with pytest.raises(ml.InputError, match=r"File too large.* free some space and run the same sweep again"):
+        with refused("folder"):
             ml.sweep(keys, tmp_path / "out")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
