@@ -44,6 +44,8 @@ def random_argument(parameter: Any, sizes: dict[str, int], most: int, rng: np.ra
     if not parameter.is_array:
         sizes[parameter.name] = int(rng.integers(low, max(low, high, 1) + 1))
         return float(rng.choice([-0.5, 0.5, 1.5, 3.0])) if parameter.kind is np.float64 else sizes[parameter.name]
+    if parameter.dtype.names:
+        return np.array(tuple(rng.choice(numbers, len(parameter.dtype))), dtype=parameter.dtype)
     shape = tuple(max(0, size(sizes)) for size in parameter.sizes)
     if np.issubdtype(parameter.kind, np.floating):
         values = rng.choice(numbers, shape)

@@ -48,6 +48,24 @@ def test_a_function_takes_all_arguments_but_sizes():
     assert core.descend_attention(*descent().values()) == 0
 
 
+def test_arguments_may_be_named_but_neither_left_out_nor_made_up():
+    named = descent()
+    first = named.pop("first")
+    assert core.descend_attention(first, **named) == 0
+    np.testing.assert_array_equal(named["ends"][:, 1], 5)
+    with pytest.raises(TypeError, match="descend_attention takes"):
+        core.descend_attention(first, **{name: value for name, value in named.items() if name != "stop"})
+    with pytest.raises(TypeError, match="descend_attention takes"):
+        core.descend_attention(first, **named, momentum=0.5)
+
+
+def test_a_struct_has_the_fields_of_its_header():
+    settings = core.struct_type("OptimizerSettings")
+    assert settings.names[:2] == ("power", "momentum")
+    assert settings.itemsize == 8 * len(settings)
+    assert [settings[name] for name in settings.names] == [np.float64] * len(settings)
+
+
 def test_a_bound_function_sees_updated_arrays():
     rng = np.random.default_rng(0)
     keys, scores, lengths = rng.normal(size=(3, 4, 2)), rng.normal(size=(3, 4)), np.full(3, 4)
@@ -138,6 +156,8 @@ def spoil(value, rng):
         return [2**62, -1, 2**64, np.nan, "x", None, 1.5][rng.integers(7)]
     read_only = value.copy()
     read_only.flags.writeable = False
+    if value.dtype.names:
+        return [None, value[None], read_only, value.tolist()][rng.integers(4)]
     others = [
         None,
         value[:-1] if value.ndim else None,

@@ -9,6 +9,7 @@ import pytest
 
 from core_calls import fitting, random_argument
 from lab_kernels import ask, needs_node
+from marginlens import core
 from marginlens.core.signatures import core_functions
 from marginlens.core.wasm import FILE, FUNCTIONS, section
 
@@ -36,7 +37,7 @@ A_RUN: dict[str, Any] = {  # arguments by name, where the declarations allow mor
     "ends": np.zeros((1, 2), dtype=np.int64),
     "end": np.zeros(2, dtype=np.int64),
     "has_gram": np.zeros(1, dtype=np.int64),
-    "settings": np.array([3.0, 0.9, 0.0, 0.9, 0.99, 0.0, 2.0, 0.0, 0.05]),
+    "settings": np.array((3.0, 0.9, 0.0, 0.9, 0.99, 0.0, 2.0, 0.0, 0.05), dtype=core.struct_type("OptimizerSettings")),
     "sizes": np.full(300, 0.1),
     "scales": np.full((1, 1), -np.inf),
 }
@@ -114,7 +115,7 @@ def test_wasm_functions_have_the_bits_of_python(name: str) -> None:
     calls = [_arguments(function, rng) for _ in range(N_CALLS)]
     plain = [
         {
-            key: value.astype(float).ravel().tolist() if isinstance(value, np.ndarray) else value
+            key: _plain(value) if isinstance(value, np.ndarray) else value
             for key, value in (given | _sizes(function, given)).items()
         }
         for given in calls
@@ -126,6 +127,13 @@ def test_wasm_functions_have_the_bits_of_python(name: str) -> None:
             if parameter.is_written:
                 found = np.array(answer[parameter.name], dtype=float).reshape(given[parameter.name].shape)
                 np.testing.assert_array_equal(found, given[parameter.name])
+
+
+def _plain(value: np.ndarray) -> Any:
+    """A list of an array's entries, or a struct's fields by name."""
+    if value.dtype.names:
+        return {name: float(value[name]) for name in value.dtype.names}
+    return value.astype(float).ravel().tolist()
 
 
 def _spelled(given: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,9 @@ those that are given; `library` finds the shared library for this processor and 
 
 from __future__ import annotations
 
-from marginlens.core.signatures import CoreFunction, core_functions
+from marginlens.core.signatures import CoreFunction, core_functions, struct_type
+
+__all__ = ["CoreFunction", "core_functions", "struct_type"]
 
 
 def __getattr__(name: str) -> CoreFunction:

@@ -146,6 +146,12 @@ class FlowField {
     }
 };
 
+// What a call asks for: the relative tolerance of a step, the length at which a logit moves by one, the arc length to go, and the length of a
+// step at which to stop.
+struct FlowSettings {
+    double rtol, unit, longest, short_step;
+};
+
 // Where a flow stands between calls: the arc length behind it, the next step's length, whether the implicit method takes it, and for how many
 // steps the other one would have done better.
 struct FlowState {
@@ -158,7 +164,7 @@ class AttentionFlow {
     FlowState &state;
     const double *norms;
     const int64_t d;
-    const double rtol, unit;
+    const FlowSettings &settings;
     double *c, *slope, *point, *error, *stages[N_STAGES + 1];  // c and F(c) where a step begins, where it ends and its error
     double *z[3], *w[3], *right[3], *former[3], *squared, *real, *complex;  // of the implicit method: M², and factors of M + μ I for its eigenvalues
     bool is_fresh = false;                                      // whether the derivative is that at c
@@ -170,7 +176,7 @@ class AttentionFlow {
         double total = 0.0;
         for (int64_t k = 0; k < d; k++) {
             const double size = other ? larger(modulus(c[k]), modulus(other[k])) : modulus(c[k]);
-            const double y = x[k] / (rtol * (unit + size));
+            const double y = x[k] / (settings.rtol * (settings.unit + size));
             total += y * y;
         }
         return total / (double)d;
@@ -273,7 +279,7 @@ class AttentionFlow {
 
     // Newton's method for z_i = h Σ_j a_ij F(c + z_j); the number of its iterations, 0 where it does not converge.
     int64_t solve_stages(double h) {
-        const double tolerance = larger(10.0 * EPS / rtol, smaller(0.03, square_root(rtol)));
+        const double tolerance = larger(10.0 * EPS / settings.rtol, smaller(0.03, square_root(settings.rtol)));
         double last = 0.0;
         rate = 0.0;
         for (int64_t n = 1; n <= MAX_STAGE_ITERATIONS; n++) {
@@ -370,18 +376,18 @@ class AttentionFlow {
     }
 
   public:
-    AttentionFlow(Room &room, const TokenProblem &p, int64_t loss, const double *norms, double rtol, double unit, double *c, FlowState &state)
-        : field(room, p, loss), state(state), norms(norms), d(p.d), rtol(rtol), unit(unit), c(c) {
+    AttentionFlow(Room &room, const TokenProblem &p, int64_t loss, const double *norms, const FlowSettings &settings, double *c, FlowState &state)
+        : field(room, p, loss), state(state), norms(norms), d(p.d), settings(settings), c(c) {
         slope = room.doubles(d), point = room.doubles(d), error = room.doubles(d);
         for (double *&vector : stages) vector = room.doubles(d);
         for (int i = 0; i < 3; i++) z[i] = room.doubles(d), w[i] = room.doubles(d), right[i] = room.doubles(d), former[i] = room.doubles(d);
         squared = room.doubles(d * d), real = room.doubles(d * d), complex = room.doubles(d * d);
     }
 
-    // Follow the flow for `longest`, or until it ends or a step was shorter than `short_step`.
-    FlowEnd follow(double longest, double short_step) {
-        const double end = state.arc_length + longest;
-        if (state.step == 0.0) state.step = FIRST_FLOW_STEP * unit;
+    // Follow the flow as the settings ask, or until it ends.
+    FlowEnd follow() {
+        const double end = state.arc_length + settings.longest;
+        if (state.step == 0.0) state.step = FIRST_FLOW_STEP * settings.unit;
         field.evaluate(c, slope);
         if (field.is_stationary(norms)) return FLOW_STATIONARY;
         if (state.is_implicit) differentiate();
@@ -390,7 +396,7 @@ class AttentionFlow {
             if (h == 0.0) return FLOW_FAILED;
             accept(h);
             if (field.is_stationary(norms)) return FLOW_STATIONARY;
-            if (h < short_step) return FLOW_SHORT;
+            if (h < settings.short_step) return FLOW_SHORT;
             choose_method(h);
         }
         return FLOW_REACHED;

@@ -2,7 +2,8 @@
 
 A declaration in `abi/*.cpp` has a parameter on each line with a comment: `(n, d)` is the shape of an array, `in 0..n` are bounds of a
 number or of all entries of an array, and `or none` lets None stand for the array. The sizes in shapes are parameters of the function too;
-they are taken from the arrays, so a caller gives everything but them, in the order of the declaration.
+they are taken from the arrays, so a caller gives everything but them, in the order of the declaration or by name. A struct of numbers is a
+structured array without axes, whose fields are those that its header defines: `struct_type` makes its dtype.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ _TYPES = {
 }
 _FUNCTION = re.compile(r"^DOOR (IN_PRECISION\()?(\w+)\)?\((.*?)\) \{$", re.DOTALL | re.MULTILINE)
 _PRECISIONS = {"_float32": "float", "_float64": "double"}  # of functions IN_PRECISION, whose names end so
+_STRUCT, _FIELDS = re.compile(r"^struct (\w+) \{\n(.*?)^\};", re.DOTALL | re.MULTILINE), re.compile(r"(\w+) ([\w, ]+);")
 _PARAMETER = re.compile(r"(const )?(\w+) (\*?)(\w+)$")
 _SHAPE, _BOUNDS = re.compile(r"\(([^)]*)\)"), re.compile(r"\bin (\S*)\.\.(\S*)")
 _OPERATORS: dict[type, Callable[[int, int], int]] = {
@@ -151,7 +153,9 @@ class CoreFunction:
         function.restype = ctypes.c_int64
         return function
 
-    def __call__(self, *arguments: Any) -> int:
+    def __call__(self, *arguments: Any, **named: Any) -> int:
+        if named:
+            arguments = self._in_order(arguments, named)
         if len(arguments) != len(self.given):
             raise TypeError(f"{self.name} takes {len(self.given)} arguments; got {len(arguments)}")
         kinds = tuple([_kind(given) for given in arguments])
@@ -163,11 +167,19 @@ class CoreFunction:
                 parameter.check_bounds(values[k], known)
         return self._result(self._passed(values, known), known)
 
-    def bound(self, *arguments: Any) -> Callable[[], int]:
+    def _in_order(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        """The arguments in the order of the declaration, the last ones by name."""
+        names = [parameter.name for parameter in self.given[len(arguments) :]]
+        if set(named) != set(names):
+            raise TypeError(f"{self.name} takes the arguments {', '.join(names)}; got {', '.join(named)}")
+        return (*arguments, *map(named.__getitem__, names))
+
+    def bound(self, *arguments: Any, **named: Any) -> Callable[[], int]:
         """The function with these arguments, checked once, for thousands of calls on arrays that change in place.
 
         None of the arrays may need a copy, nor bounds of its entries.
         """
+        arguments = self._in_order(arguments, named) if named else arguments
         values, known = self._checked(arguments, tuple(map(_kind, arguments)))
         if self.bounded_arrays or any(value is not given for value, given in zip(values, arguments, strict=True)):
             raise TypeError(
@@ -223,6 +235,22 @@ def core_functions() -> dict[str, CoreFunction]:
     return found
 
 
+@cache
+def _structs() -> dict[str, str]:
+    """What stands between the braces of every struct of the core, by name."""
+    texts = [file.read_text(encoding="utf-8") for file in sorted(FOLDER.glob("*.h"))]
+    return dict(pair for text in texts for pair in _STRUCT.findall(text))
+
+
+@cache
+def struct_type(name: str) -> np.dtype[Any]:
+    """The dtype of a struct of numbers, as its header defines it."""
+    fields = [
+        (field.strip(), _TYPES[kind]) for kind, names in _FIELDS.findall(_structs()[name]) for field in names.split(",")
+    ]
+    return np.dtype(fields, align=True)
+
+
 def _parameters(declared: str) -> list[Parameter]:
     parameters = []
     for line in declared.strip().splitlines():
@@ -237,7 +265,14 @@ def _parameters(declared: str) -> list[Parameter]:
             low, high = bounds.groups() if bounds else ("", "")
             parameters.append(
                 Parameter(
-                    name, _TYPES[kind], bool(star), bool(star and not constant), "or none" in comment, axes, low, high
+                    name,
+                    _TYPES.get(kind) or struct_type(kind),
+                    bool(star),
+                    bool(star and not constant),
+                    "or none" in comment,
+                    axes,
+                    low,
+                    high,
                 )
             )
     return parameters

@@ -43,6 +43,12 @@ struct UpdateRule {
     int64_t heads;
 };
 
+// The numbers of an optimizer as callers give them: p of ℓp, the share of momentum and whether it is Nesterov's, Adam's β₁, β₂ and ε, the power of
+// mirror descent's potential and whether that is normalised, and decoupled weight decay.
+struct OptimizerSettings {
+    double power, momentum, nesterov, beta_1, beta_2, eps, mirror_power, normalized, decay;
+};
+
 // The terms of every step, (n_steps, size), -1 where a step has fewer; all of them where size is zero.
 struct MiniBatches {
     const int64_t *terms;

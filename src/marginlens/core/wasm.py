@@ -15,8 +15,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from marginlens.core import build
 from marginlens.core.signatures import core_functions
 
@@ -66,8 +64,13 @@ def declarations() -> dict[str, list[dict[str, Any]]]:
     known = core_functions()
     return {
         name: [
-            {"name": given.name, "type": np.dtype(given.kind).name}
+            {"name": given.name, "type": given.dtype.name}
             | ({"shape": given.shape, "written": given.is_written} if given.is_array else {})
+            | (
+                {"type": "float64", "shape": [str(len(given.dtype))], "fields": given.dtype.names}
+                if given.dtype.names
+                else {}
+            )
             for given in known[name].parameters
         ]
         for names in FUNCTIONS.values()

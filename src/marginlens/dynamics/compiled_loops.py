@@ -34,16 +34,17 @@ def moves_in_keys(n_rows: int, d: int) -> bool:
     return 2 * d <= n_rows
 
 
-def problem_arrays(batch: TokenDataset, head: Any) -> tuple[Any, ...]:
-    """Keys, scores and lengths of all problems, or of the first alone where many starts share one problem with one head."""
+def problem_arrays(batch: TokenDataset, head: Any) -> dict[str, Any]:
+    """Keys, scores and lengths of all problems, as the core names them; of the first alone if many starts share it and one head."""
     problems = batch[0].as_batch() if batch.is_repeated and np.ndim(head) == 1 else batch
     scores = np.where(problems.mask, problems.finite_scores(head), 0.0)
-    return tuple(np.ascontiguousarray(array) for array in (problems.K, scores, problems.lengths))
+    given = {"keys": problems.K, "scores": scores, "lengths": problems.lengths}
+    return {name: np.ascontiguousarray(array) for name, array in given.items()}
 
 
 @dataclass
 class LoopState:
-    """Where a batch of descents stands, with all that the next step depends on.
+    """Where a batch of descents stands, with all that the next step depends on, in fields that the core's functions name as well.
 
     Attributes:
         start: where runs begin, of the shape of the points.
@@ -105,18 +106,17 @@ class AttentionLoop:
     ) -> FloatArray:
         """Take the steps of `span`; p after the steps `save`, (batch, n_saved, d_key)."""
         batch, (begin, end) = self.batch, span
-        arrays = problem_arrays(batch, self.head)
         points = np.empty((len(batch), len(save), batch.d_key))
         n_rows = batch.n_inputs * batch.n_tokens
-        rule = (self.normalized, self.size, self.code, end)
+        rule = {"normalized": self.normalized, "step": self.size, "loss": self.code}
+        fixed = problem_arrays(batch, self.head) | rule | vars(state) | {"n_steps": end, "save": save, "out": points}
         grams: dict[int, tuple[FloatArray, IntArray]] = {}  # of problems that take several slices
 
         def advance(first: int, last: int, low: int, high: int) -> None:
             whole = (low, high) == (0, end - begin)
             size = 0 if whole or moves_in_keys(n_rows, batch.d_key) else state.logits.shape[1]
-            gram = grams.setdefault(first, (np.empty(size * size), np.zeros(1, dtype=np.int64)))
-            carried = (state.states, state.logits, state.ends, *gram)
-            core.descend_attention(first, last, *arrays, state.start, *rule, begin + high, save, *carried, points)
+            gram, has_gram = grams.setdefault(first, (np.empty(size * size), np.zeros(1, dtype=np.int64)))
+            core.descend_attention(**fixed, first=first, last=last, stop=begin + high, gram=gram, has_gram=has_gram)
             if high == end - begin:
                 del grams[first]
 
@@ -166,14 +166,15 @@ class JointLoop:
         """Take the steps of `span`; v followed by p after the steps `save`, (batch, n_saved, d_model + d_key)."""
         batch, (begin, end) = self.batch, span
         problems = batch[0].as_batch() if batch.is_repeated else batch  # many starts on one problem
-        arrays = tuple(np.ascontiguousarray(array) for array in (problems.X, problems.K, problems.y, problems.lengths))
+        given = {"tokens": problems.X, "keys": problems.K, "labels": problems.y, "lengths": problems.lengths}
+        arrays = {name: np.ascontiguousarray(array) for name, array in given.items()}
         heads = np.empty((len(batch), len(save), batch.d_model))
         points = np.empty((len(batch), len(save), batch.d_key))
-        rule = (self.normalized, self.size, self.power, self.code, end)
+        rule = {"normalized": self.normalized, "step": self.size, "power": self.power, "loss": self.code}
+        fixed = arrays | rule | vars(state) | {"n_steps": end, "save": save, "heads": heads, "points": points}
 
         def advance(first: int, last: int, low: int, high: int) -> None:
-            carried = (state.v, state.p, state.ends)
-            core.descend_jointly(first, last, *arrays, *rule, begin + high, save, *carried, heads, points)
+            core.descend_jointly(**fixed, first=first, last=last, stop=begin + high)
 
         cost = 4.0 * batch.n_inputs * batch.n_tokens * (batch.d_model + batch.d_key + 20.0)
         in_slices(advance, Work(len(batch), end - begin, cost), progress)
@@ -181,6 +182,12 @@ class JointLoop:
 
 
 # ---- on W of next tokens: `core/next_token_descent.h`
+
+NEXT_TOKEN_ARRAYS = (  # what `batch.packed` gives, as the core names it
+    *("centred", "embeddings", "token", "query", "queries"),
+    *("pair", "log_count", "score", "entry_token", "span", "share", "label"),
+    *("heads", "parts"),
+)
 
 
 def moves_in_weights(n_pairs: int, n_queries: int, d: int) -> bool:
@@ -251,17 +258,18 @@ class NextTokenLoop:
         risk, batch, (begin, end) = self.risk, self.risk.batch, span
         d, sizes = batch.d_model, self._sizes
         points = np.empty((len(batch), len(save), d, d))
-        rule = (self.normalized, self.size, loss_code(risk.loss, risk.heads, batch), end)
+        rule = {"normalized": self.normalized, "step": self.size, "loss": loss_code(risk.loss, risk.heads, batch)}
         embeddings, entries, heads, parts = batch.packed(risk.heads, needs_whole_heads(risk.loss))
-        problems = (*embeddings, *entries, heads, parts)
+        problems = dict(zip(NEXT_TOKEN_ARRAYS, (*embeddings, *entries, heads, parts), strict=True))
+        fixed = problems | rule | vars(state) | {"n_steps": end, "save": save, "out": points}
         grams: dict[int, tuple[FloatArray, IntArray]] = {}  # of problems that take several slices
 
         def advance(first: int, last: int, low: int, high: int) -> None:
             whole = (low, high) == (0, end - begin)
             size = 0 if whole or moves_in_weights(sizes[first][0], sizes[first][1], d) else sizes[first][0]
-            gram = grams.setdefault(first, (np.empty(size * n_places(size, 1)), np.zeros(1, dtype=np.int64)))
-            carried = (state.states, state.offsets, state.logits, state.scales, state.ends, *gram)
-            core.descend_next_tokens(first, last, *problems, state.start, *rule, begin + high, save, *carried, points)
+            places = size * n_places(size, 1)
+            gram, has_gram = grams.setdefault(first, (np.empty(places), np.zeros(1, dtype=np.int64)))
+            core.descend_next_tokens(**fixed, first=first, last=last, stop=begin + high, gram=gram, has_gram=has_gram)
             if high == end - begin:
                 del grams[first]
 
@@ -278,7 +286,7 @@ class NextTokenLoop:
 
 @dataclass
 class MatrixState(LoopState):
-    """The state of a `MatrixLoop`, in the order in which the core takes it.
+    """The state of a `MatrixLoop`.
 
     Attributes:
         points: (batch, height, breadth) W, or Q above K.
@@ -352,7 +360,7 @@ class MatrixLoop:
         points = np.array(given, dtype=np.float64, order="C").reshape(count, height, breadth)
         memory = np.zeros((count, 2, max(height, n_terms), breadth))
         if self.rule.kind == MIRROR:
-            memory[:, 0, :height] = np.sign(points) * np.abs(points) ** (self.rule.settings[6] - 1.0)
+            memory[:, 0, :height] = np.sign(points) * np.abs(points) ** (self.rule.settings["mirror_power"] - 1.0)
         return MatrixState(
             points,
             np.empty((count, n_rows)),
@@ -392,15 +400,16 @@ class MatrixLoop:
         batch, queries, (begin, end) = self.batch, self._queries, span
         own_queries = queries.ndim == 3  # then no two problems are the same
         head = np.broadcast_to(self.head, (len(batch), batch.d_model)) if own_queries else self.head
-        keys, *others = problem_arrays(batch, head)
-        arrays = (keys, *others, np.array(np.broadcast_to(queries, (len(keys), *queries.shape[-2:])), order="C"))
-        sizes = sizes_of(self.rule.size, begin, end)
-        settings = (self.rule.settings, self.heads, self._terms(begin, end))
-        rule = (self.apart, self.rule.kind, self.rule.norm_code, self.code, *settings, sizes, begin, end)
+        problem, rule = problem_arrays(batch, head), self.rule
+        problem["queries"] = np.array(np.broadcast_to(queries, (len(problem["keys"]), *queries.shape[-2:])), order="C")
         points = np.empty((len(batch), len(save), *self._shape))
+        options = {"kind": rule.kind, "norm": rule.norm_code, "loss": self.code, "settings": rule.settings}
+        options |= {"apart": self.apart, "heads": self.heads, "terms": self._terms(begin, end)}
+        steps = {"sizes": sizes_of(rule.size, begin, end), "begin": begin, "n_steps": end, "save": save, "out": points}
+        fixed = problem | options | steps | vars(state)
 
         def advance(first: int, last: int, low: int, high: int) -> None:
-            core.descend_matrices(first, last, *arrays, *rule, begin + high, save, *vars(state).values(), points)
+            core.descend_matrices(**fixed, first=first, last=last, stop=begin + high)
 
         n_rows, entries = batch.n_inputs * batch.n_tokens, math.prod(self._shape)
         in_slices(

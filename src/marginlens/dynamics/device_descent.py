@@ -50,7 +50,7 @@ _STEP_OF_NORM = {
 
 def step_kind(rule: Rule | None) -> int | None:
     """Which steps of the kernel an optimizer's rule asks for, None where it has none."""
-    if rule is None or rule.kind not in (GRADIENT, STEEPEST) or rule.settings[1] > 0.0 or rule.settings[8] > 0.0:
+    if rule is None or rule.kind not in (GRADIENT, STEEPEST) or rule.momentum > 0.0 or rule.settings["decay"] > 0.0:
         return None
     return GRADIENT_STEP if rule.kind == GRADIENT else _STEP_OF_NORM.get(rule.norm_code)
 
@@ -75,7 +75,7 @@ def device_kernel(
 
 def steps_of(rule: Rule, begin: int, end: int) -> Steps:
     """The rule's steps from `begin` to `end` as the kernel takes them."""
-    power = float(rule.settings[0])
+    power = float(rule.settings["power"])
     if callable(rule.size):
         return Steps(0.0, sizes_of(rule.size, begin, end), begin, power)
     return Steps(float(rule.size), None, begin, power)
@@ -145,7 +145,7 @@ class DeviceLoop:
         self, state: DeviceState, span: tuple[int, int], save: IntArray, progress: ProgressCallback | None
     ) -> FloatArray:
         """Take the steps of `span`; p after the steps `save`, (batch, n_saved, d_key)."""
-        keys, scores, lengths = problem_arrays(self.batch, self.head)
+        keys, scores, lengths = problem_arrays(self.batch, self.head).values()
         problems = Problems(keys, scores, lengths if self.kernel.ragged else None)
         points = np.empty((len(self.batch), len(save), self.batch.d_key))
         report = Progress(progress, len(self.batch) * (span[1] - span[0]))

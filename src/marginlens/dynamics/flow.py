@@ -324,23 +324,25 @@ class CompiledSteps:
 
     def __init__(self, field: KeySpanField, c: FloatArray, rtol: float) -> None:
         self.c = np.array(c)
-        self._steps, self._counts = np.zeros(2), np.zeros(3, dtype=np.int64)
-        self._settings = np.array([rtol, field.step_unit, 0.0, field.step_unit * MINIMUM_RADIUS])
-        self._follow = core.follow_attention.bound(*field.arrays, self._settings, self.c, self._steps, self._counts)
+        self._state = np.zeros((), dtype=core.struct_type("FlowState"))
+        self._settings = np.zeros((), dtype=core.struct_type("FlowSettings"))
+        self._settings["rtol"], self._settings["unit"] = rtol, field.step_unit
+        self._settings["short_step"] = field.step_unit * MINIMUM_RADIUS
+        self._follow = core.follow_attention.bound(*field.arrays, settings=self._settings, c=self.c, state=self._state)
 
     @property
     def length(self) -> float:
         """The arc length behind it."""
-        return float(self._steps[0])
+        return float(self._state["arc_length"])
 
     @property
     def taken(self) -> int:
         """Steps so far."""
-        return int(self._counts[2])
+        return int(self._state["taken"])
 
     def advance(self, longest: float) -> Event:
         """Go on for this arc length, or until something happens."""
-        self._settings[2] = longest
+        self._settings["longest"] = longest
         return _EVENTS[self._follow()]
 
 

@@ -6,13 +6,12 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from marginlens import core
 from marginlens.kinds import declared
 from marginlens.norms.entrywise import EUCLIDEAN
 from marginlens.optimizers.schedules import StepSize
-from marginlens.typing import FloatArray
 
 STEEPEST, GRADIENT, ADAM, MIRROR = range(4)  # kinds of update
-_SETTINGS = ("power", "momentum", "nesterov", "beta_1", "beta_2", "eps", "mirror_power", "normalized", "weight_decay")
 
 
 class Rule(NamedTuple):
@@ -21,25 +20,27 @@ class Rule(NamedTuple):
     Attributes:
         kind: STEEPEST, GRADIENT (plain gradient descent), ADAM or MIRROR.
         size: of the steps.
-        settings: (9,) p of ℓp, momentum, whether it is Nesterov's, β₁, β₂, ε, p of mirror descent, whether that is normalised, and
-            decoupled weight decay.
+        settings: a structured array whose fields are those of `OptimizerSettings` in the core: `rule.settings["momentum"]`.
         norm_code: of the norm of steepest descent.
     """
 
     kind: int
     size: StepSize
-    settings: FloatArray
+    settings: np.ndarray
     norm_code: int = EUCLIDEAN
 
     @property
     def momentum(self) -> float:
         """The share of the last step's sum that a step keeps."""
-        return float(self.settings[_SETTINGS.index("momentum")])
+        return float(self.settings["momentum"])
 
     @classmethod
     def of(cls, kind: int, size: StepSize, norm_code: int = EUCLIDEAN, **settings: float) -> Self:
         """The rule with these settings, zero for the others."""
-        return cls(kind, size, np.array([float(settings.get(name, 0.0)) for name in _SETTINGS]), norm_code)
+        numbers = np.zeros((), dtype=core.struct_type("OptimizerSettings"))
+        for name, value in settings.items():
+            numbers[name] = value
+        return cls(kind, size, numbers, norm_code)
 
 
 def compiled_rule(optimizer: Any, shape: tuple[int, ...]) -> Rule | None:
@@ -49,5 +50,5 @@ def compiled_rule(optimizer: Any, shape: tuple[int, ...]) -> Rule | None:
         return None
     rule: Rule | None = compiled(shape)
     if rule is not None:
-        rule.settings[_SETTINGS.index("weight_decay")] = getattr(optimizer, "weight_decay", 0.0)
+        rule.settings["decay"] = getattr(optimizer, "weight_decay", 0.0)
     return rule

@@ -9,22 +9,16 @@ DOOR follow_attention(
     const double *scores,    // (n_inputs, n_tokens)
     const int64_t *lengths,  // (n_inputs)
     int64_t loss,            // in 0..2
-    const double *settings,  // (4) relative tolerance, length at which a logit moves by one, arc length to go, short_step
+    const FlowSettings *settings,
     double *c,               // (d)
-    double *steps,           // (2) arc length behind, length of the next step
-    int64_t *counts,         // (3) whether the implicit method takes it, steps in doubt of that, steps taken
+    FlowState *state,
     int64_t n_inputs, int64_t n_tokens, int64_t d) {
     for (int64_t i = 0; i < n_inputs; i++)
         if (lengths[i] < 1 || lengths[i] > n_tokens) return WRONG_SIZE;
     const TokenProblem problem{keys, scores, lengths, n_inputs, n_tokens, d};
-    FlowState state{steps[0], steps[1], counts[0], counts[1], counts[2]};
     Room room;
-    AttentionFlow flow(room, problem, loss, norms, settings[0], settings[1], c, state);
-    if (room.failed) return OUT_OF_MEMORY;
-    const FlowEnd end = flow.follow(settings[2], settings[3]);
-    steps[0] = state.arc_length, steps[1] = state.step;
-    counts[0] = state.is_implicit, counts[1] = state.doubts, counts[2] = state.taken;
-    return end;
+    AttentionFlow flow(room, problem, loss, norms, *settings, c, *state);
+    return room.failed ? OUT_OF_MEMORY : flow.follow();
 }
 
 // A positive multiple of ∇L at c, of keys with these norms, and the length it would have if no two of its terms cancelled.

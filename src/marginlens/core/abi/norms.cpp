@@ -68,7 +68,7 @@ DOOR descend_matrices(
     int64_t kind,             // in 0..3
     int64_t norm,             // in 0..12
     int64_t loss,             // in 0..3
-    const double *settings,   // (9) p of ℓp, momentum, whether it is Nesterov's, β₁, β₂, ε, p of mirror descent, whether that is normalised, decay
+    const OptimizerSettings *settings,
     int64_t heads,            // in 1..
     const int64_t *terms,     // (n_batches, batch_size) in -1..n_inputs-1
     const double *sizes,      // (n_sizes)
@@ -90,14 +90,15 @@ DOOR descend_matrices(
     const int64_t parts = height == q && breadth == d ? WHOLE : (apart ? APART : FACTORS);
     if (n_memory < larger(height, n_terms) || (parts && height != q + d)) return WRONG_SIZE;
     const bool by_svd = kind == STEEPEST && (norm == SPECTRAL || norm == NUCLEAR);
-    if (parts && (settings[1] > 0.0 || heads > 1 || loss == CROSS_ENTROPY || (by_svd && batch_size))) return WRONG_SIZE;
+    if (parts && (settings->momentum > 0.0 || heads > 1 || loss == CROSS_ENTROPY || (by_svd && batch_size))) return WRONG_SIZE;
     if ((loss == CROSS_ENTROPY || batch_size || heads > 1) && n_terms != n_inputs) return WRONG_SIZE;
     if (batch_size > n_terms || batch_size % heads || n_terms % heads || (batch_size && stop - begin > n_batches)) return WRONG_SIZE;
     for (int64_t k = 0; k < n_batches * batch_size; k++)
         if (k % heads && terms[k] != (terms[k - 1] < 0 ? -1 : terms[k - 1] + 1)) return WRONG_SIZE;
-    const AdamRule adam{settings[3], settings[4], settings[5]};
-    const MirrorRule mirror{settings[6], settings[7] > 0.0};
-    const UpdateRule rule{kind, norm, loss, settings[0], settings[1], settings[2] > 0.0, adam, mirror, settings[8], heads};
+    const AdamRule adam{settings->beta_1, settings->beta_2, settings->eps};
+    const MirrorRule mirror{settings->mirror_power, settings->normalized > 0.0};
+    const UpdateRule rule{
+        kind, norm, loss, settings->power, settings->momentum, settings->nesterov > 0.0, adam, mirror, settings->decay, heads};
     const int64_t n_rows = n_inputs * n_tokens, size = height * breadth;
     MatrixProblem problem{keys, scores, lengths, queries, n_inputs, n_tokens, d, n_terms, q, parts, height, breadth};
     Room room;

@@ -43,12 +43,14 @@ function copyWholeNumbers(values, address, isWritten) {
 }
 
 /**
- * Call a function of the core with its numbers, sizes and arrays by name; returns what it returns.
- * Arrays are flat. Those that it writes are changed in place; whole numbers may come in any array of numbers.
+ * Call a function of the core with its numbers, sizes, arrays and structs by name; returns what it returns.
+ * Arrays are flat, structs have their fields by name. Those that it writes are changed in place; whole numbers may come in any array of numbers.
  */
 export function callCore(name, given) {
   const { exports } = globalThis.labCore.instance;
   const parameters = parametersOf(name);
+  for (const { name: struct, fields } of parameters)
+    if (fields) given = { ...given, [struct]: fields.map((field) => given[struct][field]) };
   const bottom = exports.allocate(0);
   const passed = parameters.map(({ name: parameter, type, count }) => {
     const value = given[parameter];

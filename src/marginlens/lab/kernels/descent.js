@@ -59,7 +59,8 @@ function steepestLoop(problem) {
   const m = n * T;
   const sizes = { n_problems: 1, n_inputs: n, n_tokens: T, d, n_terms: 1, q: 1, height: 1, breadth: d, batch: 1, n_memory: 1, n_batches: 0, batch_size: 0 };
   const given = { first: 0, last: 1, keys: problem.K, scores, lengths, queries: [1], loss: problem.code, heads: 1, apart: 0, terms: [] };
-  const settings = [power, momentum, 0, ...betas, eps, 2, 0, 0];
+  const [beta_1, beta_2] = betas;
+  const settings = { power, momentum, nesterov: 0, beta_1, beta_2, eps, mirror_power: 2, normalized: 0, decay: 0 };
   const rule = { kind: name === "adam" ? ADAM : STEEPEST, norm: NORM_CODES[name] ?? 0, settings };
   const lengthsOf = { points: d, logits: m, memory: 2 * d, scales: 1, residuals: 2 * m, anchors: 2 * d };
   const partsOf = (state) => {

@@ -10,6 +10,8 @@ import { largestOf, LOGISTIC, softmax } from "./softmax.js";
 export const GROWTH_STEPS = 1000;
 export const EVERY = 10; // steps between two that are measured
 const BETAS = [0.9, 0.95]; // of Adam, whose eps is zero
+const [beta_1, beta_2] = BETAS;
+const NUMBERS = { power: 2, momentum: 0, nesterov: 0, beta_1, beta_2, eps: 0, mirror_power: 2, normalized: 0, decay: 0 }; // of either rule
 const PLAIN_FACTOR = 30; // by which plain steps have a larger rate, so that they get anywhere
 
 const [STEEPEST, GRADIENT, ADAM] = [0, 1, 2]; // kinds of update of the core
@@ -64,7 +66,7 @@ function trained(layer, { kind, norm }, size, settings) {
   const [batch, width, m] = [settings.length, d * d, n * T];
   const counts = { n_problems: 1, n_inputs: n, n_tokens: T, d, n_terms: n, q: d, height: d, breadth: d, n_sizes: 1, n_saved: 0, batch, n_memory: Math.max(n, d), n_batches: 0, batch_size: 0 };
   const given = { first: 0, last: batch, keys, scores, lengths: new Int32Array(n).fill(T), queries, heads: 1, apart: 0, terms: [], save: [], out: new Float64Array(0) };
-  const rule = { kind, norm, loss: LOGISTIC, settings: [2, 0, 0, ...BETAS, 0, 2, 0, 0], sizes: [size], n_steps: GROWTH_STEPS };
+  const rule = { kind, norm, loss: LOGISTIC, settings: NUMBERS, sizes: [size], n_steps: GROWTH_STEPS };
   const zeros = (length) => new Float64Array(batch * length);
   const state = {
     points: zeros(width), logits: zeros(m), memory: zeros(2 * counts.n_memory * d), scales: zeros(n).fill(-Infinity),
