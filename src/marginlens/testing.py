@@ -332,7 +332,7 @@ def _check_key_query(adapter: Adapter, batch: Mapping[str, Any], layers: list[in
         record = record_layers(adapter, batch, set(layers))
     for layer, captured in record.captured.items():
         is_cross = captured.memory is not None
-        keys = captured.memory if is_cross else captured.inputs
+        keys = captured.inputs if captured.memory is None else captured.memory
         position = np.arange(keys.shape[1])
         # In self-attention the tokens of the compared queries stay, so that offsets of 1, 2 and 3 occur.
         changed = position if is_cross else position[position % 4 >= 2]
@@ -371,7 +371,7 @@ def _bilinear(reading: LayerReading) -> FloatArray:
         logits = reading.cap * torch.atanh(logits / reading.cap)
     if reading.bias is not None:
         logits = logits - reading.bias
-    if reading.query_factor is not None:
+    if reading.query_factor is not None and reading.key_factor is not None:
         logits = logits / (reading.query_factor[..., :, None] * reading.key_factor[..., None, :])
     return np.asarray(logits.cpu().numpy())
 

@@ -81,7 +81,7 @@ def next_tokens(sequences: list[list[int]], labels: list[int], E: Floats) -> dic
     return graphs
 
 
-def probe(model: object, inputs: object) -> ProbeResult:
+def probe(model: object, inputs: list[str]) -> ProbeResult:
     """What the heads of a model select."""
     found = probe_model(model, inputs)
     assert_type(found, ProbeResult)

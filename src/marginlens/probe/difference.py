@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,8 +18,11 @@ from marginlens.probe.result import JSON_DIGITS, Measure, ProbeResult, ProbeSett
 from marginlens.probe.run import probe_model
 from marginlens.result import axes_for, draw_matrix, jsonable
 from marginlens.runtime.progress import ProgressCallback, as_progress
-from marginlens.typing import Axes, FloatArray
+from marginlens.typing import ArrayLike, Axes, FloatArray
 from marginlens.words import Fact, short
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 TOTAL_VARIATION = Measure("total_variation", "Attention maps")
 _SIZES = ("num_hidden_layers", "num_attention_heads", "hidden_size")
@@ -140,9 +143,9 @@ class ProbeDifference(_Measured):
 
 
 def compare_models(
-    model: Any,
-    against: Any,
-    inputs: Any,
+    model: PreTrainedModel | LoadedModel,
+    against: PreTrainedModel | LoadedModel,
+    inputs: Inputs | ArrayLike,
     settings: ProbeSettings | None = None,
     *,
     progress: ProgressCallback | None = None,
@@ -165,7 +168,11 @@ def compare_models(
 
 
 def _compared(
-    first: LoadedModel, second: LoadedModel, inputs: Any, settings: ProbeSettings, progress: ProgressCallback | None
+    first: LoadedModel,
+    second: LoadedModel,
+    inputs: Inputs | ArrayLike,
+    settings: ProbeSettings,
+    progress: ProgressCallback | None,
 ) -> ProbeDifference:
     """`compare_models` for models whose attention can be seen."""
     options = replace(settings, examples=0)
@@ -243,13 +250,13 @@ def _check_alike(first: LoadedModel, second: LoadedModel) -> None:
         raise _unlike(got, expected)
 
 
-def _architecture(model: Any) -> str:
+def _architecture(model: PreTrainedModel) -> str:
     """The family and the sizes of a model, in words."""
     n_layers, n_heads, width = (getattr(_text_config(model), name, None) for name in _SIZES)
     return f"{model.config.model_type} with {n_layers} layers of {n_heads} heads and width {width}"
 
 
-def _text_config(model: Any) -> Any:
+def _text_config(model: PreTrainedModel) -> Any:
     return model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from marginlens.runtime.files import write_folder
 from marginlens.runtime.probe_folders import CURVES, CURVES_PNG, CURVES_SVG, LAB, NUMBERS, PAGE
@@ -27,7 +27,9 @@ def write_report(
     write_folder(folder, _files(result, alarms), "out")
 
 
-def _files(result: Any, alarms: Sequence[Alarm] | None) -> dict[str, bytes]:
+def _files(
+    result: ProbeResult | CheckpointCurves | ProbeDifference, alarms: Sequence[Alarm] | None
+) -> dict[str, bytes]:
     """The files of the folder by name."""
     from marginlens.probe.difference import ProbeDifference
     from marginlens.probe.page import checkpoint_page, difference_page, draw_curves, probe_page
@@ -51,5 +53,5 @@ def _files(result: Any, alarms: Sequence[Alarm] | None) -> dict[str, bytes]:
     return {PAGE: checkpoint_page(result).encode(), **pictures, CURVES: _json(numbers)}
 
 
-def _json(numbers: Any) -> bytes:
+def _json(numbers: object) -> bytes:
     return json.dumps(numbers, ensure_ascii=False, allow_nan=False, indent=1).encode()

@@ -611,7 +611,7 @@ def evenly(n: int, most: int) -> list[int]:
     return np.unique(np.linspace(0, n - 1, min(most, n)).round().astype(int)).tolist()
 
 
-def finite_mean(values: Any) -> FloatArray:
+def finite_mean(values: FloatArray) -> FloatArray:
     """The mean over the last axis of what is finite; nan where nothing is."""
     known = np.isfinite(values)
     count = known.sum(axis=-1)

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from marginlens.errors import InputError
 from marginlens.probe.accumulators import (
@@ -57,8 +58,11 @@ from marginlens.runtime.model_folders import checkpoint_folders, step_and_name
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.runtime.threads import single_blas_thread
 from marginlens.status import Status
-from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 from marginlens.words import Fact
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 NORMS = ("frobenius", "spectral", "nuclear")
 _MAX_READ_BYTES = 2**28  # of what layers read, in memory at a time: all layers of a model for a few short inputs
@@ -71,7 +75,11 @@ _NOTES_OF_HEADS = ("note.no_solution", "note.ties")
 
 
 def probe_model(
-    model: Any, inputs: Any, settings: ProbeSettings | None = None, *, progress: ProgressCallback | None = None
+    model: PreTrainedModel | LoadedModel,
+    inputs: Inputs | ArrayLike,
+    settings: ProbeSettings | None = None,
+    *,
+    progress: ProgressCallback | None = None,
 ) -> ProbeResult:
     """Measure every attention head of a model on a set of inputs.
 
@@ -96,13 +104,13 @@ class Readable(NamedTuple):
     """A model whose layers can be read, the part of it that reads the inputs, and its adapter."""
 
     loaded: LoadedModel
-    network: Any
+    network: PreTrainedModel
     adapter: Adapter
     inputs: Inputs
 
 
 @contextmanager
-def readable(model: Any, inputs: Any) -> Iterator[Readable]:
+def readable(model: PreTrainedModel | LoadedModel, inputs: Inputs | ArrayLike) -> Iterator[Readable]:
     """The model with attention by which it can be read: fused, after one comparison with its own maps on a short input, or eager."""
     with attention_implementation(model, "eager"):
         loaded = as_loaded(model)
@@ -117,7 +125,7 @@ def readable(model: Any, inputs: Any) -> Iterator[Readable]:
         yield Readable(loaded, network, adapter, data)
 
 
-def _short(inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _short(inputs: Mapping[str, npt.NDArray[np.generic]]) -> dict[str, npt.NDArray[np.generic]]:
     """The first tokens of a batch of texts; images as they are."""
     ids = inputs.get("input_ids")
     if ids is None or np.ndim(ids) != 2:
@@ -482,7 +490,7 @@ def _numbers(margin: HeadMargin) -> dict[str, float]:
 
 def probe_checkpoints(
     folders: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    inputs: Any,
+    inputs: Inputs | ArrayLike,
     settings: ProbeSettings | None = None,
     *,
     trust_pickle: bool = False,

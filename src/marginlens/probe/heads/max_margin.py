@@ -16,7 +16,7 @@ from marginlens.result import Described, Result, Tabular
 from marginlens.runtime.threads import n_threads, single_blas_thread
 from marginlens.status import Status
 from marginlens.svm.bilinear import BilinearSolution, bilinear_svm
-from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 # Tokens closer than this, relative to their length, are one token: single precision leaves about 1e-7.
 SAME_TOKEN_RTOL = 1e-6
@@ -136,7 +136,7 @@ class HeadMargin(Result, Tabular):
 
 
 def sample_queries(
-    inputs: Sequence[Any], visible: Sequence[Any] | None = None, settings: MaxMarginSettings | None = None
+    inputs: Sequence[ArrayLike], visible: Sequence[ArrayLike] | None = None, settings: MaxMarginSettings | None = None
 ) -> QuerySample:
     """Draw queries of every input, none of them twice.
 
@@ -180,7 +180,9 @@ def sample_queries(
     return QuerySample(np.concatenate(arrays), chosen, queries, np.concatenate(seen).astype(np.int64), offsets)
 
 
-def _checked_inputs(inputs: Sequence[Any], visible: Sequence[Any] | None) -> tuple[list[FloatArray], list[BoolArray]]:
+def _checked_inputs(
+    inputs: Sequence[ArrayLike], visible: Sequence[ArrayLike] | None
+) -> tuple[list[FloatArray], list[BoolArray]]:
     if len(inputs) == 0:
         raise InputError("inputs", "at least one input", "none")
     arrays = [real_array(inputs[0], "inputs[0]", ("n_tokens", "d_model"))]

@@ -11,7 +11,7 @@ import numpy as np
 from marginlens.errors import InputError, whole_number
 from marginlens.graphs.priority import PriorityGraph, graphs_of_edges
 from marginlens.result import Described
-from marginlens.typing import BoolArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, IntArray
 
 POOLED = -1  # the `last` of a graph that pools all queries
 GRAPH_ROWS = 40  # of the strongest preferences, from which the tokens of a graph come
@@ -132,7 +132,7 @@ class HeadPreferences(Described):
         return accepted[order[:n_rows]]
 
 
-def visible_types(ids: Sequence[Any], visible: Sequence[Any] | None = None) -> VisibleTypes:
+def visible_types(ids: Sequence[ArrayLike], visible: Sequence[ArrayLike] | None = None) -> VisibleTypes:
     """What the queries of all inputs see, ready for `head_preferences`.
 
     Args:
@@ -158,7 +158,7 @@ def visible_types(ids: Sequence[Any], visible: Sequence[Any] | None = None) -> V
 
 
 def head_preferences(
-    visible: VisibleTypes, selected: Sequence[Any], *, min_wins: int = 2, min_share: float = 0.9
+    visible: VisibleTypes, selected: Sequence[ArrayLike], *, min_wins: int = 2, min_share: float = 0.9
 ) -> HeadPreferences:
     """The preferences of one head.
 

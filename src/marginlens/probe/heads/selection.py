@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from marginlens.errors import InputError
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -35,7 +34,7 @@ class Selection:
         return np.where(self.n_tied == 1, self.selected, -1)
 
 
-def select_tokens(logits: Any, visible: Any = None, rounding: Any = 0.0) -> Selection:
+def select_tokens(logits: ArrayLike, visible: ArrayLike | None = None, rounding: ArrayLike = 0.0) -> Selection:
     """The selected token of every query among those it sees, and its margin.
 
     Args:
@@ -53,7 +52,7 @@ def select_tokens(logits: Any, visible: Any = None, rounding: Any = 0.0) -> Sele
     if sees.ndim == values.ndim - 1 and sees.ndim >= 2:
         sees = np.expand_dims(sees, -3)
     if sees.ndim != values.ndim or any(a not in (1, b) for a, b in zip(sees.shape, values.shape, strict=True)):
-        raise InputError("visible", f"a mask for logits of shape {values.shape}", f"shape {np.shape(visible)}")
+        raise InputError("visible", f"a mask for logits of shape {values.shape}", f"shape {sees.shape}")
     if bool((np.isnan(values) & sees).any()):
         raise InputError("logits", "numbers where a token is visible", "nan")
     tolerance = np.asarray(rounding, dtype=np.float64)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from marginlens.errors import InputError
 from marginlens.papers import implements
-from marginlens.typing import FloatArray
+from marginlens.typing import ArrayLike, FloatArray
 
 
 @implements("A", "Fig 6", "Fig 7")
-def soft_sparsity(s: Any) -> FloatArray:
+def soft_sparsity(s: ArrayLike) -> FloatArray:
     r"""How many tokens an attention map attends to, as a soft count.
 
     .. math:: \mathrm{nnz}(s) = \|s\|_1 / \|s\|_2^2
@@ -29,7 +27,7 @@ def soft_sparsity(s: Any) -> FloatArray:
     return np.asarray(maps.sum(axis=-1) / np.where(square > 0.0, square, np.nan))
 
 
-def relative_sparsity(s: Any, n_visible: Any = None) -> FloatArray:
+def relative_sparsity(s: ArrayLike, n_visible: ArrayLike | None = None) -> FloatArray:
     r"""The soft count of attended tokens over the number of tokens that could be attended, nnz(s)/T.
 
     Args:
@@ -43,7 +41,7 @@ def relative_sparsity(s: Any, n_visible: Any = None) -> FloatArray:
     return np.asarray(soft / np.where(counts > 0.0, counts, np.nan))
 
 
-def _checked_maps(s: Any) -> FloatArray:
+def _checked_maps(s: ArrayLike) -> FloatArray:
     maps = np.asarray(s, dtype=np.float64)
     if maps.ndim == 0 or maps.shape[-1] == 0:
         raise InputError("s", "attention maps of shape (…, n_tokens) with at least one token", f"shape {maps.shape}")

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from marginlens.errors import InputError
 from marginlens.result import Described
 from marginlens.words import Fact
+
+if TYPE_CHECKING:
+    import torch
 
 # Logits in memory at a time: rows of a few queries, so that O(tokens) is held.
 _BLOCK_ENTRIES = {"cpu": 2**20, "cuda": 2**26}
@@ -49,9 +52,9 @@ class AttentionRule:
     causal: bool = False
     window: int | None = None
     softcap: float | None = None
-    bias: Any = None
-    sinks: Any = None
-    mask: Any = None
+    bias: torch.Tensor | Callable[..., torch.Tensor] | None = None
+    sinks: torch.Tensor | None = None
+    mask: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.scale is not None and not 0.0 < abs(self.scale) < math.inf:
@@ -90,34 +93,34 @@ class AttentionStatistics(Described):
             proportion, while the attention moves by at most a tolerance in total variation: their sum is at most that.
     """
 
-    largest: Any
-    margin: Any
-    selected: Any
-    tied: Any
-    rounding: Any
-    log_sum_exp: Any
-    entropy: Any
-    n_effective: Any
-    top_probability: Any
-    rest_probability: Any
-    sink_share: Any
-    learned_sink: Any
-    n_visible: Any
-    n_negligible: Any
+    largest: torch.Tensor
+    margin: torch.Tensor
+    selected: torch.Tensor
+    tied: torch.Tensor
+    rounding: torch.Tensor
+    log_sum_exp: torch.Tensor
+    entropy: torch.Tensor
+    n_effective: torch.Tensor
+    top_probability: torch.Tensor
+    rest_probability: torch.Tensor
+    sink_share: torch.Tensor
+    learned_sink: torch.Tensor
+    n_visible: torch.Tensor
+    n_negligible: torch.Tensor
     quantities = "{n_queries} queries of {largest.shape[-2]} heads, largest logit {largest_logit:.6g}"
 
     @property
-    def second(self) -> Any:
+    def second(self) -> torch.Tensor:
         """The second largest logit; minus infinity where one key is seen."""
         return self.largest - self.margin
 
     @property
-    def perplexity(self) -> Any:
+    def perplexity(self) -> torch.Tensor:
         """exp(entropy), the other number of tokens in effect."""
         return self.entropy.exp()
 
     @property
-    def by_measure(self) -> dict[str, Any]:
+    def by_measure(self) -> dict[str, torch.Tensor]:
         """Measures of a head that are means over its queries, by the names that a probe gives them: (…, heads, queries)."""
         return {
             "nnz": self.n_effective,
@@ -150,7 +153,12 @@ class AttentionStatistics(Described):
 
 
 def attention_statistics(
-    q: Any, k: Any, rule: AttentionRule | None = None, *, positions: Any = None, tolerances: Sequence[float] = ()
+    q: torch.Tensor,
+    k: torch.Tensor,
+    rule: AttentionRule | None = None,
+    *,
+    positions: torch.Tensor | None = None,
+    tolerances: Sequence[float] = (),
 ) -> AttentionStatistics:
     r"""Largest and second largest logit, selection, log-sum-exp, entropy and what else describes the attention of each query.
 
@@ -187,8 +195,13 @@ def attention_statistics(
 
 
 def received_attention(
-    q: Any, k: Any, log_sum_exp: Any, rule: AttentionRule | None = None, *, positions: Any = None
-) -> Any:
+    q: torch.Tensor,
+    k: torch.Tensor,
+    log_sum_exp: torch.Tensor,
+    rule: AttentionRule | None = None,
+    *,
+    positions: torch.Tensor | None = None,
+) -> torch.Tensor:
     """(…, heads, keys) the attention that each key receives from all queries together.
 
     Args:
@@ -214,16 +227,18 @@ def received_attention(
 class _Applied(NamedTuple):
     """A rule applied to queries (B, G, R, T, d) and keys (B, G, S, d): R heads of queries for each of G heads of keys."""
 
-    q: Any
-    k: Any
+    q: torch.Tensor
+    k: torch.Tensor
     rule: AttentionRule
-    positions: Any  # (T,)
+    positions: torch.Tensor  # (T,)
     shape: tuple[int, ...]  # (B, G, R, T)
-    dtype: Any  # of logits and sums
-    seen: Any  # (B or 1, S or 1) keys that the mask hides from some queries at most; None without a mask
+    dtype: torch.dtype  # of logits and sums
+    seen: (
+        torch.Tensor | None
+    )  # (B or 1, S or 1) keys that the mask hides from some queries at most; None without a mask
 
     @classmethod
-    def of(cls, q: Any, k: Any, rule: AttentionRule, positions: Any) -> _Applied:
+    def of(cls, q: torch.Tensor, k: torch.Tensor, rule: AttentionRule, positions: torch.Tensor | None) -> _Applied:
         import torch
 
         for name, value, axes in (("q", q, "heads, queries"), ("k", k, "key_heads, keys")):
@@ -252,8 +267,11 @@ class _Applied(NamedTuple):
         keys = k.detach().reshape(-1, key_heads, n_keys, k.shape[-1])
         queries = q.detach().reshape(len(keys), key_heads, heads // key_heads, n_queries, q.shape[-1])
         scale = 1.0 / math.sqrt(q.shape[-1]) if rule.scale is None else rule.scale
-        tensors = {name: _grouped(getattr(rule, name), name, queries, n_keys) for name in ("bias", "sinks", "mask")}
-        rule = replace(rule, scale=scale, **tensors)
+        bias, sinks, mask = (
+            _grouped(value, name, queries, n_keys)
+            for name, value in (("bias", rule.bias), ("sinks", rule.sinks), ("mask", rule.mask))
+        )
+        rule = replace(rule, scale=scale, bias=bias, sinks=sinks, mask=mask)
         seen = None if rule.mask is None else sees(rule.mask).flatten(1, -2).any(dim=1)
         return cls(queries, keys, rule, places, tuple(queries.shape[:-1]), dtype, seen)
 
@@ -276,7 +294,7 @@ class _Applied(NamedTuple):
                     keys = self._reach(self.positions[at[3]], n_keys)
                     yield at, keys.start, self._logits(at, keys)
 
-    def _reach(self, positions: Any, n_keys: int) -> slice:
+    def _reach(self, positions: torch.Tensor, n_keys: int) -> slice:
         """The keys that queries at these positions may see."""
         low, high = 0, n_keys
         if self.rule.causal or self.rule.window is not None:
@@ -299,7 +317,7 @@ class _Applied(NamedTuple):
         on_gpu = self.q.is_cuda and self.q.dtype == self.k.dtype and self.dtype.itemsize == 4
         return on_gpu and self.sees_by_place and find_spec("triton") is not None
 
-    def n_visible(self) -> Any:
+    def n_visible(self) -> torch.Tensor:
         """(B or 1, 1, 1, T) how many keys each query sees, where this follows from its position and padding."""
         import torch
 
@@ -315,7 +333,7 @@ class _Applied(NamedTuple):
         upto = torch.nn.functional.pad(self.seen.expand(-1, n_keys).cumsum(dim=-1), (1, 0))  # (B or 1, S + 1)
         return (upto[:, high] - upto[:, low])[:, None, None]
 
-    def _logits(self, at: tuple[slice, ...], keys: slice) -> Any:
+    def _logits(self, at: tuple[slice, ...], keys: slice) -> torch.Tensor:
         import torch
 
         rule, lowest = self.rule, _lowest(self.dtype)
@@ -350,11 +368,11 @@ class _Applied(NamedTuple):
             logits.masked_fill_(distance.abs() >= rule.window, lowest)
         return logits
 
-    def empty(self, n_tolerances: int) -> dict[str, Any]:
+    def empty(self, n_tolerances: int) -> dict[str, torch.Tensor]:
         """Tensors for what rows give."""
         import torch
 
-        def new(*first: int, dtype: Any = self.dtype) -> Any:
+        def new(*first: int, dtype: torch.dtype = self.dtype) -> torch.Tensor:
             return torch.empty((*first, *self.shape), dtype=dtype, device=self.q.device)
 
         numbers = {name: new() for name in ("largest", "margin", "rest", "mean_gap", "squares", "first_logit")}
@@ -364,14 +382,16 @@ class _Applied(NamedTuple):
         return {**numbers, **counts, "n_negligible": new(n_tolerances, dtype=torch.int64)}
 
 
-def _lowest(dtype: Any) -> float:
+def _lowest(dtype: torch.dtype) -> float:
     """The logit of a hidden key: finite, since minus infinity times a probability of 0 is not a number."""
     import torch
 
     return float(torch.finfo(dtype).min) / 4
 
 
-def _grouped(value: Any, name: str, queries: Any, n_keys: int) -> Any:
+def _grouped(
+    value: torch.Tensor | Callable[..., torch.Tensor] | None, name: str, queries: torch.Tensor, n_keys: int
+) -> torch.Tensor | Callable[..., torch.Tensor] | None:
     """A tensor of heads with the axes (B, G, R, T, S) of grouped queries, those of length 1 as they are; (G, R) where it is (heads,)."""
     import torch
 
@@ -394,12 +414,12 @@ def _grouped(value: Any, name: str, queries: Any, n_keys: int) -> Any:
     return wide.unflatten(1, (n_groups, n_shared) if wide.shape[1] > 1 else (1, 1))
 
 
-def _part(tensor: Any, at: Sequence[slice]) -> Any:
+def _part(tensor: torch.Tensor, at: Sequence[slice]) -> torch.Tensor:
     """The part of a tensor at slices of its axes, of which those of length 1 stand for any."""
     return tensor[tuple(slice(None) if size == 1 else part for size, part in zip(tensor.shape, at, strict=False))]
 
 
-def sees(mask: Any) -> Any:
+def sees(mask: torch.Tensor) -> torch.Tensor:
     """Where a mask lets a query see a key: where it is True, or adds more than about the lowest number of its precision, or of float32."""
     import torch
 
@@ -412,12 +432,12 @@ def sees(mask: Any) -> Any:
 
 
 def _row_statistics(
-    logits: Any,
+    logits: torch.Tensor,
     tolerances: Sequence[float],
     applied: _Applied,
     at: tuple[slice, ...],
     first_key: int,
-    found: dict[str, Any],
+    found: dict[str, torch.Tensor],
 ) -> None:
     """The sums over keys of rows of logits (…, t, s), which are used up, written to their place."""
     import torch
@@ -448,7 +468,9 @@ def _row_statistics(
     found["mean_gap"][at] = -below.mul_(weights).sum(dim=-1)
 
 
-def _first_logit(logits: Any, lowest: float, applied: _Applied, at: tuple[slice, ...], first_key: int) -> Any:
+def _first_logit(
+    logits: torch.Tensor, lowest: float, applied: _Applied, at: tuple[slice, ...], first_key: int
+) -> torch.Tensor:
     """The logits of the first key that is not hidden from all queries, minus infinity where it is not seen."""
     if applied.seen is None:
         first = logits[..., 0] if first_key == 0 else logits.new_full(logits.shape[:-1], lowest)
@@ -460,7 +482,9 @@ def _first_logit(logits: Any, lowest: float, applied: _Applied, at: tuple[slice,
     return first.masked_fill(first <= lowest / 2, -math.inf)
 
 
-def _n_negligible(weights: Any, tolerances: Sequence[float], total: Any, n_visible: Any) -> Any:
+def _n_negligible(
+    weights: torch.Tensor, tolerances: Sequence[float], total: torch.Tensor, n_visible: torch.Tensor
+) -> torch.Tensor:
     """(n_tolerances, …) how many keys of the smallest attention add up to at most a tolerance.
 
     Args:
@@ -480,7 +504,7 @@ def _n_negligible(weights: Any, tolerances: Sequence[float], total: Any, n_visib
     return torch.where(fits_all, n_visible[..., None], counts.clamp(min=0)).movedim(-1, 0)
 
 
-def _finished(applied: _Applied, found: dict[str, Any], shape: Sequence[int]) -> AttentionStatistics:
+def _finished(applied: _Applied, found: dict[str, torch.Tensor], shape: Sequence[int]) -> AttentionStatistics:
     """The statistics from the sums over keys."""
     import torch
 
@@ -518,7 +542,7 @@ def _finished(applied: _Applied, found: dict[str, Any], shape: Sequence[int]) ->
     )
 
 
-def _rounding(applied: _Applied) -> Any:
+def _rounding(applied: _Applied) -> torch.Tensor:
     """(B, G, R, T) eps times the lengths of each query and of the longest key, a few times, and the largest bias."""
     import torch
 

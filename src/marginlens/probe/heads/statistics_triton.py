@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from marginlens.errors import missing_extra
+
+if TYPE_CHECKING:
+    from marginlens.probe.heads.statistics import AttentionRule
 
 try:
     import torch
@@ -147,7 +150,9 @@ def _sums_kernel(
     tl.store(out_start + 5 * n_rows + place, first_logit, mask=is_row)
 
 
-def kernel_sums(q: Any, k: Any, rule: Any, positions: Any, seen: Any) -> dict[str, Any]:
+def kernel_sums(
+    q: torch.Tensor, k: torch.Tensor, rule: AttentionRule, positions: torch.Tensor, seen: torch.Tensor | None
+) -> dict[str, torch.Tensor]:
     """What `attention_statistics` sums over keys, as tensors (B, G, R, T), for queries (B, G, R, T, d) and keys (B, G, S, d).
 
     Args:
@@ -156,7 +161,8 @@ def kernel_sums(q: Any, k: Any, rule: Any, positions: Any, seen: Any) -> dict[st
     """
     n_batch, n_groups, n_shared, n_queries, width = q.shape
     n_heads, n_keys = n_groups * n_shared, k.shape[2]
-    device, nothing = q.device, torch.zeros(1, device=q.device)
+    device, nothing, slopes = q.device, torch.zeros(1, device=q.device), rule.bias
+    assert not callable(slopes)
     first = torch.zeros(n_batch, dtype=torch.int32, device=device)
     if seen is not None:
         seen = seen.expand(n_batch, n_keys).to(torch.int8).contiguous()
@@ -166,9 +172,9 @@ def kernel_sums(q: Any, k: Any, rule: Any, positions: Any, seen: Any) -> dict[st
     with torch.cuda.device(device):
         _sums_kernel[(triton.cdiv(n_queries, _ROWS), n_batch * n_heads)](
             q.contiguous(), k.contiguous(), positions.to(torch.int32), nothing if seen is None else seen,
-            nothing if rule.bias is None else rule.bias.float().contiguous(), first, numbers, selected,
+            nothing if slopes is None else slopes.float().contiguous(), first, numbers, selected,
             rule.scale, rule.softcap or 1.0, n_heads, n_shared, n_queries, n_keys,
-            CAUSAL=rule.causal, WINDOW=rule.window or 0, CAPPED=rule.softcap is not None, SLOPED=rule.bias is not None,
+            CAUSAL=rule.causal, WINDOW=rule.window or 0, CAPPED=rule.softcap is not None, SLOPED=slopes is not None,
             PADDED=seen is not None, WIDTH=width, D=max(16, triton.next_power_of_2(width)), ROWS=_ROWS, COLUMNS=_COLUMNS,
             num_warps=_WARPS, num_stages=_STAGES,
         )  # fmt: skip

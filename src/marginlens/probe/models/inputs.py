@@ -10,13 +10,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from marginlens.errors import InputError
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from transformers import BaseImageProcessor, PretrainedConfig, PreTrainedTokenizerBase
 
 BATCH_TOKENS = 1024  # of one batch, so that the maps of a layer fit into memory; a longer input is a batch of its own
 _MAX_STRETCH, _MAX_SLACK = 1.2, 4  # the longest text of a batch against its shortest, in tokens
@@ -34,7 +38,7 @@ class InputBatch:
     """Some of a user's inputs as a model reads them."""
 
     index: IntArray  # (B,) places of these inputs among all of them
-    inputs: Mapping[str, Any]  # what the model is called with, as NumPy arrays
+    inputs: Mapping[str, npt.NDArray[np.generic]]  # what the model is called with, as NumPy arrays
     tokens: tuple[tuple[str, ...], ...]  # names of the real tokens of each input
 
 
@@ -132,7 +136,9 @@ def read_texts(path: str | os.PathLike[str]) -> list[str]:
     return texts
 
 
-def encode_texts(texts: Sequence[str], tokenizer: Any, config: Any) -> TextInputs:
+def encode_texts(
+    texts: Sequence[str], tokenizer: PreTrainedTokenizerBase | None, config: PretrainedConfig
+) -> TextInputs:
     """Tokenise texts for a model, cutting off what is beyond its positions.
 
     Args:
@@ -177,7 +183,7 @@ def encode_texts(texts: Sequence[str], tokenizer: Any, config: Any) -> TextInput
     )
 
 
-def _token_names(tokenizer: Any, ids: list[int]) -> dict[int, str]:
+def _token_names(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> dict[int, str]:
     """Each token as a reader would write it: the letters that its bytes spell, and a space where a word begins."""
     written = [str(name) for name in tokenizer.convert_ids_to_tokens(ids)]
     decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
@@ -202,21 +208,21 @@ class ImageSettings:
     patch: tuple[int, int] = (1, 1)  # height and width of a patch
     n_special: int = 1  # tokens before the patches
     n_registers: int = 0  # how many of these are registers, the last of them
-    processor: Any = None  # None for bytes at the model's size, from -1 to 1
+    processor: BaseImageProcessor | None = None  # None for bytes at the model's size, from -1 to 1
 
     @classmethod
-    def of(cls, config: Any, processor: Any = None) -> ImageSettings:
+    def of(cls, config: PretrainedConfig, processor: BaseImageProcessor | None = None) -> ImageSettings:
         """From a model's configuration and its image processor, where it has one."""
         height, width = _sides(config.image_size)
-        crops = processor is not None and getattr(processor, "do_center_crop", False) and processor.crop_size
-        if config.model_type.startswith("dinov2") and crops:  # it reads any size
-            height, width = _sides(processor.crop_size)
+        crop = getattr(processor, "crop_size", None) if getattr(processor, "do_center_crop", False) else None
+        if config.model_type.startswith("dinov2") and crop:  # it reads any size
+            height, width = _sides(crop)
         n_special = 0 if config.model_type == "swin" else 2 if config.model_type == "deit" else 1
         n_registers = int(getattr(config, "num_register_tokens", 0))
         patch = _sides(config.patch_size)
         return cls(int(config.num_channels), height, width, patch, n_special + n_registers, n_registers, processor)
 
-    def pixel_values(self, pictures: Sequence[Any]) -> npt.NDArray[np.float32]:
+    def pixel_values(self, pictures: Sequence[Image]) -> npt.NDArray[np.float32]:
         """(n, channels, height, width) what the processor makes of pictures of Pillow; the middle of those that it leaves larger."""
         size = {"height": self.height, "width": self.width}
         arrays = [np.asarray(picture).reshape(*picture.size[::-1], self.channels) for picture in pictures]
@@ -225,7 +231,7 @@ class ImageSettings:
         )
         return np.asarray(made["pixel_values"], dtype=np.float32)
 
-    def levels(self, pixel_values: Any) -> FloatArray:
+    def levels(self, pixel_values: ArrayLike) -> FloatArray:
         """Pixel values as the bytes that they were made from, not yet rounded."""
         made, values = self._processor, np.asarray(pixel_values, dtype=np.float64)
         if made.do_normalize:
@@ -234,7 +240,7 @@ class ImageSettings:
         return values / made.rescale_factor if made.do_rescale else values
 
     @cached_property
-    def _processor(self) -> Any:
+    def _processor(self) -> BaseImageProcessor:
         from transformers import ViTImageProcessorPil
 
         if self.processor is not None:
@@ -353,7 +359,7 @@ def read_images(path: str | os.PathLike[str], settings: ImageSettings) -> ImageI
         raise InputError("images", _IMAGE_FILE, f"{str(place)!r}, which cannot be read as one") from problem
 
 
-def prepare_images(images: Any, settings: ImageSettings) -> ImageInputs:
+def prepare_images(images: ArrayLike, settings: ImageSettings) -> ImageInputs:
     """Images as a model's pixel values.
 
     Args:
@@ -376,7 +382,7 @@ def prepare_images(images: Any, settings: ImageSettings) -> ImageInputs:
     return ImageInputs(np.ascontiguousarray(array, dtype=np.float32), settings)
 
 
-def _sides(size: Any) -> tuple[int, int]:
+def _sides(size: int | list[int] | tuple[int, int] | Mapping[str, int]) -> tuple[int, int]:
     """Height and width, from one number, two, or what an image processor calls a size."""
     if not isinstance(size, int | list | tuple):
         size = (size["height"], size["width"])
@@ -398,7 +404,7 @@ def _read_array(place: Path) -> npt.NDArray[Any]:
         return np.asarray(content[name])
 
 
-def _read_picture(place: Path, settings: ImageSettings) -> Any:
+def _read_picture(place: Path, settings: ImageSettings) -> Image:
     """A .png or .jpg as a picture of Pillow, grey or in colours as the model asks, the right way up."""
     from PIL import Image, ImageOps
 
@@ -408,7 +414,7 @@ def _read_picture(place: Path, settings: ImageSettings) -> Any:
         return ImageOps.exif_transpose(opened).convert("L" if settings.channels == 1 else "RGB")
 
 
-def _picture(image: npt.NDArray[np.uint8], channels: int) -> Any:
+def _picture(image: npt.NDArray[np.uint8], channels: int) -> Image:
     """Bytes (height, width, 1, 3 or 4) as a picture of Pillow, grey or in colours as asked for."""
     from PIL import Image
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from marginlens.errors import InputError, require
 from marginlens.probe.models.adapters import adapter_for, is_hugging_face
@@ -27,6 +28,10 @@ from marginlens.runtime.model_folders import (
     weight_files,
 )
 from marginlens.runtime.model_folders import EXPECTED as _MODEL_FOLDER
+from marginlens.typing import ArrayLike
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
 # No weights; earlier versions saved them too.
@@ -35,6 +40,7 @@ _MAX_SHARED_LAYERS = 1000  # of a model that has fewer weights than layers
 _IMAGE_PROCESSOR = "preprocessor_config.json"
 _TOKENIZER = ("tokenizer_config.json", "AutoTokenizer")
 FUSED = "sdpa"  # torch's own attention, whose masks can be read
+Loaded = TypeVar("Loaded")
 _EAGER = 'Load the model with attn_implementation="eager".'
 
 
@@ -42,8 +48,8 @@ _EAGER = 'Load the model with attn_implementation="eager".'
 class LoadedModel(Described):
     """A model and what turns a user's inputs into its own."""
 
-    model: Any  # as it was saved, its head included, in evaluation mode, with attn_implementation="eager"
-    tokenizer: Any  # None for a model of images, or where the folder has none
+    model: PreTrainedModel  # as it was saved, its head included, in evaluation mode, with attn_implementation="eager"
+    tokenizer: PreTrainedTokenizerBase | None  # None for a model of images, or where the folder has none
     images: ImageSettings | None  # None for a model of texts
     name: str
     quantities = "{name}: {model.__class__.__name__}"
@@ -120,7 +126,7 @@ def _check_device(device: str) -> None:
         raise InputError("device", expected, repr(device)) from problem
 
 
-def as_loaded(model: Any) -> LoadedModel:
+def as_loaded(model: PreTrainedModel | LoadedModel) -> LoadedModel:
     """A model with what belongs to it; a bare Hugging Face model has no tokenizer."""
     if isinstance(model, LoadedModel):
         return model
@@ -129,14 +135,14 @@ def as_loaded(model: Any) -> LoadedModel:
     return LoadedModel(model, None, None, name.rstrip("/").rsplit("/", 1)[-1])
 
 
-def tower_for(model: Any, inputs: Inputs) -> Any:
+def tower_for(model: PreTrainedModel, inputs: Inputs) -> PreTrainedModel:
     """The part of a model that reads such inputs: of CLIP, the tower of texts or that of images; else the model."""
     if getattr(model.config, "model_type", "") != "clip":
         return model
     return model.base_model.text_model if isinstance(inputs, TextInputs) else model.base_model.vision_model
 
 
-def as_inputs(loaded: LoadedModel, inputs: Any) -> Inputs:
+def as_inputs(loaded: LoadedModel, inputs: Inputs | ArrayLike) -> Inputs:
     """Texts or images as the model reads them.
 
     Args:
@@ -145,16 +151,17 @@ def as_inputs(loaded: LoadedModel, inputs: Any) -> Inputs:
     """
     if isinstance(inputs, TextInputs | ImageInputs):
         return inputs
-    is_texts = isinstance(inputs, list | tuple) and all(isinstance(text, str) for text in inputs)
-    if loaded.images is not None and not (is_texts and loaded.tokenizer is not None):
+    texts = [text for text in inputs if isinstance(text, str)] if isinstance(inputs, list | tuple) else []
+    is_texts = isinstance(inputs, list | tuple) and len(texts) == len(inputs) and loaded.tokenizer is not None
+    if is_texts:
+        return encode_texts(texts, loaded.tokenizer, loaded.model.config)
+    if loaded.images is not None:
         return prepare_images(inputs, loaded.images)
-    if is_texts and loaded.tokenizer is not None:
-        return encode_texts(list(inputs), loaded.tokenizer, loaded.model.config)
     expected = "TextInputs, ImageInputs, or texts together with a model from load_model, which has a tokenizer"
     raise InputError("inputs", expected, type(inputs).__name__)
 
 
-def _check_code(path: str | os.PathLike[str], file: str, kind: str, auto_map: Any) -> None:
+def _check_code(path: str | os.PathLike[str], file: str, kind: str, auto_map: object) -> None:
     """Refuse a model, or a tokenizer, whose own code transformers would silently replace by that of its family."""
     named = auto_map if isinstance(auto_map, dict) else {}
     code = [code for name, code in named.items() if name.startswith(kind)]
@@ -166,15 +173,17 @@ def _check_code(path: str | os.PathLike[str], file: str, kind: str, auto_map: An
         )
 
 
-def _saved_class(transformers: Any, config: Any) -> Any:
+def _saved_class(transformers: ModuleType, config: PretrainedConfig) -> type[PreTrainedModel]:
     """The class that was saved, with its head of classes or next tokens; the family's base model where transformers does not know it."""
     names = getattr(config, "architectures", None) or [""]
-    kind = getattr(transformers, str(names[0]), None)
+    kind: Any = getattr(transformers, str(names[0]), None)
     is_of_family = getattr(kind, "config_class", None) is type(config)
     return kind if is_of_family and hasattr(kind, "base_model_prefix") else transformers.AutoModel
 
 
-def _check_shapes(path: str | os.PathLike[str], kind: Any, config: Any, files: list[Path]) -> None:
+def _check_shapes(
+    path: str | os.PathLike[str], kind: type[PreTrainedModel], config: PretrainedConfig, files: list[Path]
+) -> None:
     """Refuse weights of other shapes than the configuration states before memory is taken for those.
 
     The model is built on torch's device without memory. Weights that a family saves under other names are left to transformers.
@@ -186,7 +195,7 @@ def _check_shapes(path: str | os.PathLike[str], kind: Any, config: Any, files: l
         return
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
-        with _attempt(path, lambda file=file: safe_open(file, framework="np")) as weights:
+        with _attempt(path, partial(safe_open, file, framework="np")) as weights:
             shapes |= {name: tuple(weights.get_slice(name).get_shape()) for name in weights.keys()}  # noqa: SIM118
     n_layers = getattr(config.get_text_config(), "num_hidden_layers", None) or 0
     if n_layers > max(_MAX_SHARED_LAYERS, len(shapes)):
@@ -208,13 +217,13 @@ def _check_shapes(path: str | os.PathLike[str], kind: Any, config: Any, files: l
             raise InputError("path", _MODEL_FOLDER, got)
 
 
-def _has_head(model: Any, missing: Collection[str]) -> bool:
+def _has_head(model: PreTrainedModel, missing: Collection[str]) -> bool:
     """Whether all weights of a model that lie outside its base model were found."""
     inside = "" if model.base_model is model else f"{model.base_model_prefix}."
     return all(name.startswith(inside) for name in missing)
 
 
-def _foreign_weights(model: Any, unexpected: Collection[str]) -> list[str]:
+def _foreign_weights(model: PreTrainedModel, unexpected: Collection[str]) -> list[str]:
     """Those of a file's left out weights that belong to attention layers; the file may name these inside a larger model."""
     weights = [weight for weight in unexpected if not weight.endswith(_SAVED_BUFFERS)]
     modules = adapter_for(model).module_names if weights else ()
@@ -240,7 +249,7 @@ def _fetched(name: str, file: str) -> Path | None:
         raise
 
 
-def _transformers() -> Any:
+def _transformers() -> ModuleType:
     for package in ("torch", "transformers"):
         require(package, "probe", "Loading a model")
     import transformers
@@ -248,7 +257,7 @@ def _transformers() -> Any:
     return transformers
 
 
-def _attempt(path: str | os.PathLike[str], load: Any) -> Any:
+def _attempt(path: str | os.PathLike[str], load: Callable[[], Loaded]) -> Loaded:
     """What transformers loads, or one sentence on why it could not."""
     try:
         return load()
@@ -287,7 +296,7 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def attention_implementation(model: Any, name: str) -> Iterator[None]:
+def attention_implementation(model: PreTrainedModel | LoadedModel, name: str) -> Iterator[None]:
     """With attention of an implementation, and afterwards with the one that was there (sdpa, flash_attention_2, …).
 
     A model that cannot change its implementation is refused; what is no Hugging Face model is left to others to refuse.
@@ -317,7 +326,7 @@ def attention_implementation(model: Any, name: str) -> Iterator[None]:
             config._attn_implementation_internal = found
 
 
-def _configs(model: Any) -> list[Any]:
+def _configs(model: PreTrainedModel) -> list[Any]:
     """The configurations of a model and of all models in it, each once."""
     waiting = [module.config for module in model.modules() if is_hugging_face(module)] + [model.config]
     found: dict[int, Any] = {}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from threading import Lock, get_ident
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,11 @@ from marginlens.probe.models.adapters import Adapter, adapter_for
 from marginlens.probe.models.adapters.attention_only import AttentionOnlyAdapter
 from marginlens.probe.models.adapters.base import Captured, LayerReading, device_of, evaluating
 from marginlens.probe.models.loading import FUSED, attention_implementation
-from marginlens.typing import BoolArray
+from marginlens.typing import ArrayLike, BoolArray
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
 
 _IGNORED = ("labels", "return_dict", "output_attentions", "output_hidden_states")  # not the base model's to read
 _AXES = {  # of what a model reads
@@ -34,7 +38,11 @@ _LIKE_ITS_FAMILY = "one that attends as its family does"
 
 
 def read_attention(
-    model: Any, batch: Mapping[str, Any], layers: Sequence[int] | None = None, *, allow_nan: bool = False
+    model: PreTrainedModel,
+    batch: Mapping[str, ArrayLike],
+    layers: Sequence[int] | None = None,
+    *,
+    allow_nan: bool = False,
 ) -> Iterator[LayerReading]:
     """Queries, keys, logits and attention of the layers of a model on one batch.
 
@@ -54,7 +62,7 @@ def read_attention(
 
 
 def read_layers(
-    adapter: Adapter, batch: Mapping[str, Any], layers: Sequence[int] | None = None
+    adapter: Adapter, batch: Mapping[str, ArrayLike], layers: Sequence[int] | None = None
 ) -> Iterator[LayerReading]:
     """What `read_attention` reads, of a model with any attention that says what it hides, fused ("sdpa") or not, and unchecked.
 
@@ -64,7 +72,7 @@ def read_layers(
 
 
 def _readings(
-    adapter: Adapter, batch: Mapping[str, Any], layers: Sequence[int] | None, *, is_checked: bool, allow_nan: bool
+    adapter: Adapter, batch: Mapping[str, ArrayLike], layers: Sequence[int] | None, *, is_checked: bool, allow_nan: bool
 ) -> Iterator[LayerReading]:
     """The readings of layers, compared with the model's own attention or not; the model runs now, and is refused now."""
     import torch
@@ -93,7 +101,7 @@ def _readings(
     return readings if allow_nan else map(_finite, readings)
 
 
-def fused_reading(adapter: Adapter, model: Any, batch: Mapping[str, Any]) -> bool:
+def fused_reading(adapter: Adapter, model: PreTrainedModel, batch: Mapping[str, ArrayLike]) -> bool:
     """Whether a model reads the same with fused attention, which needs no maps, as its own attention shows it to be on a short batch.
 
     A layer that attends otherwise than its family does is refused, as by `read_attention`. Where False, it is read by eager attention.
@@ -112,7 +120,7 @@ def fused_reading(adapter: Adapter, model: Any, batch: Mapping[str, Any]) -> boo
     return fused.keys() == eager.keys()
 
 
-def adapter_of_batch(model: Any, batch: Mapping[str, Any]) -> Adapter:
+def adapter_of_batch(model: PreTrainedModel, batch: Mapping[str, ArrayLike]) -> Adapter:
     """The adapter of a model; one that reads attention alone runs the batch to learn its layers, which others know beforehand."""
     adapter = adapter_for(model)
     if isinstance(adapter, AttentionOnlyAdapter):
@@ -143,8 +151,8 @@ class LayerRecord:
     """What a run of the model leaves of each layer that it reached."""
 
     captured: dict[int, Captured]
-    autocast: dict[int, Any]  # in which the layer ran, to be entered again
-    attention: dict[int, Any]  # the layer's own, at a few queries
+    autocast: dict[int, AbstractContextManager[object]]  # in which the layer ran, to be entered again
+    attention: dict[int, torch.Tensor]  # the layer's own, at a few queries
 
 
 def _made(adapter: Adapter, record: LayerRecord, layers: Sequence[int]) -> Iterator[LayerReading]:
@@ -181,7 +189,7 @@ class _Recorder:
             self._layers_of.setdefault(id(adapter.attention_module(layer)), []).append(layer)
         self._n_calls = dict.fromkeys(self._layers_of, 0)
 
-    def before(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+    def before(self, module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, Any] | None = None) -> None:
         """Record what a module is called with."""
         if get_ident() != self._thread:  # another batch, which may find this hook half registered or removed
             return
@@ -200,7 +208,7 @@ class _Recorder:
         self.record.captured[layer] = captured
         self.record.autocast[layer] = _autocast(arguments["hidden_states"].device.type)
 
-    def after(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
+    def after(self, module: torch.nn.Module, args: tuple[object, ...], output: object) -> None:
         """Record the attention of a module, and stop the model behind the last layer."""
         if get_ident() != self._thread:
             return
@@ -224,7 +232,7 @@ class _Recorder:
 
 
 def record_layers(
-    adapter: Adapter, batch: Mapping[str, Any], layers: set[int], *, with_attention: bool = False
+    adapter: Adapter, batch: Mapping[str, ArrayLike], layers: set[int], *, with_attention: bool = False
 ) -> LayerRecord:
     """Run the model once, up to the last of the layers, and record what enters each of them, and its own attention if asked for."""
     inputs = adapter.complete(model_inputs(adapter.model, batch))
@@ -244,7 +252,7 @@ def record_layers(
     return recorder.record
 
 
-def _compared_queries(attention: Any) -> Any:
+def _compared_queries(attention: torch.Tensor) -> torch.Tensor:
     """Which queries of attention (B, H, T, T) are compared."""
     import torch
 
@@ -252,7 +260,7 @@ def _compared_queries(attention: Any) -> Any:
     return torch.linspace(0, n_queries - 1, min(n_queries, _N_COMPARED), device=attention.device).round().long()
 
 
-def _check_attention(reading: LayerReading, theirs: Any, name: str) -> None:
+def _check_attention(reading: LayerReading, theirs: torch.Tensor, name: str) -> None:
     """Refuse a reading that is not what the module itself computed, at a few queries or all, up to rounding."""
     import torch
 
@@ -283,7 +291,7 @@ def _check_attention(reading: LayerReading, theirs: Any, name: str) -> None:
         raise InputError("model", _LIKE_ITS_FAMILY, f"the module {name}, whose attention differs by up to {worst:.2g},")
 
 
-def _autocast(device: str) -> Any:
+def _autocast(device: str) -> AbstractContextManager[object]:
     """What casts to a lower precision on a kind of device at this moment, or that nothing does."""
     import torch
 
@@ -292,7 +300,7 @@ def _autocast(device: str) -> Any:
     return torch.autocast(device, dtype=torch.get_autocast_dtype(device), enabled=torch.is_autocast_enabled(device))
 
 
-def model_inputs(model: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+def model_inputs(model: PreTrainedModel, batch: Mapping[str, ArrayLike]) -> dict[str, torch.Tensor]:
     """The batch as tensors where the model is, images in its precision."""
     import torch
 

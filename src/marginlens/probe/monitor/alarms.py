@@ -69,6 +69,10 @@ _REASONS = {
 }
 
 
+# The numbers of an alarm, from a layer, its heads and the measurement at which the rule first held for each of them.
+Numbers = Callable[[int, list[int], list[int]], dict[str, Any]]
+
+
 @dataclass(frozen=True)
 class Alarm:
     """What a rule found in a run; `print(alarm)` shows what happens, what to try, and why.
@@ -327,12 +331,9 @@ def _alarms(
     kind: AlarmKind,
     holds: BoolArray,
     n_steps: int,
-    numbers: Callable[[int, list[int], list[int]], dict[str, Any]],
+    numbers: Numbers,
 ) -> Iterator[Alarm]:
-    """One alarm for each layer in which a rule (n_measurements, n_layers, n_heads) held for `n_steps` steps.
-
-    `numbers` is called with the layer, its heads for which the rule held, and the measurement at which it first did for each of them.
-    """
+    """One alarm for each layer in which a rule (n_measurements, n_layers, n_heads) held for `n_steps` steps."""
     holds = _lasting(curves.steps, holds, n_steps)
     for layer in np.flatnonzero(holds.any(axis=(0, 2))).tolist():
         heads = np.flatnonzero(holds[:, layer].any(axis=0)).tolist()

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 from weakref import WeakSet
 
 import numpy as np
@@ -24,6 +24,10 @@ from marginlens.result import counted
 from marginlens.runtime.files import as_path, write_whole
 from marginlens.typing import FloatArray
 from marginlens.words import text
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import TrainerControl, TrainerState, TrainingArguments
 
 try:
     from transformers import TrainerCallback as _Callback
@@ -137,7 +141,7 @@ class AttentionMonitor(_Callback):
 
     # ---- any loop
 
-    def attach(self, model: Any, *, step: int | None = None) -> None:
+    def attach(self, model: torch.nn.Module, *, step: int | None = None) -> None:
         """Put hooks on a model before its first step, so that this step is measured too.
 
         Args:
@@ -150,7 +154,9 @@ class AttentionMonitor(_Callback):
             if start is not None:
                 self._begin(start)
 
-    def step(self, model: Any, *, loss: Any = None, step: int | None = None) -> dict[str, float]:
+    def step(
+        self, model: torch.nn.Module, *, loss: torch.Tensor | float | None = None, step: int | None = None
+    ) -> dict[str, float]:
         """Count an optimizer step, and collect what was read in it.
 
         Args:
@@ -190,7 +196,9 @@ class AttentionMonitor(_Callback):
 
     # ---- the Trainer of transformers
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Find the reporters, go on in the file of a resumed run, and read the first step."""
         if not state.is_world_process_zero:
             return
@@ -201,7 +209,7 @@ class AttentionMonitor(_Callback):
         self._watch(kwargs["model"])
         self._begin(int(state.global_step))
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Collect what was read, after an optimizer step, not after each batch of an accumulated gradient."""
         if self._reader is None or not state.is_world_process_zero:
             return
@@ -214,18 +222,20 @@ class AttentionMonitor(_Callback):
         self._step = int(state.global_step)
         self._expect_if_due()
 
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Write the file, so that a run that is resumed from this checkpoint lacks no row."""
         if self._reader is not None:
             self._write(force=True)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Write the file, and take the hooks off the model."""
         self.finish()
 
     # ---- both
 
-    def _watch(self, model: Any) -> None:
+    def _watch(self, model: torch.nn.Module) -> None:
         """Put hooks on the model, which read its next pass: always the first of a run."""
         self._reader = HeadReader(model)
         self._record, self._alarms, self._step = RunRecord(), (), None

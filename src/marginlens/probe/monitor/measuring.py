@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -26,6 +26,10 @@ from marginlens.probe.models.adapters.attention_only import AttentionOnlyAdapter
 from marginlens.probe.models.adapters.base import Captured, LayerKind, evaluating
 from marginlens.probe.models.loading import attention_implementation
 from marginlens.typing import FloatArray
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
 
 # Of the training batch: inputs, their tokens together, and queries of each input.
 MAX_INPUTS, MAX_TOKENS, MAX_QUERIES = 8, 16_384, 64
@@ -48,7 +52,7 @@ _BEGIN, _END = -2, -1  # of a forward pass, beside the modules of attention, whi
 _READERS: WeakValueDictionary[int, HeadReader] = WeakValueDictionary()  # those that operations in compiled models find
 
 
-def inner_model(model: Any) -> Any:
+def inner_model(model: torch.nn.Module) -> PreTrainedModel:
     """The Hugging Face model in what a training loop has: compiled, in data parallel, or a module that has one model in it."""
     for _ in range(8):  # wrappers in wrappers
         inside = getattr(model, "_orig_mod", None)
@@ -67,7 +71,7 @@ def inner_model(model: Any) -> Any:
     return found[0]
 
 
-def _topmost(module: Any) -> Iterator[Any]:
+def _topmost(module: torch.nn.Module) -> Iterator[Any]:
     for _, child in module.named_children():
         if is_hugging_face(child):
             yield child
@@ -83,7 +87,7 @@ class HeadReader:
             activations or without, compiled by torch.compile or not. It is not changed.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: torch.nn.Module) -> None:
         self.model = inner_model(model)
         with attention_implementation(self.model, "eager"):  # for the time of this call
             self.adapter: Adapter = adapter_for(self.model)
@@ -132,7 +136,7 @@ class HeadReader:
         """Whether a pass was read that is not collected yet."""
         return self._is_expected and bool(self._found)
 
-    def add_loss(self, loss: Any) -> None:
+    def add_loss(self, loss: torch.Tensor | float) -> None:
         """Take note of the loss of a step, a number or a tensor, which is not waited for."""
         self._losses.append(loss.detach() if hasattr(loss, "detach") else loss)
 
@@ -147,14 +151,14 @@ class HeadReader:
 
     # ---- hooks
 
-    def _begin(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _begin(self, module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
         masks = {name: kwargs.get(name) for name in ("attention_mask", "decoder_attention_mask")}
         self._tell(_BEGIN, masks)
 
-    def _end(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
+    def _end(self, module: torch.nn.Module, args: tuple[object, ...], output: object) -> None:
         self._tell(_END, {"loss": output.get("loss") if hasattr(output, "get") else None})
 
-    def _before(self, place: int, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _before(self, place: int, module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
         arguments = {**dict(zip(self._names[place], args, strict=False)), **kwargs}
         arguments.setdefault("hidden_states", args[0] if args else None)
         self._tell(place, arguments)
@@ -207,7 +211,7 @@ class HeadReader:
 
     # ---- one layer
 
-    def _read(self, layer: int, module: Any, arguments: dict[str, Any]) -> None:
+    def _read(self, layer: int, module: torch.nn.Module, arguments: dict[str, Any]) -> None:
         import torch
 
         for _, weight in module.named_parameters():
@@ -229,7 +233,7 @@ class HeadReader:
             torch.linspace(0, n_tokens - 1, min(MAX_QUERIES, n_tokens), device=reading.queries.device).round().long()
         )
 
-        def sampled(value: Any) -> Any:
+        def sampled(value: torch.Tensor | None) -> torch.Tensor | None:
             return value[..., positions, :] if value is not None and value.shape[-2] > 1 else value
 
         window = getattr(module, "sliding_window", None) if reading.rule.causal else None
@@ -308,14 +312,16 @@ class HeadReader:
 
 
 @cache
-def _make_operation() -> Any:
+def _make_operation() -> torch.Tensor:
     """Make the operation that compiled models keep at a hook's place; it counts, since one without any effect would be left out."""
     import torch
 
     schema = "(Tensor(a!) counter, Tensor[] tensors, str names, int key, int place, bool is_training) -> ()"
 
     @torch.library.custom_op("marginlens::hear", mutates_args=("counter",), schema=schema)
-    def hear(counter: Any, tensors: Sequence[Any], names: str, key: int, place: int, is_training: bool) -> None:
+    def hear(
+        counter: torch.Tensor, tensors: Sequence[torch.Tensor], names: str, key: int, place: int, is_training: bool
+    ) -> None:
         reader = _READERS.get(key)
         if reader is None:  # the monitor has finished
             return
@@ -332,8 +338,10 @@ def _make_operation() -> Any:
 def _first_inputs(captured: Captured, count: int) -> Captured:
     """What entered a layer, of the first inputs alone."""
 
-    def cut(value: Any) -> Any:
-        return value[:count] if getattr(value, "ndim", 0) > 1 and len(value) == len(captured.inputs) else value
+    def cut(value: torch.Tensor | None) -> torch.Tensor | None:
+        if value is None or getattr(value, "ndim", 0) < 2 or len(value) != len(captured.inputs):
+            return value
+        return value[:count]
 
     rotation = tuple(map(cut, captured.rotation)) if isinstance(captured.rotation, tuple) else captured.rotation
     return replace(
@@ -346,7 +354,7 @@ def _first_inputs(captured: Captured, count: int) -> Captured:
     )
 
 
-def _with_rule(captured: Captured, kind: LayerKind, module: Any) -> Captured:
+def _with_rule(captured: Captured, kind: LayerKind, module: torch.nn.Module) -> Captured:
     """What entered a layer under fused attention too: there the module says that it is causal, and a mask (B, S) says where padding is."""
     import torch
 
@@ -357,7 +365,7 @@ def _with_rule(captured: Captured, kind: LayerKind, module: Any) -> Captured:
     return replace(captured, mask=None if mask is None else mask[:, None, None].bool(), causal=is_causal)
 
 
-def _query_measures(found: dict[int, tuple[AttentionStatistics, Any]]) -> dict[int, Any]:
+def _query_measures(found: dict[int, tuple[AttentionStatistics, torch.Tensor]]) -> dict[int, Any]:
     """Layer → (n_measures, H) `QUERY_MEASURES`: means over the queries that see at least two tokens and are not padding.
 
     All layers of one shape are summed at once, since on a GPU every operation costs the same, however small.
@@ -383,7 +391,7 @@ def _query_measures(found: dict[int, tuple[AttentionStatistics, Any]]) -> dict[i
     return measures
 
 
-def _by_shape(tensors: dict[int, Any]) -> list[list[int]]:
+def _by_shape(tensors: dict[int, torch.Tensor]) -> list[list[int]]:
     """Layers together whose tensors have one shape."""
     groups: dict[Any, list[int]] = defaultdict(list)
     for layer, tensor in tensors.items():
@@ -419,7 +427,7 @@ def _weights(adapter: Adapter, layer: int) -> tuple[tuple[Any, Any], Any]:
     return (G_K, G_Q), entries
 
 
-def _norms(grams: dict[int, tuple[Any, Any]], entries: dict[int, Any]) -> dict[int, Any]:
+def _norms(grams: dict[int, tuple[torch.Tensor, torch.Tensor]], entries: dict[int, torch.Tensor]) -> dict[int, Any]:
     r"""Layer → (3, H) `NORM_MEASURES`.
 
     The squares of the singular values of W are the eigenvalues of :math:`M = G_K G_Q`, so that :math:`\|W\|_F^2` is its trace, and the
@@ -443,7 +451,7 @@ def _norms(grams: dict[int, tuple[Any, Any]], entries: dict[int, Any]) -> dict[i
     return found
 
 
-def _on_cpu(rows: dict[int, Any]) -> dict[int, FloatArray]:
+def _on_cpu(rows: dict[int, torch.Tensor]) -> dict[int, FloatArray]:
     """All tensors by one copy from where they are."""
     import torch
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import Any
 
@@ -36,7 +36,7 @@ from marginlens.probe.result import (
     evenly,
 )
 from marginlens.result import counted, jsonable
-from marginlens.typing import Figure, FloatArray
+from marginlens.typing import ArrayLike, Figure, FloatArray
 from marginlens.words import text, texts
 
 _MIN_RELATIVE_RANGE = 0.1  # of the largest number: a smaller range of a measure is not spread over all colours
@@ -64,7 +64,7 @@ _SCRIPT_TEXTS = ("probe_page.", "head_kind_share.")
 MAIN = ("relative_nnz", "first_relative_nnz", "frobenius", "margin_median", "correlation", "margin_ratio")
 
 
-def _render(template: str, data: dict[str, Any], **words: Any) -> str:
+def _render(template: str, data: Mapping[str, object], **words: Any) -> str:
     """A page by its template, with what its script draws as JSON that no text in it can end, and no browser reads as markup."""
     plain, script_texts = (
         htmlsafe_json_dumps(values, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
@@ -243,7 +243,7 @@ def graph_drawing(preferences: PreferenceGraph) -> dict[str, Any]:
     lettering = Lettering(7.5 / _INCH, 16.0 / _INCH, 0.0, max_letters=16, max_ring_letters=16, max_width=500.0 / _INCH)
     layout = layered_layout(preferences.graph, dict(enumerate(preferences.names)), lettering)
 
-    def pixels(inches: Any, offset: float = _FRAME) -> list[int]:
+    def pixels(inches: ArrayLike, offset: float = _FRAME) -> list[int]:
         return [round(_INCH * float(number) + offset) for number in np.ravel(inches)]
 
     return {
@@ -303,7 +303,7 @@ def difference_data(difference: ProbeDifference) -> dict[str, Any]:
     }
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 

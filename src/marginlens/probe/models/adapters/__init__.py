@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from marginlens.errors import InputError
 from marginlens.probe.models.adapters.attention_only import AttentionOnlyAdapter
@@ -20,6 +20,9 @@ from marginlens.probe.models.adapters.rotary import (
     Phi3Adapter,
 )
 from marginlens.probe.models.adapters.vision import ClipAdapter, Dinov2Adapter, SwinAdapter, ViTAdapter
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
 
 ADAPTERS: tuple[type[Adapter], ...] = (
     BertAdapter,
@@ -62,7 +65,7 @@ def register_adapter(adapter: Kind) -> Kind:
     return adapter
 
 
-def _check_adapter(adapter: Any) -> None:
+def _check_adapter(adapter: object) -> None:
     if not (isinstance(adapter, type) and issubclass(adapter, Adapter)):
         raise InputError("adapter", "a subclass of marginlens.probe.Adapter", repr(adapter))
     families = adapter.families
@@ -76,7 +79,7 @@ def supported_families() -> tuple[str, ...]:
     return tuple(dict.fromkeys(known))
 
 
-def check_family(config: Any) -> type[Adapter] | None:
+def check_family(config: PretrainedConfig) -> type[Adapter] | None:
     """The adapter of the family that a model's configuration names; None where there is none, and attention alone is read.
 
     What was registered comes first, then this library's own.
@@ -85,7 +88,7 @@ def check_family(config: Any) -> type[Adapter] | None:
     return next((kind for kind in (*_REGISTERED, *ADAPTERS) if family in kind.families), None)
 
 
-def adapter_for(model: Any) -> Adapter:
+def adapter_for(model: PreTrainedModel) -> Adapter:
     """The adapter of an already loaded Hugging Face model; `AttentionOnlyAdapter` where its family has none or its W has another form.
 
     Args:
@@ -111,12 +114,12 @@ def adapter_for(model: Any) -> Adapter:
     return AttentionOnlyAdapter(model, reason) if adapter is None or reason else adapter(model)
 
 
-def is_hugging_face(model: Any) -> bool:
+def is_hugging_face(model: object) -> bool:
     """Whether this is a model of transformers, not a module that has one inside."""
     return hasattr(getattr(model, "config", None), "model_type") and hasattr(model, "base_model")
 
 
-def _check_tuning(model: Any) -> None:
+def _check_tuning(model: PreTrainedModel) -> None:
     """Refuse what peft puts around a model where this changes what the model reads, and not only its modules."""
     tuned = getattr(model, "active_peft_config", None)
     kind = getattr(getattr(tuned, "peft_type", None), "value", None)

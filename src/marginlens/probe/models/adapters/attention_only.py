@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from marginlens.errors import InputError
 from marginlens.probe.heads.statistics import AttentionRule
@@ -18,6 +18,10 @@ from marginlens.probe.models.adapters.base import (
 )
 from marginlens.probe.models.adapters.encoder_decoder import with_decoder_inputs
 from marginlens.words import Fact
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
 
 _OUTPUTS = {  # of a model's output, in the order of layers → the part of the model they belong to
     "encoder_attentions": "encoder",
@@ -43,7 +47,7 @@ class AttentionOnlyAdapter(Adapter):
 
     reads_weights: ClassVar[bool] = False
 
-    def __init__(self, model: Any, reason: str | Fact = "") -> None:
+    def __init__(self, model: PreTrainedModel, reason: str | Fact = "") -> None:
         self.model = model.base_model
         self.config = self.model.config
         self.reason = reason or Fact("no_weights.family", {"family": self.config.model_type})
@@ -52,7 +56,7 @@ class AttentionOnlyAdapter(Adapter):
         # tower, kind and heads of each layer, once it has run
         self._layers: list[tuple[str, LayerKind, int]] | None = None
 
-    def observe(self, inputs: Mapping[str, Any]) -> AttentionOnlyAdapter:
+    def observe(self, inputs: Mapping[str, torch.Tensor]) -> AttentionOnlyAdapter:
         """Run a batch to learn how many layers and heads there are."""
         if self._layers is None:
             for _ in self.readings(dict(inputs)):
@@ -80,7 +84,7 @@ class AttentionOnlyAdapter(Adapter):
     def kind(self, layer: int) -> LayerKind:
         return self.layers[layer][1]
 
-    def readings(self, inputs: dict[str, Any], layers: Any = None) -> Iterator[LayerReading]:
+    def readings(self, inputs: dict[str, torch.Tensor], layers: Sequence[int] | None = None) -> Iterator[LayerReading]:
         """The attention of the layers, all of them by default, on a batch of tensors."""
         import torch
 
@@ -113,7 +117,7 @@ class AttentionOnlyAdapter(Adapter):
         for layer in range(len(kept)) if layers is None else layers:
             yield self._reading(self.check_layer(layer), kept[layer], completed)
 
-    def _check(self, maps: Any, n_inputs: int) -> None:
+    def _check(self, maps: torch.Tensor, n_inputs: int) -> None:
         is_map = getattr(maps, "ndim", 0) == 4 and len(maps) % n_inputs == 0
         sums = maps.sum(dim=-1) if is_map else None
         if sums is None or bool(((sums - 1.0).abs() > _SUM_ATOL).logical_and(sums.abs() > _SUM_ATOL).any()):
@@ -123,7 +127,7 @@ class AttentionOnlyAdapter(Adapter):
                 f"{type(self.model).__name__}, whose attention is something else, of shape {tuple(maps.shape)}",
             )
 
-    def _reading(self, layer: int, maps: Any, inputs: Mapping[str, Any]) -> LayerReading:
+    def _reading(self, layer: int, maps: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> LayerReading:
         import torch
 
         tower, kind, _ = self.layers[layer]
@@ -151,7 +155,7 @@ class AttentionOnlyAdapter(Adapter):
     def scale(self, layer: int) -> float:
         return 1.0
 
-    def project(self, layer: int, inputs: Any) -> tuple[Any, Any]:
+    def project(self, layer: int, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         raise InputError("model", "one whose weights can be read", f"{self.config.model_type!r}: {self.reason}")
 
     def projection(self, layer: int) -> Projection:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from itertools import chain
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,10 @@ from marginlens.result import Described
 from marginlens.typing import FloatArray
 from marginlens.words import Fact
 
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
 AFFINE_RTOL = 0.05  # of its outputs, by which a module may miss the affine map measured on it: inputs rounded to 8 bits cost up to 0.03
 # Of the random inputs that the measured map is tried on, each size on its own.
 _TRIAL_SIZES, _N_TRIALS = (0.1, 1.0, 10.0), 64
@@ -41,12 +45,13 @@ Factors = tuple[FloatArray, FloatArray, FloatArray]  # W_Q (d, d_h), b_Q (d_h,) 
 class Captured:
     """What went into one attention layer on one batch, as torch tensors."""
 
-    inputs: Any  # (B, T, d): what the query map reads, and the key map too where there is no memory
+    inputs: torch.Tensor  # (B, T, d): what the query map reads, and the key map too where there is no memory
     # (1 or B, 1 or H, T, S) that the model adds to the logits, or True where it sees; None where it gives none
-    mask: Any
-    real: Any  # (B, T) bool: the token is not padding
-    rotation: Any = None  # (cos, sin), each (1 or B, T, d_h), where the family has rotary positions
-    memory: Any = None  # (B, S, d): what the key map of cross-attention reads
+    mask: torch.Tensor | None
+    real: torch.Tensor  # (B, T) bool: the token is not padding
+    # (cos, sin), each (1 or B, T, d_h), where the family has rotary positions
+    rotation: Any = None
+    memory: torch.Tensor | None = None  # (B, S, d): what the key map of cross-attention reads
     arguments: Mapping[str, Any] = field(default_factory=dict)  # all that the module was called with, by name
     causal: bool = False  # without a mask a query sees no token behind its own, as fused attention leaves it unsaid
 
@@ -71,10 +76,10 @@ class LayerShape(NamedTuple):
 class HeadInputs(NamedTuple):
     """Queries (B, T, H d_h) and keys (B, S, G d_h) before positions act on them, and the factors of a norm where there is one."""
 
-    queries: Any
-    keys: Any
-    query_factor: Any = None  # (B, H, T)
-    key_factor: Any = None  # (B, G, S)
+    queries: torch.Tensor
+    keys: torch.Tensor
+    query_factor: torch.Tensor | None = None  # (B, H, T)
+    key_factor: torch.Tensor | None = None  # (B, G, S)
 
 
 @dataclass(frozen=True, repr=False)
@@ -91,21 +96,25 @@ class LayerReading(Described):
     """
 
     layer: int
-    inputs: Any  # (B, T, d): what the layer's query and key maps read, after the layer's own norm where there is one
-    queries: Any  # (B, H, T, d_h) as they enter the logits, rotary applied where the family has it
-    grouped_keys: Any  # (B, G, S, d_h) alike, of the G heads that have keys
+    inputs: (
+        torch.Tensor
+    )  # (B, T, d): what the layer's query and key maps read, after the layer's own norm where there is one
+    queries: torch.Tensor  # (B, H, T, d_h) as they enter the logits, rotary applied where the family has it
+    grouped_keys: torch.Tensor  # (B, G, S, d_h) alike, of the G heads that have keys
     rule: AttentionRule  # scale, mask, bias b, cap and learned sinks
-    real: Any  # (B, T) bool: the query is no padding
-    rounding: Any  # (B, H, T) by how much rounding alone may part two logits of a query
-    adapter: Any
+    real: torch.Tensor  # (B, T) bool: the query is no padding
+    rounding: torch.Tensor  # (B, H, T) by how much rounding alone may part two logits of a query
+    adapter: Adapter
     kind: LayerKind = LayerKind.SELF
-    memory: Any = None  # (B, S, d) what the keys of cross-attention are made from
-    query_factor: Any = None  # (B, H, T) the factors r_z and
-    key_factor: Any = None  # (B, H, S) r_x that normalising queries and keys puts on a logit; all above zero
+    memory: torch.Tensor | None = None  # (B, S, d) what the keys of cross-attention are made from
+    query_factor: torch.Tensor | None = None  # (B, H, T) the factors r_z and
+    key_factor: torch.Tensor | None = (
+        None  # (B, H, S) r_x that normalising queries and keys puts on a logit; all above zero
+    )
     quantities = "layer {layer}: {rounding.shape[0]} inputs, {rounding.shape[1]} heads, {rounding.shape[2]} tokens"
 
     @property
-    def bias(self) -> Any:
+    def bias(self) -> torch.Tensor | None:
         """(1 or B, 1 or H, T or 1, S) the term b of the logits, which W does not give: positions relative to each other; or None."""
         return self.rule.bias
 
@@ -115,7 +124,7 @@ class LayerReading(Described):
         return self.rule.softcap
 
     @cached_property
-    def keys(self) -> Any:
+    def keys(self) -> torch.Tensor:
         """(B, H, S, d_h) keys, grouped ones repeated to the query heads; None where a model hands out attention alone."""
         if self.grouped_keys is None:
             return None
@@ -123,7 +132,7 @@ class LayerReading(Described):
         return self.grouped_keys[:, [self.adapter.key_head(head, self.layer) for head in heads]]
 
     @cached_property
-    def visible(self) -> Any:
+    def visible(self) -> torch.Tensor:
         """(B, T, S) bool: query i sees token j in some head, and i is itself a real token."""
         n_inputs, _, n_queries, _ = self.queries.shape
         visible = self.real.new_ones((n_inputs, n_queries, self.grouped_keys.shape[2]))
@@ -134,7 +143,7 @@ class LayerReading(Described):
         return visible & self.real[:, :, None]
 
     @cached_property
-    def logits(self) -> Any:
+    def logits(self) -> torch.Tensor:
         """(B, H, T, S) scaled; -inf where the model hides a token from a query."""
         import torch
 
@@ -151,7 +160,7 @@ class LayerReading(Described):
         return logits
 
     @cached_property
-    def attention(self) -> Any:
+    def attention(self) -> torch.Tensor:
         """(B, H, T, S) softmax of the logits over the last axis, the sink's among them; zeros where a query sees nothing."""
         import torch
 
@@ -165,7 +174,7 @@ class LayerReading(Described):
         return attention.masked_fill(self.logits == -math.inf, 0.0)  # a query that sees nothing: 0 rather than 0/0
 
     @property
-    def sink(self) -> Any:
+    def sink(self) -> torch.Tensor | None:
         """(B, H, T) attention to a learned sink, which is no token, where heads have one; else None."""
         return None if self.rule.sinks is None else self.statistics().learned_sink
 
@@ -182,11 +191,11 @@ class LayerReading(Described):
             n_visible=found.n_visible.masked_fill(is_padding, 0),
         )
 
-    def received(self, log_sum_exp: Any) -> Any:
+    def received(self, log_sum_exp: torch.Tensor) -> torch.Tensor:
         """(B, H, S) `received_attention` of the layer."""
         return received_attention(self.queries, self.grouped_keys, log_sum_exp, self.rule)
 
-    def n_seen(self, counted: Any) -> Any:
+    def n_seen(self, counted: torch.Tensor) -> torch.Tensor:
         """(B, S) how many of the queries that count, (B, T), see each token."""
         import torch
 
@@ -199,7 +208,7 @@ class LayerReading(Described):
         logs = torch.zeros_like(q[..., 0]).masked_fill(~counted[:, None], math.inf)  # of logits 0: every token counts 1
         return received_attention(q, k, logs, rule)[:, 0].round().long()
 
-    def sees_beside(self, offset: int) -> Any:
+    def sees_beside(self, offset: int) -> torch.Tensor:
         """(B, T) bool: the query at i sees the token at i + offset."""
         import torch
 
@@ -220,7 +229,7 @@ class LayerReading(Described):
         # in half precision logits can overflow that statistics have
         wide = torch.promote_types(self.queries.dtype, torch.float32)
 
-        def cut(value: Any) -> Any:
+        def cut(value: torch.Tensor | None) -> torch.Tensor | None:
             if value is None:
                 return None
             value = value if len(value) == 1 else value[one]
@@ -245,8 +254,8 @@ class AffineMap:
         deviation: by how much the module misses this on random inputs, relative to its outputs; None where W is the module's own weight.
     """
 
-    W: Any
-    b: Any
+    W: torch.Tensor
+    b: torch.Tensor | None
     deviation: float | None = None
 
 
@@ -258,9 +267,9 @@ class Projection:
     `deviation` is then how far what the maps compute is from these, relative to their outputs.
     """
 
-    W_Q: Any  # (d, H d_h)
-    b_Q: Any  # (H d_h,) or None
-    W_K: Any  # (d, G d_h) for G key heads
+    W_Q: torch.Tensor  # (d, H d_h)
+    b_Q: torch.Tensor | None  # (H d_h,) or None
+    W_K: torch.Tensor  # (d, G d_h) for G key heads
     deviation: float | None = None
 
 
@@ -289,7 +298,7 @@ class Adapter(ABC):
     attention_output: ClassVar[int] = 1  # which of a module's outputs is its attention
     call_options: ClassVar[dict[str, Any]] = {}  # passed to the model beside the batch
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         self.model = model.base_model
         self.config = self.model.config
         layers = self.find_layers()
@@ -299,7 +308,7 @@ class Adapter(ABC):
             raise InputError("model", f"a model with attention layers of the {family} family", type(model).__name__)
 
     @classmethod
-    def without_weights(cls, model: Any) -> str | Fact:
+    def without_weights(cls, model: PreTrainedModel) -> str | Fact:
         """Why the family's adapter cannot read a W of this model, as a clause or a fact; empty if it can.
 
         The attention of such a model is then measured as the model hands it out.
@@ -354,7 +363,7 @@ class Adapter(ABC):
             f"{tower} {towers[:layer].count(tower)}" if tower else str(layer) for layer, tower in enumerate(towers)
         )
 
-    def attention_module(self, layer: int) -> Any:
+    def attention_module(self, layer: int) -> torch.nn.Module:
         """The module of layer `layer` whose inputs are read."""
         return self._modules[self.check_layer(layer)]
 
@@ -369,15 +378,15 @@ class Adapter(ABC):
 
     # ---- running the model
 
-    def complete(self, inputs: dict[str, Any]) -> dict[str, Any]:
+    def complete(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The batch with what the model needs beside what was given, as a decoder's tokens."""
         return inputs
 
-    def run(self, inputs: dict[str, Any]) -> Any:
+    def run(self, inputs: dict[str, torch.Tensor]) -> object:
         """Call the model on a batch."""
         return self.model(**inputs, **self.call_options)
 
-    def capture(self, layer: int, arguments: Mapping[str, Any], inputs: Mapping[str, Any]) -> Captured:
+    def capture(self, layer: int, arguments: Mapping[str, Any], inputs: Mapping[str, torch.Tensor]) -> Captured:
         """What a layer's module was called with.
 
         Args:
@@ -392,14 +401,14 @@ class Adapter(ABC):
     # ---- what a layer computes
 
     @abstractmethod
-    def project(self, layer: int, inputs: Any) -> tuple[Any, Any]:
+    def project(self, layer: int, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Queries (B, T, H d_h) and keys (B, T, G d_h) of the inputs (B, T, d), by the model's own modules."""
 
     @abstractmethod
     def projection(self, layer: int) -> Projection:
         """The weights behind `project`."""
 
-    def normalise(self, layer: int, queries: Any, keys: Any) -> HeadInputs:
+    def normalise(self, layer: int, queries: torch.Tensor, keys: torch.Tensor) -> HeadInputs:
         """What the layer does to its queries (B, T, H d_h) and keys (B, S, G d_h) before positions act on them: mostly nothing."""
         return HeadInputs(queries, keys)
 
@@ -407,15 +416,15 @@ class Adapter(ABC):
         """What the products of queries and keys are multiplied with."""
         return 1.0 / math.sqrt(self.shape(layer).d_head)
 
-    def products(self, layer: int, queries: Any, keys: Any) -> Any:
+    def products(self, layer: int, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """Logits (B, H, T, S) before the mask."""
         return queries @ keys.transpose(2, 3) * self.scale(layer)
 
-    def rotate(self, heads: Any, rotation: Any) -> Any:
+    def rotate(self, heads: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         """Queries or keys (B, H, T, d_h) at their positions; unchanged where positions are part of the inputs."""
         return heads
 
-    def bias(self, layer: int, captured: Captured, queries: Any, keys: Any) -> Any:
+    def bias(self, layer: int, captured: Captured, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor | None:
         """What the layer adds to the products, (1 or B, 1 or H, T or 1, S), beside its mask; None where it adds nothing."""
         return None
 
@@ -423,7 +432,7 @@ class Adapter(ABC):
         """c where the layer's logits are c tanh(l/c)."""
         return None
 
-    def sink_logits(self, layer: int) -> Any:
+    def sink_logits(self, layer: int) -> torch.Tensor | None:
         """(H,) the logits of the layer's learned sinks, which compete with those of tokens; None where it has none."""
         return None
 
@@ -518,7 +527,7 @@ class Adapter(ABC):
 class LinearAdapter(Adapter):
     """A family whose layers have one linear map for queries and one for keys, the first two of `projections`."""
 
-    def project(self, layer: int, inputs: Any) -> tuple[Any, Any]:
+    def project(self, layer: int, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         module = self.attention_module(layer)
         query, key = (getattr(module, name)(inputs) for name in self.projections[:2])
         return query, key
@@ -541,7 +550,7 @@ class FusedAdapter(Adapter):
         n_query = shape.n_heads * shape.d_head
         return slice(0, n_query), slice(n_query, n_query + shape.n_key_heads * shape.d_head)
 
-    def project(self, layer: int, inputs: Any) -> tuple[Any, Any]:
+    def project(self, layer: int, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         joint = getattr(self.attention_module(layer), self.projections[0])(inputs)
         queries, keys = (joint[..., columns] for columns in self.columns(layer))
         return queries, keys
@@ -564,7 +573,7 @@ def interleaved_columns(shape: LayerShape) -> tuple[list[int], list[int]]:
     return query, key
 
 
-def affine_map(module: Any, d_in: int, name: str, like: Any, used: int | None = None) -> AffineMap:
+def affine_map(module: torch.nn.Module, d_in: int, name: str, like: torch.Tensor, used: int | None = None) -> AffineMap:
     r"""The affine map that a module computes.
 
     A linear layer with nothing around it has it in its weights. What is wrapped by an adapter, quantised, parametrised or hooked has
@@ -585,7 +594,7 @@ def affine_map(module: Any, d_in: int, name: str, like: Any, used: int | None = 
         return AffineMap(W[:, :used], b if b is None else b[:used])
     what = f"the module {name} of type {type(module).__name__}"
 
-    def applied(inputs: Any) -> Any:
+    def applied(inputs: torch.Tensor) -> torch.Tensor:
         """(n, d_out) what the module makes of (1, n, d_in), in float64."""
         outputs = module(inputs)
         if getattr(outputs, "shape", ())[:2] != inputs.shape[:2]:
@@ -615,7 +624,7 @@ def affine_map(module: Any, d_in: int, name: str, like: Any, used: int | None = 
     return AffineMap(W, b, deviation)
 
 
-def is_plain(module: Any) -> bool:
+def is_plain(module: torch.nn.Module) -> bool:
     """Whether a module's weight and bias say what it computes: it is a linear layer of torch or transformers, with nothing around it."""
     import torch
     from transformers.pytorch_utils import Conv1D
@@ -629,7 +638,7 @@ def is_plain(module: Any) -> bool:
 
 
 @contextmanager
-def evaluating(model: Any) -> Iterator[None]:
+def evaluating(model: PreTrainedModel) -> Iterator[None]:
     """Without dropout, and afterwards every module as it was."""
     training = [module for module in model.modules() if module.training]
     model.eval()
@@ -640,19 +649,19 @@ def evaluating(model: Any) -> Iterator[None]:
             module.training = True
 
 
-def _deviation(outputs: Any, expected: Any) -> float:
+def _deviation(outputs: torch.Tensor, expected: torch.Tensor) -> float:
     """How far the worst coordinate of outputs (n, d_out) is off, relative to all outputs; root mean squares over the inputs."""
     difference, size = (outputs - expected).square().mean(dim=0).max().sqrt(), outputs.square().mean().sqrt()
     return float(difference / size) if float(size) > 0.0 else float(difference > 0.0)
 
 
-def device_of(*modules: Any) -> Any:
+def device_of(*modules: Any) -> torch.device | str:
     """The device of the first weight that is there; the CPU where all are loaded when they are used."""
     tensors = (tensor for module in modules for tensor in chain(module.parameters(), module.buffers()))
     return next((tensor.device for tensor in tensors if tensor.device.type != "meta"), "cpu")
 
 
-def logit_rounding(dtype: Any) -> float:
+def logit_rounding(dtype: torch.dtype) -> float:
     """How far two logits that ought to be equal may be apart, relative to the lengths of query and key.
 
     In half precision queries and keys are rounded, and products are added up in single; else the sums round as well, several times.
@@ -665,7 +674,7 @@ def logit_rounding(dtype: Any) -> float:
     return max(usual, coarse) if dtype == torch.float32 else usual
 
 
-def _rounding(queries: Any, keys: Any, real: Any, multiplied: Any) -> Any:
+def _rounding(queries: torch.Tensor, keys: torch.Tensor, real: torch.Tensor, multiplied: torch.dtype) -> torch.Tensor:
     """(B, H, T) `logit_rounding` times the length of each query and of the longest key among the real tokens.
 
     It is that of the queries or of `multiplied`, the dtype of their products, whichever is coarser: autocast may lower the latter alone.
@@ -679,7 +688,7 @@ def _rounding(queries: Any, keys: Any, real: Any, multiplied: Any) -> Any:
     return max(map(logit_rounding, (queries.dtype, multiplied))) * lengths * longest
 
 
-def real_tokens(attention_mask: Any, tokens: Any) -> Any:
+def real_tokens(attention_mask: torch.Tensor | None, tokens: torch.Tensor) -> torch.Tensor:
     """(B, T) bool: which tokens (B, T, d) are not padding: the batch's mask says so, or that a token sees itself; else all."""
     import torch
 
@@ -698,5 +707,5 @@ def _all_finite(factors: Factors) -> bool:
     return all(bool(np.isfinite(array).all()) for array in factors)
 
 
-def _numpy(tensor: Any) -> FloatArray:
+def _numpy(tensor: torch.Tensor) -> FloatArray:
     return np.asarray(tensor.detach().cpu().double().numpy())

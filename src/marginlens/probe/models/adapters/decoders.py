@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from marginlens.probe.models.adapters.base import Captured, FusedAdapter, LinearAdapter, interleaved_columns
 from marginlens.words import Fact
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Gpt2Adapter(FusedAdapter):
@@ -20,7 +23,7 @@ class Gpt2Adapter(FusedAdapter):
         scale = 1.0 / math.sqrt(self.shape(layer).d_head) if self.config.scale_attn_weights else 1.0
         return scale / (layer + 1) if self.config.scale_attn_by_inverse_layer_idx else scale
 
-    def products(self, layer: int, queries: Any, keys: Any) -> Any:
+    def products(self, layer: int, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         import torch
 
         if not self.config.reorder_and_upcast_attn:
@@ -50,6 +53,6 @@ class BloomAdapter(FusedAdapter):
     def columns(self, layer: int) -> tuple[list[int], list[int]]:
         return interleaved_columns(self.shape(layer))
 
-    def bias(self, layer: int, captured: Captured, queries: Any, keys: Any) -> Any:
+    def bias(self, layer: int, captured: Captured, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         alibi = captured.arguments["alibi"]  # (B H, 1, T)
         return alibi.view(queries.shape[0], -1, *alibi.shape[1:])

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from marginlens.errors import InputError
 from marginlens.probe.models.adapters.base import Captured, LayerShape, LinearAdapter, real_tokens
 from marginlens.words import Fact
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PretrainedConfig
 
 _CROSS = ("EncDecAttention", "encoder_attn")  # what families call the attention of decoder to encoder
 
@@ -31,11 +35,11 @@ class EncoderDecoderAdapter(LinearAdapter):
         module = self.attention_module(layer)
         return LayerShape(module.num_heads, module.num_heads, module.head_dim, module.embed_dim)
 
-    def complete(self, inputs: dict[str, Any]) -> dict[str, Any]:
+    def complete(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         has_decoder = any(name.startswith("decoder") for name in self.module_names)
         return with_decoder_inputs(self.config, inputs) if has_decoder else inputs
 
-    def capture(self, layer: int, arguments: Mapping[str, Any], inputs: Mapping[str, Any]) -> Captured:
+    def capture(self, layer: int, arguments: Mapping[str, Any], inputs: Mapping[str, torch.Tensor]) -> Captured:
         tokens, is_encoder = arguments["hidden_states"], self.tower(layer) == "encoder"
         stated = inputs.get("attention_mask" if is_encoder else "decoder_attention_mask")
         if stated is not None and tuple(stated.shape) != tuple(tokens.shape[:2]):
@@ -70,14 +74,14 @@ class T5Adapter(EncoderDecoderAdapter):
     def scale(self, layer: int) -> float:
         return 1.0
 
-    def bias(self, layer: int, captured: Captured, queries: Any, keys: Any) -> Any:
+    def bias(self, layer: int, captured: Captured, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor | None:
         given, module = captured.arguments.get("position_bias"), self.attention_module(layer)
         if given is not None or not module.has_relative_attention_bias:
             return given
         return module.compute_bias(queries.shape[2], keys.shape[2], device=queries.device)
 
 
-def with_decoder_inputs(config: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+def with_decoder_inputs(config: PretrainedConfig, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """A batch of tensors with decoder_input_ids: those given, or the encoder's moved by one behind the start token, or that token alone."""
     import torch
 
@@ -95,7 +99,7 @@ def with_decoder_inputs(config: Any, inputs: dict[str, Any]) -> dict[str, Any]:
     return completed
 
 
-def start_token(config: Any) -> int:
+def start_token(config: PretrainedConfig) -> int:
     """The token that a decoder reads first."""
     start = getattr(config, "decoder_start_token_id", None)
     start = getattr(config, "pad_token_id", None) if start is None else start

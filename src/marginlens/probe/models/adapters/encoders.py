@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from marginlens.probe.models.adapters.base import Captured, LinearAdapter, real_tokens
 from marginlens.words import Fact
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
 
 
 class BertAdapter(LinearAdapter):
@@ -18,7 +22,7 @@ class BertAdapter(LinearAdapter):
     projections: tuple[str, ...] = ("query", "key")
 
     @classmethod
-    def without_weights(cls, model: Any) -> str | Fact:
+    def without_weights(cls, model: PreTrainedModel) -> str | Fact:
         kind = getattr(model.config, "position_embedding_type", None) or "absolute"
         return "" if kind == "absolute" else Fact("no_weights.positions", {"kind": kind})
 
@@ -59,12 +63,12 @@ class DebertaAdapter(LinearAdapter):
     beyond_w: str | Fact = Fact("beyond_w.relative_positions")
     call_options: ClassVar[dict[str, Any]] = {"output_attentions": True}
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)
         if not any(module.relative_attention for module in self._modules):
             self.beyond_w = ""
 
-    def capture(self, layer: int, arguments: Mapping[str, Any], inputs: Mapping[str, Any]) -> Captured:
+    def capture(self, layer: int, arguments: Mapping[str, Any], inputs: Mapping[str, torch.Tensor]) -> Captured:
         import torch
 
         tokens, allowed = arguments["hidden_states"], arguments["attention_mask"].bool()  # (B, 1, T, T)
@@ -80,7 +84,7 @@ class DebertaAdapter(LinearAdapter):
         squared = np.float32(self.shape(layer).d_head * self._n_terms(layer))
         return 1.0 / float(np.sqrt(squared))  # in single precision, as the family's own code
 
-    def bias(self, layer: int, captured: Captured, queries: Any, keys: Any) -> Any:
+    def bias(self, layer: int, captured: Captured, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor | None:
         module = self.attention_module(layer)
         if not module.relative_attention:
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -21,6 +21,10 @@ from marginlens.probe.models.adapters.base import (
 )
 from marginlens.typing import FloatArray
 from marginlens.words import Fact
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
 
 _LONGEST_SHORT = {  # rotary types with other frequencies for long texts → what the configuration calls the length up to which one is short
     "dynamic": "max_position_embeddings",
@@ -40,7 +44,7 @@ class RotaryAdapter(Adapter):
     softmax_in_single: ClassVar[bool] = True
     call_options: ClassVar[dict[str, Any]] = {"use_cache": False}
 
-    def rotate(self, heads: Any, rotation: Any) -> Any:
+    def rotate(self, heads: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         import torch
 
         cos, sin = (table[:, None] for table in rotation)  # (1 or B, 1, T, width that is turned)
@@ -80,7 +84,7 @@ class RotaryAdapter(Adapter):
         return next((int(length) for length in stated if length), None)
 
     @property
-    def _rotary(self) -> Any:
+    def _rotary(self) -> torch.nn.Module:
         return next(module.rotary_emb for module in self.model.modules() if hasattr(module, "rotary_emb"))
 
     def rotation(self, layer: int, offset: int) -> FloatArray:
@@ -107,7 +111,7 @@ class LlamaAdapter(RotaryAdapter, LinearAdapter):
     projections: tuple[str, ...] = ("q_proj", "k_proj")
 
     @classmethod
-    def without_weights(cls, model: Any) -> str | Fact:
+    def without_weights(cls, model: PreTrainedModel) -> str | Fact:
         norms = ("q_norm", "k_norm", "q_layernorm", "k_layernorm")
         normalises = any(hasattr(module, name) for module in model.modules() for name in norms)
         return Fact("no_weights.normalised") if normalises else ""
@@ -119,12 +123,13 @@ class GptOssAdapter(LlamaAdapter):
     families: ClassVar[tuple[str, ...]] = ("gpt_oss",)
     softmax_in_single: ClassVar[bool] = False
 
-    def rotate(self, heads: Any, rotation: Any) -> Any:
+    def rotate(self, heads: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         import torch
 
-        return super().rotate(heads, [torch.cat((table, table), dim=-1) for table in rotation])  # one angle a pair
+        cos, sin = (torch.cat((table, table), dim=-1) for table in rotation)  # one angle a pair
+        return super().rotate(heads, (cos, sin))
 
-    def sink_logits(self, layer: int) -> Any:
+    def sink_logits(self, layer: int) -> torch.Tensor:
         return self.attention_module(layer).sinks.detach()
 
 
@@ -147,7 +152,7 @@ class NormalisedAdapter(RotaryAdapter, LinearAdapter):
         b_Q = None if found.b_Q is None else found.b_Q * g_Q
         return replace(found, W_Q=found.W_Q * g_Q, b_Q=b_Q, W_K=found.W_K * g_K)
 
-    def normalise(self, layer: int, queries: Any, keys: Any) -> HeadInputs:
+    def normalise(self, layer: int, queries: torch.Tensor, keys: torch.Tensor) -> HeadInputs:
         module, shape = self.attention_module(layer), self.shape(layer)
         made, factors = [], []
         for flat, norm, n_heads in (
@@ -172,7 +177,7 @@ class CappedAdapter(RotaryAdapter, LinearAdapter):
     projections: tuple[str, ...] = ("q_proj", "k_proj")
     beyond_w: str | Fact = Fact("beyond_w.cap")
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)
         if all(self.cap(layer) is None for layer in range(self.n_layers)):
             self.beyond_w = ""
@@ -209,15 +214,15 @@ class ModernBertAdapter(RotaryAdapter, FusedAdapter):
     projections: tuple[str, ...] = ("Wqkv",)
     call_options: ClassVar[dict[str, Any]] = {}
 
-    def rotate(self, heads: Any, rotation: Any) -> Any:
+    def rotate(self, heads: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         return super().rotate(heads.float(), rotation).to(heads.dtype)  # in single precision, as the family's own code
 
 
-def _norm_eps(norm: Any) -> float:
+def _norm_eps(norm: torch.nn.Module) -> float:
     return float(getattr(norm, "variance_epsilon", None) or getattr(norm, "eps", None) or 0.0)
 
 
-def _gains(norm: Any, W: Any) -> Any:
+def _gains(norm: torch.nn.Module, W: torch.Tensor) -> torch.Tensor:
     """What a norm multiplies the columns of W (d, heads d_h) with: it says so at ones, whose root mean square is 1."""
     import torch
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from marginlens.probe.models.adapters.base import Captured, LayerKind, LayerShape, LinearAdapter, real_tokens
 from marginlens.words import Fact
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
 
 _SWIN_HIDES = -100.0  # what Swin adds to the logit of a token from another part of the image
 
@@ -25,7 +29,7 @@ class Dinov2Adapter(ViTAdapter):
     families: ClassVar[tuple[str, ...]] = ("dinov2", "dinov2_with_registers")
     softmax_in_single: ClassVar[bool] = False
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         if not any(hasattr(module, "q_proj") for module in model.modules()):
             self.projections = ("query", "key")  # what earlier versions of transformers call them
         super().__init__(model)
@@ -46,7 +50,7 @@ class ClipAdapter(LinearAdapter):
         names = ("text", "vision") if self.config.model_type == "clip" else ()
         return next((name for name in names if f"{name}_model" in self.module_names[layer]), "")
 
-    def run(self, inputs: dict[str, Any]) -> Any:
+    def run(self, inputs: dict[str, torch.Tensor]) -> object:
         if self.config.model_type != "clip":
             return super().run(inputs)
         texts = {name: value for name, value in inputs.items() if name != "pixel_values"}
@@ -56,7 +60,7 @@ class ClipAdapter(LinearAdapter):
             self.model.vision_model(pixel_values=inputs["pixel_values"])
         return None
 
-    def capture(self, layer: int, arguments: Mapping[str, Any], inputs: Mapping[str, Any]) -> Captured:
+    def capture(self, layer: int, arguments: Mapping[str, Any], inputs: Mapping[str, torch.Tensor]) -> Captured:
         tokens, is_text = arguments["hidden_states"], self.tower(layer) != "vision"
         real = real_tokens(inputs.get("attention_mask") if is_text else None, tokens)
         return Captured(tokens, arguments.get("attention_mask"), real, arguments=arguments)
@@ -82,7 +86,7 @@ class SwinAdapter(LinearAdapter):
     def kind(self, layer: int) -> LayerKind:
         return LayerKind.WINDOW
 
-    def capture(self, layer: int, arguments: Mapping[str, Any], inputs: Mapping[str, Any]) -> Captured:
+    def capture(self, layer: int, arguments: Mapping[str, Any], inputs: Mapping[str, torch.Tensor]) -> Captured:
         import torch
 
         # (B n_windows, w², d) and (n_windows, w², w²)
@@ -92,5 +96,5 @@ class SwinAdapter(LinearAdapter):
             mask = mask[:, None].repeat(len(tokens) // len(mask), 1, 1, 1)
         return Captured(tokens, mask, real_tokens(None, tokens), arguments=arguments)
 
-    def bias(self, layer: int, captured: Captured, queries: Any, keys: Any) -> Any:
+    def bias(self, layer: int, captured: Captured, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         return self.attention_module(layer).relative_position_bias()
