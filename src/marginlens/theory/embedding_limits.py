@@ -27,9 +27,10 @@ from marginlens.papers import implements, uses
 from marginlens.status import Status
 from marginlens.svm import MarginSolution
 from marginlens.svm.vocabulary import token_lists, vocabulary_svm
-from marginlens.theory.assumptions import Check, TheoremVerdict
+from marginlens.theory.checks import Check, TheoremVerdict
 from marginlens.theory.prediction import Prediction
 from marginlens.typing import ArrayLike, FloatArray, IntArray
+from marginlens.words import Fact
 
 Selection = tuple[IntArray, ...]  # the token ids selected in each sequence, ascending
 
@@ -153,10 +154,7 @@ def check_theorem_5(
         A verdict; the powers of large numbers are given as their logarithms to base ten.
     """
     conditions = tuple(theorem_5_conditions(as_labelled(sequences, y), rate, d_model, delta).values())
-    conclusion = (
-        f"with probability {1.0 - delta:g} the flow diverges, selects every decisive token, and a limit is max-margin"
-    )
-    return TheoremVerdict("B Thm 5", conditions, conclusion)
+    return TheoremVerdict("B Thm 5", conditions, Fact("embedding.theorem_5", {"probability": 1.0 - delta}))
 
 
 @implements("B", "Lemma 13")
@@ -181,14 +179,13 @@ def check_lemma_13(step: FirstStep, delta: float = 0.05) -> TheoremVerdict:
     lead, token = _largest_lead(data, np.asarray(after.E @ after.v))
     used = np.unique(data.tokens)
     rank = int(np.linalg.matrix_rank(after.E[used]))
-    above = "beats" if lead > 0.0 else "does not beat"
-    ahead = f"of all decisive tokens, token {token} does best: it {above} the others of its sequences, by {lead:.4g}"
+    leader = {"lead": lead, "token": token} if token >= 0 else {"lead": lead, "case": "none"}
     conditions = (
         *(found[name] for name in ("assumption", "256", "pairs", "independent", "still")),
-        Check("E has full rank (by the proof)", rank == len(used), f"rank {rank} of |S| = {len(used)}", {"rank": rank}),
-        Check("γ_s > γ_j for some s (by the proof)", lead > 0.0, ahead if token >= 0 else "no token", {"lead": lead}),
+        Check("embedding.full_rank", rank == len(used), {"rank": rank, "size": len(used)}),
+        Check("embedding.leading_score", lead > 0.0, leader),
     )
-    return TheoremVerdict("B Lemma 13", conditions, f"with probability {1.0 - delta:g} ‖p‖ grows without end")
+    return TheoremVerdict("B Lemma 13", conditions, Fact("embedding.lemma_13", {"probability": 1.0 - delta}))
 
 
 # ---- where a class is lost
@@ -231,11 +228,7 @@ def check_class_window(sequences: Any, y: ArrayLike | None = None, *, rate: floa
         "least_growth": _WINDOW_MIN_GROWTH,
         "largest_moved": largest,
     }
-    sentence = (
-        f"the step moves decisive scores by {moved:.3g} or more, and the part of p along v can grow by a factor e^{growth:.3g}; runs lose "
-        f"a class where that is at least e^{_WINDOW_MIN_GROWTH:g} and the scores move by no more than {largest:.3g}"
-    )
-    return Check("outside the window of lost classes (measured)", outside, sentence, numbers)
+    return Check("embedding.window", outside, numbers)
 
 
 def _largest_rise(T: int, moved: float) -> float:
@@ -265,26 +258,21 @@ def theorem_5_conditions(data: LabelledSequences, rate: float, d_model: int, del
     obeyed, least = check_assumption_4(data), 4.0 * n**2 * T**2
     pairs = log_of_pairs(size, real_number(delta, "delta", "a probability between 0 and 1")) ** 2
     power = 8.0 * math.log10(88.0 * eta**2 + 111.0 * eta + 2.0)
-    broken = {"offending": float(len(obeyed.offending))}
-    said = f"η₀ = {eta:g}, and 4n²T² = {least:g} for n = {n}, T = {T}"
-    bound = f"d = {d}, and the bound is {pairs:.1f} for |S| = {size}"
+    broken = {"offending": float(len(obeyed.offending)), "reason": obeyed.why.rstrip(".")}
     return {
-        "assumption": Check("B Assumption 4", obeyed.holds, obeyed.why.rstrip("."), broken),
-        "rate": Check("η₀ ≥ 4n²T²", eta >= least, said, {"least": least}),
-        "256": Check("d ≥ 256", d >= 256, f"d = {d}", {"least": 256.0}),
-        "pairs": Check("d ≥ (2 log(|S|²/δ))²", d >= pairs, bound, {"least": pairs}),
-        "power": check_width("d ≥ (88η₀² + 111η₀ + 2)⁸", d, power),
-        "independent": Check(
-            "d ≥ |S| + 3", d >= size + 3, f"d = {d}, and |S| + 3 = {size + 3}", {"least": float(size + 3)}
-        ),
+        "assumption": Check("embedding.assumption_4", obeyed.holds, broken),
+        "rate": Check("embedding.rate", eta >= least, {"least": least, "rate": eta, "n_samples": n, "length": T}),
+        "256": Check("embedding.width_256", d >= 256, {"least": 256.0, "d": d}),
+        "pairs": Check("embedding.width_pairs", d >= pairs, {"least": pairs, "d": d, "size": size}),
+        "power": check_width("embedding.width_rate", d, power),
+        "independent": Check("embedding.width_independent", d >= size + 3, {"least": float(size + 3), "d": d}),
         "still": _irrelevant_tokens_stay(data),
     }
 
 
-def check_width(name: str, d: int, log10_least: float) -> Check:
-    """A bound on d that is compared by its logarithm to base ten."""
-    said = f"log₁₀ d = {math.log10(d):.2f}, and that of the bound is {log10_least:.1f}"
-    return Check(name, math.log10(d) >= log10_least, said, {"log10_d": math.log10(d), "log10_least": log10_least})
+def check_width(code: str, d: int, log10_least: float) -> Check:
+    """Compare d with a bound by their logarithms to base ten."""
+    return Check(code, math.log10(d) >= log10_least, {"log10_d": math.log10(d), "log10_least": log10_least})
 
 
 def _irrelevant_tokens_stay(data: LabelledSequences) -> Check:
@@ -292,11 +280,9 @@ def _irrelevant_tokens_stay(data: LabelledSequences) -> Check:
     irrelevant = token_statistics(data).kind == 0
     share = np.abs(np.where(irrelevant, mean_signed_share(data), 0.0))
     moved, shortest, longest = float(share.max(initial=0.0)), int(data.lengths.min()), int(data.lengths.max())
-    lengths = f"all sequences have {longest} tokens" if shortest == longest else f"lengths are {shortest} to {longest}"
-    holds = moved <= _SHARE_ATOL
-    what = "so the step leaves irrelevant tokens" if holds else f"so the step moves token {int(share.argmax())}"
-    by = "" if holds else f", whose α_s is 0, by {moved:.4g} · η₀/2 along v"
-    return Check("irrelevant tokens stay", holds, f"{lengths}, {what}{by}", {"largest_share": moved})
+    numbers = {"largest_share": moved, "shortest": shortest, "longest": longest, "token": int(share.argmax())}
+    case = "default" if shortest == longest else "ragged"
+    return Check("embedding.irrelevant_tokens", moved <= _SHARE_ATOL, {**numbers, "case": case})
 
 
 def _largest_lead(data: LabelledSequences, scores: FloatArray) -> tuple[float, int]:
@@ -332,7 +318,7 @@ class EmbeddingDetails(NamedTuple):
         selects_every_sequence: whether each sequence selects its own (Lemma 14), which is more.
         only_important: whether nothing else is selected.
         lost: the labels none of whose sequences selects an important token of its own.
-        warning: a sentence where a class is lost or the step is inside the window; else empty.
+        warning: that a class is lost, or that the step is inside the window; else None.
     """
 
     verdict: TheoremVerdict
@@ -349,7 +335,7 @@ class EmbeddingDetails(NamedTuple):
     selects_every_sequence: bool
     only_important: bool
     lost: tuple[int, ...]
-    warning: str
+    warning: Fact | None
 
 
 @implements("B", "Thm 5", "Lemma 14")
@@ -382,75 +368,73 @@ def predict_embedding_limit(
     """
     data = as_labelled(sequences, y)
     step = first_step(start, rate, data)
-    E = step.after.E
     run = embedding_flow(step.after, data, until=until)
-    tied = run.status is Status.TIED
+    details = _details(data, step, run, delta)
+    goes_on = run.status in (Status.COMPLETED, Status.TIED) and details.solution.status is Status.OPTIMAL
+    selected = np.unique(np.concatenate(details.selection))
+    facts = [_limit(details), *([Fact("embedding.tied")] if goes_on and details.tied else [])]
+    facts += [] if details.warning is None else [details.warning]
+    tokens = Fact("embedding.tokens", {"decisive": details.important.tolist(), "selected": selected.tolist()})
+    return Prediction(
+        "embedding flow",
+        (details.verdict,),
+        " ".join(map(str, facts)),
+        (str(tokens),),
+        direction=unit(details.solution.x) if goes_on else None,
+        details=details,
+    )
+
+
+def _details(data: LabelledSequences, step: FirstStep, run: Trajectory, delta: float) -> EmbeddingDetails:
+    """What stands behind the prediction from a run of the flow."""
+    E, rate, tied = step.after.E, step.rate, run.status is Status.TIED
     selection = selected_tokens(E, run.final, data, tie=TIED_LOGITS if tied else None)
     solution = vocabulary_svm(E, data, selection)
     verdict = check_theorem_5(data, rate=rate, d_model=E.shape[1], delta=delta)
     goes_on = run.status in (Status.COMPLETED, Status.TIED) and solution.status is Status.OPTIMAL
     decisive = _decisive_of_each(data)
-    important, chosen = np.unique(np.concatenate(decisive)), np.unique(np.concatenate(selection))
+    important, selected = np.unique(np.concatenate(decisive)), np.unique(np.concatenate(selection))
     has = np.array([bool(np.isin(ids, picked).any()) for ids, picked in zip(decisive, selection, strict=True)])
     holds = np.array([len(ids) > 0 for ids in decisive])
     lost = tuple(int(label) for label in np.unique(data.y[holds]) if not has[holds & (data.y == label)].any())
     window = check_class_window(data, rate=rate) if verdict.conditions[0].holds else None
-    warning = _warning(step, run, lost, window)
-    near = float(correlation(run.final, solution.x)) if goes_on else float("nan")
-    return Prediction(
-        "embedding flow",
-        (verdict,),
-        f"{_why(verdict, run, solution, near)} {warning}".rstrip(),
-        (f"Decisive tokens: {important.tolist()}. Selected tokens: {chosen.tolist()}.",),
-        direction=unit(solution.x) if goes_on else None,
-        details=EmbeddingDetails(
-            verdict=verdict,
-            divergence=check_lemma_13(step, delta),
-            window=window,
-            important=important,
-            step=step,
-            run=run,
-            selection=selection,
-            solution=solution,
-            tied=tied,
-            correlation=near,
-            selects_important=bool(np.isin(important, chosen).all()),
-            selects_every_sequence=bool(has[holds].all()),
-            only_important=bool(np.isin(chosen, important).all()),
-            lost=lost,
-            warning=warning,
-        ),
+    return EmbeddingDetails(
+        verdict=verdict,
+        divergence=check_lemma_13(step, delta),
+        window=window,
+        important=important,
+        step=step,
+        run=run,
+        selection=selection,
+        solution=solution,
+        tied=tied,
+        correlation=float(correlation(run.final, solution.x)) if goes_on else float("nan"),
+        selects_important=bool(np.isin(important, selected).all()),
+        selects_every_sequence=bool(has[holds].all()),
+        only_important=bool(np.isin(selected, important).all()),
+        lost=lost,
+        warning=_warning(step, run, lost, window),
     )
 
 
-def _why(verdict: TheoremVerdict, run: Trajectory, solution: MarginSolution, near: float) -> str:
-    at = f"at ‖p‖ = {float(run.norm):.4g}"
+def _limit(details: EmbeddingDetails) -> Fact:
+    """Where the flow goes, and how surely."""
+    run, numbers = details.run, {"norm": float(details.run.norm), "correlation": details.correlation}
     if run.status not in (Status.COMPLETED, Status.TIED):
-        return f"No limit known: the flow is at a zero of the gradient, or as good as, {at}."
-    if solution.status is not Status.OPTIMAL:
-        return f"No limit: of the selection {at} one must say: {solution.status.sentence}"
-    failed = ", ".join(check.name for check in verdict.failed)
-    sure = f"Expected, not certain, for want of {failed}" if failed else "Certain by B Thm 5"
-    slow = " Tokens tie: their gradient contributions cancel to nine digits, and the flow is too slow to follow."
-    ties = slow if run.status is Status.TIED else ""
-    return f"{sure}: p goes to the max-margin direction of this selection; {at} the cosine is {near:.6f}.{ties}"
+        return Fact("embedding.stuck", {"norm": float(run.norm)})
+    if details.solution.status is not Status.OPTIMAL:
+        return Fact("embedding.no_limit", {"norm": float(run.norm), "status": Fact(details.solution.status.value)})
+    failed = [check.name for check in details.verdict.failed]
+    return Fact("embedding.limit", {**numbers, "failed": failed, "case": "expected" if failed else "certain"})
 
 
-def _warning(step: FirstStep, run: Trajectory, lost: tuple[int, ...], window: Check | None) -> str:
-    """What to know before taking Theorem 5's selection for granted; empty where nothing speaks against it."""
-    inside = window is not None and not window.holds
+def _warning(step: FirstStep, run: Trajectory, lost: tuple[int, ...], window: Check | None) -> Fact | None:
+    """What to know before taking Theorem 5's selection for granted; None if nothing speaks against it."""
+    is_inside = window is not None and not window.holds
     if lost:
-        names = " and ".join(f"{label:+d}" for label in lost)
         first, last = (float(p @ step.after.v) for p in (step.after.p, run.final))
-        where = "inside" if inside else "outside"
-        return (
-            f"No sequence of class {names} selects its decisive token; ⟨p, v⟩ went from {first:.3g} to {last:.3g} on the way. The step is "
-            f"{where} the window in which runs lose a class (claim X-T5: measured, not proved)."
-        )
-    if inside:
-        numbers = window.numbers if window is not None else {}
-        return (
-            f"The step moves decisive scores by {numbers['moved']:.3g}: inside the window in which many runs lose a class (claim X-T5: "
-            "measured, not proved). This one did not; another initialisation may."
-        )
-    return ""
+        numbers = {"classes": [f"{label:+d}" for label in lost], "first": first, "last": last}
+        return Fact("embedding.class_lost", {**numbers, "case": "inside" if is_inside else "outside"})
+    if window is not None and is_inside:
+        return Fact("embedding.in_window", {"moved": window.numbers["moved"]})
+    return None

@@ -17,9 +17,10 @@ from marginlens.risk.softmax import logits, probabilities
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm, label_svm, least_distance
 from marginlens.svm.pairs import token_pairs
-from marginlens.theory.assumptions import Check
+from marginlens.theory.checks import Check
 from marginlens.theory.optimality import one_problem
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
+from marginlens.words import Fact
 
 SAME_MARGIN_RTOL = 1e-10  # label margins that agree to this share are the same
 NO_COST_RTOL = 1e-7  # a cost of mixing below this share of the label margin is no cost
@@ -148,9 +149,9 @@ class MixingCheck(Check):
     whether a positive ν is proved for all p, and `inputs` (n_inputs,) which inputs were asked about.
     """
 
-    counterexample: Any = None
+    counterexample: FloatArray | None = None
     proved: bool = False
-    inputs: Any = None
+    inputs: BoolArray | None = None
 
 
 @implements("A", "Assumption C")
@@ -158,10 +159,10 @@ def check_assumption_c(
     data: TokenDataset,
     selected: ArrayLike,
     *,
-    inputs: Any = None,
+    inputs: ArrayLike | None = None,
     n_samples: int = 2000,
     max_problems: int = 20_000,
-    rng: Any = 0,
+    rng: np.random.Generator | int = 0,
 ) -> MixingCheck:
     r"""Whether attending to other tokens than the selected ones always costs label margin, in proportion to the attention they take.
 
@@ -192,14 +193,14 @@ def check_assumption_c(
         raise InputError("inputs", mask, f"{inputs!r}")
     rows = np.take_along_axis(data.X, alpha[:, None, None], axis=1)[asked, 0]
     head = label_svm(rows, data.y[asked])
-    name = "A Assumption C" if asked.all() else "A Assumption C over S"
     if head.status is not Status.OPTIMAL:
-        said = f"no head tells the labels of the tokens {alpha.tolist()} apart"
-        return MixingCheck(name, False, said, {"margin": 0.0, "nu": 0.0, "proved_nu": 0.0}, inputs=asked)
+        numbers = {"margin": 0.0, "nu": 0.0, "proved_nu": 0.0, "selected": alpha.tolist(), "case": "no_head"}
+        return MixingCheck("mixing.cost", False, numbers, inputs=asked)
     gamma = float(head.margin)
+    margin = Fact("mixing.margin", {"margin": gamma, "case": "default" if asked.all() else "support"})
     if np.all(data.lengths[asked] == 1):
-        said = f"the label margin is Γ = {gamma:.4g} and no input has a second token to mix in"
-        return MixingCheck(name, True, said, {"margin": gamma, "nu": np.inf, "proved_nu": np.inf}, None, True, asked)
+        numbers = {"margin": gamma, "nu": np.inf, "proved_nu": np.inf, "label_margin": margin, "case": "one_token"}
+        return MixingCheck("mixing.cost", True, numbers, None, True, asked)
     cost = _Cost(data, alpha, asked, gamma)
     nu, worst = _search(cost, n_samples, max_problems, as_generator(rng))
     free = _free_ray(cost, head) if nu > 0.0 else None
@@ -207,26 +208,10 @@ def check_assumption_c(
         nu, worst = 0.0, free
     proved_nu = _proved(data, alpha, asked, head, max_problems)
     holds, proved = nu > NO_COST_RTOL * gamma, proved_nu > NO_COST_RTOL * gamma
-    numbers = {"margin": gamma, "nu": nu, "proved_nu": proved_nu}
-    return MixingCheck(name, holds, _sentence(numbers, holds, proved), numbers, None if holds else worst, proved, asked)
-
-
-def _sentence(numbers: dict[str, float], holds: bool, proved: bool) -> str:
-    start = f"the label margin is Γ = {numbers['margin']:.4g}"
-    if not holds:
-        nu = numbers["nu"]
-        said = (
-            f"gains margin, {-nu:.4g} per unit of attention"
-            if nu < -NO_COST_RTOL * numbers["margin"]
-            else "costs nothing beyond rounding"
-        )
-        return f"{start}, and some p mixes in other tokens in a way that {said}"
-    if proved:
-        least, most = numbers["proved_nu"], numbers["nu"]
-        return (
-            f"{start} and mixing costs at least ν = {least:.4g} per unit of attention (proved; no more than {most:.4g})"
-        )
-    return f"{start} and no mixture found costs less than ν = {numbers['nu']:.4g} per unit of attention (not proved)"
+    gains = nu < -NO_COST_RTOL * gamma
+    case = ("proved" if proved else "default") if holds else ("gains" if gains else "default")
+    numbers = {"margin": gamma, "nu": nu, "proved_nu": proved_nu, "gain": -nu, "label_margin": margin, "case": case}
+    return MixingCheck("mixing.cost", holds, numbers, None if holds else worst, proved, asked)
 
 
 @dataclass(frozen=True, eq=False)

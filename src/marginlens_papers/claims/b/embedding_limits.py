@@ -20,9 +20,10 @@ from marginlens.papers import implements, uses
 from marginlens.status import Status
 from marginlens.svm import MarginSolution
 from marginlens.svm.vocabulary import vocabulary_svm
-from marginlens.theory.assumptions import Check, TheoremVerdict
+from marginlens.theory.checks import Check, TheoremVerdict
 from marginlens.theory.embedding_limits import check_width, decisive_tokens, theorem_5_conditions
 from marginlens.typing import ArrayLike, FloatArray
+from marginlens.words import Fact
 from marginlens_papers.claims.b.feasible_selections import FeasibleSelections, feasible_selections
 
 
@@ -62,9 +63,8 @@ def check_missed_tokens(step: FirstStep) -> Check:
     rise = missed - least
     of_class = min(float(np.sum(rise[data.y == label])) for label in np.unique(data.y)) / len(data)
     bound, loss = floor + float(rise.min()) / len(data), step.loss_after
-    sentence = f"L(E¹, p¹) = {loss:.4g}, and a sequence without its decisive token leaves {bound:.4g} or more"
     numbers = {"loss": loss, "least": bound, "least_of_a_class": floor + of_class}
-    return Check("B Lemma 14, in numbers", loss < bound, sentence, numbers)
+    return Check("embedding.missed_tokens", loss < bound, numbers)
 
 
 @implements("B", "Lemma 19")
@@ -103,18 +103,17 @@ def check_lemma_19(step: FirstStep, delta: float = 0.05, *, max_problems: int = 
     lead, size = found.margin_lead(decisive), len(np.unique(data.tokens))
     chance = real_number(delta, "delta", "a probability between 0 and 1")
     least = 4.0 * math.log10(2816.0 * T * n**2 * (1.0 + 2.0 * eta) / lead) if lead > 0.0 else math.inf
-    by_margin = check_width("d ≥ (2816 T n² (1 + 2η₀)/μ)⁴", d, least)
+    by_margin = check_width("embedding.width_margin", d, least)
     by_rate = 4.0 * math.log10(2.0 * eta * (n * math.sqrt(log_of_pairs(size, chance)) + 44.0 * n))
     earlier = max(8.0 * T * (1.0 - lead) / (lead * eta), 1e-300) if lead > 0.0 else math.inf
     shared = theorem_5_conditions(data, eta, d, chance)
     conditions = (
         *shared.values(),
-        Check("‖p̂‖ < (1 − μ)‖p̂'‖", lead > 0.0, f"μ = {lead:.4g} against every other selection", {"mu": lead}),
+        Check("embedding.margin_lead", lead > 0.0, {"mu": lead}),
         replace(by_margin, numbers={**by_margin.numbers, "earlier_log10_least": 4.0 * math.log10(earlier)}),
-        check_width("d ≥ (2η₀ (n √(2 log(|S|²/δ)) + 44n))⁴", d, by_rate),
+        check_width("embedding.width_steps", d, by_rate),
     )
-    conclusion = f"with probability {1.0 - chance:g} a limit selects the decisive tokens alone, with maximum margin"
-    return TheoremVerdict("B Lemma 19", conditions, conclusion)
+    return TheoremVerdict("B Lemma 19", conditions, Fact("embedding.lemma_19", {"probability": 1.0 - chance}))
 
 
 @implements("B", "Lemma 21")
@@ -132,8 +131,7 @@ def decisive_margin(E: ArrayLike, sequences: Any, y: ArrayLike | None = None) ->
     data = as_labelled(sequences, y)
     solution = vocabulary_svm(E, data, decisive_tokens(data))
     norm, bound = 1.0 / float(solution.margin) if solution.margin > 0.0 else np.inf, 4.0 * len(data)
-    said = f"‖p̂‖ = {norm:.4g}, and 4n = {bound:g}"
-    return solution, Check("B Lemma 21", norm <= bound, said, {"norm": norm, "bound": bound})
+    return solution, Check("embedding.decisive_norm", norm <= bound, {"norm": norm, "bound": bound})
 
 
 @implements("B", "Lemma 20")
