@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from marginlens import words
 from marginlens.cli import rankings
 from marginlens.data import text_tokens
 from marginlens.data.files import write_sequences
@@ -216,7 +217,7 @@ def test_the_automaton_is_scored_on_held_out_data(text):
     assert scores["automaton"]["impossible"] > 0.0
     assert scores["automaton"]["log_loss"] is None  # JSON has no ∞
     shown = " ".join(graph(text, *options).stdout.split())
-    assert f"Prediction of {len(split.held_out)} sequences held out" in shown
+    assert words.text("held_out.heading", sequences=len(split.held_out)) in shown
     assert "∞" in shown
     right = scores["automaton"]["accuracy"] * len(split.held_out) / told["held_out"]["windows"]
     assert f"the automaton predicts {right:.1%}" in shown
@@ -281,7 +282,7 @@ def test_windows_followed_by_unknown_words_are_counted_not_scored(here):
     assert found["left_out"] == unknown
     assert {row["samples"] for row in found["scores"]} == {len(split.held_out) - unknown}
     shown = " ".join(graph("w.txt", *options).stdout.split())
-    assert f"{unknown} more ({unknown / len(split.held_out):.0%}) are left out because <unknown> follows them" in shown
+    assert words.text("held_out.left_out", sequences=unknown, share=unknown / len(split.held_out)) in shown
 
 
 # ---- texts of any length

@@ -201,9 +201,9 @@ def test_a_loss_without_a_barrier_separates_a_component() -> None:
     assert np.isnan(found.x).all()
     assert np.isnan(found.curvature)
     assert np.isnan(found.residual())
-    assert found.reason.startswith(
-        "With last token 1 the component {0, 1} is separated, {0} above {1}: the risk falls towards -0.666667"
-    )
+    assert found.reason.code == "correction.runaway"
+    assert (found.reason.numbers["last"], found.reason.numbers["order"]) == (1, "[0] > [1]")
+    assert found.reason.numbers["limit"] == pytest.approx(-2.0 / 3.0, rel=tolerances.ROUNDING, abs=tolerances.ROUNDING)
     assert found.direction is not None
     assert found.risk == pytest.approx(-2.0 / 3.0, rel=tolerances.ROUNDING, abs=tolerances.ROUNDING)
     assert found.objective is not None
@@ -221,7 +221,8 @@ def test_the_linear_loss_is_infinite_unless_labels_balance() -> None:
     balanced = SequenceDataset([[0, 1]] * 4, [0, 0, 1, 1], np.eye(2))
     found = cyclic_correction(balanced, loss=Linear())
     assert found.status is FINITE
-    assert "flat there along 1 directions" in found.reason
+    assert found.reason.code == "correction.local"
+    assert found.reason.numbers["directions"] == found.flat == 1
     assert not found.x.any()
 
 
@@ -242,7 +243,8 @@ def test_other_losses_end_in_a_minimum_or_a_proof(loss: NextTokenLoss, general: 
         if found.status is FINITE:
             assert found.residual() <= tolerances.CORRECTION_GRADIENT
             assert found.curvature >= -tolerances.ROUNDING
-            assert "local minimum from zero" in found.reason
+            assert found.reason.code == "correction.local"
+            assert found.reason.numbers["start"].code == "correction_start.zero"
         else:
             check_the_limit(found)
     assert INFINITE in seen or isinstance(loss, SquaredLoss)
@@ -278,7 +280,7 @@ def test_the_local_correction_uses_the_given_start() -> None:
     ds = cyclic_sequences(8, 8, 6, 6, rng)
     graphs = pseudo_graphs(ds, 0.5 * rng.normal(size=(8, 8)), 0.01)
     found = cyclic_correction(ds, graphs=graphs, head=ds.E, loss=CrossEntropy(), start=rng.normal(size=(8, 8)))
-    assert found.status is INFINITE or "the start's part in S_cyc" in found.reason
+    assert found.status is INFINITE or found.reason.numbers["start"].code == "correction_start.given"
     lone = pseudo_graphs(ds, 1e4 * rng.normal(size=(8, 8)), 0.01)
     assert cyclic_correction(ds, graphs=lone, head=ds.E, loss=CrossEntropy()).status is TRIVIAL
 
@@ -290,7 +292,8 @@ def test_a_likelihood_of_selected_tokens_may_have_no_finite_correction() -> None
     found = cyclic_correction(ds, graphs=pseudo_graphs(ds, np.zeros((2, 2)), 0.01))
     assert found.status is INFINITE
     assert found.direction is not None
-    assert found.reason.startswith("With last token 1 the component {0, 1} is separated, {0} above {1}")
+    assert found.reason.code == "correction.runaway"
+    assert (found.reason.numbers["last"], found.reason.numbers["order"]) == (1, "[0] > [1]")
     np.testing.assert_allclose(found.direction, [[0.0, 0.5], [0.0, -0.5]], rtol=0.0, atol=tolerances.ROUNDING)
 
 
@@ -325,8 +328,9 @@ def test_an_overflowing_correction_is_not_finite() -> None:
 def test_an_unselected_label_has_no_log_likelihood() -> None:
     ds = SequenceDataset([[0, 1, 2]], [0], np.eye(3))
     graphs = pseudo_graphs(ds, np.diag([-50.0, 0.0, 0.0]) @ np.ones((3, 3)), 0.01)
-    with pytest.raises(InputError, match=r"'start'.*finite risk; got an infinite loss at sample 0: its label"):
+    with pytest.raises(InputError) as error:
         cyclic_correction(ds, graphs=graphs)
+    assert (error.value.argument, error.value.got) == ("start", "an infinite loss at sample 0")
     assert cyclic_correction(ds, graphs=graphs, loss=SquaredLoss()).status is FINITE
 
 

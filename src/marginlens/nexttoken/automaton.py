@@ -1,9 +1,9 @@
-"""The automaton that the trained layer becomes: retrieve the tokens of highest priority, mix them in fixed proportions, and say why."""
+"""The automaton that a trained layer becomes: it retrieves the tokens of highest priority and mixes them in fixed proportions."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -25,13 +25,14 @@ from marginlens.risk.sequence_batch import ReducedProblem, reduce_sequences
 from marginlens.status import Case
 from marginlens.svm import GraphSolution, MarginSolution, Status, graph_conflict, graph_svm
 from marginlens.svm.solvers.independent_parts import is_orthonormal
-from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray, Seed
+from marginlens.words import Fact, text
 
-_SLOW_LIMIT = (
-    "The limit of this sequence shows at enormous norms alone, because weights that grow only like the logarithm of the norm decide. "
-    "Layers of ordinary size may prefer other tokens: W= asks one of them, slow='limit' takes the limit, and slow='unknown' leaves it open."
-)
-_THIN = 0.1  # embeddings with at most this share of nonzero entries are multiplied as a sparse matrix
+# Embeddings with at most this share of nonzero entries are multiplied as a sparse matrix.
+SPARSE_SHARE = 0.1
+# Heights closer than this are equal; the gap of a strict pair is 1.
+TIE = 1e-7
+MAX_LISTED_PAIRS = 6
 
 
 @implements("C", "Abstract")
@@ -52,11 +53,24 @@ class NextTokenAutomaton(Displayed, Tabular):
     Graph-SVM connect; between tokens that they do not connect, its start and its first steps leave a constant of their own.
 
     Attributes:
-        E: (n_vocabulary, d_model).
+        E: the embeddings, of shape (n_vocabulary, d_model).
+
         graphs: last token → `PriorityGraph`.
-        priority: the Graph-SVM solution, `priority.x` is W^mm.
-        mix: the cyclic correction, `mix.x` is W^cyc.
+
+        priority: the Graph-SVM solution; `priority.x` is W^mm.
+
+        mix: the cyclic correction; `mix.x` is W^cyc.
+
         data: the sequences that it was made from.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> E = np.eye(3)
+        >>> data = ml.SequenceDataset([[0, 1, 2], [1, 0, 2]], [1, 1], E)
+        >>> automaton = ml.NextTokenAutomaton.fit(data)
+        >>> automaton.predict_proba([0, 1, 2])
+        array([0., 1., 0.])
 
     `to_frame()` has one row per last token and token of its graph: last, token, component (0 has the highest priority), height.
     """
@@ -76,28 +90,38 @@ class NextTokenAutomaton(Displayed, Tabular):
         graphs: Mapping[int, PriorityGraph] | None = None,
         priority: GraphSolution | None = None,
     ) -> NextTokenAutomaton:
-        """The automaton of a dataset, from its priority graphs, its Graph-SVM and its cyclic correction (log-loss, C Eᵀ = I).
+        """Make the automaton of a dataset from its priority graphs, its Graph-SVM and its cyclic correction (log-loss, C Eᵀ = I).
 
-        Samples that lack their label play no part, because under C Eᵀ = I they have no gradient.
+        Samples that lack their label are left out, because under C Eᵀ = I they have no gradient.
 
         Args:
-            graphs, priority: `priority_graphs(data)` and `graph_svm(data.E, graphs)` where they have been computed already.
+            data: the training sequences with their next tokens.
+
+            graphs: `priority_graphs(data)`, if they have been computed already.
+
+            priority: `graph_svm(data.E, graphs)`, if it has been computed already.
+
+        Returns:
+            The automaton.
+
+        Raises:
+            InputError: if the Graph-SVM has no solution or the cyclic correction is not finite.
         """
         data = as_sequences(data).realizable()
         graphs = priority_graphs(data) if graphs is None else as_graphs(graphs, data.n_vocabulary)
         priority = graph_svm(data.E, graphs) if priority is None else _checked(priority, data)
         if priority.status not in (Status.OPTIMAL, Status.TRIVIAL):
-            raise InputError(f"The data have no automaton: {_no_solution(priority)}")
+            raise InputError(_no_solution(priority))
         mix = cyclic_correction(data, graphs=graphs)
         if mix.status not in (Status.FINITE, Status.TRIVIAL):
             raise InputError(
-                f"The data have no automaton: their cyclic correction is {mix.status.name.lower()}. {mix.status.sentence}"
+                text("automaton.no_correction", status=mix.status.name.lower(), sentence=mix.status.sentence)
             )
         return cls(data.E, graphs, priority, mix, data)
 
     @property
     def n_vocabulary(self) -> int:
-        """How many tokens there are."""
+        """The number of tokens."""
         return len(self.E)
 
     # ---- the rule
@@ -112,35 +136,55 @@ class NextTokenAutomaton(Displayed, Tabular):
         }
 
     def heights(self, last: int) -> FloatArray:
-        """(n_vocabulary,) the priority e_xᵀ W^mm e_last of every token; exactly equal within a component of the graph of `last`."""
+        """Compute the priority e_xᵀ W^mm e_last of every token.
+
+        Args:
+            last: the last token of a sequence.
+
+        Returns:
+            (n_vocabulary,) heights, exactly equal within a component of the graph of `last`.
+        """
         return self._heights_and_mix(self._last(last))[0].copy()
 
     def expansion(self, last: int) -> PathExpansion:
-        """The terms of the path after W^mm as they act on sequences that end in `last`: what decides between equal heights.
-
-        With orthonormal embeddings every last token has its own, and that of a token which ends no training sequence is zero.
-        """
-        token, apart = self._last(last), self._orthonormal
-        if not apart and self._whole:
-            return self._whole[0]
-        chosen = {k: graph for k, graph in self.graphs.items() if k == token} if apart else self.graphs
-        entries = strict_entries(self.data, chosen, self.mix.x)
-        expansion = expand_path(self.E, chosen, self.priority, entries, orthonormal=apart)
-        if not apart:
-            self._whole.append(expansion)
-        return expansion
-
-    def predict_proba(self, sequence: Any, *, W: ArrayLike | None = None, slow: str | None = None) -> FloatArray:
-        """(n_vocabulary,) the probability of each token to follow the sequence; zero for tokens that the sequence lacks.
-
-        nan for tokens of equal height whose shares are not known; `explain` says why.
+        """Expand the path beyond W^mm for sequences that end in `last`: these terms decide between equal heights.
 
         Args:
+            last: the last token of a sequence.
+
+        Returns:
+            The terms. With orthonormal embeddings every last token has its own, and they are zero if it ends no training sequence.
+        """
+        token = self._last(last)
+        if not self._orthonormal:
+            return self._expansion_of_all
+        graphs = {k: graph for k, graph in self.graphs.items() if k == token}
+        entries = strict_entries(self.data, graphs, self.mix.x)
+        return expand_path(self.E, graphs, self.priority, entries, orthonormal=True)
+
+    def predict_proba(self, sequence: ArrayLike, *, W: ArrayLike | None = None, slow: str | None = None) -> FloatArray:
+        """Compute the probability of each token to follow a sequence.
+
+        Args:
+            sequence: token ids; the last one attends.
+
             W: (d_model, d_model) the weights of a layer, such as `ml.path(data, [R]).points[0]` at norm R, to get its probabilities
                 instead of their limit.
+
             slow: what to return if weights that grow only like the logarithm of the norm decide between tokens of equal height.
-                A layer shows this limit at enormous norms alone, and may prefer other tokens before. "limit" returns it all the
-                same, "unknown" returns nan for these tokens. If left out, it is the limit, with a `SlowLimitWarning`.
+                A layer shows this limit only at enormous norms, and may prefer other tokens before. "limit" returns the limit anyway,
+                "unknown" returns nan for these tokens. By default it is the limit, with a `SlowLimitWarning`.
+
+        Returns:
+            (n_vocabulary,) probabilities: zero for tokens that the sequence lacks, and nan for tokens of equal height whose shares are
+            not known (`explain` says why).
+
+        Examples:
+            >>> import numpy as np
+            >>> import marginlens as ml
+            >>> data = ml.SequenceDataset([[0, 1, 1], [0, 0, 1]], [0, 1], np.eye(2))
+            >>> ml.NextTokenAutomaton.fit(data).predict_proba([0, 1]).round(3)
+            array([0.5, 0.5])
         """
         ids, slow_is_known = check_sequence(sequence, self.n_vocabulary), _slow_is_known(slow)
         tokens, counts = np.unique(ids, return_counts=True)
@@ -148,7 +192,7 @@ class NextTokenAutomaton(Displayed, Tabular):
         if W is None:
             shares, decided = self._shares(int(ids[-1]), tokens, counts, slow_is_known=slow_is_known)
             if decided is TieBreak.SLOW and slow is None:
-                warnings.warn(_SLOW_LIMIT, SlowLimitWarning, stacklevel=2)
+                warnings.warn(text("automaton.slow_limit"), SlowLimitWarning, stacklevel=2)
             probability[tokens] = shares
         else:
             probability[tokens] = scipy.special.softmax(
@@ -156,27 +200,64 @@ class NextTokenAutomaton(Displayed, Tabular):
             )
         return probability
 
-    def predict(self, sequence: Any) -> int:
-        """The most probable next token in the limit, also if slowly growing weights decide; the smallest id if several tie."""
-        return int(np.argmax(self._known(sequence)))
+    def predict(self, sequence: ArrayLike) -> int:
+        """Predict the most probable next token in the limit, even if slowly growing weights decide.
 
-    def sample(self, sequence: Any, n_tokens: int, rng: Any, *, window: int | None = None) -> IntArray:
-        """Continue a sequence: (n_tokens,) ids, each drawn from the limit given all before it, or given the last `window` of them."""
+        Args:
+            sequence: token ids; the last one attends.
+
+        Returns:
+            The token, the one with the smallest id if several are equally probable.
+
+        Raises:
+            InputError: if the shares of the tokens that tie are not known.
+
+        Examples:
+            >>> import numpy as np
+            >>> import marginlens as ml
+            >>> data = ml.SequenceDataset([[0, 1, 2], [1, 0, 2]], [1, 1], np.eye(3))
+            >>> ml.NextTokenAutomaton.fit(data).predict([0, 1, 1, 2])
+            1
+        """
+        return int(np.argmax(self._certain_probabilities(sequence)))
+
+    def sample(self, sequence: ArrayLike, n_tokens: int, rng: Seed, *, window: int | None = None) -> IntArray:
+        """Continue a sequence with random tokens.
+
+        Args:
+            sequence: token ids to begin with.
+
+            n_tokens: number of tokens to draw.
+
+            rng: seed or generator.
+
+            window: number of last tokens that each draw sees; all by default.
+
+        Returns:
+            (n_tokens,) ids, each drawn from the limit given the tokens before it.
+
+        Examples:
+            >>> import numpy as np
+            >>> import marginlens as ml
+            >>> data = ml.SequenceDataset([[0, 1, 2], [0, 2, 1]], [1, 2], np.eye(3))
+            >>> ml.NextTokenAutomaton.fit(data).sample([0, 1, 2], 4, rng=0)
+            array([1, 2, 1, 2])
+        """
         ids = check_sequence(sequence, self.n_vocabulary).tolist()
         n_tokens, generator = whole_number(n_tokens, "n_tokens", at_least=0), as_generator(rng)
         reach = None if window is None else whole_number(window, "window", at_least=1)
         for _ in range(n_tokens):
             seen = ids if reach is None else ids[-reach:]
-            ids.append(int(generator.choice(self.n_vocabulary, p=self._known(seen))))
+            ids.append(int(generator.choice(self.n_vocabulary, p=self._certain_probabilities(seen))))
         return np.array(ids[len(ids) - n_tokens :], dtype=np.int64)
 
-    def _known(self, sequence: Any) -> FloatArray:
-        """`predict_proba`, refused where a share is not known."""
+    def _certain_probabilities(self, sequence: ArrayLike) -> FloatArray:
+        """Return `predict_proba`, or raise if a share is not known."""
         probability = self.predict_proba(sequence, slow="limit")
         unknown = np.flatnonzero(np.isnan(probability))
         if len(unknown):
             reason = self.expansion(int(np.asarray(sequence)[-1])).reason
-            raise InputError(f"The shares of tokens {unknown.tolist()} after this sequence are not known: {reason}.")
+            raise InputError(text("automaton.unknown_shares", tokens=unknown.tolist(), reason=reason))
         return probability
 
     def _shares(
@@ -235,12 +316,12 @@ class NextTokenAutomaton(Displayed, Tabular):
     def _logits(self, W: FloatArray, last: int) -> FloatArray:
         """(n_vocabulary,) e_xᵀ W e_last of every token x; coordinates in which e_last is zero are not read."""
         used = np.flatnonzero(self.E[last])
-        return np.asarray(self._thin @ (W[:, used] @ self.E[last, used]))
+        return np.asarray(self._table @ (W[:, used] @ self.E[last, used]))
 
     @cached_property
-    def _thin(self) -> Any:
-        """E, as a sparse matrix where it is mostly zeros, as one-hot embeddings are."""
-        is_thin = np.count_nonzero(self.E) <= _THIN * self.E.size
+    def _table(self) -> Any:
+        """E, as a sparse matrix if it is mostly zeros, as one-hot embeddings are."""
+        is_thin = np.count_nonzero(self.E) <= SPARSE_SHARE * self.E.size
         return scipy.sparse.csr_array(self.E) if is_thin else self.E
 
     @cached_property
@@ -256,40 +337,54 @@ class NextTokenAutomaton(Displayed, Tabular):
         return {}
 
     @cached_property
-    def _whole(self) -> list[PathExpansion]:
-        """The expansion of all last tokens together, once it was computed."""
-        return []
+    def _expansion_of_all(self) -> PathExpansion:
+        entries = strict_entries(self.data, self.graphs, self.mix.x)
+        return expand_path(self.E, self.graphs, self.priority, entries, orthonormal=False)
 
     # ---- the reasons
 
-    def explain(self, sequence: Any, names: Any = None) -> Explanation:
-        """Which component wins in a sequence and over what, in which proportions its tokens mix, and the chain of priorities below.
+    def explain(self, sequence: ArrayLike, names: Sequence[str] | None = None) -> Explanation:
+        """Explain a prediction: the component that wins in a sequence, the shares of its tokens, and the priorities below it.
 
         Args:
-            names: (n_vocabulary,) what to call each token; ids by default.
+            sequence: token ids; the last one attends.
+
+            names: (n_vocabulary,) the name of each token; its id by default.
+
+        Returns:
+            An `Explanation`, which prints as sentences.
+
+        Examples:
+            >>> import numpy as np
+            >>> import marginlens as ml
+            >>> data = ml.SequenceDataset([[0, 1, 2]], [1], np.eye(3))
+            >>> print(ml.NextTokenAutomaton.fit(data).explain([0, 1, 2], names=["the", "cat", "a"]))
+            After a comes cat.
+            Priority: cat > the = a.
+            Training sequences rank cat over the and cat over a.
         """
         ids = check_sequence(sequence, self.n_vocabulary)
         last, graph = int(ids[-1]), self.graphs.get(int(ids[-1]))
         tokens, counts = np.unique(ids, return_counts=True)
         height, (share, decided) = self.heights(last)[tokens], self._shares(last, tokens, counts)
-        part = np.full(len(tokens), -1) if graph is None else graph.components_of(tokens)
+        component = np.full(len(tokens), -1) if graph is None else graph.components_of(tokens)
         order = np.lexsort((tokens, -share, _levels(height)))
         rivals = tuple(
-            Rival(int(tokens[r]), int(counts[r]), float(height[r]), int(part[r]), float(share[r])) for r in order
+            Rival(int(tokens[r]), int(counts[r]), float(height[r]), int(component[r]), float(share[r])) for r in order
         )
         strict = {} if graph is None else self._reasons(last, set(tokens.tolist()))
-        reason = self.expansion(last).reason if decided is TieBreak.UNKNOWN else ""
-        winning = part[share != 0.0]
+        reason = self.expansion(last).reason if decided is TieBreak.UNKNOWN else None
+        winning = component[share != 0.0]
         implied: frozenset[int] = frozenset()
         if graph is not None and (winning == winning[0]).all() and winning[0] >= 0:
             below = component_order(graph).reach[winning[0]]
-            implied = frozenset(tokens[(part >= 0) & below[part]].tolist())
+            implied = frozenset(tokens[(component >= 0) & below[component]].tolist())
         return Explanation(
             last, rivals, strict, graph is not None, _names(names, self.n_vocabulary), decided, reason, implied
         )
 
     def _reasons(self, last: int, present: set[int]) -> dict[tuple[int, int], float]:
-        """The strict pairs among the tokens present, with the multiplier of each in the Graph-SVM."""
+        """Collect the strict pairs among the tokens present, with the multiplier of each in the Graph-SVM."""
         pairs = self.priority.pairs
         if pairs is None:
             return {}
@@ -300,15 +395,28 @@ class NextTokenAutomaton(Displayed, Tabular):
     # ---- the check
 
     def score(self, data: SequenceDataset, *, W: ArrayLike | None = None, slow: str | None = None) -> PredictionScore:
-        """How well it, or a layer with weights W, predicts the labels of a dataset, such as one that was held out: accuracy and log-loss.
+        """Score the predictions of labels, by the automaton or by a layer with weights W: accuracy and log-loss.
 
-        Samples are merged where they hold the same tokens, so this is much quicker than `predict_proba` of each. Compare with
+        Samples with the same tokens are merged, so this is much faster than `predict_proba` of each. Compare with
         `WindowNgram.fit(training, 2).score(data)`.
 
         Args:
+            data: sequences with their next tokens, such as a part that was held out.
+
             W: (d_model, d_model) the weights of a layer, to score it instead of the limit.
-            slow: how to score sequences in which slowly growing weights decide, see `predict_proba`: by the limit unless it is "unknown".
-                Their share is `slow` of the score in either case.
+
+            slow: how to score sequences in which slowly growing weights decide (see `predict_proba`): by the limit, unless it is
+                "unknown". Their share is `slow` of the score in either case.
+
+        Returns:
+            A `PredictionScore`.
+
+        Examples:
+            >>> import numpy as np
+            >>> import marginlens as ml
+            >>> data = ml.SequenceDataset([[0, 1, 2], [1, 0, 2]], [1, 1], np.eye(3))
+            >>> ml.NextTokenAutomaton.fit(data).score(data).accuracy
+            1.0
         """
         if as_sequences(data).n_vocabulary != self.n_vocabulary:
             raise InputError(
@@ -321,9 +429,9 @@ class NextTokenAutomaton(Displayed, Tabular):
         return score_shares(problem, shares, is_slow)
 
     def _entry_shares(self, problem: ReducedProblem, *, slow_is_known: bool = True) -> tuple[FloatArray, BoolArray]:
-        """(n_entries,) the probability of each of the different tokens of each merged sample; nan where it is not known.
+        """Compute the probability (n_entries,) of each of the different tokens of each merged sample, nan if it is not known.
 
-        And (n_merged,) whether slowly growing weights decide in a sample.
+        Also returns (n_merged,) whether slowly growing weights decide in a sample.
         """
         sample, shares = problem.sample, np.empty(len(problem.tokens))
         is_slow = np.zeros(len(problem.labels), dtype=np.bool_)
@@ -339,22 +447,30 @@ class NextTokenAutomaton(Displayed, Tabular):
             weight = np.exp(logits - np.maximum.reduceat(logits, first)[owner])
             shares[entries] = weight / np.add.reduceat(weight, first)[owner]
             graph = self.graphs.get(last)
-            part = np.full(len(tokens), -1) if graph is None else graph.components_of(tokens)
-            highest = np.maximum.reduceat(np.where(leads, part, -1), first)
-            lowest = np.minimum.reduceat(np.where(leads, part, np.iinfo(np.int64).max), first)
+            component = np.full(len(tokens), -1) if graph is None else graph.components_of(tokens)
+            highest = np.maximum.reduceat(np.where(leads, component, -1), first)
+            lowest = np.minimum.reduceat(np.where(leads, component, np.iinfo(np.int64).max), first)
             several = np.add.reduceat(leads, first, dtype=np.int64) > 1
             ends = np.append(first, len(entries))
+            # Samples whose highest tokens are not one component need the later terms of the path.
             for i in np.flatnonzero(several & ((highest != lowest) | (lowest < 0))).tolist():
-                chosen = slice(ends[i], ends[i + 1])
-                counts = np.rint(np.exp(log_counts[chosen])).astype(np.int64)
-                shares[entries[chosen]], decided = self._shares(
-                    last, tokens[chosen], counts, slow_is_known=slow_is_known
-                )
+                own = slice(ends[i], ends[i + 1])
+                counts = np.rint(np.exp(log_counts[own])).astype(np.int64)
+                shares[entries[own]], decided = self._shares(last, tokens[own], counts, slow_is_known=slow_is_known)
                 is_slow[sample[entries[ends[i]]]] = decided is TieBreak.SLOW
         return shares, is_slow
 
     def total_variation(self, data: SequenceDataset, W: ArrayLike) -> FloatArray:
-        r"""(n_samples,) how far a layer with weights W is from the automaton: :math:`\tfrac12 \sum_x |P_x - Q_x|` on each sequence."""
+        r"""Measure the distance of a layer from the automaton, :math:`\tfrac12 \sum_x |P_x - Q_x|` on each sequence.
+
+        Args:
+            data: the sequences.
+
+            W: (d_model, d_model) the weights of the layer.
+
+        Returns:
+            (n_samples,) distances from 0 to 1.
+        """
         weights = as_sequences(data).weights(W)
         problem = reduce_sequences(data)
         distance = np.abs(problem.shares(weights) - self._entry_shares(problem)[0])
@@ -362,58 +478,47 @@ class NextTokenAutomaton(Displayed, Tabular):
         return summed[problem.merged]
 
 
-def _checked(priority: Any, data: SequenceDataset) -> GraphSolution:
-    """`priority` if it is a solution for embeddings of this width."""
+def _checked(priority: object, data: SequenceDataset) -> GraphSolution:
+    """Return `priority` if it is a solution for embeddings of this width."""
     if not isinstance(priority, GraphSolution) or priority.x.shape != (data.d_model, data.d_model):
         raise InputError("priority", f"graph_svm(data.E, graphs) with d_model = {data.d_model}", repr(priority))
     return priority
 
 
 def _no_solution(priority: GraphSolution) -> str:
-    """Why there is no W^mm, and what would change that."""
-    said = f"their Graph-SVM is {priority.status.name.lower()}. {priority.status.sentence}"
-    E = priority.rows.X
+    """Say why there is no W^mm, and what would change that."""
+    numbers = {"status": priority.status.name.lower(), "sentence": priority.status.sentence}
     if priority.status is not Status.INFEASIBLE:
-        return said
-    conflict = graph_conflict(priority)
-    if conflict.vanishing:
-        remedy = "Give it an embedding that is not zero."
-    else:
-        remedy = (
-            f"With linearly independent embeddings, which need d_model of at least {len(E)}, every order is separable."
-        )
-    return f"{said} {conflict.describe([f'token {k}' for k in range(len(E))])} {remedy}"
+        return text("automaton.no_priority", **numbers)
+    conflict, n_vocabulary = graph_conflict(priority), len(priority.rows.X)
+    numbers["conflict"] = conflict.describe([f"token {k}" for k in range(n_vocabulary)])
+    case = "zero_embedding" if conflict.vanishing else "dependent_embeddings"
+    return text("automaton.no_priority", case=case, d_model=n_vocabulary, **numbers)
 
 
-def _slow_is_known(slow: Any) -> bool:
-    """Whether the limit counts as known if slowly growing weights decide."""
+def _slow_is_known(slow: object) -> bool:
+    """Check whether the limit counts as known if slowly growing weights decide."""
     if slow not in (None, "limit", "unknown"):
         raise InputError("slow", "'limit' or 'unknown'", repr(slow))
     return bool(slow != "unknown")
 
 
 def _levels(height: FloatArray) -> IntArray:
-    """(n_tokens,) 0 for the highest tokens, one more wherever the heights drop."""
+    """Number the levels (n_tokens,) of heights: 0 for the highest tokens, one more at every drop."""
     order = np.argsort(-height, kind="stable")
     level = np.empty(len(height), dtype=np.int64)
     level[order] = np.concatenate([[0], np.cumsum(np.diff(height[order]) < -TIE)])
     return level
 
 
-def _names(names: Any, n_vocabulary: int) -> tuple[str, ...]:
+def _names(names: Sequence[str] | None, n_vocabulary: int) -> tuple[str, ...]:
     if names is None:
         return tuple(map(str, range(n_vocabulary)))
-    expected = f"one name for each of {n_vocabulary} tokens"
-    try:
-        listed = tuple(map(str, names))
-    except TypeError as problem:
-        raise InputError("names", expected, type(names).__name__) from problem
+    listed = tuple(map(str, names)) if isinstance(names, Iterable) else ()
     if len(listed) != n_vocabulary:
-        raise InputError("names", expected, f"{len(listed)} names")
+        got = f"{len(listed)} names" if isinstance(names, Iterable) else type(names).__name__
+        raise InputError("names", f"one name for each of {n_vocabulary} tokens", got)
     return listed
-
-
-TIE = 1e-7  # heights closer than that, where 1 is the gap of a strict pair, are equal
 
 
 class SlowLimitWarning(UserWarning):
@@ -421,7 +526,7 @@ class SlowLimitWarning(UserWarning):
 
 
 class TieBreak(Case):
-    """What decided between tokens of equal height that the data do not compare; the value is the code of its clause."""
+    """Reason why tokens of equal height that the data do not compare have their shares; the value is the code of its clause."""
 
     NONE = ""
     OFFSET = "automaton.tie.offset"
@@ -442,16 +547,23 @@ class Rival:
 
 @dataclass(frozen=True, repr=False)
 class Explanation(Displayed, Tabular):
-    """The automaton's reasons on one sequence.
+    """The automaton's reasons on one sequence; `str` of it is a few sentences, which are the `facts`.
 
     Attributes:
         last: the last token, whose graph decides.
+
         rivals: the different tokens of the sequence, highest priority first.
-        strict: pairs (i, j) of tokens present that the data rank i ⇒ j, with the Graph-SVM multiplier of each (0: the pair has slack).
+
+        strict: pairs (i, j) of tokens present that the data rank i ⇒ j, with the Graph-SVM multiplier of each (0 if the pair has slack).
+
         is_known: whether any training sequence ends in `last`; if not, heights come from the embeddings alone.
-        names: what to call each token.
-        tie: what decided where the highest tokens are not one component.
-        reason: why their shares are unknown, if they are.
+
+        names: the names of all tokens.
+
+        tie: what decided if the highest tokens are not one component.
+
+        reason: why their shares are unknown, or None.
+
         implied: the tokens present that the data rank below the winners, directly or through ties and chains of rankings.
 
     `to_frame()` has one row per token of the sequence, highest priority first: token, name, count, height, component, probability.
@@ -463,12 +575,12 @@ class Explanation(Displayed, Tabular):
     is_known: bool
     names: tuple[str, ...]
     tie: TieBreak = TieBreak.NONE
-    reason: str = ""
+    reason: Fact | None = None
     implied: frozenset[int] = frozenset()
 
     @property
     def winners(self) -> tuple[Rival, ...]:
-        """The tokens that keep probability, or that may where shares are unknown."""
+        """The tokens that keep probability, or that may keep some if shares are unknown."""
         return tuple(rival for rival in self.rivals if rival.probability != 0.0)
 
     @property
@@ -495,45 +607,69 @@ class Explanation(Displayed, Tabular):
         pairs = [(i, j, weight) for (i, j), weight in self.strict.items() if i in won and j not in won]
         return tuple(sorted(pairs, key=lambda pair: (-pair[2], pair[0], pair[1])))
 
-    def __str__(self) -> str:
-        name, top = self.names, self.chain[0]
-        mix = ", ".join(f"{name[rival.token]} ({rival.probability:.1%})" for rival in self.winners)
-        if self.tie is TieBreak.UNKNOWN:
-            mix = "one of " + ", ".join(name[rival.token] for rival in self.winners)
-        single = len(self.winners) == 1
-        lines = [f"After {name[self.last]} comes {name[self.winners[0].token] if single else mix}."]
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """What it says, as codes with numbers."""
+        facts = [self._shares]
         if not self.is_known:
-            lines.append(f"No training sequence ends in {name[self.last]}: the embeddings alone decide.")
+            facts.append(Fact("explanation.unseen_last", {"last": self.names[self.last]}))
         if self.tie is not TieBreak.NONE:
-            tokens = ", ".join(name[token] for token in top)
-            why = f": {self.reason}" if self.reason else ""
-            lines.append(f"{tokens} have the same height, but the data do not compare them: {self.tie.sentence}{why}.")
-        elif self.is_known and not single:
-            lines.append("They form one component.")
+            why = {} if self.reason is None else {"case": "reason", "reason": self.reason}
+            tie = {"tokens": self._named(self.chain[0]), "tie": Fact(self.tie.value), **why}
+            facts.append(Fact("explanation.tie", tie))
+        elif self.is_known and len(self.winners) > 1:
+            facts.append(Fact("explanation.one_component"))
         if len(self.chain) > 1:
-            lines.append(
-                "Priority: " + " > ".join(" = ".join(name[token] for token in group) for group in self.chain) + "."
-            )
+            order = " > ".join(" = ".join(self._named(group)) for group in self.chain)
+            facts.append(Fact("explanation.priority", {"order": order}))
+        return (*facts, *self._rankings)
+
+    @property
+    def _shares(self) -> Fact:
+        """The fact about which tokens come next."""
+        last = self.names[self.last]
+        if len(self.winners) == 1:
+            return Fact("explanation.next", {"last": last, "token": self.names[self.winners[0].token]})
+        if self.tie is TieBreak.UNKNOWN:
+            tokens = self._named([rival.token for rival in self.winners])
+            return Fact("explanation.unknown_shares", {"last": last, "tokens": tokens})
+        shares = [
+            Fact("explanation.share", {"token": self.names[rival.token], "probability": rival.probability})
+            for rival in self.winners
+        ]
+        return Fact("explanation.shares", {"last": last, "tokens": shares})
+
+    @property
+    def _rankings(self) -> list[Fact]:
+        """The facts about what the winners are ranked above: by the data, through chains, or by the margin alone."""
+        facts, winners = [], len(self.winners)
         ranked = {j for _, j, _ in self.reasons}
         if ranked:
-            pairs = ", ".join(f"{name[i]} over {name[j]}" for i, j, _ in self.reasons[:6])
-            more = f" and {len(self.reasons) - 6} more" if len(self.reasons) > 6 else ""
-            lines.append(f"Training sequences rank {pairs}{more}.")
-        chained = [rival.token for rival in self.rivals if rival.token in self.implied - ranked]
-        if chained:
-            listed = ", ".join(name[token] for token in chained)
-            lines.append(f"Ties and chains of such rankings put this before {listed}.")
-        inferred = [rival.token for rival in self.rivals if rival.token not in {*ranked, *top, *self.implied}]
+            pairs = [
+                Fact("explanation.pair", {"winner": self.names[i], "loser": self.names[j]})
+                for i, j, _ in self.reasons[:MAX_LISTED_PAIRS]
+            ]
+            more = len(self.reasons) - len(pairs)
+            case = {"case": "more"} if more else {}
+            facts.append(Fact("explanation.ranked", {"pairs": pairs, "more": more, **case}))
+        implied = [rival.token for rival in self.rivals if rival.token in self.implied - ranked]
+        if implied:
+            facts.append(Fact("explanation.implied", {"tokens": self._named(implied), "winners": winners}))
+        compared = {*ranked, *self.chain[0], *self.implied}
+        inferred = [rival.token for rival in self.rivals if rival.token not in compared]
         if inferred and self.is_known:
-            listed = ", ".join(name[token] for token in inferred)
-            lines.append(f"Inferred by the margin, not seen in training: that this comes before {listed}.")
-        return "\n".join(lines)
+            facts.append(Fact("explanation.inferred", {"tokens": self._named(inferred), "winners": winners}))
+        return facts
+
+    def _named(self, tokens: Sequence[int]) -> list[str]:
+        return [self.names[token] for token in tokens]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.facts))
 
     def __repr__(self) -> str:
         mix = ", ".join(f"{self.names[rival.token]}: {rival.probability:.3g}" for rival in self.winners)
-        return (
-            f"Explanation(last={self.names[self.last]}, {{{mix}}}, over {len(self.rivals) - len(self.winners)} others)"
-        )
+        return f"Explanation(last={self.names[self.last]}, {{{mix}}}, n_others={len(self.rivals) - len(self.winners)})"
 
     def _columns(self) -> dict[str, Any]:
         columns = {

@@ -1,10 +1,9 @@
-"""Attention without positions as a Markov chain that its context weighs, learnt from prompts; and when a prediction changes the topic."""
+"""Attention without positions as a Markov chain weighted by its context, learnt from prompts; and predictions that change the topic."""
 
 from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import scipy
@@ -18,15 +17,16 @@ from marginlens.nexttoken.automaton import NextTokenAutomaton
 from marginlens.nexttoken.correction import cyclic_correction
 from marginlens.papers import implements
 from marginlens.result import Result
-from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray, Seed
 
-_ROW_SUM_ATOL = 1e-9  # what probabilities of a row may miss of one
+# Largest difference of a row sum of probabilities from one.
+_ROW_SUM_ATOL = 1e-9
 
 
 @implements("X", "C1", "C2")
 @dataclass(frozen=True, repr=False, eq=False)
 class MarkovChain(Result):
-    r"""A chain over tokens whose transitions a context weighs by how often it holds each token: self-attention with C Eᵀ = I.
+    r"""A chain over tokens whose transitions are weighted by the counts of the tokens in the context: self-attention with C Eᵀ = I.
 
     .. math:: \Pr(i \mid X) = \frac{m_i(X)\, P_{ki}}{\sum_j m_j(X)\, P_{kj}}, \qquad P_{ki} \propto \exp(e_i^\top W e_k)
 
@@ -34,11 +34,18 @@ class MarkovChain(Result):
     the abstract was at hand; the statements are ours).
 
     Args:
-        P: (n_vocabulary, n_vocabulary) row k has the probabilities after token k when each token is held once; nan where not known.
+        P: (n_vocabulary, n_vocabulary) table; row k has the probabilities after token k if the context holds each token once, or nan if
+            they are not known.
+
+    Examples:
+        >>> from marginlens.nexttoken import MarkovChain
+        >>> chain = MarkovChain([[0.5, 0.5], [0.2, 0.8]])
+        >>> print(chain.predict_proba([0, 0, 1]).round(4))  # token 0 counts twice
+        [0.3333 0.6667]
     """
 
     P: FloatArray
-    quantities = "{P:#} tokens, {identified.sum} rows known"
+    quantities = "{P:#} tokens, identified={identified.sum}"
 
     def __post_init__(self) -> None:
         table = np.array(self.P, dtype=np.float64)
@@ -59,27 +66,52 @@ class MarkovChain(Result):
 
     @property
     def identified(self) -> BoolArray:
-        """(n_vocabulary,) the last tokens after which the transitions are known."""
+        """(n_vocabulary,) whether the transitions after each token are known."""
         return np.asarray(~np.isnan(self.P).any(axis=1))
 
     # ---- from and to weights
 
     @classmethod
     def from_weights(cls, W: ArrayLike, E: ArrayLike) -> MarkovChain:
-        """The chain of a layer with key-query weights W (d_model, d_model) and embeddings E (n_vocabulary, d_model)."""
+        """Make the chain of a layer.
+
+        Args:
+            W: (d_model, d_model) the key-query weights.
+
+            E: (n_vocabulary, d_model) the embeddings.
+        """
         table = real_array(E, "E", ("n_vocabulary", "d_model"))
         weights = real_array(W, "W", (table.shape[1], table.shape[1]))
         return cls(scipy.special.softmax((table @ weights @ table.T).T, axis=1))
 
     def to_weights(self, E: ArrayLike) -> FloatArray:
-        """The shortest W (d_model, d_model) with this chain, for linearly independent embeddings E; where P has zeros there is none."""
+        """Find the shortest weights with this chain.
+
+        Args:
+            E: (n_vocabulary, d_model) linearly independent embeddings.
+
+        Returns:
+            (d_model, d_model) W.
+
+        Raises:
+            InputError: if the embeddings are dependent, or P has zeros or unknown rows.
+
+        Examples:
+            >>> import numpy as np
+            >>> from marginlens.nexttoken import MarkovChain
+            >>> W = MarkovChain([[0.5, 0.5], [0.2, 0.8]]).to_weights(np.eye(2))
+            >>> print(MarkovChain.from_weights(W, np.eye(2)).P.round(3))
+            [[0.5 0.5]
+             [0.2 0.8]]
+        """
         table = real_array(E, "E", (len(self.P), "d_model"))
         if np.linalg.matrix_rank(table) < len(table):
             raise InputError("E", "linearly independent embeddings", "dependent ones", "Then several chains share a W.")
         if not (self.P > 0.0).all():
             raise InputError("P", "positive probabilities for a finite W", "zeros or rows that are not known")
         inverse, logits = np.linalg.pinv(table), np.log(self.P).T
-        free = inverse.T @ inverse  # a constant for each last token is free; this one makes W shortest
+        # A constant for each last token is free; this shift makes W shortest.
+        free = inverse.T @ inverse
         shift = (np.ones(len(table)) @ free @ logits) / (np.ones(len(table)) @ free @ np.ones(len(table)))
         return np.asarray(inverse @ (logits - shift) @ inverse.T)
 
@@ -87,11 +119,23 @@ class MarkovChain(Result):
 
     @classmethod
     def fit(cls, data: SequenceDataset) -> MarkovChain:
-        r"""The chain of maximum likelihood for prompts and what followed them: W^cyc of paper C, row by row.
+        r"""Estimate the chain of maximum likelihood from prompts and their next tokens: W^cyc of paper C, row by row.
 
-        The transitions after k are identified exactly where the tokens that prompts ending in k hold, with an edge from what followed to
-        the others of its prompt, are one strong component of all tokens: then the log-likelihood has one finite maximum, else it has
-        none or several, and the row is nan.
+        Take the graph of the prompts that end in token k, with an edge from each next token to the others of its prompt. If it is one
+        strong component with all tokens, the log-likelihood has one finite maximum and row k of P is identified. Otherwise there is no
+        maximum or there are several, and the row is nan.
+
+        Args:
+            data: the prompts with their next tokens.
+
+        Examples:
+            >>> import numpy as np
+            >>> import marginlens as ml
+            >>> from marginlens.nexttoken import MarkovChain
+            >>> data = ml.SequenceDataset([[0, 1], [0, 1], [0, 1]], [0, 0, 1], np.eye(2))
+            >>> print(MarkovChain.fit(data).P.round(3))
+            [[  nan   nan]
+             [0.667 0.333]]
         """
         check_realizable(as_sequences(data))
         K = data.n_vocabulary
@@ -105,27 +149,47 @@ class MarkovChain(Result):
         return cls(P)
 
     def log_likelihood(self, data: SequenceDataset) -> float:
-        """The mean log-probability of what followed the prompts."""
+        """Compute the mean log-probability of the next tokens of prompts."""
         starts, owner = as_sequences(data).offsets[:-1], np.repeat(data.last, data.lengths)
         weights = self.P[owner, data.tokens]
-        return float(
-            np.mean(
-                np.log(
-                    np.add.reduceat(np.where(data.is_label, weights, 0.0), starts) / np.add.reduceat(weights, starts)
-                )
-            )
-        )
+        of_label = np.add.reduceat(np.where(data.is_label, weights, 0.0), starts)
+        return float(np.mean(np.log(of_label / np.add.reduceat(weights, starts))))
 
     # ---- generation
 
-    def predict_proba(self, sequence: Any) -> FloatArray:
-        """(n_vocabulary,) the probability of each token to follow the sequence; zero for tokens that it lacks."""
+    def predict_proba(self, sequence: ArrayLike) -> FloatArray:
+        """Compute the probability of each token to follow a sequence.
+
+        Args:
+            sequence: token ids; the last one attends.
+
+        Returns:
+            (n_vocabulary,) probabilities, zero for tokens that the sequence lacks.
+        """
         ids = check_sequence(sequence, len(self.P))
         weights = np.bincount(ids, minlength=len(self.P)) * self.P[ids[-1]]
         return np.asarray(weights / weights.sum())
 
-    def sample(self, prompts: ArrayLike, n_tokens: int, rng: Any) -> IntArray:
-        """Continue prompts (n_prompts, length) of equal length: (n_prompts, n_tokens) ids, each drawn given all before it."""
+    def sample(self, prompts: ArrayLike, n_tokens: int, rng: Seed) -> IntArray:
+        """Continue prompts of equal length with random tokens.
+
+        Args:
+            prompts: (n_prompts, length) token ids.
+
+            n_tokens: number of tokens to draw for each prompt.
+
+            rng: seed or generator.
+
+        Returns:
+            (n_prompts, n_tokens) ids, each drawn given all before it.
+
+        Examples:
+            >>> from marginlens.nexttoken import MarkovChain
+            >>> chain = MarkovChain([[0.0, 1.0], [1.0, 0.0]])
+            >>> chain.sample([[0, 1], [1, 0]], 4, rng=0)
+            array([[0, 1, 0, 1],
+                   [1, 0, 1, 0]])
+        """
         ids = index_array(prompts, "prompts", f"ids from 0 to {len(self.P) - 1} of shape (n_prompts, length)", (-1, -1))
         if ids.size == 0 or ids.min() < 0 or ids.max() >= len(self.P):
             raise InputError(
@@ -145,13 +209,16 @@ class MarkovChain(Result):
         return drawn
 
     def winners(self) -> FloatArray:
-        r"""(n_vocabulary,) how one trajectory collapses into a token w once w makes up nearly all of it: the exponent; nan if w cannot win.
+        r"""Compute the exponents with which one trajectory collapses into a token w once w makes up nearly all of it.
 
         .. math:: \frac{1}{t}\,\#\{s \le t : x_s = i\} \approx t^{P_{wi}/P_{ww} - 1}
 
         While nearly all of the context is w, a token i follows w with odds :math:`m_i P_{wi} : m_w P_{ww}`, so that to first order in the
-        share of the others it falls like that power. Every other token fades if w is its own most probable successor, and the slowest of
-        the powers is given; for another w some token grows instead. A trajectory that has not come to repeat w yet may decline otherwise.
+        share of the others its share falls like that power. Every other token fades if w is its own most probable successor; for another
+        w some token grows instead. A trajectory that has not begun to repeat w may decline differently.
+
+        Returns:
+            (n_vocabulary,) for each w the slowest of the exponents, nan if w cannot win.
         """
         own = np.diag(self.P)
         others = np.where(np.eye(len(self.P), dtype=bool), 0.0, self.P).max(axis=1)
@@ -162,14 +229,18 @@ class MarkovChain(Result):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class TopicChange(Result):
-    """Whether a model of several topics leaves the topic of its input.
+    """The next token of a model of several topics, and whether it leaves the topic of its input.
 
     Attributes:
-        changed: whether the input holds a token that the topic's own graphs rank above the most probable next one.
+        changed: whether the input holds a token that the topic's own graphs rank above the most probable next token.
+
         predicted: that next token.
-        expected: the tokens of the input that its topic ranks below none of the others.
+
+        expected: the tokens of the input that its topic does not rank below another one.
+
         outnumbers: whether the input holds the predicted token more often than each token of higher priority in the topic.
-        tied: whether the model ties the predicted token with all of those, which ranks nothing between them any more.
+
+        tied: whether the model ties the predicted token with all of these, so that it no longer ranks them.
     """
 
     changed: bool
@@ -177,7 +248,7 @@ class TopicChange(Result):
     expected: IntArray
     outnumbers: bool
     tied: bool
-    quantities = "{changed:changes to|stays with} token {predicted}, expected {expected}"
+    quantities = "{changed:changed|unchanged}, predicted={predicted}, expected={expected}"
 
     @property
     def x(self) -> FloatArray:
@@ -186,29 +257,46 @@ class TopicChange(Result):
 
 
 @implements("X", "C3")
-def topic_change(topic: NextTokenAutomaton, mixed: NextTokenAutomaton, sequence: Any) -> TopicChange:
-    """Whether a model that was trained on several topics leaves the topic of an input, decided by automata without training.
+def topic_change(topic: NextTokenAutomaton, mixed: NextTokenAutomaton, sequence: ArrayLike) -> TopicChange:
+    """Decide whether a model trained on several topics leaves the topic of an input, by automata and without training.
 
     A topic is a set of priority graphs (Jia and Diaz-Rodriguez, arXiv 2501.06382, of which only the abstract was at hand; the statement is
-    ours): `mixed`, made from the sequences of all topics, has every edge of `topic`. So it never ranks a token above one that the topic
+    ours). `mixed`, made from the sequences of all topics, has every edge of `topic`. So it never ranks a token above one that the topic
     ranks higher, unless both are in one component; there the shares decide, multiplicity times the mixing weights. A change needs such a
     tie, and a count that outweighs the ratio of weights.
 
     Args:
         topic: the automaton of the input's own topic.
-        mixed: that of all topics.
-        sequence: the input, of tokens that the topic knows.
+
+        mixed: the automaton of all topics.
+
+        sequence: the input, of tokens that the topic's graph of the last one holds.
+
+    Returns:
+        The next token and whether it leaves the topic.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> from marginlens.nexttoken import topic_change
+        >>> topic = ml.SequenceDataset([[0, 1, 2]], [0], np.eye(3))
+        >>> both = ml.SequenceDataset([[0, 1, 2], [0, 1, 2]], [0, 1], np.eye(3))
+        >>> change = topic_change(*map(ml.NextTokenAutomaton.fit, (topic, both)), [0, 1, 1, 2])
+        >>> change.changed, change.predicted
+        (True, 1)
     """
     ids = check_sequence(sequence, topic.n_vocabulary)
     last, (tokens, counts) = int(ids[-1]), np.unique(ids, return_counts=True)
     own, all_topics = topic.graphs.get(last), mixed.graphs.get(last)
     if own is None or all_topics is None or (own.components_of(tokens) < 0).any():
         raise InputError("sequence", "tokens that the topic's graph of its last token holds", f"{ids.tolist()}")
-    part, order = own.components_of(tokens), component_order(own).reach
-    ranked = order[np.ix_(part, part)] & (part[:, None] != part)  # (i, j): the topic ranks i above j
+    component, order = own.components_of(tokens), component_order(own).reach
+    ranked = order[np.ix_(component, component)] & (
+        component[:, None] != component
+    )  # (i, j): the topic ranks i above j
     predicted = mixed.predict(ids)
-    place = int(np.flatnonzero(tokens == predicted)[0])
-    above, part = ranked[:, place], all_topics.components_of(tokens)
-    outnumbers = bool(above.any() and (counts[place] > counts[above]).all())
-    tied = bool((part[above] == part[place]).all())
+    winner = int(np.flatnonzero(tokens == predicted)[0])
+    above, component = ranked[:, winner], all_topics.components_of(tokens)
+    outnumbers = bool(above.any() and (counts[winner] > counts[above]).all())
+    tied = bool((component[above] == component[winner]).all())
     return TopicChange(bool(above.any()), predicted, tokens[~ranked.any(axis=0)], outnumbers, tied)

@@ -1,11 +1,11 @@
-"""The cyclic correction W^cyc: how attention shares itself among tokens of equal priority."""
+"""The cyclic correction W^cyc: the shares of attention among tokens of equal priority."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,51 +33,73 @@ from marginlens.result import Displayed, axes_for, draw_matrix
 from marginlens.result.drawing import draw_sentence
 from marginlens.risk.next_token_heads import as_head
 from marginlens.status import Status
-from marginlens.typing import ArrayLike, Axes, FloatArray
+from marginlens.typing import ArrayLike, Axes, FloatArray, Seed
+from marginlens.words import Fact, text
 
-GRADIENT_ATOL = 1e-10  # gradient, by embeddings near length one, at which a minimum counts as found
-START_LOGIT_STDS = (1.0, 3.0, 8.0)  # standard deviations of the logits at random starts, in turn
-SAME_RISK_RTOL = 1e-9  # relative difference at which two minima are equally low
-SAME_LOGITS_RTOL = (
-    1e-5  # largest difference of logits, relative to one and the largest, at which two minima are one point
-)
-_CONVEX = "The log-loss with C Eᵀ = I is convex (C Lemma 3), and the minimum is isolated: it is the only one."
-MAX_FLAT_LOGIT_GAP = 15.0  # logits of one component closer than this: where the risk is flat it has not run out there
+# Largest gradient of a minimum, for embeddings near length one.
+GRADIENT_ATOL = 1e-10
+# Standard deviations of the logits at random starts, in turn.
+START_LOGIT_STDS = (1.0, 3.0, 8.0)
+# Relative difference up to which two minima are equally low.
+SAME_RISK_RTOL = 1e-9
+# Largest difference of logits, relative to one and the largest, up to which two minima are one point.
+SAME_LOGITS_RTOL = 1e-5
+# A flat minimum whose logits differ by less than this within components has not run off to infinity.
+MAX_FLAT_LOGIT_GAP = 15.0
 
 
 @implements("C", "Def 3", "Lemma 7", "Eq. (27)")
 def cyclic_correction(
     data: SequenceDataset,
     *,
-    head: Any = None,
+    head: ArrayLike | None = None,
     loss: NextTokenLoss | None = None,
     graphs: Mapping[int, PriorityGraph] | None = None,
-    start: Any = None,
+    start: ArrayLike | None = None,
     restarts: int = 0,
-    rng: Any = 0,
+    rng: Seed = 0,
 ) -> CyclicCorrection:
-    r"""The shortest minimiser of the risk over the cyclic subset: the soft mix of tokens that no priority separates.
+    r"""Find the shortest minimiser of the risk over the cyclic subset: the soft mix of tokens that no priority separates.
 
     .. math:: W^{\rm cyc} = \arg\min_{W \in \arg\min \bar{\mathcal L}} \|W\|_F, \quad
         \bar{\mathcal L}(W) = \frac{1}{|\bar{\mathcal D}|} \sum_{(X, y) \in \bar{\mathcal D}} \ell(c_y^\top X^\top \mathbb S(X W \bar x))
 
-    The risk depends on W only through its part in S_cyc, so the shortest minimiser lies there. With the log-loss and C Eᵀ = I it is
-    strictly convex on S_cyc, and for the data's own graphs the minimum is unique, finite and independent of the start. Otherwise it need
-    not be convex: what comes back is the minimum reached from the start. For other graphs, heads and losses the risk may fall for ever,
-    which is said with a direction that shows it.
+    The risk depends on W only through its part in S_cyc, so the shortest minimiser lies there. With the log-loss and C Eᵀ = I the risk is
+    strictly convex on S_cyc, and for the data's own graphs the minimum is unique, finite and independent of the start. Otherwise the risk
+    need not be convex, and the result is the minimum reached from the start. For other graphs, heads and losses the risk may fall for
+    ever; then the result has a direction that shows it.
 
     Args:
-        head: C (n_vocabulary, d_model), or None for C Eᵀ = I.
+        data: the sequences with their labels.
+
+        head: C of shape (n_vocabulary, d_model), or None for C Eᵀ = I.
+
         loss: the log-loss by default.
+
         graphs: the data's priority graphs by default. With `pseudo_graphs(data, W, threshold)` every sequence keeps the tokens in the
             component of the selected ones; `local_correction` offers that rule and the paper's by name.
-        start: (d_model, d_model) where to start, of which the part in S_cyc is taken; zero by default, and for the log-loss with
-            C Eᵀ = I always, because its minimum is the only one.
-        restarts: random starts beside it, of which the lowest minimum is taken, and the shortest of several. They also decide, in numbers,
-            whether there is another: `.is_unique`.
-        rng: their seed or generator.
+
+        start: (d_model, d_model) matrix whose part in S_cyc is the start; zero by default. The log-loss with C Eᵀ = I always starts from
+            zero, because its minimum is unique.
+
+        restarts: number of random starts in addition. The result is the lowest minimum of all, and the shortest of several. The restarts
+            also decide numerically whether there is another one: `.is_unique`.
+
+        rng: seed or generator of the random starts.
+
     Returns:
         A `CyclicCorrection` with W^cyc in `.x`; `.residual()` recomputes its gradient from the samples.
+
+    Examples:
+        Token 0 follows the prompt twice and token 1 once, so after token 1 attention tends to the shares 2/3 and 1/3:
+
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> data = ml.SequenceDataset([[0, 1], [0, 1], [0, 1]], [0, 0, 1], np.eye(2))
+        >>> mix = ml.cyclic_correction(data)
+        >>> weights = np.exp(mix.x[:, 1])
+        >>> print((weights / weights.sum()).round(4))
+        [0.6667 0.3333]
     """
     whole_number(restarts, "restarts", at_least=0)
     as_sequences(data)
@@ -85,7 +107,8 @@ def cyclic_correction(
         check_realizable(data)
     graphs = priority_graphs(data, head=head) if graphs is None else graphs
     space = cyclic_subspace(data.E, graphs)
-    return _shortest(_Samples(data, leading_subset(data, graphs), space, space), head, loss, start, (restarts, rng))
+    samples = _Samples(data, leading_subset(data, graphs), space, space)
+    return _shortest(samples, head, loss, _Search(start, restarts, rng))
 
 
 @implements("C", "§6")
@@ -95,35 +118,55 @@ def local_correction(
     rule: LocalRule,
     *,
     threshold: float = 0.01,
-    head: Any = None,
+    head: ArrayLike | None = None,
     loss: NextTokenLoss | None = None,
-    start: Any = None,
+    start: ArrayLike | None = None,
 ) -> CyclicCorrection:
-    r"""The cyclic correction of the priorities that trained weights have chosen, in place of those that the labels ask for.
+    r"""Find the cyclic correction of the priorities that trained weights have chosen, instead of those that the labels ask for.
 
-    Definition 3 over the local cyclic subset, which the paper leaves open ("we defer a rigorous definition"): `rule` names what a
-    sequence keeps of the pseudo-graphs' components. Where no sequence keeps two different tokens it is zero, and so is the local S_cyc.
+    This is Definition 3 over the local cyclic subset, which the paper leaves open ("we defer a rigorous definition"): `rule` says what a
+    sequence keeps of the pseudo-graphs' components. If no sequence keeps two different tokens, the correction and the local S_cyc are zero.
 
     Args:
+        data: the sequences with their labels.
+
         W: (d_model, d_model) trained weights.
-        threshold: attention above which a token counts as selected; "s > 0" in the text.
+
         rule: `LocalRule.LABELS_COMPONENT`, the paper's Eqs (4) and (5) and the authors' code, or `LocalRule.SELECTED_COMPONENT`.
-        head, loss, start: as in `cyclic_correction`. The label's component needs every label in its own sequence.
+
+        threshold: attention above which a token counts as selected; "s > 0" in the text.
+
+        head: as in `cyclic_correction`. The label's component needs every label in its own sequence.
+
+        loss: as in `cyclic_correction`.
+
+        start: as in `cyclic_correction`.
+
     Returns:
         A `CyclicCorrection` whose `.subspace` is the local S_cyc: `‖.subspace.project(W) - .x‖` is the distance of Figures 5 and 6.
-        Its `.curvature` is that along the differences of tokens which samples keep together. By the label's component these
-        may span less than S_cyc; the risk does not depend on the rest, and the shortest minimiser is zero there.
+        Its `.curvature` is that along the differences of tokens which samples keep together. With the label's component these may
+        span less than S_cyc; the risk does not depend on the rest, and the shortest minimiser is zero there.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> from marginlens.graphs import LocalRule
+        >>> from marginlens.nexttoken import local_correction
+        >>> data = ml.SequenceDataset([[0, 1], [0, 1], [0, 1]], [0, 0, 1], np.eye(2))
+        >>> local_correction(data, np.zeros((2, 2)), LocalRule.LABELS_COMPONENT).status
+        Status.FINITE
     """
     graphs = pseudo_graphs(as_sequences(data), W, threshold)
     subset = local_subset(data, graphs, rule)
     return _shortest(
-        _Samples(data, subset, local_subspace(graphs, subset), _compared(subset)), head, loss, start, (0, 0)
+        _Samples(data, subset, local_subspace(graphs, subset), _compared(subset)), head, loss, _Search(start)
     )
 
 
 def _compared(subset: CyclicSubset) -> CyclicSubspace:
-    """The span of the differences of tokens that samples of a subset keep together, on which alone the risk depends."""
-    first = np.repeat(subset.tokens[subset.offsets[:-1]], subset.lengths)  # a star through the tokens of each sample
+    """Compute the span of the differences of tokens that samples of a subset keep together: the risk depends on nothing else."""
+    # A star through the tokens of each sample spans their differences.
+    first = np.repeat(subset.tokens[subset.offsets[:-1]], subset.lengths)
     query = subset.last[subset.sample]
     heads, tails = np.concatenate([first, subset.tokens]), np.concatenate([subset.tokens, first])
     graphs = graphs_of_edges(np.concatenate([query, query]), heads, tails, subset.n_vocabulary)
@@ -131,7 +174,7 @@ def _compared(subset: CyclicSubset) -> CyclicSubspace:
 
 
 class _Samples(NamedTuple):
-    """The data, what a rule keeps of them, S_cyc, and the part of it on which the risk depends."""
+    """The data, the part of them that a rule keeps, S_cyc, and the part of S_cyc on which the risk depends."""
 
     data: SequenceDataset
     subset: CyclicSubset
@@ -139,44 +182,60 @@ class _Samples(NamedTuple):
     compared: CyclicSubspace
 
 
+class _Search(NamedTuple):
+    """How a minimum is searched: from a given start, and from random ones."""
+
+    start: ArrayLike | None
+    restarts: int = 0
+    rng: Seed = 0
+
+
 def _shortest(
-    samples: _Samples, head: Any, loss: NextTokenLoss | None, start: Any, search: tuple[int, Any]
+    samples: _Samples, head: ArrayLike | None, loss: NextTokenLoss | None, search: _Search
 ) -> CyclicCorrection:
-    """The shortest minimiser of the risk over the subset, from `start` and from as many random starts as `search` says."""
+    """Find the shortest minimiser of the risk over the subset."""
     data, subset, space, compared = samples
-    restarts, generator = search[0], as_generator(search[1])
+    generator = as_generator(search.rng)
     loss = LogLoss() if loss is None else as_nexttoken_loss(loss)
     scores = as_head(data, head).table
     if scores is None:
-        check_realizable(data)  # the loss of a sequence without its label does not depend on W
-    at = None if start is None else data.weights(start, "start")
+        # The loss of a sequence without its label does not depend on W.
+        check_realizable(data)
+    at = None if search.start is None else data.weights(search.start, "start")
     nothing = np.zeros((data.d_model, data.d_model))
     if not len(subset):
-        reason = "No sequence keeps two different tokens of one component."
+        reason = Fact("correction.nothing_tied")
         return CyclicCorrection(nothing, Status.TRIVIAL, reason, 0.0, 0.0, None, subset, space, is_unique=True)
     objective = CyclicRisk(subset, compared, scores, loss)
     if objective.is_likelihood:
-        at = None  # one minimum, and far out Newton's steps are lost in an exponentially small curvature
+        # There is one minimum, and far out Newton's steps are lost in an exponentially small curvature.
+        at = None
     origin = nothing if at is None else np.ldexp(compared.project(at), 2 * objective.power)
     first = objective.at(objective.space.cells(origin))
     if not np.isfinite(first.value):
         i = int(subset.samples[int(np.argmax(~np.isfinite(first.losses[objective.problem.merged])))])
-        problem = "its label, or an output that the loss can take, is missing from the tokens it keeps"
-        raise InputError("start", "a point of finite risk", f"an infinite loss at sample {i}: {problem}")
+        raise InputError(
+            "start",
+            "a point of finite risk",
+            f"an infinite loss at sample {i}",
+            "The label, or an output that the loss can take, is missing from the tokens that the sample keeps.",
+        )
     parts = (subset, space, objective)
-    correction = _found(objective, origin, "zero" if at is None else "the start's part in S_cyc", parts)
+    start = Fact("correction_start.zero" if at is None else "correction_start.given")
+    correction = _minimised(objective, origin, start, parts)
     if objective.is_likelihood:
         unique = correction.status is Status.FINITE and not correction.flat
-        return replace(correction, is_unique=unique, uniqueness=_CONVEX if unique else "")
-    if not restarts:
+        return replace(correction, is_unique=unique, uniqueness=Fact("uniqueness.convex") if unique else None)
+    if not search.restarts:
         return correction
-    spreads = np.resize(START_LOGIT_STDS, restarts)
+    spreads = np.resize(START_LOGIT_STDS, search.restarts)
     starts = [_anywhere(objective, generator, spread) for spread in spreads]
-    return _lowest([correction, *(_found(objective, start, "a random start", parts) for start in starts)])
+    start = Fact("correction_start.random")
+    return _lowest([correction, *(_minimised(objective, origin, start, parts) for origin in starts)])
 
 
 def _anywhere(objective: CyclicRisk, rng: np.random.Generator, spread: float) -> FloatArray:
-    """A random matrix in S_cyc whose logits within components have this standard deviation, up to the dependence of embeddings."""
+    """Draw a matrix in S_cyc whose logits within components have this standard deviation, up to the dependence of embeddings."""
     space = objective.space
     direction = space.lift(space.centre(rng.standard_normal(len(space.tokens))))
     size = float(np.std(space.centre(space.cells(direction))))
@@ -184,36 +243,36 @@ def _anywhere(objective: CyclicRisk, rng: np.random.Generator, spread: float) ->
 
 
 def _lowest(corrections: list[CyclicCorrection]) -> CyclicCorrection:
-    """The lowest of several minima, the shortest of equal ones, with what the others say about its being the only one."""
+    """Choose the lowest of several minima, the shortest of equal ones; the others decide whether it is unique."""
     lowest = min(correction.risk for correction in corrections)
     blur = SAME_RISK_RTOL * max(1.0, abs(lowest))
     best = [correction for correction in corrections if correction.risk <= lowest + blur]
     finite = [correction for correction in best if correction.status is Status.FINITE]
     running = [correction for correction in best if correction.status is Status.INFINITE]
-    looked = f"{len(corrections)} starts were followed"
+    starts = len(corrections)
     if not finite:
-        return replace(best[0], is_unique=False, uniqueness=f"No finite minimum was found as low; {looked}.")
+        return replace(best[0], is_unique=False, uniqueness=Fact("uniqueness.no_minimum", {"starts": starts}))
     norms = np.array([length(correction.x.ravel()) for correction in finite])
-    chosen = finite[int(np.argmax(norms <= norms.min() * (1.0 + SAME_LOGITS_RTOL)))]
-    space = chosen.subspace
-    unit = float(np.abs(space.centre(space.cells(chosen.x))).max())
-    spread = max(float(np.abs(space.centre(space.cells(correction.x - chosen.x))).max()) for correction in finite)
+    shortest = finite[int(np.argmax(norms <= norms.min() * (1.0 + SAME_LOGITS_RTOL)))]
+    space = shortest.subspace
+    unit = float(np.abs(space.centre(space.cells(shortest.x))).max())
+    spread = max(float(np.abs(space.centre(space.cells(correction.x - shortest.x))).max()) for correction in finite)
     if running:
-        said = "the risk comes as low along a direction, for ever"
+        uniqueness = Fact("uniqueness.unbounded", {"starts": starts})
     elif spread > SAME_LOGITS_RTOL * (1.0 + unit):
-        said = f"another minimum of the same risk has logits that differ by {spread:.3g}"
-    elif chosen.flat:
-        said = f"the risk is flat along {chosen.flat} directions of S_cyc"
+        uniqueness = Fact("uniqueness.another", {"starts": starts, "logits": spread})
+    elif shortest.flat:
+        uniqueness = Fact("uniqueness.flat", {"starts": starts, "directions": shortest.flat})
     else:
-        said = f"{looked}, and all that came as low ended within {spread:.0e} of it in logits"
-        return replace(chosen, is_unique=True, uniqueness=f"No other was found: {said}.")
-    return replace(chosen, is_unique=False, uniqueness=f"It is not the only one: {said}; {looked}.")
+        uniqueness = Fact("uniqueness.same_end", {"starts": starts, "logits": spread})
+        return replace(shortest, is_unique=True, uniqueness=uniqueness)
+    return replace(shortest, is_unique=False, uniqueness=uniqueness)
 
 
-def _found(
-    objective: CyclicRisk, origin: FloatArray, named: str, parts: tuple[CyclicSubset, CyclicSubspace, CyclicRisk]
+def _minimised(
+    objective: CyclicRisk, origin: FloatArray, start: Fact, parts: tuple[CyclicSubset, CyclicSubspace, CyclicRisk]
 ) -> CyclicCorrection:
-    """Minimise, and say how that ended."""
+    """Minimise from one start, with the reason why the minimum counts or not."""
     end, space, power = minimise(objective, origin), objective.space, 2 * objective.power
     near = float(np.linalg.norm(objective.gradient(end.W)))
     with np.errstate(over="ignore"):
@@ -221,7 +280,7 @@ def _found(
     risk = objective.at(space.cells(end.W)).value
     flight = None if end.converged and not end.flat else runaway(objective, end.W)
     if flight is not None:
-        limit = (flight.sentence, flight.limit, 0.0, np.ldexp(flight.direction, -power))
+        limit = (flight.fact, flight.limit, 0.0, np.ldexp(flight.direction, -power))
         return CyclicCorrection(np.full_like(x, np.nan), Status.INFINITE, *limit, *parts)
     spread = float(np.ptp(space.centre(space.cells(end.W))))
     if (
@@ -230,17 +289,12 @@ def _found(
         and (not end.flat or spread <= MAX_FLAT_LOGIT_GAP)
         and np.isfinite(x).all()
     ):
-        if objective.is_likelihood:
-            reason = f"The log-loss is strictly convex on S_cyc; Newton's method took {end.steps} steps."
-        else:
-            reason = f"Newton's method reached a local minimum from {named} in {end.steps} steps; elsewhere there may be lower ones."
-        if end.flat:
-            reason += f" To second order the risk is flat there along {end.flat} directions of S_cyc."
+        code = "correction.convex" if objective.is_likelihood else "correction.local"
+        numbers = {"start": start, "steps": end.steps, "directions": end.flat}
+        reason = Fact(code, {**numbers, "case": "flat"} if end.flat else numbers)
         return CyclicCorrection(x, Status.FINITE, reason, risk, gradient, None, *parts, flat=end.flat)
-    reason = (
-        f"From {named}, the gradient was still {gradient:.1e} after {end.steps} steps at norm {length(x.ravel()):.3g}."
-    )
-    return CyclicCorrection(x, Status.INACCURATE, reason, risk, gradient, None, *parts)
+    numbers = {"start": start, "steps": end.steps, "gradient": gradient, "norm": length(x.ravel())}
+    return CyclicCorrection(x, Status.INACCURATE, Fact("correction.unfinished", numbers), risk, gradient, None, *parts)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -248,23 +302,34 @@ class CyclicCorrection(Displayed):
     r"""W^cyc with what checks it.
 
     Attributes:
-        x: (d_model, d_model) W^cyc; zero where nothing is tied, nan where it is infinite.
+        x: (d_model, d_model) W^cyc; zero if nothing is tied, nan if it is infinite.
+
         status: a `Status`.
-        reason: what happened, in a sentence; for an infinite one the last token, component and tokens.
-        risk: the mean loss over the cyclic subset at x, its limit where x is infinite, 0 without a cyclic subset.
+
+        reason: why the search ended so; if x is infinite, which component separates.
+
+        risk: the mean loss over the cyclic subset at x, its limit if x is infinite, 0 without a cyclic subset.
+
         gradient_norm: the norm of the risk's gradient by W at x.
-        direction: (d_model, d_model) where x is infinite, a matrix in S_cyc along which the risk falls for ever; else None.
+
+        direction: (d_model, d_model) if x is infinite, a matrix in S_cyc along which the risk falls for ever; else None.
+
         subset: the cyclic subset.
+
         subspace: S_cyc.
+
         objective: the risk that was minimised, or None.
-        flat: along how many directions of S_cyc slope and curvature are rounding at x.
-        is_unique: whether every other minimising sequence ends there too, as C Thm 2 needs; None where that was not looked at.
-        uniqueness: on what that rests: a proof, or how many starts.
+
+        flat: number of directions of S_cyc along which slope and curvature are rounding at x.
+
+        is_unique: whether every other minimising sequence ends there too, as C Thm 2 needs; None if that was not checked.
+
+        uniqueness: the evidence for that, a proof or a number of starts; None if it was not checked.
     """
 
     x: FloatArray
     status: Status
-    reason: str
+    reason: Fact
     risk: float
     gradient_norm: float
     direction: FloatArray | None
@@ -273,7 +338,7 @@ class CyclicCorrection(Displayed):
     objective: CyclicRisk | None = None
     flat: int = 0
     is_unique: bool | None = None
-    uniqueness: str = ""
+    uniqueness: Fact | None = None
     quantities = (
         "{status.name}, norm={x:norm}, gradient={gradient_norm:.1e}, {subspace.n_groups} components, d_model={x:#}"
     )
@@ -285,7 +350,7 @@ class CyclicCorrection(Displayed):
 
     @cached_property
     def curvature(self) -> float:
-        """The smallest eigenvalue of the risk's Hessian inside S_cyc at x; infinite where that is empty, nan where x is infinite."""
+        """The smallest eigenvalue of the risk's Hessian inside S_cyc at x; infinite if S_cyc is empty, nan if x is infinite."""
         if self.objective is None:
             return float("inf")
         if not np.isfinite(self.x).all():
@@ -296,7 +361,7 @@ class CyclicCorrection(Displayed):
             return float(np.ldexp(smallest, 4 * power))
 
     def residual(self) -> float:
-        """The norm of the risk's gradient at x, recomputed from the samples position by position; nan where x is infinite."""
+        """Recompute the norm of the risk's gradient at x from the samples, position by position; nan if x is infinite."""
         if self.objective is None:
             return 0.0
         if not np.isfinite(self.x).all():
@@ -314,13 +379,13 @@ class CyclicCorrection(Displayed):
         return float(length(gradient.ravel() / len(data)))
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw W^cyc by colour; if embeddings are one-hot, entry (x, k) is the mixing logit of token x after k. Returns the axes."""
+        """Draw W^cyc as colours; if embeddings are one-hot, entry (x, k) is the mixing logit of token x after k. Return the axes."""
         ax = axes_for(ax)
         if not np.isfinite(self.x).all():
-            draw_sentence(ax, self.reason)
+            draw_sentence(ax, str(self.reason))
             return ax
         draw_matrix(ax, self.x)
-        ax.set(xlabel="coordinate of the last token", ylabel="coordinate of the token")
+        ax.set(xlabel=text("axis.last_token"), ylabel=text("axis.token"))
         return ax
 
 
@@ -333,8 +398,13 @@ class CyclicCorrection(Displayed):
         "Eq. (15)": "The risk over the cyclic subset, which the samples of I contribute.",
     },
 )
-def limit_risk(data: SequenceDataset, *, loss: NextTokenLoss = LogLoss(), cyclic_part: Any = None) -> float:  # noqa: B008
-    r"""The risk that R W^mm + W^∥ tends to, under C Eᵀ = I: for W^∥ = W^cyc the limit of the regularisation path's risk.
+def limit_risk(
+    data: SequenceDataset,
+    *,
+    loss: NextTokenLoss = LogLoss(),  # noqa: B008
+    cyclic_part: ArrayLike | None = None,
+) -> float:
+    r"""Compute the limit of the risk along R W^mm + W^∥, under C Eᵀ = I; for W^∥ = W^cyc that of the regularisation path.
 
     .. math:: \lim_{R \to \infty} \mathcal L(R\,W^{mm} + W^\parallel) = \frac1n \sum_i
         \ell\Big(\frac{\sum_{t \in \mathcal O_i} e^{b_{it}}}{\sum_{t \in \mathcal R_i} e^{b_{it}}}\Big)
@@ -342,18 +412,32 @@ def limit_risk(data: SequenceDataset, *, loss: NextTokenLoss = LogLoss(), cyclic
 
     Args:
         data: data whose Graph-SVM is feasible.
-        loss: one of the label's own output.
-        cyclic_part: W^∥ (d_model, d_model), W^cyc by default.
+
+        loss: a loss of the label's own output.
+
+        cyclic_part: W^∥ of shape (d_model, d_model), W^cyc by default.
+
     Returns:
         The limit. Check it with `path(data, radii)`, whose risk falls to it.
+
+    Raises:
+        InputError: if the cyclic correction of the loss is not finite.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> from marginlens.nexttoken import limit_risk
+        >>> data = ml.SequenceDataset([[0, 1], [0, 1], [0, 1]], [0, 0, 1], np.eye(2))
+        >>> round(limit_risk(data), 4)  # the entropy of the shares 2/3 and 1/3
+        0.6365
     """
     check_realizable(as_sequences(data))
     rule = label_loss(loss)
     if cyclic_part is None:
-        found = cyclic_correction(data, loss=rule, restarts=0 if isinstance(rule, LogLoss) else 8)
-        if found.status not in (Status.FINITE, Status.TRIVIAL):
-            raise InputError("loss", "one with a finite cyclic correction", type(rule).__name__, found.reason)
-        W = found.x
+        mix = cyclic_correction(data, loss=rule, restarts=0 if isinstance(rule, LogLoss) else 8)
+        if mix.status not in (Status.FINITE, Status.TRIVIAL):
+            raise InputError("loss", "one with a finite cyclic correction", type(rule).__name__, str(mix.reason))
+        W = mix.x
     else:
         W = data.weights(cyclic_part, "cyclic_part")
     inside, total, _ = component_sums(data, W)
@@ -361,14 +445,15 @@ def limit_risk(data: SequenceDataset, *, loss: NextTokenLoss = LogLoss(), cyclic
 
 
 def component_sums(data: SequenceDataset, W: FloatArray) -> tuple[FloatArray, FloatArray, float]:
-    """c_i and d_i (n_samples,): sums of e^b over O_i and over R_i; and the largest |b|, with b_i = X_i W x̄_i."""
+    """Compute c_i and d_i (n_samples,), the sums of e^b over O_i and over R_i, and the largest |b|, with b_i = X_i W x̄_i."""
     b = np.sum((data.E[data.tokens] @ W) * data.E[np.repeat(data.last, data.lengths)], axis=1)
     weights, first = np.exp(b), data.offsets[:-1]
     inside = np.add.reduceat(np.where(data.is_label, weights, 0.0), first)
     return inside, np.add.reduceat(np.where(tied_positions(data), weights, 0.0), first), float(np.abs(b).max())
 
 
-def label_loss(loss: Any) -> LabelLoss:
+def label_loss(loss: NextTokenLoss) -> LabelLoss:
+    """Return a loss if it is a function of the label's own output."""
     rule = as_nexttoken_loss(loss)
     if not isinstance(rule, LabelLoss):
         raise InputError("loss", "a loss of the label's own output (C Assumption 1)", type(rule).__name__)

@@ -1,4 +1,4 @@
-"""Minimising a cyclic risk over S_cyc by Newton's method, and showing that it falls for ever where it has no minimum."""
+"""Minimisation of a cyclic risk over S_cyc by Newton's method, and a proof that the risk has no minimum if it has none."""
 
 from __future__ import annotations
 
@@ -14,26 +14,46 @@ from marginlens.nexttoken.cyclic_risk import CyclicRisk, RiskPoint
 from marginlens.svm.graph import graph_svm
 from marginlens.svm.solution import Status
 from marginlens.typing import FloatArray, IntArray
+from marginlens.words import Fact
 
 NEWTON_MAX_STEPS = 400
-LAST_STEP_RTOL = 1e-8  # a Newton step this small in logits is the last: the next would be of the order of its square
-RUNAWAY_GRADIENT = 1e-11  # a gradient below this with a Newton step above RUNAWAY_STEP: the risk falls for ever
+# A Newton step this small in logits is the last: the next would be of the order of its square.
+LAST_STEP_RTOL = 1e-8
+# The risk falls for ever if the gradient is below this and Newton's step above RUNAWAY_STEP.
+RUNAWAY_GRADIENT = 1e-11
 RUNAWAY_STEP = 1e-3
-RISK_ROUNDOFF_RTOL = 1e-12  # change of the risk, relative to it, that rounding may hide
-MAX_HESSIAN_PRODUCTS = 2_000  # Hessian products for one step
-CURVATURE_ATOL = 1e-12  # curvature, by logits, whose sign rounding may decide at a stationary point
-FLAT_ATOL = 1e-14  # slopes and curvatures, by logits, that are rounding of a risk of order one
+# Change of the risk, relative to it, that rounding may hide.
+RISK_ROUNDOFF_RTOL = 1e-12
+# Hessian products for one step.
+MAX_HESSIAN_PRODUCTS = 2_000
+# Curvature, by logits, whose sign rounding may decide at a stationary point.
+CURVATURE_ATOL = 1e-12
+# Slopes and curvatures, by logits, that are rounding of a risk of order one.
+FLAT_ATOL = 1e-14
+# Attention below this at a point that runs away belongs to tokens that lose all of it. Each is tried.
+ATTENTION_THRESHOLDS = (1e-6, 1e-4, 1e-3)
+# Logit gaps at which the slope along the direction is computed.
+LOGIT_GAPS = (7.0, 8.0, 9.0, 10.0, 11.0, 12.0)
+# At this gap e^-gap is below rounding, so the risk there is its limit.
+LIMIT_GAP = 60.0
+# The limit may be this much above the lowest risk, which a gradient of 1e-11 still leaves above its limit.
+LIMIT_RTOL = 1e-9
+# Tokens that a sentence lists.
+MAX_LISTED_TOKENS = 8
 
 
 @dataclass(frozen=True)
 class Minimised:
-    """Where a minimisation ended.
+    """The end of a minimisation.
 
     Attributes:
         W: (d_model, d_model) the last point.
+
         converged: whether Newton's step vanished there at positive curvature.
-        steps: how many were taken.
-        flat: along how many directions of S_cyc slope and curvature were rounding at the end.
+
+        steps: number of steps.
+
+        flat: number of directions of S_cyc along which slope and curvature were rounding at the end.
     """
 
     W: FloatArray
@@ -43,27 +63,29 @@ class Minimised:
 
 
 def minimise(risk: CyclicRisk, start: FloatArray) -> Minimised:
-    """The minimum of the risk over S_cyc that the method finds from `start` (d_model, d_model), which lies in S_cyc."""
+    """Find a minimum of the risk over S_cyc from `start` (d_model, d_model), which lies in S_cyc."""
     if risk.is_likelihood and risk.space.independent:
         return _by_component(risk, risk.space.centre(risk.space.cells(start)))
     return _in_basis(risk, start) if risk.is_small else _by_products(risk, start)
 
 
 def _by_component(risk: CyclicRisk, cells: FloatArray) -> Minimised:
-    """Damped Newton for each component by itself: independent embeddings leave every logit free, and the risk is convex."""
+    """Take damped Newton steps for each component by itself: independent embeddings leave every logit free, and the risk is convex."""
     steps = risk.minimise_by_component(cells)
     return Minimised(risk.weights(risk.space.centre(cells)), steps >= 0, max(steps, 0))
 
 
 def _in_basis(risk: CyclicRisk, start: FloatArray) -> Minimised:
-    """Newton in a trust region with whole spectra, in orthonormal coordinates of S_cyc.
+    """Take Newton steps in a trust region with whole spectra, in orthonormal coordinates of S_cyc.
 
-    Eigenvectors along which slope and curvature are both rounding are left alone: there the risk is flat, or has run out.
+    Steps have no part along eigenvectors whose slope and curvature are both rounding: there the risk is flat, or has run out.
     """
     T = risk.table
     z = risk.coordinates(start)
-    unit = float(np.linalg.norm(T, axis=1).max(initial=1e-300))  # the most that a unit step moves a logit
-    widest = 4.0 / unit * float(np.sqrt(risk.space.n_groups))  # components move side by side
+    # The most by which a unit step moves a logit.
+    unit = float(np.linalg.norm(T, axis=1).max(initial=1e-300))
+    # Every component may move by 4 at once, and their steps are orthogonal.
+    widest = 4.0 / unit * float(np.sqrt(risk.space.n_groups))
     radius, point, converged, n, flat = 2.0 / unit, risk.at(T @ z), False, 0, 0
     while n < NEWTON_MAX_STEPS and not converged:
         n += 1
@@ -92,7 +114,8 @@ def _in_basis(risk: CyclicRisk, start: FloatArray) -> Minimised:
         ratio = _decrease_ratio((point.value, trial.value, promised), *steepness)
         z, radius, moved = _next_radius(ratio, z, step, radius, widest)
         point = trial if moved else point
-        if radius * unit < 1e-13:  # no step helps: the point is stationary, or rounding is all that is left of the risk
+        if radius * unit < 1e-13:
+            # No step helps: the point is stationary, or the risk differs from its limit only by rounding.
             noise = vectors[:, np.abs(values) <= CURVATURE_ATOL * unit**2]
             stationary = (
                 np.linalg.norm(g) <= RUNAWAY_GRADIENT * unit and values.min(initial=0.0) >= -CURVATURE_ATOL * unit**2
@@ -104,7 +127,7 @@ def _in_basis(risk: CyclicRisk, start: FloatArray) -> Minimised:
 
 
 def _lower_along(risk: CyclicRisk, z: FloatArray, idle: FloatArray) -> FloatArray | None:
-    """A point of lower risk along a direction of `idle` (rank, n_idle) in which neither slope nor curvature tells, if there is one."""
+    """Find a point of lower risk along a direction of `idle` (rank, n_idle), in which neither slope nor curvature decides."""
     value = risk.at(risk.table @ z).value
     for vector in idle.T:
         for length in (1.0, -1.0, 0.1, -0.1):
@@ -114,7 +137,7 @@ def _lower_along(risk: CyclicRisk, z: FloatArray, idle: FloatArray) -> FloatArra
 
 
 def _decrease_ratio(values: tuple[float, float, float], steepness: float, ahead: float) -> float:
-    """How much of the promised decrease of the risk a step kept; where rounding hides it, whether the gradient's norm falls."""
+    """Compute the share of the promised decrease that a step reached; if rounding hides it, ±1 by whether the gradient's norm falls."""
     before, after, promised = values
     if not (np.isfinite(after) and np.isfinite(ahead)):
         return -1.0
@@ -126,7 +149,7 @@ def _decrease_ratio(values: tuple[float, float, float], steepness: float, ahead:
 def _next_radius(
     ratio: float, z: FloatArray, step: FloatArray, radius: float, widest: float
 ) -> tuple[FloatArray, float, bool]:
-    """Take or refuse a step by how much of the promised decrease it kept, and set the next radius."""
+    """Take or reject a step by its share of the promised decrease, and set the next radius."""
     size = float(np.linalg.norm(step))
     if ratio < 0.1:
         return z, 0.25 * size, False
@@ -135,7 +158,7 @@ def _next_radius(
 
 
 def _minimum_in_ball(values: FloatArray, along: FloatArray, radius: float) -> FloatArray:
-    """The minimum of a quadratic with eigenvalues `values` and slopes `along` in a ball, in the eigenvectors' coordinates."""
+    """Minimise a quadratic with eigenvalues `values` and slopes `along` in a ball, in the eigenvectors' coordinates."""
     lowest = float(values[0])
     if lowest > 0.0:
         newton = -along / values
@@ -144,7 +167,8 @@ def _minimum_in_ball(values: FloatArray, along: FloatArray, radius: float) -> Fl
     scale = max(float(np.abs(values).max()), float(np.abs(along).max()) / radius)
     low, high = max(0.0, -lowest), max(0.0, -lowest) + float(np.linalg.norm(along)) / radius + scale
     floor = low + 1e-12 * scale
-    if np.linalg.norm(along / (values + floor)) < radius:  # nothing pulls along the lowest eigenvector: go there
+    if np.linalg.norm(along / (values + floor)) < radius:
+        # The hard case: the slope has no part along the lowest eigenvector, so the step takes the rest of its length there.
         step = -along / (values + floor)
         step[0] += np.copysign(np.sqrt(radius**2 - float(step @ step)), step[0])
         return step
@@ -155,7 +179,7 @@ def _minimum_in_ball(values: FloatArray, along: FloatArray, radius: float) -> Fl
 
 
 def _by_products(risk: CyclicRisk, start: FloatArray) -> Minimised:
-    """Newton with conjugate gradients in a trust region, on W itself; gradients lie in S_cyc, so steps do."""
+    """Take Newton steps with conjugate gradients in a trust region, on W itself; gradients lie in S_cyc, so steps do too."""
     space, W = risk.space, start
     unit = space.reach
     radius, point, converged, n = 2.0 / unit, risk.at(space.cells(W)), False, 0
@@ -184,72 +208,64 @@ def _by_products(risk: CyclicRisk, start: FloatArray) -> Minimised:
 
 
 def _steihaug(risk: CyclicRisk, point: RiskPoint, g: FloatArray, radius: float) -> tuple[FloatArray, FloatArray, bool]:
-    """Steihaug's step: conjugate gradients until solved, out of the ball, or down a negative curvature; and the Hessian of it."""
+    """Compute Steihaug's step and its Hessian product: conjugate gradients until solved, at the boundary, or along negative curvature."""
     space = risk.space
     step, hessian_step = np.zeros_like(g), np.zeros_like(g)
-    left, direction = -g, -g
+    residual, direction = -g, -g
     goal = min(0.1, np.sqrt(np.linalg.norm(g))) * np.linalg.norm(g)
-    size = float(np.sum(left * left))
+    size = float(np.sum(residual * residual))
     if size == 0.0:
         return step, hessian_step, True
     for _ in range(min(4 * g.size, MAX_HESSIAN_PRODUCTS)):
         product = space.lift(point.product(space.cells(direction)))
-        down = float(np.sum(direction * product))
-        length = size / down if down > 0.0 else np.inf
+        curvature = float(np.sum(direction * product))
+        length = size / curvature if curvature > 0.0 else np.inf
         further = step + length * direction if np.isfinite(length) else direction
         if not np.isfinite(length) or np.linalg.norm(further) >= radius:
             a, b, c = (float(np.sum(x * y)) for x, y in ((direction, direction), (step, direction), (step, step)))
             length = (-b + np.sqrt(b * b + a * (radius**2 - c))) / a
             return step + length * direction, hessian_step + length * product, False
-        step, hessian_step, left = further, hessian_step + length * product, left - length * product
-        fresh = float(np.sum(left * left))
-        if np.sqrt(fresh) <= goal:
+        step, hessian_step, residual = further, hessian_step + length * product, residual - length * product
+        next_size = float(np.sum(residual * residual))
+        if np.sqrt(next_size) <= goal:
             break
-        direction, size = left + fresh / size * direction, fresh
+        direction, size = residual + next_size / size * direction, next_size
     return step, hessian_step, True
-
-
-ATTENTION_THRESHOLDS = (
-    1e-6,
-    1e-4,
-    1e-3,
-)  # attention below this at a point that runs away belongs to tokens left behind: each is tried
-LOGIT_GAPS = (7.0, 8.0, 9.0, 10.0, 11.0, 12.0)  # logit gaps at which the slope along the direction is looked at
-LIMIT_GAP = 60.0  # a gap at which e^-gap is below rounding: the risk there is its limit
-LIMIT_RTOL = 1e-9  # how much above the lowest risk found the limit may be: what is left at a gradient of 1e-11
-MAX_LISTED_TOKENS = 8  # tokens that a sentence lists
 
 
 @dataclass(frozen=True)
 class Runaway:
-    """A proof, in numbers, that the risk has no finite minimum where it was followed.
+    """Numerical evidence that the risk has no finite minimum in the direction of a run.
 
     Attributes:
-        direction: (d_model, d_model) a matrix in S_cyc that puts each token kept at least one above each left behind.
+        direction: (d_model, d_model) a matrix in S_cyc that puts each token that keeps attention at least one above each that loses it.
+
         base: (d_model, d_model) the finite part: base + R direction is a minimising sequence.
+
         limit: the risk that it falls to.
-        sentence: which last token, component and tokens.
+
+        fact: the last token, the component and how its tokens separate.
     """
 
     direction: FloatArray
     base: FloatArray
     limit: float
-    sentence: str
+    fact: Fact
 
 
 def runaway(risk: CyclicRisk, W: FloatArray) -> Runaway | None:
-    """The order that the point W has run towards, certified; None where it proves nothing.
+    """Certify the order that the point W has run towards; None if nothing is proved.
 
-    Tokens whose attention has faded at W are put strictly below those that keep it: the Graph-SVM of that selection gives a direction,
-    or else what W itself has outside the ties of that selection. It counts when the risk falls along it at every height looked at, down
-    to no more than the lowest risk found.
+    Tokens whose attention has faded at W are put strictly below those that keep it. The Graph-SVM of that selection gives a direction,
+    and the part of W outside the ties of that selection gives another. A direction counts if the risk falls along it at every gap of
+    `LOGIT_GAPS`, down to no more than the lowest risk of the run.
     """
     proofs = [proof for proof in (_certified(risk, W, faded) for faded in ATTENTION_THRESHOLDS) if proof is not None]
     return min(proofs, key=lambda proof: proof.limit, default=None)
 
 
 def _certified(risk: CyclicRisk, W: FloatArray, faded: float) -> Runaway | None:
-    """The certificate in which attention below `faded` counts as none."""
+    """Certify the order in which attention below `faded` counts as none."""
     space = risk.space
     attention = risk.subset.attention(W)
     if attention.min() > faded or np.minimum.reduce(np.maximum.reduceat(attention, risk.subset.offsets[:-1])) <= faded:
@@ -269,12 +285,12 @@ def _certified(risk: CyclicRisk, W: FloatArray, faded: float) -> Runaway | None:
     for direction in candidates:
         limit = _limit(risk, base, direction, lowest)
         if limit is not None:
-            return Runaway(direction, base, limit, _sentence(risk, graphs, limit))
+            return Runaway(direction, base, limit, _separation(risk, graphs, limit))
     return None
 
 
 def _limit(risk: CyclicRisk, base: FloatArray, direction: FloatArray, lowest: float) -> float | None:
-    """What the risk falls to along base + R direction, if it falls at every height looked at and to no more than `lowest`."""
+    """Compute the limit of the risk along base + R direction, if it falls at every gap and to no more than `lowest`."""
     space = risk.space
     towards, finite = space.cells(direction), space.cells(base)
     points = [risk.at(finite + height * towards) for height in LOGIT_GAPS]
@@ -284,8 +300,8 @@ def _limit(risk: CyclicRisk, base: FloatArray, direction: FloatArray, lowest: fl
     return limit if falls and limit <= lowest + LIMIT_RTOL * max(1.0, abs(lowest)) else None
 
 
-def _sentence(risk: CyclicRisk, graphs: dict[int, PriorityGraph], limit: float) -> str:
-    """Which component comes apart, and how."""
+def _separation(risk: CyclicRisk, graphs: dict[int, PriorityGraph], limit: float) -> Fact:
+    """State which component separates, and how."""
     space, separated = risk.space, []
     for block in risk.blocks:
         last, members = int(space.queries[space.columns[block.start]]), space.tokens[block]
@@ -293,15 +309,16 @@ def _sentence(risk: CyclicRisk, graphs: dict[int, PriorityGraph], limit: float) 
         if np.ptp(ranks) > 0:
             separated.append((last, [members[ranks == rank] for rank in np.unique(ranks)]))
     last, levels = separated[0]
-    whole, order = _listed(np.sort(np.concatenate(levels))), " above ".join(_listed(level) for level in levels[:4])
-    more = f", and {len(separated) - 1} more components come apart" if len(separated) > 1 else ""
-    falls = f"the risk falls towards {limit:.6g} and reaches it nowhere"
-    return f"With last token {last} the component {whole} is separated, {order}{more}: {falls}."
+    numbers = {
+        "last": last,
+        "component": _listed(np.sort(np.concatenate(levels))),
+        "order": " > ".join(_listed(level) for level in levels[:4]),
+        "limit": limit,
+        "more": len(separated) - 1,
+    }
+    return Fact("correction.runaway", numbers if len(separated) == 1 else {**numbers, "case": "more"})
 
 
 def _listed(tokens: IntArray) -> str:
-    return (
-        "{"
-        + ", ".join(map(str, tokens[:MAX_LISTED_TOKENS].tolist()))
-        + (", …}" if len(tokens) > MAX_LISTED_TOKENS else "}")
-    )
+    shown = ", ".join(map(str, tokens[:MAX_LISTED_TOKENS].tolist()))
+    return f"[{shown}, …]" if len(tokens) > MAX_LISTED_TOKENS else f"[{shown}]"

@@ -29,8 +29,10 @@ from marginlens.losses.next_token import (
 from marginlens.risk.sequence_batch import reduce_sequences
 from marginlens.typing import FloatArray, IntArray
 
-MAX_DENSE_RANK = 800  # up to this rank, coordinates in a basis and dense Hessians are the quickest
-SECOND_DERIVATIVES_AT_ONCE = 4_000_000  # numbers held for the second derivatives of a loss of all outputs
+# Up to this rank, coordinates in a basis and dense Hessians are fastest.
+MAX_DENSE_RANK = 800
+# Numbers held at once for the second derivatives of a loss of all outputs.
+SECOND_DERIVATIVES_AT_ONCE = 4_000_000
 
 
 class CyclicRisk:
@@ -39,13 +41,16 @@ class CyclicRisk:
     .. math:: \bar{\mathcal L}(M) = \sum_i \pi_i\, \ell(y_i, H s_i), \quad s_i = \mathbb S(M_{\cdot k_i} + \log m_i)
 
     Cells are the pairs (token x, last token k) that occur, in the order of the subspace; equal samples are merged, with shares
-    :math:`\pi_i` and multiplicities :math:`m_i`. Embeddings are brought near length one by a power of two: with those given, the weights
-    W of this class are W · 2^(-2 `power`) and have the same logits, and gradients are larger by 2^(2 `power`).
+    :math:`\pi_i` and multiplicities :math:`m_i`. Embeddings are brought near length one by a power of two. Weights W of this class stand
+    for W · 2^(-2 `power`) with the embeddings as given: these have the same logits, and gradients larger by 2^(2 `power`).
 
     Args:
         subset: the samples.
+
         space: S_cyc of the same graphs.
+
         scores: H = C Eᵀ, or None for the identity.
+
         loss: the loss.
     """
 
@@ -61,12 +66,12 @@ class CyclicRisk:
         entries = problem.queries[problem.column[self.sample]] * K + problem.tokens
         cells = space.queries[space.columns] * K + space.tokens
         if not np.array_equal(np.unique(entries), np.sort(cells)):
-            got = "components with tokens that no sequence keeps"
-            raise InputError("graphs", "graphs of these sequences and no others", got)
+            raise InputError(
+                "graphs", "graphs of exactly these sequences", "components with tokens that no sequence keeps"
+            )
         order = np.argsort(cells)
-        self.cell: IntArray = order[
-            np.searchsorted(cells, entries, sorter=order)
-        ]  # (n_entries,) the cell of each entry
+        # (n_entries,) the cell of each entry
+        self.cell: IntArray = order[np.searchsorted(cells, entries, sorter=order)]
 
     def __repr__(self) -> str:
         head = "C Eᵀ = I" if self.scores is None else "a general head"
@@ -78,7 +83,7 @@ class CyclicRisk:
         return isinstance(self.loss, LogLoss) and self.scores is None
 
     def at(self, cells: FloatArray) -> RiskPoint:
-        """The risk at logits (n_cells,)."""
+        """Evaluate the risk at logits (n_cells,)."""
         logits = cells[self.cell] + self.problem.log_counts
         starts, lengths = self.problem.offsets[:-1], np.diff(self.problem.offsets)
         weights = np.exp(logits - np.repeat(np.maximum.reduceat(logits, starts), lengths))
@@ -86,20 +91,20 @@ class CyclicRisk:
         return RiskPoint(self, s, *(self._likelihood(logits, s) if self.is_likelihood else self._general(s)))
 
     def gradient(self, W: FloatArray) -> FloatArray:
-        """(d_model, d_model) the gradient by W."""
+        """Compute the gradient by W, (d_model, d_model)."""
         return self.space.lift(self.at(self.space.cells(W)).gradient)
 
     def sums(self, entries: FloatArray) -> FloatArray:
-        """(n_entries,) the sum of `entries` over each sample, repeated."""
+        """Sum `entries` over each sample, repeated for each of its entries."""
         return np.repeat(np.add.reduceat(entries, self.problem.offsets[:-1]), np.diff(self.problem.offsets))
 
     def collect(self, entries: FloatArray) -> FloatArray:
-        """(n_cells,) entries weighed by their samples' shares and added up in the cells."""
+        """Add entries, weighted by their samples' shares, in their cells, (n_cells,)."""
         weights = entries * self.problem.share[self.sample]
         return np.asarray(np.bincount(self.cell, weights=weights, minlength=len(self.space.tokens)), dtype=np.float64)
 
     def _likelihood(self, logits: FloatArray, s: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Losses log Σ e^(logit - label's logit) and slopes s - 1_y, with 1 - s_y as the sum of the others."""
+        """Compute losses log Σ e^(logit - label's logit) and slopes s - 1_y, with 1 - s_y as the sum of the others to keep its digits."""
         starts = self.problem.offsets[:-1]
         of_label = np.full(len(starts), -np.inf)
         of_label[self.sample[self.is_label]] = logits[self.is_label]
@@ -109,7 +114,7 @@ class CyclicRisk:
         return losses, np.where(self.is_label, -self.sums(np.where(self.is_label, 0.0, s)), s)
 
     def _general(self, s: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Losses, and slopes s (γ - Σ s γ) with γ = Hᵀ ∂ℓ/∂ŷ taken relative to the token of the largest weight."""
+        """Compute losses, and slopes s (γ - Σ s γ) with γ = Hᵀ ∂ℓ/∂ŷ relative to the token of the largest weight, to avoid cancellation."""
         problem, starts, lengths = self.problem, self.problem.offsets[:-1], np.diff(self.problem.offsets)
         if isinstance(self.loss, LabelLoss):
             losses, slope, _ = scalar_of(self.loss, np.add.reduceat(s * self.label_scores, starts))
@@ -124,19 +129,19 @@ class CyclicRisk:
 
     @cached_property
     def label_scores(self) -> FloatArray:
-        """(n_entries,) H[y, x]: what each entry contributes to its sample's ŷ_y."""
+        """(n_entries,) H[y, x], the contribution of each entry to its sample's ŷ_y."""
         if self.scores is None:
             return self.is_label.astype(np.float64)
         return self.scores[self.problem.labels[self.sample], self.problem.tokens]
 
     def outputs(self, s: FloatArray, samples: slice) -> FloatArray:
-        """(n_samples, n_vocabulary) ŷ = H s of these samples."""
+        """Compute the outputs ŷ = H s of these samples, (n_samples, n_vocabulary)."""
         shape = (len(self.problem.labels), len(self.problem.E))
         spread = scipy.sparse.csr_array((s, self.problem.tokens, self.problem.offsets), shape=shape)[samples].toarray()
         return np.asarray(spread if self.scores is None else spread @ self.scores.T, dtype=np.float64)
 
     def pulled_back(self, by_outputs: FloatArray) -> FloatArray:
-        """(n_samples, n_vocabulary) Hᵀ times derivatives by the outputs."""
+        """Multiply derivatives by the outputs by Hᵀ, (n_samples, n_vocabulary)."""
         return by_outputs if self.scores is None else by_outputs @ self.scores
 
     # ---- components
@@ -148,7 +153,7 @@ class CyclicRisk:
         return [slice(int(a), int(b)) for a, b in pairwise(starts)]
 
     def minimise_by_component(self, cells: FloatArray) -> int:
-        """Move cells (n_cells,) to the minimum of a likelihood with free logits; how many steps it took, less than 0 where it failed.
+        """Move cells (n_cells,) to the minimum of a likelihood with free logits, and return the number of steps, negative if it failed.
 
         Every sample's label must be among its tokens.
         """
@@ -156,7 +161,7 @@ class CyclicRisk:
 
     @cached_property
     def _likelihood_arrays(self) -> tuple[Any, ...]:
-        """The samples, and of every component its first cell, how many it has and, with their end, where its Hessian begins."""
+        """The samples, and for every component its first cell, the number of its cells and the offset of its Hessian, with the end."""
         problem = self.problem
         label = np.empty(len(problem.labels), dtype=np.int64)
         label[self.sample[self.is_label]] = np.flatnonzero(self.is_label)
@@ -171,7 +176,7 @@ class CyclicRisk:
 
     @cached_property
     def is_small(self) -> bool:
-        """Whether coordinates in a basis of S_cyc are worth forming."""
+        """Whether it pays to form coordinates in a basis of S_cyc."""
         return self.space.direct and min(self.space.n_generators, self.space.E.shape[1] ** 2) <= MAX_DENSE_RANK
 
     @cached_property
@@ -185,20 +190,20 @@ class CyclicRisk:
         return table
 
     def coordinates(self, W: FloatArray) -> FloatArray:
-        """(rank,) the coordinates of W in S_cyc, in the basis of `table`."""
+        """Compute the coordinates (rank,) of W in S_cyc, in the basis of `table`."""
         space = self.space
         if space.factor is None:
             return np.asarray(np.tensordot(space.basis, W, axes=2))
         return np.asarray(scipy.linalg.solve_triangular(space.factor, space.differences(space.cells(W)), lower=True))
 
     def matrix(self, coordinates: FloatArray) -> FloatArray:
-        """(d_model, d_model) the W with these coordinates."""
+        """Compute the W (d_model, d_model) with these coordinates."""
         if self.space.factor is None:
             return np.asarray(np.tensordot(coordinates, self.space.basis, axes=1))
         return self.weights(self.space.centre(self.table @ coordinates))
 
     def weights(self, cells: FloatArray) -> FloatArray:
-        """(d_model, d_model) the W in S_cyc with these centred logits, where the embeddings in use are independent."""
+        """Compute the W (d_model, d_model) in S_cyc with these centred logits, if the embeddings in use are independent."""
         space = self.space
         if space.scales is not None:
             return space.lift(cells / space.scales[space.columns])
@@ -226,7 +231,7 @@ class CyclicRisk:
         return space.lift(space.centre(solution))
 
     def smallest_eigenvalue(self, W: FloatArray) -> float:
-        """The smallest eigenvalue of the Hessian by W inside S_cyc, in orthonormal coordinates."""
+        """Compute the smallest eigenvalue of the Hessian by W inside S_cyc, in orthonormal coordinates."""
         space, point = self.space, self.at(self.space.cells(W))
         if space.rank == 0:
             return float("inf")
@@ -247,7 +252,8 @@ class CyclicRisk:
             return np.ravel(space.project(space.lift(point.product(space.cells(inside)))) + top * outside)
 
         operator = scipy.sparse.linalg.LinearOperator((d * d, d * d), matvec=apply, dtype=np.float64)
-        start = np.random.default_rng(0).standard_normal(d * d)  # the same in every run
+        # A fixed start makes the result the same in every run.
+        start = np.random.default_rng(0).standard_normal(d * d)
         return float(
             scipy.sparse.linalg.eigsh(operator, k=1, which="SA", tol=1e-6, v0=start, return_eigenvectors=False)[0]
         )
@@ -259,8 +265,11 @@ class RiskPoint:
 
     Attributes:
         risk: the function.
+
         softmax: (n_entries,) the attention on each token of a sample.
-        losses: (n_samples,) the loss of each.
+
+        losses: (n_samples,) the loss of each sample.
+
         slopes: (n_entries,) the derivative of each sample's loss by its logits.
     """
 
@@ -271,7 +280,7 @@ class RiskPoint:
 
     @cached_property
     def value(self) -> float:
-        """The risk, infinite where a loss is."""
+        """The risk, infinite if a loss is."""
         return float(self.risk.problem.share @ self.losses)
 
     @cached_property
@@ -280,7 +289,7 @@ class RiskPoint:
         return self.risk.space.centre(self.risk.collect(self.slopes))
 
     def product(self, direction: FloatArray) -> FloatArray:
-        """(n_cells,) the Hessian applied to a vector of cells."""
+        """Apply the Hessian to a vector of cells, (n_cells,)."""
         risk, s = self.risk, self.softmax
         moved = direction[risk.cell]
         moved = moved - risk.sums(s * moved)
@@ -290,16 +299,15 @@ class RiskPoint:
         return risk.space.centre(risk.collect(first - s * risk.sums(first) + s * (second - risk.sums(s * second))))
 
     def _second_product(self, change: FloatArray) -> FloatArray:
-        """Hᵀ ∂²ℓ/∂ŷ² H applied to a change of the softmax."""
+        """Apply Hᵀ ∂²ℓ/∂ŷ² H to a change of the softmax."""
         risk, problem = self.risk, self.risk.problem
         if isinstance(risk.loss, LabelLoss):
             curvature = np.repeat(self._label_curvature, np.diff(problem.offsets))
             return risk.sums(change * risk.label_scores) * curvature * risk.label_scores
-        if isinstance(risk.loss, CrossEntropy):  # diag(π) - ππᵀ needs no matrix
-            probability, moved = (
-                scipy.special.softmax(risk.outputs(self.softmax, slice(None)), axis=1),
-                risk.outputs(change, slice(None)),
-            )
+        if isinstance(risk.loss, CrossEntropy):
+            # diag(π) - ππᵀ is applied without forming it.
+            probability = scipy.special.softmax(risk.outputs(self.softmax, slice(None)), axis=1)
+            moved = risk.outputs(change, slice(None))
             by_outputs = probability * (moved - np.sum(probability * moved, axis=1, keepdims=True))
             return risk.pulled_back(by_outputs)[risk.sample, problem.tokens]
         result = np.empty_like(change)
@@ -316,7 +324,7 @@ class RiskPoint:
         return scalar_of(cast(LabelLoss, self.risk.loss), u)[2]
 
     def _second_derivatives(self) -> Iterator[tuple[slice, FloatArray]]:
-        """Second derivatives (n, n_vocabulary, n_vocabulary) of the losses by the outputs, some samples at a time."""
+        """Yield second derivatives (n, n_vocabulary, n_vocabulary) of the losses by the outputs, some samples at a time."""
         risk, problem = self.risk, self.risk.problem
         n, K = len(problem.labels), len(problem.E)
         step = max(1, SECOND_DERIVATIVES_AT_ONCE // (K * K))
@@ -325,7 +333,7 @@ class RiskPoint:
             yield samples, second_of(risk.loss, risk.outputs(self.softmax, samples), problem.labels[samples])
 
     def hessian(self) -> scipy.sparse.csr_array:
-        """(n_cells, n_cells) the Hessian, sparse: cells of different components do not meet."""
+        """Compute the sparse Hessian (n_cells, n_cells), which is zero between different components."""
         risk, problem, s = self.risk, self.risk.problem, self.softmax
         weight, S = scipy.sparse.diags_array(problem.share), self._by_sample(s)
         if risk.is_likelihood:
@@ -340,7 +348,7 @@ class RiskPoint:
         return scipy.sparse.csr_array(hessian + self._second_hessian())
 
     def _second_hessian(self) -> scipy.sparse.csr_array:
-        """J Hᵀ ∂²ℓ/∂ŷ² H J of every sample, J = diag(s) - s sᵀ, added up."""
+        """Sum J Hᵀ ∂²ℓ/∂ŷ² H J over the samples, with J = diag(s) - s sᵀ."""
         risk, problem = self.risk, self.risk.problem
         rows, columns, values = [], [], []
         for samples, second in self._second_derivatives():
@@ -359,12 +367,13 @@ class RiskPoint:
         return scipy.sparse.csr_array(scipy.sparse.coo_array((np.concatenate(values), where), shape=(size, size)))
 
     def _by_sample(self, entries: FloatArray) -> scipy.sparse.csr_array:
-        """(n_samples, n_cells) entries in the cells that they belong to."""
+        """Arrange entries as a sparse matrix (n_samples, n_cells)."""
         shape = (len(self.risk.problem.labels), len(self.risk.space.tokens))
         return scipy.sparse.csr_array((entries, self.risk.cell, self.risk.problem.offsets), shape=shape)
 
 
 def _smallest_centred(hessian: FloatArray) -> float:
-    """The smallest eigenvalue of a Hessian orthogonal to the constants, which it annihilates."""
+    """Compute the smallest eigenvalue of a Hessian orthogonal to the constants, which it annihilates."""
+    # Twice the largest absolute row sum, on the constants alone, lifts their eigenvalue 0 above all others.
     above = 2.0 * float(np.abs(hessian).sum(axis=1).max(initial=1.0))
     return float(np.linalg.eigvalsh(hessian + above / len(hessian))[0])

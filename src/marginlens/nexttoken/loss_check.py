@@ -1,9 +1,8 @@
-"""Whether a loss is of the kind that paper C's theorems ask for, on the outputs that a dataset and a head can produce."""
+"""Check of a loss against the assumption of paper C's theorems, on the outputs that a dataset and a head can produce."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -12,24 +11,37 @@ from marginlens.losses.next_token import LabelLoss, LogLoss, NextTokenLoss, as_n
 from marginlens.papers import implements
 from marginlens.result import Described
 from marginlens.risk.next_token_heads import as_head
-from marginlens.typing import FloatArray
+from marginlens.typing import ArrayLike, FloatArray
+from marginlens.words import Fact
 
-_NODES = 2049  # points inside the range at which the loss is looked at, denser towards its ends
-_HALVINGS = 50  # and points at so many halvings of the range from either end
+# Chebyshev points inside the range of outputs, denser towards its ends.
+_NODES = 2049
+# Points at so many halvings of the range from either end.
+_HALVINGS = 50
 
 
 @dataclass(frozen=True, repr=False)
 class LossCheck(Described):
-    r"""What a loss does on the outputs :math:`u = c_y^\top f` of a dataset, at finitely many of them.
+    r"""Values and slopes of a loss at finitely many outputs :math:`u = c_y^\top f` of a dataset; `str` of it is a sentence.
 
     Attributes:
         name: the class of the loss.
+
         of_the_label: whether it is a function of the label's own output.
-        low, high: the smallest and largest score of a token for the label of its sequence; outputs lie between them.
-        points: at how many outputs the loss was evaluated.
-        is_decreasing: whether its value falls, and no slope is positive, at all of them where it is finite.
-        smallest_slope, largest_slope: of `|ℓ'|` there. nan for a loss of all outputs.
-        finite_at_low: whether the loss is finite at `low`; if not, slopes are bounded wherever the risk is, and nowhere else.
+
+        low: the smallest score of a token for the label of its sequence. Outputs lie between `low` and `high`.
+
+        high: the largest score.
+
+        points: number of outputs at which the loss was evaluated.
+
+        is_decreasing: whether its value falls, and no slope is positive, at all outputs with a finite loss.
+
+        smallest_slope: the smallest `|ℓ'|` there; nan for a loss of all outputs.
+
+        largest_slope: the largest `|ℓ'|` there; nan for a loss of all outputs.
+
+        finite_at_low: whether the loss is finite at `low`; if not, slopes are bounded only where the risk is.
     """
 
     name: str
@@ -41,11 +53,13 @@ class LossCheck(Described):
     smallest_slope: float
     largest_slope: float
     finite_at_low: bool
-    quantities = "{name}, {holds:holds|fails}, outputs {low:.4g} … {high:.4g}, slopes from {smallest_slope:.4g} to {largest_slope:.4g}"
+    quantities = (
+        "{name}, {holds:holds|fails}, outputs={low:.4g} … {high:.4g}, slopes={smallest_slope:.4g} … {largest_slope:.4g}"
+    )
 
     @property
     def holds(self) -> bool:
-        """Whether Assumption 1 holds as the proofs use it: with slopes bounded from above and away from zero."""
+        """Whether Assumption 1 holds as the proofs use it: with slopes bounded above and away from zero."""
         return (
             self.of_the_label
             and self.is_decreasing
@@ -54,42 +68,62 @@ class LossCheck(Described):
         )
 
     @property
-    def sentence(self) -> str:
-        """What was found."""
+    def fact(self) -> Fact:
+        """Why the assumption holds, or fails."""
         if not self.of_the_label:
-            return f"{self.name} depends on the outputs of other tokens, not on the label's alone"
-        outputs = f"{self.name}, looked at {self.points:,} outputs from {self.low:.4g} to {self.high:.4g}"
+            return Fact("loss_check.other_outputs", {"loss": self.name})
+        code = "holds" if self.finite_at_low else "holds_where_finite"
         if not self.is_decreasing:
-            return f"{outputs}: it does not fall strictly everywhere"
-        if not self.smallest_slope > 0.0:
-            return f"{outputs}: its slope vanishes, by which the proofs divide"
-        if not np.isfinite(self.largest_slope):
-            return f"{outputs}: its slope is not bounded"
-        if not self.finite_at_low:
-            return f"{outputs}: it falls strictly, with slopes of at least {self.smallest_slope:.4g} that are bounded wherever the risk is"
-        return f"{outputs}: it falls strictly, with slopes from {self.smallest_slope:.4g} to {self.largest_slope:.4g}"
+            code = "not_decreasing"
+        elif not self.smallest_slope > 0.0:
+            code = "zero_slope"
+        elif not np.isfinite(self.largest_slope):
+            code = "unbounded_slope"
+        numbers = {"loss": self.name, "points": self.points, "low": self.low, "high": self.high}
+        slopes = {"smallest": self.smallest_slope, "largest": self.largest_slope}
+        return Fact(f"loss_check.{code}", {**numbers, **slopes})
+
+    @property
+    def sentence(self) -> str:
+        """The fact as a sentence."""
+        return str(self.fact)
+
+    def __str__(self) -> str:
+        return self.sentence
 
     def __bool__(self) -> bool:
         return self.holds
 
 
 @implements("C", "Assumption 1")
-def check_loss(data: SequenceDataset, head: Any = None, loss: NextTokenLoss | None = None) -> LossCheck:
-    r"""Whether a loss is a strictly decreasing function of the label's own output with a bounded slope, on the outputs of a dataset.
+def check_loss(data: SequenceDataset, head: ArrayLike | None = None, loss: NextTokenLoss | None = None) -> LossCheck:
+    r"""Check that a loss is a strictly decreasing function of the label's own output with a bounded slope, on the outputs of a dataset.
 
     .. math:: \ell(y, v) = \ell(c_y^\top v), \qquad \ell' < 0, \quad c_{dn} \le |\ell'| \le c_{up}
         \quad \text{on } \big[\min_{it} c_{y_i}^\top x_{it},\ \max_{it} c_{y_i}^\top x_{it}\big]
 
-    The assumption asks for a strictly decreasing loss with a bounded slope; its proofs divide by the smallest slope, so a slope of zero
-    fails the check. A loss that is infinite at an end of the range, such as −log u at 0, passes when its slopes are finite wherever it
-    is: the risk is infinite at the others. The check evaluates the loss at finitely many outputs and is no proof for one that it does
-    not know.
+    The assumption asks for a strictly decreasing loss with a bounded slope. The proofs divide by the smallest slope, so a slope of zero
+    fails the check. A loss that is infinite at an end of the range, such as −log u at 0, passes if its slopes are finite wherever the
+    loss is: at other outputs the risk is infinite too. The check evaluates the loss at finitely many outputs, so it proves nothing about
+    the outputs between them.
 
     Args:
+        data: the sequences with their labels.
+
         head: C of shape (n_vocabulary, d_model), or None for C Eᵀ = I.
+
         loss: the log-loss by default.
+
     Returns:
-        A `LossCheck`, true where the assumption holds.
+        A `LossCheck`, true if the assumption holds.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> from marginlens.nexttoken import CrossEntropy, check_loss
+        >>> data = ml.SequenceDataset([[0, 1], [1, 0]], [0, 1], np.eye(2))
+        >>> bool(check_loss(data)), bool(check_loss(data, loss=CrossEntropy()))
+        (True, False)
     """
     data = as_sequences(data)
     rule = LogLoss() if loss is None else as_nexttoken_loss(loss)
@@ -109,7 +143,7 @@ def check_loss(data: SequenceDataset, head: Any = None, loss: NextTokenLoss | No
 
 
 def _outputs(low: float, high: float) -> FloatArray:
-    """The outputs at which a loss is looked at: its range with both ends, increasing."""
+    """Choose the outputs at which a loss is evaluated: its range with both ends, increasing."""
     if low == high:
         return np.array([low])
     inner = 0.5 * (1.0 - np.cos(np.linspace(0.0, np.pi, _NODES)))

@@ -186,7 +186,7 @@ def _check_unique(mix: CyclicCorrection) -> Check:
         return Check("next_token.unique_mix", True, {"case": "trivial"})
     if not mix.uniqueness:
         return Check("next_token.unique_mix", bool(mix.is_unique), {"case": "not_examined"})
-    reason = mix.uniqueness.rstrip(".")
+    reason = str(mix.uniqueness).rstrip(".")
     return Check("next_token.unique_mix", bool(mix.is_unique), {"reason": reason[0].lower() + reason[1:]})
 
 

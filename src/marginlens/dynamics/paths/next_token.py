@@ -82,7 +82,7 @@ def next_token_search(risk: NextTokenRisk, region: Any, restarts: int | None) ->
     correction = cyclic_correction(data, graphs=graphs, loss=loss, restarts=CORRECTION_RESTARTS if free else 0)
     if free and not (correction.is_unique or isinstance(loss, LogLoss)):
         expected = "one whose risk over the cyclic subset has one finite minimiser, as C Thm 2 needs on cyclic data"
-        raise InputError("loss", expected, type(loss).__name__, correction.uniqueness)
+        raise InputError("loss", expected, type(loss).__name__, str(correction.uniqueness or ""))
     split = SplitRisk(data, graphs, head.table, loss)
     fixed = None if free else _inside(split, data.weights(region.W, "W"))  # type: ignore[union-attr]
     n_starts = NEXT_TOKEN_RESTARTS if restarts is None else restarts
