@@ -102,7 +102,7 @@ def forecast_heads(curves: CheckpointCurves) -> tuple[HeadForecast, ...]:
         >>> measures = {"entropy": np.ones_like(logits), "max_logit": logits, "frobenius": logits}
         >>> names = tuple(f"step {step:.0f}" for step in steps)
         >>> print(*forecast_heads(CheckpointCurves("a model", names, steps, measures, n_inputs=8)))
-        L0H0 reaches a largest logit of 1,000 in about 130 steps (100–230).
+        L0H0 reaches a largest logit of 1,000 in about 130 steps (100–180).
     """
     found = []
     for kind in ForecastKind:
