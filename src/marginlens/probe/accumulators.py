@@ -29,8 +29,11 @@ class LayerNumbers:
 
     Attributes:
         counted: (n_inputs, n_queries) the query sees at least two tokens, of which `n_visible` are how many.
+
         unique, margin: (n_inputs, n_heads, n_queries) the selected token, -1 where tied, and by how much it is.
+
         received: (n_inputs, n_heads, n_tokens) the attention that tokens receive from the queries that count.
+
         first: (n_inputs,) the first token that is no padding.
     """
 
@@ -71,6 +74,7 @@ class MeasureSums:
             measured: of a layer that may have fewer heads than others: these have no numbers. In cross-attention no query can select
                 itself, and windows of an image have no first token. With a learned sink, how many tokens are attended to is that of the
                 rest.
+
             names: of the tokens, where they are those of a text that the layer attends to from itself; without them it is not known
                 which of them are neighbours, alike or separators.
         """

@@ -36,7 +36,10 @@ class ProbeDifference(_Measured):
     is no difference, but how far the attention maps of both are apart, from 0 to 1.
 
     Attributes:
-        probed, against: the probes of both models. Their numbers can be looked up there.
+        probed: the probe of the model.
+
+        against: the probe of the model that it is compared with.
+
         measures: total_variation, and name → difference for every measure that both models have.
 
     `to_frame()` has one row per head: layer, head, and every difference by its name.
@@ -150,18 +153,34 @@ def compare_models(
     *,
     progress: ProgressCallback | None = None,
 ) -> ProbeDifference:
-    r"""Measure every head of two models of one architecture on the same inputs, and what sets them apart.
+    r"""Measure every head of two models of one architecture on the same inputs, and how they differ.
 
     For the attention a of a query in one model and b in the other the total variation is :math:`\frac12 \sum_t |a_t - b_t|`.
 
     Args:
-        model, against: two loaded Hugging Face models, or what `load_model` gave, such as a checkpoint before and after fine-tuning.
+        model: a loaded Hugging Face model, or what `load_model` gave, such as a checkpoint after fine-tuning.
+
+        against: another such model of the same architecture, such as the checkpoint before.
+
         inputs: what `probe_model` takes; texts are read with the tokenizer of `model`.
+
         settings: see `ProbeSettings`; no examples are kept.
+
         progress: called with the work done and the work in all.
+
     Returns:
         Differences of shape (n_layers, n_heads), `model` minus `against`, and the mean total variation of the maps. To check it:
         `probe_model` gives the numbers of each, and `read_attention` the maps.
+
+    Examples:
+        >>> from marginlens.data import write_samples
+        >>> from marginlens.probe import compare_models, load_model
+        >>> written = write_samples("samples")
+        >>> base, tuned = load_model("samples/tiny-model"), load_model("samples/tiny-model")
+        >>> tuned.model.encoder.layer[1].attention.self.query.weight.data *= 2.0
+        >>> difference = compare_models(tuned, base, ["the cat sat on the mat", "she said nothing"])
+        >>> [layer for layer, head in difference.changed_heads(2)]
+        [1, 1]
     """
     with attention_implementation(model, "eager"), attention_implementation(against, "eager"):
         return _compared(as_loaded(model), as_loaded(against), inputs, settings or ProbeSettings(), progress)

@@ -147,14 +147,26 @@ class ProbeSettings:
 
     Args:
         max_margin: whether to ask how max-margin each head is, by far the most expensive question.
+
         queries: queries of each input, drawn at random, whose selections the max-margin problem has to make.
+
         max_margin_inputs: inputs that the max-margin part uses, evenly spread over all; the other measures use all.
+
         offset: for models with rotary positions, query position minus key position at which W is taken; without it they have no norms
             of W and no max-margin part.
+
         examples: inputs whose attention maps are recorded.
+
         longest_example: tokens of such an input; of longer ones only the first query's map is recorded.
+
         preferences: rows of what each head prefers over what.
+
         seed: of everything random, which is in the max-margin part alone: the sampled queries and the weights of random heads.
+
+    Examples:
+        >>> from marginlens.probe import ProbeSettings
+        >>> ProbeSettings(max_margin=True, seed=1).queries
+        1
     """
 
     max_margin: bool = False
@@ -235,16 +247,25 @@ class Example(Displayed, Tabular):
 
     Attributes:
         name: the text, or the place of an image in its file.
+
         tokens: (n_tokens) what the tokens are called.
+
         queries: (n_queries,) the positions whose attention is recorded: all of a short input, the first of a long one.
+
         attention: (n_layers, n_heads, n_queries, n_tokens) probabilities;
+
         selected, margins: (n_layers, n_heads, n_queries), -1 and nan for a query that sees only one token, -1 and the margin, zero up to
             rounding, for one whose selection is tied.
+
         decoder_tokens: (n_tokens) what the tokens that a decoder reads are called, where there is one: the queries of its layers, and what
             its own attention (not its cross-attention) goes to.
+
         layer_names: as in `ProbeResult`, where there is a decoder: they say which layers are the decoder's.
+
         grid: rows and columns of patches where the tokens after the first are an image's.
+
         image: (height, width, channels) that image in bytes, at the size that the model reads.
+
         planes: (layer, head) → the choice of this head's surest query as a problem in the plane, of short texts whose keys are known.
 
     `to_frame()` has one row per layer, head and query: layer, head, query, token, selected, selected_token, margin (of the logits).
@@ -360,20 +381,38 @@ class ProbeResult(_Measured):
     token that sees only itself, a matrix W that no single offset gives, or selections that no W makes.
 
     Attributes:
-        model, family: what was probed, and the adapter that read it.
-        n_inputs, n_queries, mean_tokens: the inputs, their real tokens, and how many tokens a query saw on average, over all layers.
+        model: the name of the model.
+
+        family: its family, as its configuration names it.
+
+        n_inputs: the number of inputs.
+
+        n_queries: the number of queries that see at least two tokens.
+
+        mean_tokens: how many tokens such a query sees, on average over all layers.
+
         measures: name → (n_layers, n_heads), see `MEASURES`. With the max-margin part also correlation, margin_ratio and low_ratio, each
             for the head and for random heads, n_constraints of the head's problem, its n_tied left out queries and the residual of
             its solution.
+
         margins: how often each head selected with which margin.
+
         w_offset: with rotary positions, the offset at which W, its norms and the max-margin part hold; None where W is free of positions.
+
         examples: a few inputs with their maps and selections.
+
         preferences: (layer, head) → what the head prefers over what, the best supported first.
+
         graphs: (layer, head) → the priority graph among the tokens of the strongest preferences.
-        notes: sentences on what could not be measured, each said once.
+
+        notes: what could not be measured, and why; `str` of a note is its text.
+
         sinks: the tokens, by name or as the first one, that get most attention beyond their number; where maps are those of tokens.
+
         head_sinks: (layer, head) → the same token of this head, where there is one.
+
         layer_names: (n_layers) what the layers are called: their number, after encoder, decoder or cross where there are several stacks.
+
         weights_missing: why W is not read, which leaves its norms nan and the max-margin part out; empty where it is.
 
     `to_frame()` has one row per head: layer, head, and every measure by its name.
@@ -467,11 +506,17 @@ class CheckpointCurves(_Measured):
 
     Attributes:
         model: the family and size that all checkpoints share.
+
         names: (n_checkpoints) what they are called.
+
         steps: (n_checkpoints,) the numbers in these names, or 0, 1, 2, … where they have none.
+
         measures: name → (n_checkpoints, n_layers, n_heads), those of the max-margin part among them where it was asked for.
+
         n_inputs: on how many inputs.
-        notes: sentences on what could not be measured, each said once.
+
+        notes: what could not be measured, and why; `str` of a note is its text.
+
         layer_names: (n_layers) what the layers are called, as in `ProbeResult`.
 
     `to_frame()` has one row per checkpoint and head: checkpoint, step, layer, head, and every measure by its name.

@@ -89,12 +89,28 @@ def probe_model(
         model: a loaded Hugging Face model, or what `load_model` gave, with any attention; it is left as it was found. What is read of its
             layers is compared once with the attention that it hands out on a short input. It then runs by torch's fused attention where
             that reads the same, and no map of tokens by tokens is made but for the examples; else by "eager".
+
         inputs: what `encode_texts` or `prepare_images` gave; with a model from `load_model` also plain texts or images.
+
         settings: see `ProbeSettings`.
+
         progress: called with the work done and the work in all.
+
     Returns:
         Arrays over layers and heads, and a few inputs with their attention. To check it: `read_attention` gives the maps of a batch,
         `soft_sparsity` and the others the numbers of these.
+
+    Examples:
+        >>> from marginlens.data import write_samples
+        >>> from marginlens.probe import load_model, probe_model, read_texts
+        >>> written = write_samples("samples")
+        >>> texts = read_texts("samples/sentences.txt")[:20]
+        >>> result = probe_model(load_model("samples/tiny-model"), texts)
+        >>> print(result.kinds)
+        [['previous' 'next' 'first' 'same']
+         ['separator' 'even' 'content' 'content']]
+        >>> print(result.shown[0].title, result["relative_nnz"].shape)
+        nnz/T (2, 4)
     """
     with readable(model, inputs) as found:
         return _probe(found, settings or ProbeSettings(), progress)
@@ -497,15 +513,22 @@ def probe_checkpoints(
     device: str = "cpu",
     progress: ProgressCallback | None = None,
 ) -> CheckpointCurves:
-    """The measures of a probe over training: sparsity, norms, margins and selections of every head at every checkpoint.
+    """Measure the heads of a model at every checkpoint of its training.
 
     Args:
         folders: a folder whose subfolders are checkpoints that `save_pretrained` wrote, or such folders in the order of training.
+
         inputs: what `probe_model` takes, the same for all checkpoints; texts are read with the first checkpoint's tokenizer.
+
         settings: see `ProbeSettings`; no examples are kept. With `max_margin` the SVM of every head is solved at every checkpoint, on
             queries at the same places, so that each number stands beside that of random heads there.
-        trust_pickle, device: as in `load_model`.
+
+        trust_pickle: whether weights in pickle form, which can run code, are taken.
+
+        device: the device that the models run on, as torch names it.
+
         progress: called with the work done and the work in all.
+
     Returns:
         Curves of shape (n_checkpoints, n_layers, n_heads), one for each measure.
     """

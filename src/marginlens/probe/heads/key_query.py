@@ -23,9 +23,19 @@ class KeyQueryMap(Described):
 
     Attributes:
         W_K: (d_model, d_head) the key factor. With rotary positions it holds the rotation of one stated offset.
+
         W_Q: (d_model, d_head) the query factor.
+
         b_Q: (d_head,) the bias of the queries, zeros where the model has none.
+
         scale: the factor c of the logits, 1/sqrt(d_head) in most models.
+
+    Examples:
+        >>> import numpy as np
+        >>> from marginlens.probe import KeyQueryMap
+        >>> head = KeyQueryMap(np.eye(3, 2), np.eye(3, 2), np.zeros(2), scale=0.5)
+        >>> head.matrix.diagonal().tolist(), head.spectral, head.nuclear
+        ([0.5, 0.5, 0.0], 0.5, 1.0)
     """
 
     W_K: FloatArray

@@ -29,9 +29,13 @@ class MaxMarginSettings:
 
     Attributes:
         queries_per_input: queries sampled of each input, among those that see two different tokens or more.
+
         max_constraints: queries are left out at random where there would be more constraints than this.
+
         n_draws: how many random heads the baseline averages over.
+
         seed: of the sample and of the baseline.
+
         rounding: logits of a query no further apart than this are tied, relative to the lengths of the query and of its longest key.
     """
 
@@ -54,9 +58,13 @@ class QuerySample(Described):
 
     Attributes:
         tokens: (n_tokens, d_model) the tokens of all inputs, one input after the other.
+
         positions: (n_queries, 2) the input and the position in it of every sampled query.
+
         queries: (n_queries,) which of `tokens` each query is.
+
         visible: (n_visible,) which of `tokens` the queries see: query q sees `visible[offsets[q]:offsets[q + 1]]`.
+
         offsets: (n_queries + 1,).
     """
 
@@ -88,12 +96,18 @@ class MarginMatch:
 
     Attributes:
         correlation: the cosine of W and the SVM's matrix in the Frobenius inner product.
+
         margin_ratio: W's smallest margin over the best one: min over constraints of (x_α - x_t)ᵀ W q / ‖W‖_F, times ‖W_svm‖_F. At most 1;
             positive where W makes these selections itself, negative where it misses one.
+
         low_ratio: the 5 % quantile over the constraints instead of their minimum.
+
         best_margin: 1/‖W_svm‖_F, zero where the selections cannot be made by any W.
+
         n_constraints: how many there are.
+
         status: of the SVM; the numbers above are nan where it has no solution.
+
         residual: the SVM's KKT residual, recomputed from the constraints.
     """
 
@@ -112,7 +126,9 @@ class HeadMargin(Result, Tabular):
 
     Attributes:
         own: the head at its own selections.
+
         random_head: Gaussian factors of the same shapes, each at *its own* selections: how max-margin a random head is.
+
         n_tied: queries that are left out of the head's problem, since several tokens share their largest logit.
 
     `to_frame()` has one row for each matrix beside each solution: kind (own or random_head), and what `MarginMatch` has.
@@ -138,7 +154,7 @@ class HeadMargin(Result, Tabular):
 def sample_queries(
     inputs: Sequence[ArrayLike], visible: Sequence[ArrayLike] | None = None, settings: MaxMarginSettings | None = None
 ) -> QuerySample:
-    """Draw queries of every input, none of them twice.
+    """Draw queries of every input, each of them once.
 
     A query that sees one token only, or copies of one token, has no constraint and is not drawn. Nor is a query that equals one drawn
     before, as the first token of all sentences does in the first layer: two copies would be asked for the same thing twice,
@@ -146,9 +162,18 @@ def sample_queries(
 
     Args:
         inputs: for every input its tokens (n_tokens_i, d_model).
+
         visible: for every input a mask (n_tokens_i, n_tokens_i), query i sees token j, which is `np.tri(n, dtype=bool)` for
             causal attention; where left out every token sees every other.
+
         settings: see `MaxMarginSettings`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from marginlens.probe import MaxMarginSettings, sample_queries
+        >>> inputs = [np.eye(4)[:3], np.eye(4)[1:]]
+        >>> sample_queries(inputs, settings=MaxMarginSettings(queries_per_input=1))
+        QuerySample(2 queries, 6 visible tokens, d_model=4)
     """
     options = settings or MaxMarginSettings()
     arrays, masks = _checked_inputs(inputs, visible)
@@ -297,7 +322,16 @@ def _tied(tokens: IntArray) -> bytes:
 
 
 def head_margin(sample: QuerySample, head: KeyQueryMap, settings: MaxMarginSettings | None = None) -> HeadMargin:
-    """`layer_margins` of a single head."""
+    """Measure how max-margin a single head is: `layer_margins` of one head.
+
+    Examples:
+        >>> import numpy as np
+        >>> from marginlens.probe import KeyQueryMap, head_margin, sample_queries
+        >>> head = KeyQueryMap(np.eye(4), np.eye(4), np.zeros(4), 1.0)  # every token selects itself
+        >>> margin = head_margin(sample_queries([np.eye(4)]), head)
+        >>> margin.own.status.name, round(margin.own.margin_ratio, 3)
+        ('OPTIMAL', 0.612)
+    """
     return layer_margins(sample, [head], settings)[0]
 
 
@@ -343,6 +377,7 @@ class _SpanMatrix(NamedTuple):
 
     Attributes:
         inside: (n_tokens_axes, n_query_axes) in the coordinates of the span; all that a constraint can see of it.
+
         norm: ‖W‖_F, or ‖[W, w_0]‖_F, of the whole matrix.
     """
 
@@ -359,7 +394,9 @@ class _Span:
 
     Attributes:
         tokens: (n_used, n_tokens_axes) the tokens that a query sees.
+
         queries: (n_queries, n_query_axes), of z, or of (z, 1) where `has_bias`.
+
         token_axes, query_axes: the orthonormal columns, (d_model, n_tokens_axes) and (d_model or d_model + 1, n_query_axes); None where
             there are as many tokens or queries as coordinates, which are then left as they are.
     """

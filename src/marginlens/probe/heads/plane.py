@@ -19,7 +19,9 @@ class QueryPlane(NamedTuple):
 
     Attributes:
         query: the position of the query.
+
         tokens: (k,) positions, the selected one first, then the runner-up and others by their logits.
+
         keys: (k, 2) the coordinates.
     """
 

@@ -24,8 +24,11 @@ class VisibleTypes(Described):
 
     Attributes:
         types: (n_types,) the ids that occur, increasing; the other arrays name types by their place here.
+
         query_type: (n_queries,) the type of each query, input after input.
+
         lengths: (n_inputs,) queries of each input.
+
         pair_query, pair_type: (n_pairs,) every query with every different type that it sees, ordered by query.
     """
 
@@ -59,6 +62,7 @@ class PreferenceGraph(Described):
 
     Attributes:
         names: (n_tokens) what they are called.
+
         graph: the `PriorityGraph` of positions in `names`; `counts` are the queries that preferred one over the other.
     """
 
@@ -78,9 +82,13 @@ class HeadPreferences(Described):
 
     Attributes:
         pairs: (n_pairs, 2) ids (i, j) where i won over j at least once.
+
         wins: (n_pairs,) how often;
+
         losses: (n_pairs,) the reverse.
+
         accepted: (n_pairs,) whether i is said to be preferred over j.
+
         graph: the `PriorityGraph` of the accepted pairs, over all queries; its `last` is -1.
     """
 
@@ -137,6 +145,7 @@ def visible_types(ids: Sequence[ArrayLike], visible: Sequence[ArrayLike] | None 
 
     Args:
         ids: for every input the ids (n_tokens_i,) of its tokens; for images the positions of the patches serve as ids.
+
         visible: for every input a mask (n_tokens_i, n_tokens_i), query i sees token j; where left out all see all.
     """
     arrays = [np.asarray(tokens) for tokens in ids]
@@ -169,6 +178,7 @@ def head_preferences(
 
     Args:
         visible: from `visible_types`.
+
         selected: for every input the position (n_tokens_i,) that each of its queries selects, -1 for none, as `Selection.unique` has it.
     """
     arrays = [np.asarray(positions) for positions in selected]

@@ -16,7 +16,9 @@ class Selection:
 
     Attributes:
         selected: (…) the position of the visible token of the largest logit, the first of equals; -1 where a query sees nothing.
+
         margin: (…) its logit minus the second largest: 0 in a tie, infinite where a query sees one token, nan where it sees nothing.
+
         n_tied: (…) how many visible tokens share the largest logit, up to rounding: 1 where the selection is unique, 0 where a query sees
             nothing.
     """
@@ -35,15 +37,24 @@ class Selection:
 
 
 def select_tokens(logits: ArrayLike, visible: ArrayLike | None = None, rounding: ArrayLike = 0.0) -> Selection:
-    """The selected token of every query among those it sees, and its margin.
+    """Find the token that each query selects among those it sees, and the margin of its logit.
 
     Args:
         logits: (…, n_queries, n_tokens), minus infinity where a token is not visible.
+
         visible: whether a query sees a token, in the shape of the logits or without their axis of heads: (n_inputs, n_queries,
             n_tokens) for logits (n_inputs, n_heads, n_queries, n_tokens). Where left out, tokens of finite logit are visible.
+
         rounding: logits no further apart than this count as tied: one number, or one for each query; `LayerReading.rounding` of a model.
+
     Returns:
         A `Selection` with arrays of the logits' shape without the last axis.
+
+    Examples:
+        >>> from marginlens.probe import select_tokens
+        >>> selection = select_tokens([[2.0, 0.5, 1.0], [3.0, 3.0, 0.0]])
+        >>> selection.unique.tolist(), selection.margin.tolist()
+        ([0, -1], [1.0, 0.0])
     """
     values = np.asarray(logits, dtype=np.float64)
     if values.ndim == 0 or values.shape[-1] == 0:

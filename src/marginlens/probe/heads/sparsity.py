@@ -11,7 +11,7 @@ from marginlens.typing import ArrayLike, FloatArray
 
 @implements("A", "Fig 6", "Fig 7")
 def soft_sparsity(s: ArrayLike) -> FloatArray:
-    r"""How many tokens an attention map attends to, as a soft count.
+    r"""Count how many tokens an attention map attends to, as a soft count.
 
     .. math:: \mathrm{nnz}(s) = \|s\|_1 / \|s\|_2^2
 
@@ -19,8 +19,14 @@ def soft_sparsity(s: ArrayLike) -> FloatArray:
 
     Args:
         s: (…, n_tokens) attention probabilities, zero where a token is not visible.
+
     Returns:
         (…) the count along the last axis; nan where the map is zero throughout, as for a padded query.
+
+    Examples:
+        >>> from marginlens.probe import soft_sparsity
+        >>> soft_sparsity([[1.0, 0.0, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]]).tolist()
+        [1.0, 4.0]
     """
     maps = _checked_maps(s)
     square = np.einsum("...t,...t->...", maps, maps)
@@ -28,13 +34,20 @@ def soft_sparsity(s: ArrayLike) -> FloatArray:
 
 
 def relative_sparsity(s: ArrayLike, n_visible: ArrayLike | None = None) -> FloatArray:
-    r"""The soft count of attended tokens over the number of tokens that could be attended, nnz(s)/T.
+    r"""Divide the soft count of attended tokens by the number of tokens that could be attended, nnz(s)/T.
 
     Args:
         s: (…, n_tokens) attention probabilities, zero where a token is not visible.
+
         n_visible: T, how many tokens each query sees: a number or an array (…); all n_tokens where left out.
+
     Returns:
         (…) between 1/T and 1 for probabilities; nan where nothing is visible.
+
+    Examples:
+        >>> from marginlens.probe import relative_sparsity
+        >>> relative_sparsity([[1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0]], n_visible=[4, 2]).tolist()
+        [0.25, 1.0]
     """
     soft = soft_sparsity(s)
     counts = np.asarray(np.shape(s)[-1] if n_visible is None else n_visible, dtype=np.float64)

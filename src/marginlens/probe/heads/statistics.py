@@ -38,12 +38,18 @@ class AttentionRule:
 
     Attributes:
         scale: the factor c; 1/sqrt(d) where it is None.
+
         causal: a query sees no key behind its own position.
+
         window: a query sees the keys less than this many positions away, 1 being its own alone; all where None.
+
         softcap: the cap C, no cap where None.
+
         bias: a tensor that is added to logits before the cap: (heads,) slopes that j - i is multiplied by (ALiBi), or one that broadcasts
             to (…, heads, queries, keys), or a function that takes two slices, of queries and of keys, and gives that part.
+
         sinks: (heads,) learned logits that take part in the softmax, and belong to no key.
+
         mask: broadcasts to (…, heads, queries, keys): True where a query sees a key, or numbers that are added after the cap, which
             hide where they are minus infinity, or near the lowest number of their precision.
     """
@@ -76,19 +82,32 @@ class AttentionStatistics(Described):
 
     Attributes:
         largest: the largest logit.
+
         margin: by how much it exceeds the second largest, infinite where one key is seen.
+
         selected: the index of its key; where it is tied, of one of the tied.
+
         tied: rounding could have made another key the largest: the margin is at most `rounding`.
+
         rounding: by how much rounding alone may part two logits of the query.
+
         log_sum_exp: the logarithm of what exponentials of logits are divided by, the sink's among them.
+
         entropy: in nats, as log Z + E[m - l] with m the largest logit: two sums without a negative term, exact to rounding also where
             one key has nearly all.
+
         n_effective: the papers' soft count of attended keys, 1/Σp²; the other count in use, exp(entropy), is `perplexity`.
+
         top_probability: of the selected key.
+
         rest_probability: of all others and the sink together, not by subtraction from 1.
+
         sink_share: the attention to the first key that is not hidden from all queries, where the sinks of most models are.
+
         learned_sink: the attention to the learned sink, 0 without one.
+
         n_visible: how many keys the query sees.
+
         n_negligible: (n_tolerances, …, heads, queries) the most keys that can be left out with their attention given to the others in
             proportion, while the attention moves by at most a tolerance in total variation: their sum is at most that.
     """
@@ -160,7 +179,7 @@ def attention_statistics(
     positions: torch.Tensor | None = None,
     tolerances: Sequence[float] = (),
 ) -> AttentionStatistics:
-    r"""Largest and second largest logit, selection, log-sum-exp, entropy and what else describes the attention of each query.
+    r"""Describe the attention of each query: largest and second largest logit, selection, log-sum-exp, entropy and more.
 
     Logits are made for a few queries at a time and not kept, so that memory is that of q and k and a constant number of rows of keys: a
     map of queries by keys is never made. Half precision is multiplied and summed in float32, all else in its own precision. On a GPU a
@@ -168,13 +187,26 @@ def attention_statistics(
 
     Args:
         q: (…, heads, queries, d) a torch tensor, after rotation and normalisation where the model has these.
+
         k: (…, key_heads, keys, d), as many key heads as heads or a divisor of them.
+
         rule: causal or not, scale, window, bias, mask: see `AttentionRule`. Plain attention to all keys where left out.
+
         positions: (queries,) the position of each query among the keys, for a sample of queries or the last ones; 0, 1, 2, … where
             left out.
+
         tolerances: of total variation, each from 0 to below 1, at which `n_negligible` is counted.
+
     Returns:
         Tensors where q is. To check it: the softmax of a full map of logits, in float64, has the same numbers.
+
+    Examples:
+        >>> import torch
+        >>> from marginlens.probe import AttentionRule, attention_statistics
+        >>> q = k = 2.0 * torch.eye(4)[None]  # one head, four queries, four keys, width 4
+        >>> statistics = attention_statistics(q, k, AttentionRule(scale=1.0, causal=True))
+        >>> statistics.selected.tolist(), statistics.margin.tolist()
+        ([[0, 1, 2, 3]], [[inf, 4.0, 4.0, 4.0]])
     """
     import torch
 
@@ -202,11 +234,25 @@ def received_attention(
     *,
     positions: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """(…, heads, keys) the attention that each key receives from all queries together.
+    """Add up the attention that each key receives from all queries.
 
     Args:
-        q, k, rule, positions: as in `attention_statistics`.
+        q: (…, heads, queries, d) the queries, as in `attention_statistics`.
+
+        k: (…, key_heads, keys, d) the keys.
+
+        rule: how the layer makes attention of them, as in `attention_statistics`.
+
+        positions: (queries,) the position of each query among the keys, as in `attention_statistics`.
+
         log_sum_exp: (…, heads, queries) what that function gave; infinite for a query that is not to be counted.
+
+    Examples:
+        >>> import torch
+        >>> from marginlens.probe import attention_statistics, received_attention
+        >>> q, k = torch.zeros(1, 3, 2), torch.zeros(1, 3, 2)  # all logits are 0: attention is even
+        >>> received_attention(q, k, attention_statistics(q, k).log_sum_exp).round(decimals=4).tolist()
+        [[1.0, 1.0, 1.0]]
     """
     import torch
 
@@ -489,7 +535,9 @@ def _n_negligible(
 
     Args:
         weights: (…, s) exponentials that attention is made of, 0 for hidden keys and in the place of the largest, which is 1.
+
         total: (…) what they are divided by.
+
         n_visible: (…) how many keys are seen, the largest among them.
     """
     import torch

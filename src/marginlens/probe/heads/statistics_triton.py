@@ -157,6 +157,7 @@ def kernel_sums(
 
     Args:
         rule: with its scale, slopes (G, R) and no other bias.
+
         seen: (B or 1, S) keys that are no padding, or None.
     """
     n_batch, n_groups, n_shared, n_queries, width = q.shape

@@ -112,16 +112,29 @@ class TextInputs:
 
 
 def example_sentences() -> tuple[str, ...]:
-    """Two hundred English sentences of 5 to 25 words, to ask a language model about when no text is at hand.
+    """Return 200 English sentences of 5 to 25 words, to ask a language model about if no other text is at hand.
 
     Twenty each of facts, questions, small stories, negations, dialogue, numbers, ambiguous pronouns, agreement across clauses, sentences
     that mislead or can be read in two ways, and other constructions, in this order.
+
+    Examples:
+        >>> from marginlens.probe import example_sentences
+        >>> len(example_sentences())
+        200
     """
     return tuple(files("marginlens.probe").joinpath("sentences.txt").read_text(encoding="utf-8").splitlines())
 
 
 def read_texts(path: str | os.PathLike[str]) -> list[str]:
-    """The lines of a UTF-8 text file that are not blank, each one input."""
+    """Read the lines of a UTF-8 text file that are not blank, each as one input.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from marginlens.probe import read_texts
+        >>> written = Path("texts.txt").write_text("A first text.\\n\\nA second one.\\n", encoding="utf-8")
+        >>> read_texts("texts.txt")
+        ['A first text.', 'A second one.']
+    """
     try:
         content = _file(path, "text", _TEXT_FILE).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as problem:
@@ -139,14 +152,26 @@ def read_texts(path: str | os.PathLike[str]) -> list[str]:
 def encode_texts(
     texts: Sequence[str], tokenizer: PreTrainedTokenizerBase | None, config: PretrainedConfig
 ) -> TextInputs:
-    """Tokenise texts for a model, cutting off what is beyond its positions.
+    """Turn texts into the token ids of a model, cutting off what is beyond its positions.
 
     Args:
         texts: at least one text, none of them without tokens.
+
         tokenizer: of the model, as transformers loads it.
+
         config: the model's configuration.
+
     Returns:
         The token ids of every text in the order given; `n_truncated` counts the texts that were cut.
+
+    Examples:
+        >>> from marginlens.data import write_samples
+        >>> from marginlens.probe import encode_texts, load_model
+        >>> written = write_samples("samples")
+        >>> loaded = load_model("samples/tiny-model")
+        >>> inputs = encode_texts(["what a fine music ."], loaded.tokenizer, loaded.model.config)
+        >>> inputs.tokens, inputs.n_truncated
+        ((('[CLS]', 'what', 'a', 'fine', 'music', '.', '[SEP]'),), 0)
     """
     if isinstance(texts, str) or not texts or not all(isinstance(text, str) for text in texts):
         raise InputError("texts", "a list of at least one text", repr(texts)[:60])
@@ -326,7 +351,7 @@ class ImageInputs:
 
 
 def read_images(path: str | os.PathLike[str], settings: ImageSettings) -> ImageInputs:
-    """The images of a file, prepared for a model.
+    """Read the images of a file or folder, and prepare them for a model.
 
     Args:
         path: a .npy array, a .npz with one array (or one of the names images, pixel_values, x_test, X, x, data), one .png or .jpg, or a
@@ -360,12 +385,19 @@ def read_images(path: str | os.PathLike[str], settings: ImageSettings) -> ImageI
 
 
 def prepare_images(images: ArrayLike, settings: ImageSettings) -> ImageInputs:
-    """Images as a model's pixel values.
+    """Turn images into a model's pixel values.
 
     Args:
         images: bytes (n_images, height, width, channels), normalised here; grey ones may leave out the last axis. Those of another size
             or with other channels (grey, or with transparency) are brought to the model's as pictures from files are. Or floats
             (n_images, channels, height, width), which are taken as normalised already.
+
+    Examples:
+        >>> import numpy as np
+        >>> from marginlens.probe import ImageSettings, prepare_images
+        >>> settings = ImageSettings(channels=1, height=6, width=6, patch=(2, 2))
+        >>> prepare_images(np.zeros((5, 1, 6, 6)), settings)
+        ImageInputs(5 images of shape (1, 6, 6))
     """
     array = np.asarray(images)
     c, h, w = settings.channels, settings.height, settings.width

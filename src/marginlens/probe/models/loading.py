@@ -58,16 +58,26 @@ class LoadedModel(Described):
 def load_model(
     path: str | os.PathLike[str], *, trust_pickle: bool = False, download: bool = False, device: str = "cpu"
 ) -> LoadedModel:
-    """A model from a folder, or the packaged MiniLM under the name `minilm`.
+    """Load a model from a folder, or the packaged MiniLM under the name `minilm`.
 
     Half-precision weights are read as float32: the same numbers, with logits that keep their digits. A quantised model stays as it is.
 
     Args:
         path: a folder with config.json and weights, as `save_pretrained` writes it.
+
         trust_pickle: also take weights in pickle form, which can run code; transformers then still restricts what they
             may hold to tensors.
+
         download: let transformers fetch a model of this name from the Hugging Face Hub.
+
         device: where the model runs, as torch names it: cpu, cuda, cuda:1, mps.
+
+    Examples:
+        >>> from marginlens.data import write_samples
+        >>> from marginlens.probe import load_model
+        >>> written = write_samples("samples")
+        >>> load_model("samples/tiny-model")
+        LoadedModel(tiny-model: BertModel)
     """
     place, name = model_place(path, trust_pickle=trust_pickle, download=download)
     transformers = _transformers()
@@ -303,6 +313,7 @@ def attention_implementation(model: PreTrainedModel | LoadedModel, name: str) ->
 
     Args:
         model: a model, or what `load_model` gave.
+
         name: `FUSED`, or "eager", which hands out attention as maps.
     """
     model = model.model if isinstance(model, LoadedModel) else model

@@ -44,7 +44,7 @@ def read_attention(
     *,
     allow_nan: bool = False,
 ) -> Iterator[LayerReading]:
-    """Queries, keys, logits and attention of the layers of a model on one batch.
+    """Read queries, keys, logits and attention of the layers of a model on one batch.
 
     The model runs once, up to the last layer wanted, in evaluation mode and without gradients. What enters each
     attention layer is kept, and the maps (B, H, T, T) of a layer are made when its turn comes, so that only one layer's
@@ -54,9 +54,23 @@ def read_attention(
 
     Args:
         model: a loaded Hugging Face model with attn_implementation="eager"; it is left as it was found.
+
         batch: what the model is called with: input_ids and attention_mask, or pixel_values; arrays or tensors.
+
         layers: which layers, in the order wanted; all of them by default.
+
         allow_nan: whether heads whose attention is not finite are handed out as they are (`finite_heads` tells them) or refused.
+
+    Examples:
+        >>> from marginlens.data import write_samples
+        >>> from marginlens.probe import load_model, read_attention
+        >>> written = write_samples("samples")
+        >>> loaded = load_model("samples/tiny-model")
+        >>> batch = loaded.tokenizer(["the cat sat"], return_tensors="pt")
+        >>> for reading in read_attention(loaded.model, batch):
+        ...     print(reading)
+        LayerReading(layer 0: 1 inputs, 4 heads, 5 tokens)
+        LayerReading(layer 1: 1 inputs, 4 heads, 5 tokens)
     """
     return _readings(adapter_for(model), batch, layers, is_checked=True, allow_nan=allow_nan)
 

@@ -60,7 +60,9 @@ class AttentionMonitor(_Callback):
     Args:
         path: a .parquet file with one row for each step, layer and head; it is written anew at a measurement, aside and renamed. A resumed
             run goes on in it, without the rows after the step at which it resumes; the file of another run is renamed, not lost.
+
         every: optimizer steps from one measurement to the next.
+
         report: what goes to the Trainer's reporters (TensorBoard, W&B, …): means by "layers", every one of the "heads", or "nothing".
 
     `monitor.cost` says what it takes in your run.
@@ -146,6 +148,7 @@ class AttentionMonitor(_Callback):
 
         Args:
             model: the model that is trained: a Hugging Face model, or a module with one such model inside, as a LightningModule.
+
             step: the number of optimizer steps so far, when a run is resumed. If it is left out, the first `monitor.step(step=…)` says it.
         """
         start = None if step is None else whole_number(step, "step", at_least=0)
@@ -161,8 +164,11 @@ class AttentionMonitor(_Callback):
 
         Args:
             model: as in `attach`, which is called here if it was not before.
+
             loss: of this step, when the loop computes it and the model does not return it; it tells selecting from being stuck.
+
             step: the number of optimizer steps so far, this one included, for runs that may be resumed; counted from 1 by default.
+
         Returns:
             The means of every layer by name, to be logged, if the step was measured; otherwise nothing, as in all processes but the first.
         """

@@ -30,6 +30,7 @@ class RunRecord:
 
     Attributes:
         facts: what belongs to the run: model, n_inputs, layer_names, and whatever else JSON can hold.
+
         rows: step → name → (n_layers, n_heads).
     """
 
@@ -120,7 +121,7 @@ def read_record(path: str | os.PathLike[str]) -> RunRecord:
 
 
 def read_run(path: str | os.PathLike[str]) -> CheckpointCurves:
-    """The curves of a monitored run, from the Parquet file that `AttentionMonitor` wrote.
+    """Read the curves of a monitored run from the Parquet file that `AttentionMonitor` wrote.
 
     Returns:
         Curves of shape (n_measurements, n_layers, n_heads), one for each measure; `find_alarms` says what in them deserves a look.

@@ -96,11 +96,13 @@ def probe_page(
     back: str = "",
     lab: str = "",
 ) -> str:
-    """The page's text.
+    """Write the result of a probe as the text of one HTML page that needs no other file.
 
     Args:
         introduction: sentences that stand above what the numbers say, e.g. on where the inputs come from.
+
         back: address of the page that this one belongs to, linked at the top.
+
         lab: address of a page that `marginlens.lab.write_lab` wrote, such as lab.html; it opens a head and a sentence there.
     """
     facts = [
@@ -262,7 +264,7 @@ def graph_drawing(preferences: PreferenceGraph) -> dict[str, Any]:
 
 
 def difference_page(difference: ProbeDifference) -> str:
-    """The page's text."""
+    """Write the difference of two models as the text of one HTML page that needs no other file."""
     probed, against = difference.probed, difference.against
     return _render(
         "difference.html",
@@ -311,7 +313,7 @@ def _cell(value: object) -> str:
 
 
 def checkpoint_page(curves: CheckpointCurves, alarms: Sequence[Alarm] | None = None) -> str:
-    """The page's text.
+    """Write curves over training as the text of one HTML page that needs no other file.
 
     Args:
         alarms: of a run that a monitor watched; they stand on top, and their heads are framed.

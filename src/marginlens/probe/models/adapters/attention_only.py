@@ -42,6 +42,7 @@ class AttentionOnlyAdapter(Adapter):
 
     Args:
         model: a loaded Hugging Face model with attn_implementation="eager".
+
         reason: why W is not read, as a clause or a fact; by default that the family has no adapter.
     """
 

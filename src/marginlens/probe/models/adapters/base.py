@@ -251,6 +251,7 @@ class AffineMap:
 
     Attributes:
         W: (d_in, d_out) and b: (d_out,), or None where there is no bias, as torch tensors.
+
         deviation: by how much the module misses this on random inputs, relative to its outputs; None where W is the module's own weight.
     """
 
@@ -391,6 +392,7 @@ class Adapter(ABC):
 
         Args:
             arguments: of the module's forward, by name; the tokens are `hidden_states`.
+
             inputs: what the model was called with.
         """
         tokens = arguments["hidden_states"]
@@ -583,8 +585,11 @@ def affine_map(module: torch.nn.Module, d_in: int, name: str, like: torch.Tensor
 
     Args:
         d_in: width of the inputs.
+
         name: what the module is called in its model.
+
         like: a torch tensor with the device and the precision that the module reads.
+
         used: how many of the outputs are queries and keys, from the first on; all where left out.
     """
     import torch
