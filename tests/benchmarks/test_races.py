@@ -202,7 +202,7 @@ def test_missing_and_failing_solvers_are_reported(name: str, monkeypatch: pytest
         monkeypatch.setattr(norms, "cases", lambda shape: [case])
     rows = RACES[name].run(ProgressCounter())
     notes = {row["solver"]: row["note"] for row in rows}
-    assert notes["absent"] == "the package no_such_package is not installed"
+    assert "no_such_package" in notes["absent"]
     assert notes["failing"] == "ValueError: no"
     assert "summary" not in notes
 

@@ -253,7 +253,7 @@ def test_problems_that_pivoting_leaves_open_are_solved_by_highs(name: str, monke
 def test_unique_and_nonunique_optima_are_distinguished() -> None:
     square = least_distance([[1.0, 1.0]], [1.0], norm=L1())
     assert square.is_unique is False
-    assert repr(square) == "MarginSolution(OPTIMAL, margin=1, 1 rows, d=2, norm=L1(), not unique)"
+    assert "not unique" in repr(square)
     assert least_distance([[1.0, 0.5]], [1.0], norm=L1()).is_unique is True
     assert least_distance([[1.0, 0.0]], [1.0], norm=LInf()).is_unique is False
     assert least_distance([[1.0, 0.5]], [1.0], norm=LInf()).is_unique is True

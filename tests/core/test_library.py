@@ -62,7 +62,7 @@ import marginlens as ml
 ml.descend(*ml.data.figure_8(), n_steps=3)
 """
     done = run_python(code)
-    assert done.stderr.splitlines()[-1].startswith("marginlens.errors.CoreError: The compiled core of marginlens was")
+    assert done.stderr.splitlines()[-1].startswith("marginlens.errors.CoreError: ")
 
 
 def test_a_missing_compiler_is_reported(monkeypatch):

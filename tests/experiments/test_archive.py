@@ -136,7 +136,7 @@ def test_invalid_archives_are_refused_and_nothing_is_written(copied, tmp_path, c
         with refused(argument):
             archive.archive_run(**{**right, argument: wrong})
     assert archive.main(["embeddings", str(tmp_path / "none"), "x"]) == 2
-    assert "must be a folder with tokens.csv and run.json" in capsys.readouterr().err
+    assert "tokens.csv and run.json" in capsys.readouterr().err
     facts = json.loads((folder / "run.json").read_text())
     for change in (
         {"ending": "NOPE"},

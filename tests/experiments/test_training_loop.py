@@ -116,7 +116,9 @@ def test_a_request_to_stop_finishes_the_step_and_leaves_a_checkpoint(path, numbe
     before = signal.getsignal(number)
     with pytest.raises(KeyboardInterrupt) as caught:
         train(path, in_step=at(1, 1, lambda: os.kill(os.getpid(), number)))
-    assert caught.value.__notes__ == [f"{path} holds where to go on, after 1 whole epochs and 2 steps."]
+    (note,) = caught.value.__notes__
+    assert str(path) in note
+    assert "after 1 whole epochs and 2 steps" in note
     assert signal.getsignal(number) is before
     assert train(path) == WHOLE
 
@@ -130,7 +132,8 @@ def interrupt_twice():
 def test_an_unfinished_step_keeps_the_last_checkpoint(path, action):
     with pytest.raises((KeyboardInterrupt, MemoryError)) as caught:
         train(path, in_step=at(3, 1, action))
-    assert caught.value.__notes__ == [f"A step was left half done; {path} holds the run as it was last saved."]
+    (note,) = caught.value.__notes__
+    assert str(path) in note
     assert Checkpoint.read(path, "test").epoch == 2
     assert train(path) == WHOLE
 

@@ -75,9 +75,9 @@ def raising(problem):
 
 def test_script_errors_are_one_line_with_an_exit_code(capsys):
     noted = InputError("Unusable.")
-    noted.add_note("c.npz holds where to go on.")
+    noted.add_note("c.npz is kept.")
     for problem, code, said in (
-        (noted, 2, "marginlens: Unusable. c.npz holds where to go on.\n"),
+        (noted, 2, "marginlens: Unusable. c.npz is kept.\n"),
         (MissingExtra("It needs torch."), 2, "marginlens: It needs torch.\n"),
         (FileNotFoundError(2, "No such file", "x"), 2, "marginlens: [Errno 2] No such file: 'x'\n"),
         (MemoryError(), 2, "marginlens: Not enough memory.\n"),

@@ -91,8 +91,8 @@ def test_predictions_cite_no_theorem_for_decayed_steps():
         assert prediction.bias.norm is None
         assert prediction.bias.proved == ()
     ball = ml.predict_limit(data, v, optimizer=ml.SignDescent(0.1, weight_decay=0.1)).bias
-    assert "Frank and Wolfe in the ball of radius 1/λ = 10 in the ℓ∞ norm" in str(ball)
-    assert "weight decay 0.1" in ball.optimizer
+    assert "ball of radius 1/λ = 10" in str(ball)
+    assert "weight decay 0.1" in str(ball.optimizer)
     memory = ml.predict_limit(data, v, optimizer=ml.NormalizedGD(0.1, momentum=0.9)).bias
     assert memory.conditions[0].name == "memory"
     with pytest.raises(InputError):

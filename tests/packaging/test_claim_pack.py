@@ -65,7 +65,7 @@ def test_the_claim_runs_and_its_page_names_package_and_paper(tmp_path):
     assert entry.result.verdict is Verdict.HOLDS_AS_STATED
     page = published.page.read_text(encoding="utf-8")
     assert " from marginlens-ntp</span>" in page
-    assert "Implicit Optimization Bias of Next-Token Prediction in Linear Models" in page
+    assert "Implicit Optimization Bias of Next-Token Prediction" in page
     (stored,) = report.ledger(tmp_path / "report")[-1:]
     assert stored == entry
 
@@ -93,10 +93,8 @@ def test_the_command_lists_the_pack_and_reports_a_broken_one(installed, tmp_path
     rows = {row["id"]: row for row in json.loads(done.stdout)}
     assert rows["NTP-L1"]["package"] == "marginlens-ntp"
     assert {claim.id for claim in catalogue.claims()} == set(rows) - {"NTP-L1"}
-    assert done.stderr.splitlines() == [
-        "marginlens: The claim 'Z-9' of the package broken-pack is left out: "
-        "importing broken_pack:Z_9 raised ValueError (half an idea)."
-    ]
+    (line,) = done.stderr.splitlines()
+    assert all(name in line for name in ("Z-9", "broken-pack", "ValueError (half an idea)"))
 
 
 CLAIM = """

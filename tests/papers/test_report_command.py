@@ -53,7 +53,7 @@ def test_a_failing_claim_exits_1_after_writing_the_report(run):
     noted = fake_claim("A-2", finding(0.9996, note="A word for the page."))
     result = run("reproduce", claims=(fake_claim("A-1", raising(ValueError("no luck"))), noted))
     assert result.exit_code == 1
-    assert "The run stopped with ValueError in fake_claims.py" in result.stderr
+    assert "ValueError in fake_claims.py" in result.stderr
     assert "A word for the page." not in result.stderr
     assert ids() == ["A-1", "A-2"]
 
@@ -74,8 +74,8 @@ def test_claims_without_a_report_name_the_searched_path(run):
     result = run("claims", "--report", "nowhere")
     assert result.exit_code == 0
     assert "A-1" in result.stdout
-    assert result.stderr == "There is no report in nowhere yet: marginlens reproduce --out nowhere makes one.\n"
-    assert run("claims").stderr == "There is no report in report yet: marginlens reproduce makes one.\n"
+    assert "marginlens reproduce --out nowhere" in result.stderr
+    assert "marginlens reproduce makes" in run("claims").stderr
     run("reproduce")
     assert run("claims").stderr == ""
 
@@ -84,7 +84,8 @@ def test_claims_without_a_report_name_the_searched_path(run):
 def test_an_unknown_id_exits_with_one_line_and_writes_nothing(run, only):
     result = run("reproduce", "--only", only)
     assert result.exit_code == 2
-    assert result.stderr.startswith("marginlens: --only must be the id of a claim (A-1, A-2); got '")
+    assert result.stderr.startswith("marginlens: --only must be ")
+    assert "(A-1, A-2)" in result.stderr
     assert result.stdout == ""
     assert list(Path().iterdir()) == []
 
@@ -111,14 +112,13 @@ THREE = tuple(fake_claim(f"A-{k}") for k in (1, 2, 3))
 def test_an_interrupted_run_resumes_with_missing_claims(run):
     stopped = run("reproduce", "--quick", claims=(THREE[0], stopping("A-2"), THREE[2]))
     assert stopped.exit_code == 130
-    assert stopped.stderr.splitlines()[-1] == (
-        "marginlens: interrupted. 1 of 3 claims are finished and in report/index.html; "
-        "for the others: marginlens reproduce --resume --quick."
-    )
+    last = stopped.stderr.splitlines()[-1]
+    assert last.startswith("marginlens: interrupted. 1 of 3 claims")
+    assert "report/index.html" in last
+    assert last.endswith(": marginlens reproduce --resume --quick.")
     listed = run("claims", claims=THREE)
-    assert listed.stderr == (
-        "A run has not finished A-2, A-3; after an interruption: marginlens reproduce --resume --quick.\n"
-    )
+    assert "A-2, A-3" in listed.stderr
+    assert listed.stderr.endswith(": marginlens reproduce --resume --quick.\n")
     resumed = run("reproduce", "--resume", "--quick", claims=THREE)
     assert resumed.exit_code == 0, resumed.output
     assert "A-1" not in resumed.stderr
@@ -138,7 +138,7 @@ def test_resuming_needs_the_size_of_the_interrupted_run(run):
     run("reproduce", "--quick", "--out", "two words", claims=(THREE[0], stopping("A-2"), THREE[2]))
     other = run("reproduce", "--resume", "--out", "two words", claims=THREE)
     assert other.exit_code == 2
-    assert "To go on with that one: marginlens reproduce --resume --quick --out 'two words'." in other.stderr
+    assert ": marginlens reproduce --resume --quick --out 'two words'." in other.stderr
     both = run("reproduce", "--resume", "--only", "A-2", claims=THREE)
     assert both.exit_code == 2
     assert "--resume must be given without --only" in both.stderr
@@ -184,10 +184,10 @@ def test_a_signal_exits_130_and_keeps_finished_claims(tmp_path, stop, n_finished
     assert output == ""
     assert "Traceback" not in error
     if n_finished == 0:
-        assert error == "marginlens: interrupted. The earlier report, if there was one, is untouched.\n"
+        assert error.startswith("marginlens: interrupted. The earlier report")
         assert list(tmp_path.iterdir()) == []
     else:
-        assert "marginlens: interrupted. 1 of 2 claims are finished and in report/index.html; " in error
+        assert "marginlens: interrupted. 1 of 2 claims" in error
         assert [path.name for path in tmp_path.iterdir()] == ["report"]
         rows = json.loads((tmp_path / "report" / "ledger.json").read_text(encoding="utf-8"))
         assert [(row["id"], row.get("verdict"), row.get("unfinished")) for row in rows] == [

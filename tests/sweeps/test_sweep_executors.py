@@ -146,7 +146,7 @@ def test_ctrl_c_keeps_finished_chunks_and_tells_how_to_resume(trials):
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
     _, error = process.communicate(timeout=tolerances.HANGING)
     assert error.splitlines()[-1].startswith("KeyboardInterrupt: ")
-    assert "The finished chunks are kept; run the same sweep again to go on." in error
+    assert "run the same sweep again" in error
     assert error.count("Traceback") == 1  # its own, and none of a worker
     sweep = ml.sweeps.Sweep.open(folder)
     assert 2 <= sweep.status().chunks_done < sweep.status().n_chunks

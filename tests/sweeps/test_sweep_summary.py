@@ -80,6 +80,6 @@ def test_figures_show_shares_and_numbers_over_an_axis(made):
 
 
 def test_the_repr_is_one_paragraph(made):
-    assert "4 cells (n_inputs: 2, 3; d: 3, 60) with 50 problems each, recording selection, norm" in repr(made)
+    assert "4 cells (n_inputs: 2, 3; d: 3, 60)" in repr(made)
     assert "16 of 16 chunks (200 of 200 problems)" in repr(made)
     assert "\n" not in repr(made)
