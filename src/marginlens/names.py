@@ -58,7 +58,7 @@ class Family:
         """The names of all classes."""
         return tuple(map(kebab, self.classes))
 
-    def name(self, word: Any) -> str:
+    def name(self, word: object) -> str:
         """The name that a word stands for: a name, the class's own name, or a spelling of an earlier version."""
         spelled = kebab(word.strip()) if isinstance(word, str) else ""
         name = EARLIER.get(spelled, spelled)
@@ -69,12 +69,12 @@ class Family:
             raise InputError(self.argument, expected, repr(word), nearest(spelled, self.names))
         return name
 
-    def class_named(self, word: Any) -> Any:
+    def class_named(self, word: object) -> Any:
         """The class that a word stands for."""
         class_name = self.classes[self.names.index(self.name(word))]
         return getattr(import_module(self.module), class_name)
 
-    def name_of(self, given: Any) -> str:
+    def name_of(self, given: object) -> str:
         """The name of an object's class; a subclass has none."""
         kind = type(given)
         if kind.__name__ not in self.classes or kind is not self.class_named(kind.__name__):

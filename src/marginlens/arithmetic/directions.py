@@ -90,7 +90,7 @@ def _units(a: FloatArray, b: FloatArray) -> list[FloatArray]:
         raise InputError("b", f"weights that broadcast against a's shape {a.shape}", f"shape {b.shape}") from problem
 
 
-def _weights(x: Any, argument: str) -> FloatArray:
+def _weights(x: ArrayLike, argument: str) -> FloatArray:
     """`x` as an array with a last axis to measure along."""
     array = float_array(x, argument)
     if array.ndim == 0:

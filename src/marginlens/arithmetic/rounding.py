@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from marginlens.typing import FloatArray
+
 EPS = 2.0**-52  # spacing of doubles at one
 _SPLIT = 2.0**27 + 1.0  # Veltkamp's, which parts a double into two halves
 
 
-def exact_products(matrix: Any, vector: Any, minus: Any = None) -> Any:
+def exact_products(matrix: FloatArray, vector: FloatArray, minus: FloatArray | None = None) -> Any:
     """(n,) matrix (n, m) @ vector (m,) - minus (n,), each rounded once; as NumPy adds where a product is not finite."""
     rest = np.zeros(len(matrix)) if minus is None else minus
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):

@@ -32,7 +32,7 @@ class ContextDataset(Displayed, Tabular):
 
     quantities = "{n_contexts} contexts, {n_vocabulary} tokens, d={d_model}, entropy={entropy:.4g}"
 
-    def __init__(self, H: Any, counts: Any) -> None:
+    def __init__(self, H: Any, counts: ArrayLike) -> None:
         self.counts = _as_counts(counts)
         shape = (self.n_contexts, "d_model")
         if scipy.sparse.issparse(H):
@@ -134,7 +134,7 @@ class ContextDataset(Displayed, Tabular):
         return names | {"support": self.sizes, "entropy": self.entropies}
 
 
-def as_contexts(data: Any) -> ContextDataset:
+def as_contexts(data: object) -> ContextDataset:
     """`data`, if it is a `ContextDataset`."""
     if not isinstance(data, ContextDataset):
         raise InputError("data", "a ml.ContextDataset(H, counts)", type(data).__name__)

@@ -54,7 +54,7 @@ from marginlens.runtime.files import (
     write_result,
     write_whole,
 )
-from marginlens.typing import FloatArray
+from marginlens.typing import ArrayLike, FloatArray
 
 PROBLEM_FORMAT = "marginlens-problem"  # the entry "format" of every JSON file
 PROBLEM_VERSION = 2
@@ -149,7 +149,7 @@ def read_problem(path: PathLike) -> tuple[TokenDataset, FloatArray]:
     return data, np.asarray(entries["v"], dtype=np.float64)
 
 
-def write_problem(path: PathLike, data: TokenDataset, head: Any) -> None:
+def write_problem(path: PathLike, data: TokenDataset, head: ArrayLike) -> None:
     """Write a dataset and a head so that `read_problem` gives them back; an existing file stays whole until the new one is.
 
     Args:
@@ -208,7 +208,7 @@ def _of_scores(keys: Any, labels: Any, scores: Any) -> tuple[TokenDataset, Float
     return TokenDataset(X, data.y, K=keys), np.eye(data.d_model + 1)[-1]
 
 
-def tokens_json(data: TokenDataset, head: Any, trains_head: bool = False) -> dict[str, Any]:
+def tokens_json(data: TokenDataset, head: ArrayLike, trains_head: bool = False) -> dict[str, Any]:
     """The entries of a problem, which `problem_tokens` reads back exactly: numbers are written with all their digits.
 
     A head that reads scores off a last coordinate which the keys leave out, as `scored_tokens` makes it, is written as scores.
@@ -230,7 +230,7 @@ def tokens_json(data: TokenDataset, head: Any, trains_head: bool = False) -> dic
     return {**entries, "train": BOTH if trains_head else ATTENTION}
 
 
-def checked_head(data: TokenDataset, head: Any, trains_head: bool) -> FloatArray | None:
+def checked_head(data: TokenDataset, head: ArrayLike, trains_head: bool) -> FloatArray | None:
     """The head (d_model,) of one problem, not a batch; None is refused unless the head is trained too."""
     if as_dataset(data).is_batch:
         raise InputError(
@@ -247,7 +247,7 @@ def refuse(key: str, expected: str, got: Any) -> InputError:
     return InputError(key, expected, shown if len(shown) <= 40 else f"{shown[:37]}…")
 
 
-def number(value: Any, key: str, expected: str = "a finite number") -> float:
+def number(value: object, key: str, expected: str = "a finite number") -> float:
     """A finite number of a problem; true, false and texts are none."""
     try:
         if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
@@ -257,7 +257,7 @@ def number(value: Any, key: str, expected: str = "a finite number") -> float:
         raise refuse(key, expected, value) from None
 
 
-def vector(value: Any, key: str, width: int | None) -> FloatArray:
+def vector(value: object, key: str, width: int | None) -> FloatArray:
     """A vector of a problem, of any width where it is None."""
     if not isinstance(value, list) or not value or (width is not None and len(value) != width):
         raise refuse(key, f"a list of {'' if width is None else f'{width} '}numbers", value)
@@ -268,7 +268,7 @@ def _lists(entry: Mapping[str, Any], name: str, depth: int) -> Any:
     """Vectors of one width in lists nested so deep that numbers have `depth` indices; None if the problem has no such entry."""
     width: int | None = None
 
-    def checked(value: Any, key: str, depth: int) -> Any:
+    def checked(value: object, key: str, depth: int) -> Any:
         nonlocal width
         if depth == 1:
             width = len(row := vector(value, key, width))
@@ -314,7 +314,7 @@ def _token_dataset(path: PathLike, entries: Mapping[str, Any]) -> TokenDataset:
     return TokenDataset(**tokens, y=entries["y"], W=entries.get("W"))
 
 
-def _unpadded(padded: Any, lengths: Any, argument: str) -> Any:
+def _unpadded(padded: Any, lengths: ArrayLike, argument: str) -> Any:
     """Padded tokens (…, n_inputs, n_tokens, width), or ids (n_samples, n_tokens), as lists of inputs of their own lengths."""
     array = array_of_any(padded, argument, "an array that pads inputs to the same length, since there are lengths")
     axes = array.shape[:-2] if array.ndim > 2 else array.shape[:1]
@@ -399,7 +399,7 @@ def read_sequence_problem(path: PathLike, *, unrealizable: str = "refuse") -> Se
     return SequenceProblem(NamedSequences(data, Vocabulary(names, Listed())), head)
 
 
-def write_sequences(path: PathLike, data: SequenceDataset, names: Any = None, *, head: Any = None) -> None:
+def write_sequences(path: PathLike, data: SequenceDataset, names: Any = None, *, head: ArrayLike | None = None) -> None:
     """Write a dataset so that `read_sequences` gives it back; an existing file stays whole until the new one is.
 
     Args:

@@ -11,7 +11,7 @@ from marginlens.data.labelled import LabelledSequences
 from marginlens.data.random_tokens import as_generator
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import InputError, index_array, share_number, whole_number
-from marginlens.typing import ArrayLike, BoolArray, FloatArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, Seed
 
 
 class NoisyLabels(NamedTuple):
@@ -21,7 +21,7 @@ class NoisyLabels(NamedTuple):
     flipped: BoolArray
 
 
-def flip_labels(data: TokenDataset | LabelledSequences, share: float, rng: Any) -> NoisyLabels:
+def flip_labels(data: TokenDataset | LabelledSequences, share: float, rng: Seed) -> NoisyLabels:
     """The dataset with each label -1 or +1 flipped with this probability, independently of all others.
 
     Args:

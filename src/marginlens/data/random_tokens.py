@@ -9,12 +9,12 @@ import numpy as np
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import InputError, float_array, positive_number, real_number, whole_number
 from marginlens.papers import implements
-from marginlens.typing import ArrayLike, FloatArray
+from marginlens.typing import ArrayLike, FloatArray, Seed
 
 
 @implements("A", "App. E")
 def sphere_tokens(
-    n_problems: int, n_inputs: int, n_tokens: int, d_model: int, rng: Any
+    n_problems: int, n_inputs: int, n_tokens: int, d_model: int, rng: Seed
 ) -> tuple[TokenDataset, FloatArray]:
     """Tokens and head uniform on the unit sphere, labels ±1 with equal chance, W = I: the data of A's Figure 9.
 
@@ -32,7 +32,7 @@ def sphere_tokens(
 
 
 def sphere_queries(
-    n_problems: int, n_inputs: int, n_tokens: int, d_model: int, rng: Any
+    n_problems: int, n_inputs: int, n_tokens: int, d_model: int, rng: Seed
 ) -> tuple[TokenDataset, FloatArray, FloatArray]:
     """`sphere_tokens` with one query per input, uniform on the unit sphere too: for weights W (d_model, d_model) with logits X_i Wᵀ z_i.
 
@@ -45,7 +45,7 @@ def sphere_queries(
 
 
 def gaussian_tokens(
-    n_problems: int, n_inputs: int, n_tokens: int, d_model: int, rng: Any
+    n_problems: int, n_inputs: int, n_tokens: int, d_model: int, rng: Seed
 ) -> tuple[TokenDataset, FloatArray]:
     """Standard normal tokens and head, labels ±1 with equal chance, and a key-query matrix that is normal too.
 
@@ -59,7 +59,7 @@ def gaussian_tokens(
     return TokenDataset(X, y, W=W), generator.standard_normal((n_problems, d_model))
 
 
-def scored_tokens(keys: Any, scores: Any, y: ArrayLike | None = None) -> tuple[TokenDataset, FloatArray]:
+def scored_tokens(keys: ArrayLike, scores: ArrayLike, y: ArrayLike | None = None) -> tuple[TokenDataset, FloatArray]:
     """Tokens whose keys and scores are given outright, by a last coordinate that the head reads and the keys leave out.
 
     Args:
@@ -83,7 +83,7 @@ def scored_tokens(keys: Any, scores: Any, y: ArrayLike | None = None) -> tuple[T
 
 @implements("X", "F")
 def signal_and_noise(
-    n_inputs: int, d_model: int, signal: float, rng: Any, *, flipped: float = 0.0
+    n_inputs: int, d_model: int, signal: float, rng: Seed, *, flipped: float = 0.0
 ) -> tuple[TokenDataset, FloatArray]:
     """Inputs of two tokens: one says the class, the other is noise that no two inputs share.
 
@@ -108,7 +108,7 @@ def signal_and_noise(
     return TokenDataset(X, labels), classes
 
 
-def as_generator(rng: Any) -> np.random.Generator:
+def as_generator(rng: Seed) -> np.random.Generator:
     """`rng` if it is a NumPy generator, or one seeded by a whole number."""
     if isinstance(rng, np.random.Generator):
         return rng

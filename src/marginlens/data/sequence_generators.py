@@ -15,13 +15,13 @@ from marginlens.data.random_tokens import as_generator
 from marginlens.data.sequences import SequenceDataset
 from marginlens.errors import InputError, array_of_any, float_array, real_number, whole_number
 from marginlens.papers import implements
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import FloatArray, IntArray, Seed
 
 _MAX_DRAWS = 10_000  # datasets that are drawn before a rare kind is given up
 
 
 @implements("C", "App. D")
-def acyclic_sequences(n_vocabulary: int, d_model: int, n_samples: int, n_tokens: int, rng: Any) -> SequenceDataset:
+def acyclic_sequences(n_vocabulary: int, d_model: int, n_samples: int, n_tokens: int, rng: Seed) -> SequenceDataset:
     r"""Random sequences whose label is their token of highest priority under one random order: the data of C's Figure 3.
 
     .. math:: e_k \sim \mathrm{Unif}(S^{d-1}), \quad x_{it} \sim \mathrm{Unif}[K], \quad y_i = \arg\max_{x \in X_i} \pi(x)
@@ -40,7 +40,7 @@ def acyclic_sequences(n_vocabulary: int, d_model: int, n_samples: int, n_tokens:
     return ordered_sequences(generator.permutation(sizes[0]), d_model, n_samples, n_tokens, generator)
 
 
-def ordered_sequences(order: Any, d_model: int, n_samples: int, n_tokens: int, rng: Any) -> SequenceDataset:
+def ordered_sequences(order: Any, d_model: int, n_samples: int, n_tokens: int, rng: Seed) -> SequenceDataset:
     """Random sequences whose label is their first token in a given order.
 
     Args:
@@ -60,7 +60,7 @@ def ordered_sequences(order: Any, d_model: int, n_samples: int, n_tokens: int, r
 
 
 @implements("C", "App. D")
-def cyclic_sequences(n_vocabulary: int, d_model: int, n_samples: int, n_tokens: int, rng: Any) -> SequenceDataset:
+def cyclic_sequences(n_vocabulary: int, d_model: int, n_samples: int, n_tokens: int, rng: Seed) -> SequenceDataset:
     r"""Random sequences with random labels, at least two tokens of which are of equal priority: the data of C's Figure 4.
 
     .. math:: e_k \sim \mathrm{Unif}(S^{d-1}), \quad x_{it} \sim \mathrm{Unif}[K], \quad y_i \sim \mathrm{Unif}\{x_{i1}, \dots, x_{iT}\}
@@ -212,7 +212,7 @@ class Levels:
 
 
 @implements("B", "Eq. (34)")
-def level_sequences(n_samples: int, n_tokens: int, rng: Any, levels: Levels | None = None) -> LabelledSequences:
+def level_sequences(n_samples: int, n_tokens: int, rng: Seed, levels: Levels | None = None) -> LabelledSequences:
     r"""Sequences of the K-level model: a fair label, then every token independently from p(s|y).
 
     .. math:: y_i \sim \mathrm{Unif}\{-1, +1\}, \quad x_{it} \sim p(\cdot | y_i)

@@ -114,7 +114,7 @@ class SequenceDataset(FlatSequences):
 
     LABELS = "labels"
 
-    def __init__(self, sequences: Any, labels: Any, E: Any, *, unrealizable: str = "refuse") -> None:
+    def __init__(self, sequences: Any, labels: ArrayLike, E: ArrayLike, *, unrealizable: str = "refuse") -> None:
         if not isinstance(unrealizable, str) or unrealizable not in ("refuse", "drop", "keep"):
             raise InputError("unrealizable", '"refuse", "drop" or "keep"', repr(unrealizable))
         self.E = _embeddings(E)
@@ -244,7 +244,7 @@ def reject_unrealizable(lacking: IntArray, labels: IntArray, remedy: str) -> Inp
     )
 
 
-def check_sequence(sequence: Any, n_vocabulary: int, argument: str = "sequence") -> IntArray:
+def check_sequence(sequence: ArrayLike, n_vocabulary: int, argument: str = "sequence") -> IntArray:
     """One sequence as (n_tokens,) ids from 0 to `n_vocabulary` - 1."""
     expected = f"a list of at least one id from 0 to {n_vocabulary - 1}"
     ids = index_array(sequence, argument, expected, (-1,), below=n_vocabulary)
@@ -253,7 +253,7 @@ def check_sequence(sequence: Any, n_vocabulary: int, argument: str = "sequence")
     return ids
 
 
-def as_sequences(data: Any) -> SequenceDataset:
+def as_sequences(data: object) -> SequenceDataset:
     """`data` if it is a sequence dataset, else the sentence that says what is expected."""
     if not isinstance(data, SequenceDataset):
         raise InputError("data", "a SequenceDataset", type(data).__name__)
@@ -273,7 +273,7 @@ def check_realizable(data: SequenceDataset, argument: str = "data") -> SequenceD
     return data
 
 
-def _embeddings(E: Any) -> FloatArray:
+def _embeddings(E: ArrayLike) -> FloatArray:
     array = real_array(E, "E", ("n_vocabulary", "d_model"))
     if 0 in array.shape:
         raise InputError("E", "at least one token and one coordinate", f"shape {array.shape}")
@@ -310,7 +310,7 @@ def flat_sequences(sequences: Any) -> tuple[IntArray, IntArray]:
     return array.astype(np.int64).reshape(-1), np.arange(0, array.size + 1, array.shape[1])
 
 
-def _ids(sequence: Any, i: int) -> IntArray:
+def _ids(sequence: ArrayLike, i: int) -> IntArray:
     ids = index_array(sequence, f"sequences[{i}]", "a list of whole-number token ids", (-1,))
     if not ids.size:
         raise InputError("sequences", "sequences of at least one token", f"an empty sequence (sample {i})")

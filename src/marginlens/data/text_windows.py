@@ -11,13 +11,13 @@ from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokenizer import as_unit
 from marginlens.data.vocabulary import NamedSequences, Vocabulary
 from marginlens.errors import InputError, real_number, whole_number
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import FloatArray, IntArray, Seed
 
 MAX_ONE_HOT = 4_096  # tokens up to which one-hot embeddings are made: 134 MB
 
 
 def text_windows(
-    text: str, window: int, unit: Any = None, *, d_model: int | None = None, rng: Any = 0
+    text: str, window: int, unit: Any = None, *, d_model: int | None = None, rng: Seed = 0
 ) -> NamedSequences:
     r"""Every window of a text with the token that follows it, without those that attention cannot continue.
 
@@ -59,7 +59,7 @@ def indexed_text(text: str, unit: Any = None) -> tuple[Vocabulary, IntArray]:
     return vocabulary, ids
 
 
-def embeddings(n_vocabulary: int, d_model: int | None, rng: Any) -> FloatArray:
+def embeddings(n_vocabulary: int, d_model: int | None, rng: Seed) -> FloatArray:
     """(n_vocabulary, d_model) unit rows: one-hot where no width is given, else random."""
     if d_model is None:
         if n_vocabulary > MAX_ONE_HOT:
@@ -99,7 +99,7 @@ def split_text_windows(
     *,
     held_out: float = 0.1,
     d_model: int | None = None,
-    rng: Any = 0,
+    rng: Seed = 0,
 ) -> SequenceSplit:
     """Windows of the beginning of a text to learn from, and those of its end held out; no window reaches into the other part.
 
@@ -132,7 +132,7 @@ def _holds_a_label(ids: IntArray, window: int) -> bool:
     return len(ids) > T and any(np.any(ids[t : len(ids) - T + t] == ids[T:]) for t in range(T))
 
 
-def split_sequences(named: NamedSequences, *, held_out: float = 0.1, rng: Any = 0) -> SequenceSplit:
+def split_sequences(named: NamedSequences, *, held_out: float = 0.1, rng: Seed = 0) -> SequenceSplit:
     """Some sequences at random held out, the others to learn from.
 
     Args:
@@ -151,7 +151,7 @@ def split_sequences(named: NamedSequences, *, held_out: float = 0.1, rng: Any = 
     return SequenceSplit(NamedSequences(training, named.vocabulary), others, samples, None)
 
 
-def held_out_share(held_out: Any) -> float:
+def held_out_share(held_out: object) -> float:
     """`held_out` if it is a share between 0 and 1."""
     expected = "a share between 0 and 1, such as 0.1"
     return real_number(held_out, "held_out", expected, lambda number: 0.0 < number < 1.0)

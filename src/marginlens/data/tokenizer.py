@@ -81,7 +81,7 @@ class TokenizerUnit:
         return f"<{token}>" if name is None else str(name)
 
 
-def _names(tokens: Any) -> list[str]:
+def _names(tokens: object) -> list[str]:
     """What a function has made of a line, as names."""
     expected = "a function from a text to a list of strings or whole numbers"
     if isinstance(tokens, str | bytes | Mapping) or not isinstance(tokens, Iterable):

@@ -13,7 +13,7 @@ from marginlens.papers import implements
 from marginlens.result import Displayed, Tabular, axes_for
 from marginlens.result.palette import INPUTS, LOCAL
 from marginlens.runtime.files import DATA_FORMAT, write_result
-from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
 
 _POWER = 520  # entries times 2^-520 have products whose sums stay in range
 _SMALL = 2.0**-_POWER
@@ -118,7 +118,7 @@ class TokenDataset(Displayed, Tabular):
             f"d_model={self.d_model}, d_key={self.d_key})"
         )
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Any:
         """Draw the keys of the inputs, each in its colour: the plane where they have two coordinates, else their first two principal
         components; of a batch the first problem. Returns the axes.
         """
@@ -166,7 +166,7 @@ class TokenDataset(Displayed, Tabular):
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         return self._with(True, {name: np.broadcast_to(array, (n, *array.shape)) for name, array in arrays.items()})
 
-    def take_inputs(self, which: Any) -> TokenDataset:
+    def take_inputs(self, which: ArrayLike) -> TokenDataset:
         """The same problem, or batch, with only some of its inputs: `which` marks them, (n_inputs,) booleans, or lists their indices."""
         chosen = np.asarray(which)
         listed = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen.astype(np.int64)
@@ -217,7 +217,7 @@ class TokenDataset(Displayed, Tabular):
     # ---- what the theory reads off the data
 
     @implements("A", "Def 1")
-    def scores(self, head: Any) -> FloatArray:
+    def scores(self, head: ArrayLike) -> FloatArray:
         r"""Token scores :math:`\gamma_{it} = Y_i v^\top x_{it}`, shape (…, n_inputs, n_tokens); -inf where there is no token."""
         v = self.head(head)
         flat = self.X.reshape(*self.batch_shape, -1, self.d_model)
@@ -227,7 +227,7 @@ class TokenDataset(Displayed, Tabular):
                 products = np.ldexp((flat * _SMALL) @ (v * _SMALL)[..., None], 2 * _POWER)
         return np.where(self.mask, products.reshape(self.mask.shape) * self.y[..., None], -np.inf)
 
-    def finite_scores(self, head: Any) -> FloatArray:
+    def finite_scores(self, head: ArrayLike) -> FloatArray:
         """The same `scores`; refused where one is beyond the range of double precision."""
         scores = self.scores(head)
         if not np.isfinite(scores[self.mask]).all():
@@ -236,13 +236,13 @@ class TokenDataset(Displayed, Tabular):
         return scores
 
     @implements("A", "Def 1")
-    def optimal(self, head: Any) -> IntArray:
+    def optimal(self, head: ArrayLike) -> IntArray:
         """Index of the highest score of each input, shape (…, n_inputs); the first one where several tie."""
         return np.argmax(self.scores(head), axis=-1)
 
     # ---- arguments that other functions take together with a dataset
 
-    def head(self, head: Any, argument: str = "head") -> FloatArray:
+    def head(self, head: ArrayLike, argument: str = "head") -> FloatArray:
         """A head v checked and broadcast to (…, d_model)."""
         return self._vector(head, argument, self.d_model)
 
@@ -250,7 +250,7 @@ class TokenDataset(Displayed, Tabular):
         """A weight vector p checked and broadcast to (…, d_key)."""
         return self._vector(p, argument, self.d_key)
 
-    def _vector(self, value: Any, argument: str, width: int) -> FloatArray:
+    def _vector(self, value: object, argument: str, width: int) -> FloatArray:
         shape = (len(self), width) if self.is_batch and n_axes(value) == 2 else (width,)
         return np.broadcast_to(real_array(value, argument, shape), (*self.batch_shape, width))
 
@@ -272,14 +272,14 @@ class TokenDataset(Displayed, Tabular):
         return array
 
 
-def as_dataset(data: Any) -> TokenDataset:
+def as_dataset(data: object) -> TokenDataset:
     """`data` if it is a token dataset, else the sentence that says what is expected."""
     if not isinstance(data, TokenDataset):
         raise InputError("data", "a TokenDataset", type(data).__name__)
     return data
 
 
-def _tokens(value: Any, argument: str) -> tuple[FloatArray, IntArray, bool]:
+def _tokens(value: object, argument: str) -> tuple[FloatArray, IntArray, bool]:
     """Padded tokens, their lengths, and whether there is a batch axis."""
     expected = "of shape (n_inputs, n_tokens, d_model) or (batch, n_inputs, n_tokens, d_model), or a list of (n_tokens_i, d_model) arrays"
     if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 0:

@@ -20,7 +20,7 @@ UNKNOWN = "<unknown>"
 _SIGNS = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍"}
 
 
-def _as_text(text: Any, argument: str = "text") -> str:
+def _as_text(text: object, argument: str = "text") -> str:
     if not isinstance(text, str):
         raise InputError(argument, "a string", type(text).__name__)
     return text

@@ -13,7 +13,7 @@ from marginlens.data.random_tokens import as_generator
 from marginlens.errors import InputError, positive_number, real_array, whole_number
 from marginlens.papers import implements, uses
 from marginlens.result import Described
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, IntArray, Seed
 
 _KINDS = (np.dtype(np.float32), np.dtype(np.float64))
 
@@ -28,7 +28,7 @@ class Parameters(Described):
     quantities = "E of shape {E.shape!s}, p, v, {E.dtype}"
 
 
-def initial_parameters(n_vocabulary: int, d_model: int, rng: Any, dtype: Any, spread: float = 1.0) -> Parameters:
+def initial_parameters(n_vocabulary: int, d_model: int, rng: Seed, dtype: Any, spread: float = 1.0) -> Parameters:
     r"""The values training starts from: :math:`E_s, p \sim N(0, \sigma^2 I/d)` with σ = `spread`, and v uniform on the unit sphere.
 
     Args:
@@ -127,7 +127,7 @@ def scalar_gradients(pairs: DistinctTokens, samples: IntArray, a: Any, b: Any) -
         "Eq. (13)": "The weight g of a sequence in the gradient, one over 1 + exp(y f).",
     },
 )
-def loss_and_gradients(model: Parameters, sequences: Any, y: Any = None) -> tuple[float, Parameters]:
+def loss_and_gradients(model: Parameters, sequences: Any, y: ArrayLike | None = None) -> tuple[float, Parameters]:
     r"""The logistic loss of the one-layer model over a dataset, and its gradients in closed form.
 
     .. math:: L = \frac1n \sum_i \log(1 + e^{-y_i f(X_i)}),\quad f(X) = \mathrm{Softmax}(p^\top E_X^\top) E_X v,\quad

@@ -86,7 +86,7 @@ def first_step(start: Parameters, rate: float, sequences: Any, y: ArrayLike | No
     return FirstStep(data, start, after, eta, alpha, error_E, -eta * slopes.p, loss)
 
 
-def as_first_step(step: Any) -> FirstStep:
+def as_first_step(step: object) -> FirstStep:
     """`step` if it is a first step, else the sentence that says what is expected."""
     if not isinstance(step, FirstStep):
         raise InputError("step", "a FirstStep, as first_step gives it", type(step).__name__)

@@ -158,7 +158,7 @@ def _labels(ids: IntArray, window: int, separator: int | None) -> IntArray:
     return labels[marks[labels + 1] == marks[labels - window]]
 
 
-def _checked(chunk: Any) -> Any:
+def _checked(chunk: object) -> Any:
     """The chunk as an array, if it is one of ids."""
     expected = f"arrays (n_tokens,) of token ids from 0 to {MAX_TOKENS - 1}, pieces of a text"
     if isinstance(chunk, SequenceDataset | str):

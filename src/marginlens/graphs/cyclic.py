@@ -229,7 +229,7 @@ def local_subspace(graphs: Mapping[int, PriorityGraph], subset: CyclicSubset) ->
     return cyclic_subspace(subset.E, graphs_of_edges(last, head, tail, subset.n_vocabulary))
 
 
-def as_local_rule(rule: Any) -> LocalRule:
+def as_local_rule(rule: object) -> LocalRule:
     """`rule`, if it is one."""
     if not isinstance(rule, LocalRule):
         raise InputError("rule", "LocalRule.LABELS_COMPONENT or LocalRule.SELECTED_COMPONENT", repr(rule))

@@ -12,18 +12,18 @@ from marginlens.errors import InputError, real_array
 from marginlens.graphs.counting import count_windows, window_evidence
 from marginlens.graphs.priority import Evidence, PriorityGraph, graphs_of_edges, sequence_evidence
 from marginlens.papers import implements
-from marginlens.typing import IntArray
+from marginlens.typing import ArrayLike, IntArray
 
 
 @overload
-def priority_graphs(data: SequenceDataset, *, head: Any = None) -> dict[int, PriorityGraph]: ...
+def priority_graphs(data: SequenceDataset, *, head: ArrayLike | None = None) -> dict[int, PriorityGraph]: ...
 @overload
 def priority_graphs(data: Iterable[Any], *, window: int, separator: int | None = None) -> dict[int, PriorityGraph]: ...
 @implements("C", "§3.1")
 def priority_graphs(
     data: SequenceDataset | Iterable[Any],
     *,
-    head: Any = None,
+    head: ArrayLike | None = None,
     window: int | None = None,
     separator: int | None = None,
 ) -> dict[int, PriorityGraph]:
@@ -79,7 +79,7 @@ def ranking_evidence(
     return sequence_evidence(data, graph)
 
 
-def _chunks(data: Any) -> Iterable[Any]:
+def _chunks(data: object) -> Iterable[Any]:
     """The chunks of a text."""
     if not isinstance(data, Iterable) or isinstance(data, str | bytes):
         raise InputError("data", "a SequenceDataset, or chunks of token ids", type(data).__name__)
@@ -99,7 +99,7 @@ def _refuse_chunk_options(window: int | None, separator: int | None) -> None:
 
 
 @implements("C", "Assumption 2")
-def separated_tokens(data: SequenceDataset, head: Any = None) -> IntArray:
+def separated_tokens(data: SequenceDataset, head: ArrayLike | None = None) -> IntArray:
     r"""(n_samples,) the token of each sequence that is to be separated from its others: the label, or the one that serves it best.
 
     .. math:: \hat y_i = y_i \ \text{if}\ y_i \in X_i, \qquad \hat y_i = \arg\max_{x \in X_i} c_{y_i}^\top e_x \ \text{otherwise}

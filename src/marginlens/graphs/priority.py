@@ -199,14 +199,14 @@ def is_acyclic(graphs: Mapping[int, PriorityGraph]) -> bool:
     return all(graph.is_acyclic for graph in as_graphs(graphs).values())
 
 
-def as_graph(graph: Any) -> PriorityGraph:
+def as_graph(graph: object) -> PriorityGraph:
     """`graph` if it is a priority graph, else the sentence that says what is expected."""
     if not isinstance(graph, PriorityGraph):
         raise InputError("graph", "a PriorityGraph", type(graph).__name__)
     return graph
 
 
-def as_graphs(graphs: Any, n_vocabulary: int | None = None) -> Mapping[int, PriorityGraph]:
+def as_graphs(graphs: object, n_vocabulary: int | None = None) -> Mapping[int, PriorityGraph]:
     """`graphs` if they are priority graphs by last token, of ids below `n_vocabulary` where that is given."""
     expected = "a mapping from last tokens to PriorityGraph objects"
     if not isinstance(graphs, Mapping):

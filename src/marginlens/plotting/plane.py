@@ -24,7 +24,7 @@ from marginlens.plotting.style import house_style, in_style, note_at, shades
 from marginlens.result.palette import GLOBAL, INK, INPUTS, LOCAL, PATH, TINTS
 from marginlens.runtime.files import check_place
 from marginlens.theory import LocalOptima, locally_optimal_directions
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 _MAX_PANELS = 4  # problems that one figure holds side by side
 _MAX_RAYS = 12  # directions that one panel shows
@@ -46,7 +46,7 @@ def recorded_steps(n_steps: int, dense: int = 400) -> list[int]:
     return sorted({*range(min(dense, n_steps) + 1), *(round(float(step)) for step in late)})
 
 
-def scatter_input_tokens(ax: Axes, keys: FloatArray, scores: FloatArray, colour: Any, size: float) -> None:
+def scatter_input_tokens(ax: Axes, keys: FloatArray, scores: FloatArray, colour: object, size: float) -> None:
     """The tokens (n_tokens, 2) of one input: a star for the highest score, discs for the others."""
     best = scores == scores.max()
     look: dict[str, Any] = {"color": [colour], "edgecolor": "white", "linewidth": 0.8, "zorder": 7}
@@ -144,7 +144,7 @@ def log_radius_rings(ax: Axes, far: float, unit: float = 1.0) -> None:
     ax.set_xlabel("direction of p, at a distance of log(1 + ‖p‖) from the centre")
 
 
-def rim_label(ax: Axes, direction: FloatArray, name: str, rim: float, colour: Any) -> None:
+def rim_label(ax: Axes, direction: FloatArray, name: str, rim: float, colour: object) -> None:
     """The name of a limit just outside the rim of the disc."""
     x, y = 1.05 * rim * direction
     side = "center" if abs(direction[0]) < 0.3 else "left" if direction[0] > 0 else "right"
@@ -165,7 +165,7 @@ def check_plot(data: TokenDataset, place: Path) -> None:
 
 def problem_figure(
     data: TokenDataset,
-    head: Any,
+    head: ArrayLike,
     solutions: Sequence[Sequence[Mapping[str, Any]]],
     paths: FloatArray | None = None,
     loss: Loss | None = None,

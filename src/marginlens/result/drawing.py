@@ -9,7 +9,7 @@ import numpy as np
 
 from marginlens.errors import require
 from marginlens.result.palette import FAILS, FAINT, GLOBAL, HOLDS, INK, LOCAL
-from marginlens.typing import Axes, FloatArray
+from marginlens.typing import ArrayLike, Axes, FloatArray
 
 MAX_LINES = 100  # runs of a batch that are drawn as lines
 MAX_NAME = 32  # letters of a bar's name
@@ -34,7 +34,7 @@ def draw_sentence(ax: Axes, sentence: str) -> None:
     ax.set_axis_off()
 
 
-def draw_matrix(ax: Axes, matrix: Any, colours: str = "RdBu_r", smallest: float | None = None) -> None:
+def draw_matrix(ax: Axes, matrix: FloatArray, colours: str = "RdBu_r", smallest: float | None = None) -> None:
     """A matrix by colour with its scale beside it: blue below zero, white at zero and red above, unless another map is named."""
     from matplotlib.ticker import MaxNLocator
 
@@ -72,7 +72,7 @@ def draw_bars(
     ax.set(xlabel=xlabel, ylabel=ylabel + more)
 
 
-def draw_fan(ax: Axes, x: Any, curves: FloatArray) -> None:
+def draw_fan(ax: Axes, x: ArrayLike, curves: FloatArray) -> None:
     """Curves (n_curves, n_points): one as a line; several as thin lines, their median, and the band of their middle 90%."""
     if len(curves) == 1:
         ax.plot(x, curves[0], color=LOCAL)

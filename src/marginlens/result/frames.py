@@ -42,7 +42,7 @@ def plain_column(values: Any) -> Any:
     return [_plain(value) for value in values]
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, Enum):
         return value.name
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value

@@ -43,7 +43,7 @@ class Displayed(Described):
         ).strip()
 
 
-def public_fields(shown: Any) -> dict[str, Any]:
+def public_fields(shown: object) -> dict[str, Any]:
     """Collect the fields for `to_dict` and the table: those of a dataclass' repr without private ones, or all public attributes."""
     if not dataclasses.is_dataclass(shown):
         return {name: value for name, value in vars(shown).items() if not name.startswith("_")}
@@ -56,7 +56,7 @@ def _numbers(shown: Described) -> dict[str, Any]:
     return {name: value for name, value in public_fields(shown).items() if value is not None and not _is_empty(value)}
 
 
-def _is_empty(value: Any) -> bool:
+def _is_empty(value: object) -> bool:
     return isinstance(value, str | tuple | list | Mapping) and not value
 
 

@@ -97,7 +97,7 @@ def table(rows: str, *names: str, **renamed: str) -> Callable[[Any], dict[str, A
     return _columns
 
 
-def _column(value: Any) -> Any:
+def _column(value: object) -> Any:
     return np.atleast_1d(value) if isinstance(value, np.ndarray | np.generic | float | int) else value
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from marginlens.result.notebook import Displayed, public_fields
 
 
-def jsonable(value: Any, digits: int | None = None) -> Any:
+def jsonable(value: object, digits: int | None = None) -> Any:
     """`value` in types that JSON has: arrays as lists, statuses by name, numbers that JSON lacks (nan, infinities) as None.
 
     Args:

@@ -23,7 +23,7 @@ PARTIAL = ".partial"  # ends the name of a file that is being written, which beg
 DATA_FORMAT = "marginlens-data-1"  # of every dataset
 
 
-def as_path(path: Any, argument: str, expected: str) -> Path:
+def as_path(path: object, argument: str, expected: str) -> Path:
     """`path` as a `Path`, else the sentence that says what is expected of it."""
     if not isinstance(path, str | os.PathLike):
         raise InputError(argument, expected, type(path).__name__)

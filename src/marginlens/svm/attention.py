@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from marginlens.data.tokens import TokenDataset
@@ -97,7 +95,7 @@ def relaxed_svm(
     return shortest_above(rows, lower, norm=norm, pairs=pairs)
 
 
-def _support(data: TokenDataset, support: Any) -> BoolArray:
+def _support(data: TokenDataset, support: ArrayLike) -> BoolArray:
     """Whether each input is in S, of shape (n_inputs,) or (batch, n_inputs)."""
     expected = f"input indices from 0 to {data.n_inputs - 1}, or a boolean mask of shape {data.y.shape}"
     given = array_of_any(support, "support", expected)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -33,7 +32,7 @@ class BilinearSolution(MarginSolution):
         return ("query", "above", "below")
 
 
-def bilinear_svm(X: ArrayLike, Q: ArrayLike, triples: Any, *, norm: Norm = Frobenius()) -> BilinearSolution:
+def bilinear_svm(X: ArrayLike, Q: ArrayLike, triples: ArrayLike, *, norm: Norm = Frobenius()) -> BilinearSolution:
     r"""Shortest W that ranks token i above token j by at least one for query k, for all triples (k, i, j).
 
     .. math:: \min_W \|W\|_F \ \text{s.t.}\ (x_i - x_j)^\top W q_k \ge 1
@@ -83,7 +82,7 @@ def _solve_formed(problem: BilinearSolution, indices: IntArray) -> BilinearSolut
     return problem.from_multipliers(weights, x=formed.x)
 
 
-def _triples(triples: Any, n_queries: int, n_tokens: int) -> IntArray:
+def _triples(triples: ArrayLike, n_queries: int, n_tokens: int) -> IntArray:
     """Checked, and ordered by query."""
     sizes = [n_queries, n_tokens, n_tokens]
     expected = f"whole numbers of shape (n_rows, 3), below {sizes}: query, higher token, lower token"

@@ -137,7 +137,7 @@ def as_optimal_sets(data: TokenDataset, selected: Any) -> tuple[IntArray, ...]:
     )
 
 
-def _token_set(given: Any, length: int, argument: str) -> IntArray:
+def _token_set(given: object, length: int, argument: str) -> IntArray:
     expected = f"different token indices from 0 to {length - 1}, at least one"
     indices = index_array(list(given) if isinstance(given, set | frozenset) else given, argument, expected, (-1,))
     values, counts = np.unique(indices, return_counts=True)

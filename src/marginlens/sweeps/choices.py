@@ -15,7 +15,7 @@ from marginlens.losses import Loss, NextTokenLoss
 from marginlens.names import LOSSES, NEXT_TOKEN_LOSSES
 from marginlens.optimizers import NormalizedGD
 from marginlens.optimizers.choice import optimizer_named
-from marginlens.typing import FloatArray
+from marginlens.typing import ArrayLike, FloatArray
 
 PROTOCOLS = ("sphere", "gaussian")  # of `marginlens.data.counter_based`
 NORMALIZED_STEP = 1.0  # step size of p for normalized-gd, unless given
@@ -37,7 +37,7 @@ def default_step(optimizer: str, problem: str) -> float:
     return NORMALIZED_STEP if isinstance(optimizer_named(optimizer, 1.0), NormalizedGD) else DEFAULT_STEP
 
 
-def checked_start(start: Any) -> Any:
+def checked_start(start: ArrayLike) -> Any:
     """ "zero", "normal:SCALE" or numbers: a start as a plan holds it."""
     if isinstance(start, str):
         if start == "zero":
@@ -60,7 +60,9 @@ def checked_start(start: Any) -> Any:
     return point.tolist()
 
 
-def starting_point(start: Any, n_problems: int, shape: tuple[int, ...], rng: np.random.Generator) -> FloatArray | None:
+def starting_point(
+    start: ArrayLike, n_problems: int, shape: tuple[int, ...], rng: np.random.Generator
+) -> FloatArray | None:
     """x(0) of the problems of a chunk, (n_problems, *shape); None for zero."""
     if start == "zero":
         return None
@@ -102,7 +104,7 @@ def function_record(function: Callable[..., Any]) -> dict[str, str]:
     return {"function": name, "source": hashlib.sha256(source.encode()).hexdigest()}
 
 
-def described(value: Any, key: str) -> str:
+def described(value: object, key: str) -> str:
     """An object of one's own as a plan writes it: its repr, which must say what it is and not where it lies in memory."""
     text = repr(value)
     if _ADDRESS.search(text):

@@ -184,7 +184,7 @@ def random_numbers(seed: int, cell: Cell, chunk: Chunk, purpose: int) -> np.rand
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=key)))
 
 
-def _checked_measure(value: Any, name: str, n_problems: int) -> Any:
+def _checked_measure(value: object, name: str, n_problems: int) -> Any:
     array = np.asarray(value)
     if array.dtype.kind not in "biuf" or array.ndim not in (1, 2) or len(array) != n_problems:
         got = f"shape {array.shape} with dtype {array.dtype}"
@@ -232,7 +232,7 @@ def _damaged(file: Path, reason: str) -> InputError:
     )
 
 
-def _as_arrow(value: Any) -> Any:
+def _as_arrow(value: object) -> Any:
     """A column as an Arrow array: words as a dictionary, (n, k) as lists of k, nan and zero with one pattern of bits each."""
     pa = arrow()
     if isinstance(value, Categories):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.errors import InputError, whole_number
+from marginlens.typing import ArrayLike
 
 DATA_AXES = (
     "data",
@@ -146,7 +147,7 @@ def is_axis(key: str, value: Any) -> bool:
     return isinstance(value, list | tuple | range | np.ndarray)
 
 
-def _is_point(start: Any) -> bool:
+def _is_point(start: ArrayLike) -> bool:
     return (
         isinstance(start, list | tuple | range)
         and bool(start)

@@ -208,7 +208,7 @@ class Plan:
 
     # ---- checks
 
-    def _checked_data(self, value: Any, key: str) -> Any:
+    def _checked_data(self, value: object, key: str) -> Any:
         if callable(value):
             return value
         if value not in PROTOCOLS:
@@ -216,7 +216,7 @@ class Plan:
             raise InputError(key, expected, repr(value), nearest(str(value), PROTOCOLS))
         return value
 
-    def _checked_loss(self, value: Any, key: str) -> Any:
+    def _checked_loss(self, value: object, key: str) -> Any:
         loss = loss_named(value, self.problem)
         if loss is value:
             described(loss, key)
@@ -281,7 +281,7 @@ class Plan:
             raise InputError("parameters", "names that no other key or column has", repr(sorted(taken)[0]))
 
 
-def as_plan(plan: Any) -> Plan:
+def as_plan(plan: object) -> Plan:
     """A plan, from one or from a dict of its keys."""
     if isinstance(plan, Plan):
         return plan
@@ -309,7 +309,7 @@ def n_tokens_in_all(settings: Mapping[str, Any]) -> int:
     return int(settings["n_inputs"] * settings["n_tokens"])
 
 
-def written(value: Any) -> Any:
+def written(value: object) -> Any:
     """A setting in types that JSON has: functions by where they are and the hash of their source, objects by their repr."""
     if isinstance(value, Mapping):
         return {name: written(entry) for name, entry in value.items()}
@@ -334,15 +334,15 @@ def _values(value: Any, key: str, check: Callable[[Any, str], Any]) -> Any:
     return values
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _size(value: Any, key: str) -> int | None:
+def _size(value: object, key: str) -> int | None:
     return None if value is None else whole_number(value, key, at_least=1)
 
 
-def _checked_optimizer(value: Any, key: str) -> Any:
+def _checked_optimizer(value: object, key: str) -> Any:
     if isinstance(value, str):
         optimizer_named(value, 1.0)
         return value
@@ -350,7 +350,7 @@ def _checked_optimizer(value: Any, key: str) -> Any:
     return value
 
 
-def _parameters(value: Any) -> dict[str, Any]:
+def _parameters(value: object) -> dict[str, Any]:
     if value is not None and not isinstance(value, Mapping):
         raise InputError("parameters", "a table of names and values", repr(value))
     found = {}
@@ -361,7 +361,7 @@ def _parameters(value: Any) -> dict[str, Any]:
     return dict(sorted(found.items()))
 
 
-def _checked_parameter(value: Any, key: str) -> Any:
+def _checked_parameter(value: object, key: str) -> Any:
     if isinstance(value, bool | int | float | str):
         return value
     raise InputError(key, "numbers, texts, or lists of them", repr(value))
@@ -378,7 +378,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return "; ".join(f"{key} is {_value(before.get(key))} there and {_value(now.get(key))} here" for key in keys)
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     if isinstance(value, Mapping) and set(value) == {"function", "source"}:
         return f"{value['function']} with source {value['source'][:8]}"
     text = json.dumps(value)

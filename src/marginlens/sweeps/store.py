@@ -32,7 +32,7 @@ from marginlens.sweeps.chunk import add_to_digest, arrow, decoded, made_problems
 from marginlens.sweeps.grid import Grid
 from marginlens.sweeps.plan import Plan, differences, plan_hash, read_written_plan
 from marginlens.sweeps.summary import LEVELS, CellSummary, Summary, quantile_levels, summarized_columns
-from marginlens.typing import Axes
+from marginlens.typing import ArrayLike, Axes
 
 if TYPE_CHECKING:
     import pyarrow
@@ -219,7 +219,7 @@ class Sweep(Displayed):
 
     # ---- what it shows
 
-    def summary(self, *, quantiles: Any = LEVELS, partial: bool = False) -> Summary:
+    def summary(self, *, quantiles: ArrayLike = LEVELS, partial: bool = False) -> Summary:
         """Every cell summed up: shares of words with exact 95% intervals; means with standard errors, and quantiles, of numbers.
 
         Args:
@@ -274,7 +274,7 @@ class Sweep(Displayed):
         )
 
 
-def _scalar(values: tuple[Any, ...], value: Any) -> Any:
+def _scalar(values: tuple[Any, ...], value: object) -> Any:
     """One of the values of an axis as Arrow has it: a whole number, a number, or a word for everything else."""
     pa, kinds = arrow(), {type(entry) for entry in values}
     if kinds <= {int, float}:

@@ -13,7 +13,7 @@ from marginlens.errors import InputError, real_array
 from marginlens.result import Result, Tabular, axes_for
 from marginlens.result.palette import ACCENTS
 from marginlens.sweeps.chunk import arrow
-from marginlens.typing import Axes, FloatArray
+from marginlens.typing import ArrayLike, Axes, FloatArray
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the quantiles
 CONFIDENCE = 0.95  # of the intervals of shares
@@ -175,7 +175,7 @@ def share_interval(count: int, n: int) -> tuple[float, float]:
     return low, high
 
 
-def quantile_levels(quantiles: Any) -> FloatArray:
+def quantile_levels(quantiles: ArrayLike) -> FloatArray:
     """Levels of quantiles as numbers from 0 to 1."""
     levels = real_array(quantiles, "quantiles", ("n_levels",))
     if np.any((levels < 0.0) | (levels > 1.0)):
@@ -234,7 +234,7 @@ def draw(summary: Summary, ax: Axes, column: str | None, axis: str | None) -> Ax
     return ax
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

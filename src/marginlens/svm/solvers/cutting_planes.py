@@ -11,11 +11,10 @@ programme's λ alone the bounds meet slowly where the ball is round, so each rou
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import scipy
 
+from marginlens.norms.protocol import Norm
 from marginlens.svm.solvers.batch import NormBatch
 from marginlens.typing import FloatArray
 
@@ -25,7 +24,7 @@ _HIGHS_ATOL = 1e-10  # the least that HiGHS takes; its own 1e-7 is above the dis
 _MAX_ROUNDS = 500
 
 
-def solve_by_cutting_planes(batch: NormBatch, norm: Any) -> None:
+def solve_by_cutting_planes(batch: NormBatch, norm: Norm) -> None:
     """A batch of problems, one after the other."""
     for j in batch.indices:
         used = np.flatnonzero(batch.rows[j].any(axis=1))
@@ -34,7 +33,7 @@ def solve_by_cutting_planes(batch: NormBatch, norm: Any) -> None:
         batch.multipliers[j, used] = found[1]
 
 
-def _solve_single(rows: FloatArray, lower: FloatArray, norm: Any, start: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _solve_single(rows: FloatArray, lower: FloatArray, norm: Norm, start: FloatArray) -> tuple[FloatArray, FloatArray]:
     """x in the shape of `start`, which selects the tokens, and multipliers (n_rows,); the scale of either is free."""
     points = [start / norm.value(start)]
     values = [rows @ points[0].reshape(-1)]  # A s of every point

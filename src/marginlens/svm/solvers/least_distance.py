@@ -40,7 +40,12 @@ OUTCOME_STATUS = np.array(  # by the outcome of compiled solvers
 
 
 def least_distance(
-    A: ArrayLike, lower: ArrayLike, *, equalities: ArrayLike | None = None, norm: Norm = L2(), pairs: Any = None
+    A: ArrayLike,
+    lower: ArrayLike,
+    *,
+    equalities: ArrayLike | None = None,
+    norm: Norm = L2(),
+    pairs: ArrayLike | None = None,
 ) -> MarginSolution:
     r"""Shortest vector above given lower bounds, with a proof that it is the shortest or that there is none.
 

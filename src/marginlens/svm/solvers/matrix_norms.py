@@ -6,13 +6,14 @@ The method sees W in the span of the rows. Where inequalities are many it gets t
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from marginlens import core
 from marginlens.kinds import kind_of
 from marginlens.norms import MaxRow, Nuclear
+from marginlens.norms.protocol import Norm
 from marginlens.runtime.threads import n_threads
 from marginlens.svm.solvers.batch import NormBatch
 from marginlens.typing import FloatArray
@@ -37,7 +38,7 @@ class Cone(NamedTuple):
     nuclear: bool  # which norm; max-row is spectral with a block for every row
 
 
-def solve_matrix_norms(batch: NormBatch, norm: Any) -> None:
+def solve_matrix_norms(batch: NormBatch, norm: Norm) -> None:
     """A batch of problems whose x is a matrix, in the spectral, nuclear or max-row norm; compiled code runs side by side."""
     workers = min(n_threads(), len(batch.indices))
     if workers <= 1:
@@ -48,7 +49,7 @@ def solve_matrix_norms(batch: NormBatch, norm: Any) -> None:
         list(pool.map(lambda j: _solve_single(batch, j, norm), batch.indices))
 
 
-def _solve_single(batch: NormBatch, j: int, norm: Any) -> None:
+def _solve_single(batch: NormBatch, j: int, norm: Norm) -> None:
     """Problem j, by its rows that are not zero.
 
     W is looked for where rows have entries: in the span of their left vectors (not for the max-row norm, which depends on the basis) and of
