@@ -368,7 +368,7 @@ def test_an_error_in_a_kernel_reaches_the_caller(monkeypatch):
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        threads.over_problems(kernel, 40, step_cost=1e8)
+        threads.parallel_over(kernel, 40, step_cost=1e8)
 
 
 def test_every_problem_is_taken_once(monkeypatch):
@@ -379,7 +379,7 @@ def test_every_problem_is_taken_once(monkeypatch):
     def kernel(first, last):
         counts[first:last] += 1
 
-    threads.over_problems(kernel, 1000)
+    threads.parallel_over(kernel, 1000)
     assert np.all(counts == 1)
 
 

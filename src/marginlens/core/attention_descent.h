@@ -6,7 +6,7 @@
 #pragma once
 #include "gradient_coefficients.h"
 #include "linear_algebra.h"
-#include "room.h"
+#include "arena.h"
 #include "steps.h"
 
 constexpr int64_t SMALL_PROBLEM = 48;  // places up to which two problems at once are faster than one after the other
@@ -26,18 +26,18 @@ struct AttentionRun {
 };
 
 // Arrays that serve one problem after the other: centred keys (d, n_places), their Gram matrix where the state is coefficients, and vectors.
-struct AttentionRoom {
+struct AttentionArrays {
     double *columns, *gram, *means, *origin, *first_logits, *scores, *state, *logits, *gradient, *w, *h, *slopes, *logs;
 
-    AttentionRoom(Room &room, const TokenProblem &p, int64_t width) {
+    AttentionArrays(Arena &arena, const TokenProblem &p, int64_t width) {
         const int64_t m = n_places(p.n_inputs, p.n_tokens), size = larger(m, whole_lanes(p.d));
-        columns = room.doubles(p.d * m);
-        gram = width == m ? room.doubles(m * m) : nullptr;
-        means = room.doubles(N_LANES * p.d);
+        columns = arena.doubles(p.d * m);
+        gram = width == m ? arena.doubles(m * m) : nullptr;
+        means = arena.doubles(N_LANES * p.d);
         double **vectors[] = {&origin, &first_logits, &scores, &state, &logits, &gradient, &w, &h};
-        for (double **vector : vectors) *vector = room.doubles(size);
-        slopes = room.doubles(ROOM_PER_INPUT * whole_lanes(p.n_inputs));
-        logs = room.doubles(4 * p.n_inputs * p.n_tokens);
+        for (double **vector : vectors) *vector = arena.doubles(size);
+        slopes = arena.doubles(N_INPUT_ROWS * whole_lanes(p.n_inputs));
+        logs = arena.doubles(4 * p.n_inputs * p.n_tokens);
     }
 };
 
@@ -54,7 +54,7 @@ static inline double key_unit(const double *columns, int64_t n_entries, const do
 // The descent on one problem, whose arrays are in the order of places.
 struct AttentionDescent {
     TokenProblem problem;
-    const AttentionRoom *room;
+    const AttentionArrays *arrays;
     AttentionRun run;
     double *out;  // (n_saved, d) p at the kept steps
     StepRule rule;
@@ -67,36 +67,36 @@ struct AttentionDescent {
     // p of a state, in the caller's units.
     void write(const double *at, double *p) const {
         const int64_t d = problem.d;
-        if (!in_keys) inner_products(room->columns, d, m, at, p);
-        for (int64_t k = 0; k < d; k++) p[k] = (in_keys ? at[k] : p[k] + room->origin[k]) / unit;
+        if (!in_keys) inner_products(arrays->columns, d, m, at, p);
+        for (int64_t k = 0; k < d; k++) p[k] = (in_keys ? at[k] : p[k] + arrays->origin[k]) / unit;
     }
 
     // The length of Σ w_k k_k, from the keys.
     double norm_of_combination() const {
-        inner_products(room->columns, problem.d, m, room->w, room->gradient);
-        return norm(room->gradient, problem.d);
+        inner_products(arrays->columns, problem.d, m, arrays->w, arrays->gradient);
+        return norm(arrays->gradient, problem.d);
     }
 
     // The inner products of the gradient with the keys, in `h`, from its weights.
     CORE_MEMBER void form_gradient() const {
         if (in_keys) {
-            inner_products(room->columns, problem.d, m, room->w, room->gradient);
-            combine(room->columns, problem.d, m, room->gradient, room->h);
+            inner_products(arrays->columns, problem.d, m, arrays->w, arrays->gradient);
+            combine(arrays->columns, problem.d, m, arrays->gradient, arrays->h);
         } else {
-            combine(room->gram, m, m, room->w, room->h);
+            combine(arrays->gram, m, m, arrays->w, arrays->h);
         }
     }
 
     // The length of the gradient, relative to which its weights are; 1 where it is not asked for and cannot be told.
     CORE_MEMBER double gradient_length() const {
         double size = 0.0;
-        const double square = in_keys ? square_of(room->gradient, problem.d) : dot_and_size(room->w, room->h, m, &size);
+        const double square = in_keys ? square_of(arrays->gradient, problem.d) : dot_and_size(arrays->w, arrays->h, m, &size);
         if (square > CANCELLED_SHARE * size && 1e-280 < square && square < 1e280) return square_root(square);
         return rule.normalized || !(square > 0.0) ? norm_of_combination() : 1.0;  // the Gram matrix has cancelled
     }
 
     PlaceWeights weights() const {
-        return {a, room->scores, problem.lengths, problem.n_inputs, problem.n_tokens, rule.loss, room->slopes, room->logs, room->w};
+        return {a, arrays->scores, problem.lengths, problem.n_inputs, problem.n_tokens, rule.loss, arrays->slopes, arrays->logs, arrays->w};
     }
 
     // Move against the gradient, step number `step`; how the run goes on.
@@ -105,12 +105,12 @@ struct AttentionDescent {
         if (reach == 0.0) return STATIONARY;
         double length = rule.step / reach;
         if (!rule.normalized) length = rule.step * (log_scale == 0.0 ? 1.0 : exp(log_scale)) / (double)problem.n_inputs;
-        bool finite = subtract(state, length, in_keys ? room->gradient : room->w, run.width, state_next);
+        bool finite = subtract(state, length, in_keys ? arrays->gradient : arrays->w, run.width, state_next);
         if ((step + 1) % RESYNC == 0) {
-            combine(in_keys ? room->columns : room->gram, run.width, m, state_next, a_next);
-            finite = subtract(room->first_logits, -1.0, a_next, m, a_next) && finite;
+            combine(in_keys ? arrays->columns : arrays->gram, run.width, m, state_next, a_next);
+            finite = subtract(arrays->first_logits, -1.0, a_next, m, a_next) && finite;
         } else {
-            finite = subtract(a, length, room->h, m, a_next) && finite;
+            finite = subtract(a, length, arrays->h, m, a_next) && finite;
         }
         if (!finite) return NON_FINITE;
         double *former = state;
@@ -122,33 +122,33 @@ struct AttentionDescent {
     // Bring the problem into the order of places and units, and the run to its start where it has not begun.
     void prepare(const double *start, const Steps &steps, bool has_gram) {
         const int64_t n = problem.n_inputs, T = problem.n_tokens, d = problem.d;
-        centred_columns(problem.keys, problem.lengths, n, T, d, room->means, room->columns);
-        if (rule.normalized) unit = key_unit(room->columns, d * m, start, d, rule.step);
+        centred_columns(problem.keys, problem.lengths, n, T, d, arrays->means, arrays->columns);
+        if (rule.normalized) unit = key_unit(arrays->columns, d * m, start, d, rule.step);
         rule.step *= unit;  // normalised descent on unit · p, with keys in units
         bool from_zero = true;
         for (int64_t k = 0; k < d; k++) {
-            room->origin[k] = start[k] * unit;
-            from_zero = from_zero && room->origin[k] == 0.0;
+            arrays->origin[k] = start[k] * unit;
+            from_zero = from_zero && arrays->origin[k] == 0.0;
         }
         if (unit != 1.0)
-            for (int64_t k = 0; k < d * m; k++) room->columns[k] /= unit;
-        for (int64_t k = 0; k < m; k++) room->first_logits[k] = 0.0;
-        if (!from_zero) combine(room->columns, d, m, room->origin, room->first_logits);
-        close_places(problem.lengths, n, T, room->first_logits);
+            for (int64_t k = 0; k < d * m; k++) arrays->columns[k] /= unit;
+        for (int64_t k = 0; k < m; k++) arrays->first_logits[k] = 0.0;
+        if (!from_zero) combine(arrays->columns, d, m, arrays->origin, arrays->first_logits);
+        close_places(problem.lengths, n, T, arrays->first_logits);
         if (*run.taken == 0) {
-            for (int64_t k = 0; k < run.width; k++) run.state[k] = in_keys ? room->origin[k] : 0.0;
-            for (int64_t k = 0; k < m; k++) run.logits[k] = room->first_logits[k];
+            for (int64_t k = 0; k < run.width; k++) run.state[k] = in_keys ? arrays->origin[k] : 0.0;
+            for (int64_t k = 0; k < m; k++) run.logits[k] = arrays->first_logits[k];
             *run.end = all_finite(run.logits, m) ? RAN_ALL : NON_FINITE;
         }
-        arrange(problem.scores, problem.lengths, n, T, room->scores);
+        arrange(problem.scores, problem.lengths, n, T, arrays->scores);
         if (in_keys) {
-            for (int64_t k = 0; k < m; k++) room->first_logits[k] = 0.0;
-            close_places(problem.lengths, n, T, room->first_logits);
+            for (int64_t k = 0; k < m; k++) arrays->first_logits[k] = 0.0;
+            close_places(problem.lengths, n, T, arrays->first_logits);
         } else if (!has_gram) {
-            gram_of_places(room->columns, d, m, room->gram);
+            gram_of_places(arrays->columns, d, m, arrays->gram);
         }
-        for (int64_t k = 0; k < ROOM_PER_INPUT * whole_lanes(n); k++) room->slopes[k] = NOT_A_NUMBER;
-        state = run.state, a = run.logits, state_next = room->state, a_next = room->logits;
+        for (int64_t k = 0; k < N_INPUT_ROWS * whole_lanes(n); k++) arrays->slopes[k] = NOT_A_NUMBER;
+        state = run.state, a = run.logits, state_next = arrays->state, a_next = arrays->logits;
         while (saved < steps.n_saved && steps.save[saved] < *run.taken) saved++;
     }
 

@@ -73,10 +73,10 @@ class FlowField {
     double *gradient, *along, *M, *across;  // g, u, M and P H u/‖g‖
     double length = 0.0, log_scale = 0.0;  // ‖g‖, and the logarithm of what g is to be multiplied with for ∇L
 
-    FlowField(Room &room, const TokenProblem &p, int64_t loss) : p(p), loss(loss), m(p.n_inputs * p.n_tokens) {
-        logits = room.doubles(m), weights = room.doubles(m), logs = room.doubles(m), margins = room.doubles(p.n_inputs);
-        means = room.doubles(p.d), gradient = room.doubles(p.d), along = room.doubles(p.d), across = room.doubles(p.d);
-        M = room.doubles(p.d * p.d), rows = room.doubles((m + p.n_inputs) * p.d), weighted = room.doubles((m + p.n_inputs) * p.d);
+    FlowField(Arena &arena, const TokenProblem &p, int64_t loss) : p(p), loss(loss), m(p.n_inputs * p.n_tokens) {
+        logits = arena.doubles(m), weights = arena.doubles(m), logs = arena.doubles(m), margins = arena.doubles(p.n_inputs);
+        means = arena.doubles(p.d), gradient = arena.doubles(p.d), along = arena.doubles(p.d), across = arena.doubles(p.d);
+        M = arena.doubles(p.d * p.d), rows = arena.doubles((m + p.n_inputs) * p.d), weighted = arena.doubles((m + p.n_inputs) * p.d);
     }
 
     // out = F(c); nan where the gradient is zero.
@@ -166,8 +166,9 @@ class AttentionFlow {
     const int64_t d;
     const FlowSettings &settings;
     double *c, *slope, *point, *error, *stages[N_STAGES + 1];  // c and F(c) where a step begins, where it ends and its error
-    double *z[3], *w[3], *right[3], *former[3], *squared, *real, *complex;  // of the implicit method: M², and factors of M + μ I for its eigenvalues
-    bool is_fresh = false;                                      // whether the derivative is that at c
+    double *z[3], *w[3], *right[3], *former[3];  // of the implicit method, with its points of the step before
+    double *squared, *real, *complex;            // M², and factors of M + μ I for its eigenvalues
+    bool is_fresh = false;                       // whether the derivative is that at c
     double factored_for = 0.0, rate = 0.0, curvature = 0.0, former_step = 0.0, reach = 0.0;
     int64_t iterations = 0;
 
@@ -341,7 +342,8 @@ class AttentionFlow {
             const double h = smaller(state.step, longest);
             if (!(h > 10.0 * EPS * state.arc_length)) return 0.0;
             const double size = state.is_implicit ? take_implicit(h, rejected) : take_explicit(h);
-            const double safety = state.is_implicit ? SAFETY * (2.0 * MAX_STAGE_ITERATIONS + 1.0) / (double)(2 * MAX_STAGE_ITERATIONS + iterations) : SAFETY;
+            double safety = SAFETY;  // less after many iterations
+            if (state.is_implicit) safety *= (2.0 * MAX_STAGE_ITERATIONS + 1.0) / (double)(2 * MAX_STAGE_ITERATIONS + iterations);
             double factor = size < INF ? safety * pow(larger(size, 1e-10), state.is_implicit ? -0.25 : -0.125) : 0.5;
             factor = larger(MIN_FACTOR, smaller(factor, rejected ? 1.0 : MAX_FACTOR));
             if (size <= 1.0) {
@@ -376,12 +378,12 @@ class AttentionFlow {
     }
 
   public:
-    AttentionFlow(Room &room, const TokenProblem &p, int64_t loss, const double *norms, const FlowSettings &settings, double *c, FlowState &state)
-        : field(room, p, loss), state(state), norms(norms), d(p.d), settings(settings), c(c) {
-        slope = room.doubles(d), point = room.doubles(d), error = room.doubles(d);
-        for (double *&vector : stages) vector = room.doubles(d);
-        for (int i = 0; i < 3; i++) z[i] = room.doubles(d), w[i] = room.doubles(d), right[i] = room.doubles(d), former[i] = room.doubles(d);
-        squared = room.doubles(d * d), real = room.doubles(d * d), complex = room.doubles(d * d);
+    AttentionFlow(Arena &arena, const TokenProblem &p, int64_t loss, const double *norms, const FlowSettings &settings, double *c, FlowState &state)
+        : field(arena, p, loss), state(state), norms(norms), d(p.d), settings(settings), c(c) {
+        slope = arena.doubles(d), point = arena.doubles(d), error = arena.doubles(d);
+        for (double *&vector : stages) vector = arena.doubles(d);
+        for (int i = 0; i < 3; i++) z[i] = arena.doubles(d), w[i] = arena.doubles(d), right[i] = arena.doubles(d), former[i] = arena.doubles(d);
+        squared = arena.doubles(d * d), real = arena.doubles(d * d), complex = arena.doubles(d * d);
     }
 
     // Follow the flow as the settings ask, or until it ends.

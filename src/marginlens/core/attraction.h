@@ -5,7 +5,7 @@
 #pragma once
 #include "exponential.h"
 #include "linear_algebra.h"
-#include "room.h"
+#include "arena.h"
 
 enum TubeOutcome : int64_t {
     PROVED = 0,
@@ -41,13 +41,13 @@ struct AttractionRows {
     double theta, level, spread, steepness, anchor_error;
     int64_t n;
 
-    AttractionRows(Room &room, int64_t n_inputs, int64_t n_tokens, int64_t width) : d(width), n(n_inputs) {
+    AttractionRows(Arena &arena, int64_t n_inputs, int64_t n_tokens, int64_t width) : d(width), n(n_inputs) {
         const int64_t most = n_inputs * n_tokens;
-        a = room.doubles(most * width);
-        along = room.doubles(most), wide = room.doubles(most), at_anchor = room.doubles(most), delta = room.doubles(most);
-        multiplier = room.doubles(most), slope = room.doubles(most), raise = room.doubles(most), fall = room.doubles(most), tau = room.doubles(most);
-        input = room.integers(most);
-        share_of_others = room.doubles(n_inputs);
+        a = arena.doubles(most * width);
+        along = arena.doubles(most), wide = arena.doubles(most), at_anchor = arena.doubles(most), delta = arena.doubles(most);
+        multiplier = arena.doubles(most), slope = arena.doubles(most), raise = arena.doubles(most), fall = arena.doubles(most), tau = arena.doubles(most);
+        input = arena.integers(most);
+        share_of_others = arena.doubles(n_inputs);
     }
 
     bool carries(int64_t r) const { return multiplier[r] > 0.0; }

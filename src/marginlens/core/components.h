@@ -1,7 +1,7 @@
 // Strong components of a graph, and their order along its arcs.
 #pragma once
 #include "arithmetic.h"
-#include "room.h"
+#include "arena.h"
 
 class StrongComponents {
     const int64_t n_nodes;
@@ -17,10 +17,10 @@ class StrongComponents {
   public:
     int64_t *component, count = 0;  // arcs lead to smaller numbers
 
-    StrongComponents(Room &room, int64_t n_nodes, int64_t n_arcs) : n_nodes(n_nodes) {
-        starts = room.integers(n_nodes + 1), targets = room.integers(n_arcs), next = room.integers(n_nodes + 1);
-        index = room.integers(n_nodes), low = room.integers(n_nodes), path = room.integers(n_nodes);
-        members = room.integers(n_nodes), component = room.integers(n_nodes);
+    StrongComponents(Arena &arena, int64_t n_nodes, int64_t n_arcs) : n_nodes(n_nodes) {
+        starts = arena.integers(n_nodes + 1), targets = arena.integers(n_arcs), next = arena.integers(n_nodes + 1);
+        index = arena.integers(n_nodes), low = arena.integers(n_nodes), path = arena.integers(n_nodes);
+        members = arena.integers(n_nodes), component = arena.integers(n_nodes);
     }
 
     // By Tarjan's method.

@@ -22,8 +22,8 @@
 #pragma once
 #include "exponential.h"
 #include "linear_algebra.h"
-#include "places.h"
-#include "room.h"
+#include "simd_layout.h"
+#include "arena.h"
 
 constexpr double DEPENDENT_RTOL = 1e-12;      // of a vector's length: what Gram–Schmidt leaves of a vector that depends on others
 constexpr double ORTHOGONAL_COSINE = 1e-15;   // between columns that need no rotation
@@ -60,12 +60,12 @@ struct PivotedBasis {
     int64_t *pivots;        // (n,) from which vector each basis vector was taken
     int64_t n;
 
-    PivotedBasis(Room &room, int64_t m, int64_t d, int64_t limit) : stride(whole_lanes(d)), width(whole_lanes(m)), n(0) {
-        vectors = room.doubles(m * stride);
-        basis = room.doubles(limit * stride);
-        coefficients = room.doubles(limit * width);
-        residuals = room.doubles((limit + 1) * width);
-        pivots = room.integers(limit);
+    PivotedBasis(Arena &arena, int64_t m, int64_t d, int64_t limit) : stride(whole_lanes(d)), width(whole_lanes(m)), n(0) {
+        vectors = arena.doubles(m * stride);
+        basis = arena.doubles(limit * stride);
+        coefficients = arena.doubles(limit * width);
+        residuals = arena.doubles((limit + 1) * width);
+        pivots = arena.integers(limit);
     }
 
     // The vector with the largest weighted residual after k basis vectors, or -1 where none is left.
@@ -183,17 +183,17 @@ struct GradedSvd {
     double *sizes, *logs, *log_rows, *log_values;  // logarithms: of the lengths of the l_m, of the sizes of terms and rows, of singular values
     double *core, *rows;       // (k, ·) room for products
 
-    GradedSvd(Room &room, int64_t m, int64_t q, int64_t d)
-        : m(m), q(q), d(d), rank(0), left(room, m, q, smaller(m, q)), right(room, smaller(m, q), d, smaller(smaller(m, q), d)) {
+    GradedSvd(Arena &arena, int64_t m, int64_t q, int64_t d)
+        : m(m), q(q), d(d), rank(0), left(arena, m, q, smaller(m, q)), right(arena, smaller(m, q), d, smaller(smaller(m, q), d)) {
         const int64_t k = smaller(m, q), widest = larger(left.stride, right.stride);
-        rights = room.doubles(m * right.stride);
-        weights = room.doubles(k * left.width);
-        B = room.doubles(k * right.width);
-        J = room.doubles(k * right.width);
+        rights = arena.doubles(m * right.stride);
+        weights = arena.doubles(k * left.width);
+        B = arena.doubles(k * right.width);
+        J = arena.doubles(k * right.width);
         double **vectors[] = {&sizes, &logs, &log_rows, &log_values};
-        for (double **vector : vectors) *vector = room.doubles(m);
-        core = room.doubles(k * right.width);
-        rows = room.doubles(larger(k, (int64_t)1) * widest);
+        for (double **vector : vectors) *vector = arena.doubles(m);
+        core = arena.doubles(k * right.width);
+        rows = arena.doubles(larger(k, (int64_t)1) * widest);
     }
 
     // Logarithms of the sizes of the rows z_k = Σ_m weights[k, m] r_m, which are made unit vectors; terms that cancel leave rounding.

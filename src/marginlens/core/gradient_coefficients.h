@@ -1,26 +1,29 @@
-// The weights of pair_weights.h for inputs in the order of places.h, four at a time.
+// The weights of pair_weights.h for inputs in the order of simd_layout.h, four at a time.
 #pragma once
 #include "pair_weights.h"
-#include "places.h"
+#include "simd_layout.h"
 
 constexpr double SATURATED = -100.0;  // logits of all other tokens this far behind do not count in the softmax's denominator
-constexpr int64_t ROOM_PER_INPUT = 7;  // numbers that `PlaceWeights` needs for each lane that holds an input
+
+// What `PlaceWeights` keeps of every input: its largest logit, which becomes δ, the score and the token of that, the share s_α and the margin, and
+// of the call before, or nan, the margin and |ℓ'| at it.
+enum InputRow : int64_t { TOP, TOP_SCORE, TOP_TOKEN, SHARE, MARGIN, FORMER_MARGIN, SLOPE, N_INPUT_ROWS, DELTA = TOP };
 
 // `pair_weights` of logits a, scores and weights w in the order of places, four inputs at a time, in stages that a caller may take for
 // several problems in turn: what waits in one problem then goes on in another.
 //
 // Where every softmax is saturated, e^(a_t - a_α) is formed relative to the largest of them all, t ≠ α, so that nothing underflows.
-// `room` has ROOM_PER_INPUT numbers for each lane that holds an input: rows of largest logits (later δ), their scores and their tokens, shares
-// s_α, margins, and from former calls, or nan, margins and |ℓ'| at them. `logs` is room for 4 n T numbers.
+// `of_inputs` has N_INPUT_ROWS numbers for each lane that holds an input. `logs` is room for 4 n T numbers.
 struct PlaceWeights {
     const double *a, *scores;
     const int64_t *lengths;
     int64_t n, T, loss;
-    double *room, *logs, *w;
+    double *of_inputs, *logs, *w;
     double shift = 0.0;
     bool saturated = false;
 
     int64_t width() const { return whole_lanes(n); }
+    double *row(InputRow row) const { return of_inputs + row * width(); }
 
     // The largest logit of each input, its score and its token, and how far the next one is behind.
     CORE_MEMBER void find_largest() {
@@ -34,9 +37,9 @@ struct PlaceWeights {
                 best = where_greater(x, top, spread((double)t), best);
                 top = larger(x, top);
             }
-            store(room, slot, top);
-            store(room, width() + slot, top_score);
-            store(room, 2 * width() + slot, best);
+            store(row(TOP), slot, top);
+            store(row(TOP_SCORE), slot, top_score);
+            store(row(TOP_TOKEN), slot, best);
             nearest = larger(nearest, second - top);
         }
         shift = lane_max(nearest);
@@ -47,7 +50,7 @@ struct PlaceWeights {
     // w = e^(a_t - top - shift), at most 1.
     CORE_MEMBER void form_exponentials() {
         for (int64_t slot = 0; slot < width(); slot += N_LANES) {
-            const Lanes reference = load(room, slot) + shift, zero = spread(0.0);
+            const Lanes reference = load(row(TOP), slot) + shift, zero = spread(0.0);
             int64_t k = slot * T;
             const int64_t end = k + N_LANES * T;
             for (; k + 8 <= end; k += 8) store(w, k, exp_of_nonpositive(smaller(load_8(a, k) - twice(reference), twice(zero))));
@@ -58,7 +61,7 @@ struct PlaceWeights {
     // Shares s_α, δ and margins; sums over tokens take even and odd ones apart. A saturated softmax has the margins γ_α.
     CORE_MEMBER void find_margins() {
         for (int64_t slot = 0; !saturated && slot < width(); slot += N_LANES) {
-            const Lanes top_score = load(room, width() + slot);
+            const Lanes top_score = load(row(TOP_SCORE), slot);
             Eight mass = twice(spread(0.0)), delta = mass;
             int64_t k = slot * T;
             const int64_t end = k + N_LANES * T;
@@ -74,21 +77,21 @@ struct PlaceWeights {
             }
             const Lanes share = 1.0 / (masses + high_half(mass));
             deltas = (deltas + high_half(delta)) * share;
-            store(room, slot, deltas);
-            store(room, 3 * width() + slot, share);
-            store(room, 4 * width() + slot, top_score - deltas);
+            store(row(DELTA), slot, deltas);
+            store(row(SHARE), slot, share);
+            store(row(MARGIN), slot, top_score - deltas);
         }
     }
 
-    // |ℓ'| at the margins, in the last row of `room`; margins of a saturated softmax do not change from call to call.
+    // |ℓ'| at the margins, in the row SLOPE; margins of a saturated softmax do not change from call to call.
     CORE_MEMBER void find_slopes() {
-        const double *margins = room + (saturated ? 1 : 4) * width();
+        const double *margins = row(saturated ? TOP_SCORE : MARGIN);
         Lanes change = spread(0.0);
-        for (int64_t slot = 0; slot < width(); slot += N_LANES) change += modulus(load(margins, slot) - load(room, 5 * width() + slot));
+        for (int64_t slot = 0; slot < width(); slot += N_LANES) change += modulus(load(margins, slot) - load(row(FORMER_MARGIN), slot));
         if (lane_sum(change) == 0.0) return;
         for (int64_t slot = 0; slot < width(); slot += N_LANES) {
-            store(room, 5 * width() + slot, load(margins, slot));
-            store(room, 6 * width() + slot, slope(loss, load(margins, slot)));
+            store(row(FORMER_MARGIN), slot, load(margins, slot));
+            store(row(SLOPE), slot, slope(loss, load(margins, slot)));
         }
     }
 
@@ -96,8 +99,8 @@ struct PlaceWeights {
     CORE_MEMBER double direct_weights() {
         Eight size = twice(spread(0.0));
         for (int64_t slot = 0; slot < width(); slot += N_LANES) {
-            const Lanes delta = load(room, slot), top_score = load(room, width() + slot);
-            const Lanes factor = load(room, 3 * width() + slot) * load(room, 6 * width() + slot);
+            const Lanes delta = load(row(DELTA), slot), top_score = load(row(TOP_SCORE), slot);
+            const Lanes factor = load(row(SHARE), slot) * load(row(SLOPE), slot);
             int64_t k = slot * T;
             const int64_t end = k + N_LANES * T;
             for (; k + 8 <= end; k += 8) {
@@ -118,7 +121,7 @@ struct PlaceWeights {
     CORE_MEMBER double saturated_weights() {
         Eight size = twice(spread(0.0));
         for (int64_t slot = 0; slot < width(); slot += N_LANES) {
-            const Lanes top_score = load(room, width() + slot), factor = load(room, 6 * width() + slot), best = load(room, 2 * width() + slot);
+            const Lanes top_score = load(row(TOP_SCORE), slot), factor = load(row(SLOPE), slot), best = load(row(TOP_TOKEN), slot);
             const int64_t first = slot * T, whole = first + T / 2 * 8, end = first + N_LANES * T;
             Eight total = twice(spread(0.0));
             for (int64_t k = first; k < whole; k += 8) {

@@ -8,7 +8,7 @@
 #include "gradient_coefficients.h"
 #include "linear_algebra.h"
 #include "norms.h"
-#include "room.h"
+#include "arena.h"
 #include "steps.h"
 
 // One problem: tokens (n_inputs, n_tokens, d_model), keys (n_inputs, n_tokens, d_key), labels and lengths (n_inputs,).
@@ -31,28 +31,28 @@ struct JointRun {
 };
 
 // Arrays that serve one problem after the other: centred keys as rows (n_inputs n_tokens, d_key) and as columns, and vectors.
-struct JointRoom {
+struct JointArrays {
     double *rows, *columns, *mean, *logits, *scores, *w, *ratios, *log_slopes, *slope_v, *slope_p, *v, *p;
     double *next_v, *next_p;
 
-    JointRoom(Room &room, const JointProblem &x) {
+    JointArrays(Arena &arena, const JointProblem &x) {
         const int64_t m = x.n_inputs * x.n_tokens;
-        rows = room.doubles(m * x.d_key), columns = room.doubles(m * x.d_key);
-        logits = room.doubles(m), scores = room.doubles(m), w = room.doubles(m), ratios = room.doubles(m);
-        log_slopes = room.doubles(x.n_inputs);
-        slope_v = room.doubles(x.d_model), v = room.doubles(x.d_model), next_v = room.doubles(x.d_model);
-        slope_p = room.doubles(x.d_key), p = room.doubles(x.d_key), next_p = room.doubles(x.d_key);
-        mean = room.doubles(x.d_key);
+        rows = arena.doubles(m * x.d_key), columns = arena.doubles(m * x.d_key);
+        logits = arena.doubles(m), scores = arena.doubles(m), w = arena.doubles(m), ratios = arena.doubles(m);
+        log_slopes = arena.doubles(x.n_inputs);
+        slope_v = arena.doubles(x.d_model), v = arena.doubles(x.d_model), next_v = arena.doubles(x.d_model);
+        slope_p = arena.doubles(x.d_key), p = arena.doubles(x.d_key), next_p = arena.doubles(x.d_key);
+        mean = arena.doubles(x.d_key);
     }
 };
 
 // ∇_v L = e^s/n · slope_v, written into the room; returns s, the largest log|ℓ'| over the inputs.
-static inline double head_gradient(const JointProblem &x, int64_t loss, const JointRoom &room) {
+static inline double head_gradient(const JointProblem &x, int64_t loss, const JointArrays &arrays) {
     const int64_t T = x.n_tokens, d = x.d_model;
-    double largest = -INF, *slope_v = room.slope_v;
+    double largest = -INF, *slope_v = arrays.slope_v;
     for (int64_t i = 0; i < x.n_inputs; i++) {
-        const double *a = room.logits + i * T, *scores = room.scores + i * T;
-        double *ratios = room.ratios + i * T, rest = 0.0, delta = 0.0;
+        const double *a = arrays.logits + i * T, *scores = arrays.scores + i * T;
+        double *ratios = arrays.ratios + i * T, rest = 0.0, delta = 0.0;
         const int64_t best = largest_of(a, x.lengths[i]);
         for (int64_t t = 0; t < x.lengths[i]; t++) {
             ratios[t] = t != best ? exp(a[t] - a[best]) : 0.0;
@@ -60,16 +60,16 @@ static inline double head_gradient(const JointProblem &x, int64_t loss, const Jo
             delta += ratios[t] * (scores[best] - scores[t]);
         }
         for (int64_t t = 0; t < x.lengths[i]; t++) ratios[t] /= 1.0 + rest;
-        room.log_slopes[i] = log_slope(loss, scores[best] - delta / (1.0 + rest));
-        largest = larger(largest, room.log_slopes[i]);
+        arrays.log_slopes[i] = log_slope(loss, scores[best] - delta / (1.0 + rest));
+        largest = larger(largest, arrays.log_slopes[i]);
     }
     for (int64_t k = 0; k < d; k++) slope_v[k] = 0.0;
     for (int64_t i = 0; i < x.n_inputs; i++) {
-        const double weight = -x.labels[i] * exp(room.log_slopes[i] - largest), *tokens = x.tokens + i * T * d;
-        const double *best = tokens + largest_of(room.logits + i * T, x.lengths[i]) * d;
+        const double weight = -x.labels[i] * exp(arrays.log_slopes[i] - largest), *tokens = x.tokens + i * T * d;
+        const double *best = tokens + largest_of(arrays.logits + i * T, x.lengths[i]) * d;
         for (int64_t k = 0; k < d; k++) slope_v[k] += weight * best[k];
         for (int64_t t = 0; t < x.lengths[i]; t++) {
-            const double share = weight * room.ratios[i * T + t];
+            const double share = weight * arrays.ratios[i * T + t];
             if (share == 0.0) continue;
             for (int64_t k = 0; k < d; k++) slope_v[k] -= share * (best[k] - tokens[t * d + k]);
         }
@@ -110,7 +110,7 @@ CORE void keep_joint(const JointProblem &x, const JointRule &rule, const JointRu
 
 // Steps from `taken` on, which move the images of v and p; returns how it ended.
 static inline int64_t take_joint_steps(
-    const JointProblem &x, const JointRule &rule, const Steps &steps, const JointRun &run, const JointRoom &room, double *heads,
+    const JointProblem &x, const JointRule &rule, const Steps &steps, const JointRun &run, const JointArrays &arrays, double *heads,
     double *points) {
     const int64_t n = x.n_inputs, T = x.n_tokens, m = n * T;
     const double log_n = log((double)n);
@@ -118,37 +118,37 @@ static inline int64_t take_joint_steps(
     while (saved < steps.n_saved && steps.save[saved] < step) saved++;
     for (; step < steps.stop; step++) {
         for (; saved < steps.n_saved && steps.save[saved] == step; saved++) keep_joint(x, rule, run, saved, heads, points);
-        point_of(run.v, x.d_model, rule.power, room.v);
-        point_of(run.p, x.d_key, rule.power, room.p);
-        matvec(room.rows, m, x.d_key, room.p, room.logits);
-        matvec(x.tokens, m, x.d_model, room.v, room.scores);
+        point_of(run.v, x.d_model, rule.power, arrays.v);
+        point_of(run.p, x.d_key, rule.power, arrays.p);
+        matvec(arrays.rows, m, x.d_key, arrays.p, arrays.logits);
+        matvec(x.tokens, m, x.d_model, arrays.v, arrays.scores);
         for (int64_t i = 0; i < n; i++)
-            for (int64_t t = 0; t < T; t++) room.scores[i * T + t] *= x.labels[i];
-        if (!all_finite(room.logits, m) || !all_finite(room.scores, m)) return NON_FINITE;
-        const double log_v = head_gradient(x, rule.step.loss, room);
-        const double log_p = pair_weights(room.logits, room.scores, x.lengths, n, T, rule.step.loss, room.ratios, room.w);
-        matvec(room.columns, x.d_key, m, room.w, room.slope_p);
+            for (int64_t t = 0; t < T; t++) arrays.scores[i * T + t] *= x.labels[i];
+        if (!all_finite(arrays.logits, m) || !all_finite(arrays.scores, m)) return NON_FINITE;
+        const double log_v = head_gradient(x, rule.step.loss, arrays);
+        const double log_p = pair_weights(arrays.logits, arrays.scores, x.lengths, n, T, rule.step.loss, arrays.ratios, arrays.w);
+        matvec(arrays.columns, x.d_key, m, arrays.w, arrays.slope_p);
         bool moved = false;
-        const bool v_finite = move(run.v, room.slope_v, x.d_model, rule, log_v - log_n, room.next_v, &moved);
-        const bool p_finite = move(run.p, room.slope_p, x.d_key, rule, log_p - log_n, room.next_p, &moved);
+        const bool v_finite = move(run.v, arrays.slope_v, x.d_model, rule, log_v - log_n, arrays.next_v, &moved);
+        const bool p_finite = move(run.p, arrays.slope_p, x.d_key, rule, log_p - log_n, arrays.next_p, &moved);
         if (!moved) return STATIONARY;
         if (!v_finite || !p_finite) return NON_FINITE;
-        copy(room.next_v, x.d_model, run.v);
-        copy(room.next_p, x.d_key, run.p);
+        copy(arrays.next_v, x.d_model, run.v);
+        copy(arrays.next_p, x.d_key, run.p);
     }
     return RAN_ALL;
 }
 
 // Take steps of one problem, from where `run` says it is; v and p at the kept steps are written into `heads` and `points`.
 static inline void descend_jointly(
-    const JointProblem &x, const JointRule &rule, const Steps &steps, const JointRun &run, const JointRoom &room, double *heads,
+    const JointProblem &x, const JointRule &rule, const Steps &steps, const JointRun &run, const JointArrays &arrays, double *heads,
     double *points) {
     if (*run.end == RAN_ALL) {
         const int64_t m = x.n_inputs * x.n_tokens;
-        centre(x.keys, x.lengths, x.n_inputs, x.n_tokens, x.d_key, room.mean, room.rows);
+        centre(x.keys, x.lengths, x.n_inputs, x.n_tokens, x.d_key, arrays.mean, arrays.rows);
         for (int64_t k = 0; k < m; k++)
-            for (int64_t j = 0; j < x.d_key; j++) room.columns[j * m + k] = room.rows[k * x.d_key + j];
-        *run.end = take_joint_steps(x, rule, steps, run, room, heads, points);
+            for (int64_t j = 0; j < x.d_key; j++) arrays.columns[j * m + k] = arrays.rows[k * x.d_key + j];
+        *run.end = take_joint_steps(x, rule, steps, run, arrays, heads, points);
     }
     if (*run.end == RAN_ALL && *run.taken != steps.n_steps) return;
     for (int64_t k = 0; k < steps.n_saved; k++)

@@ -1,7 +1,7 @@
 // Newton's method on convex functions that are sums over blocks of their entries.
 #pragma once
 #include "linear_algebra.h"
-#include "room.h"
+#include "arena.h"
 
 constexpr int64_t MAX_NEWTON_STEPS = 400, MAX_HALVINGS = 60;
 constexpr double LAST_STEP_RTOL = 1e-8;  // a step this small is the last: the next would be of the order of its square
@@ -33,9 +33,9 @@ class Newton {
   public:
     double *values, *slopes, *squares, *step, *moved;  // the first of blocks
 
-    Newton(Room &room, const Blocks &blocks, int64_t n, int64_t n_squares) : blocks(blocks), n(n) {
-        values = room.doubles(blocks.count), trial = room.doubles(blocks.count), share = room.doubles(blocks.count);
-        slopes = room.doubles(n), squares = room.doubles(n_squares), step = room.doubles(n), moved = room.doubles(n);
+    Newton(Arena &arena, const Blocks &blocks, int64_t n, int64_t n_squares) : blocks(blocks), n(n) {
+        values = arena.doubles(blocks.count), trial = arena.doubles(blocks.count), share = arena.doubles(blocks.count);
+        slopes = arena.doubles(n), squares = arena.doubles(n_squares), step = arena.doubles(n), moved = arena.doubles(n);
     }
 
     // Solve squares · step = -slopes, with squares lifted by what rounding can take from the smallest curvature, and overwritten.

@@ -2,8 +2,8 @@
 #pragma once
 #include "exponential.h"
 #include "linear_algebra.h"
-#include "places.h"
-#include "room.h"
+#include "simd_layout.h"
+#include "arena.h"
 
 enum NextTokenLoss : int64_t { LIKELIHOOD = -2, LOG = 0, SQUARED = 1, CROSS_ENTROPY = 2, SQUARED_PROBABILITY = 3 };
 
@@ -71,32 +71,32 @@ struct LikelihoodPlaces {
 };
 
 // Space for numbers of entries, rows of four of them, samples and classes, and a guess at the scale of the next weights.
-struct NextTokenRoom {
+struct NextTokenArrays {
     double *values, *ratios, *scores, *logs, *outputs, log_guess = 0.0, guess = 1.0;
     LikelihoodPlaces places;
 
-    NextTokenRoom(Room &room, int64_t n_entries, int64_t n_rows, int64_t n_samples, int64_t n_classes) {
-        values = room.doubles(larger(n_entries, N_LANES * n_rows)), ratios = room.doubles(n_entries), scores = room.doubles(n_entries);
-        logs = room.doubles(n_samples), outputs = room.doubles(n_classes);
-        places.pair = room.integers(N_LANES * n_rows), places.log_count = room.doubles(N_LANES * n_rows);
-        places.first = room.integers(n_samples + 1), places.share = room.doubles(whole_lanes(n_samples));
+    NextTokenArrays(Arena &arena, int64_t n_entries, int64_t n_rows, int64_t n_samples, int64_t n_classes) {
+        values = arena.doubles(larger(n_entries, N_LANES * n_rows)), ratios = arena.doubles(n_entries), scores = arena.doubles(n_entries);
+        logs = arena.doubles(n_samples), outputs = arena.doubles(n_classes);
+        places.pair = arena.integers(N_LANES * n_rows), places.log_count = arena.doubles(N_LANES * n_rows);
+        places.first = arena.integers(n_samples + 1), places.share = arena.doubles(whole_lanes(n_samples));
     }
 
     void expect(double log_scale) { log_guess = log_scale, guess = log_scale != 0.0 ? exp(log_scale) : 1.0; }
 };
 
 // C Eq. (19): a token other than the label weighs its probability, the label what balances them. Writes them into `w` relative to a scale
-// guessed from the call before, whose logarithm comes back; nan where the guess was too far off. `room.places` are those of the samples.
-static inline double likelihood_weights(const double *a, const NextTokenSamples &x, double *w, NextTokenRoom &room) {
-    const int64_t *pair = room.places.pair, *first = room.places.first;
+// guessed from the call before, whose logarithm comes back; nan where the guess was too far off. `arrays.places` are those of the samples.
+static inline double likelihood_weights(const double *a, const NextTokenSamples &x, double *w, NextTokenArrays &arrays) {
+    const int64_t *pair = arrays.places.pair, *first = arrays.places.first;
     const int64_t n_groups = (x.n_samples + N_LANES - 1) / N_LANES, n_places = N_LANES * first[n_groups];
-    const double log_guess = room.log_guess;
-    double *values = room.values;
+    const double log_guess = arrays.log_guess;
+    double *values = arrays.values;
     for (int64_t g = 0; g < n_groups; g++) {
         const int64_t begin = N_LANES * first[g], end = N_LANES * first[g + 1];
         Lanes top = spread(-INF);
         for (int64_t k = begin; k < end; k += N_LANES) {
-            const Lanes logits = lanes_of(a[pair[k]], a[pair[k + 1]], a[pair[k + 2]], a[pair[k + 3]]) + load(room.places.log_count, k);
+            const Lanes logits = lanes_of(a[pair[k]], a[pair[k + 1]], a[pair[k + 2]], a[pair[k + 3]]) + load(arrays.places.log_count, k);
             store(values, k, logits);
             top = larger(logits, top);
         }
@@ -115,7 +115,7 @@ static inline double likelihood_weights(const double *a, const NextTokenSamples 
         const int64_t begin = N_LANES * first[g], end = N_LANES * first[g + 1];
         Lanes others = spread(0.0);
         for (int64_t k = begin + N_LANES; k < end; k += N_LANES) others += load(values, k);
-        const Lanes factor = load(room.places.share, N_LANES * g) / (others * room.guess + load(values, begin));
+        const Lanes factor = load(arrays.places.share, N_LANES * g) / (others * arrays.guess + load(values, begin));
         others *= factor;
         sizes += others;
         for (int64_t lane = 0; lane < N_LANES; lane++) w[pair[begin + lane]] -= others[lane];
@@ -127,7 +127,7 @@ static inline double likelihood_weights(const double *a, const NextTokenSamples 
     const double size = lane_sum(sizes);
     if (1.0 / FAR_SCALE < size && size < FAR_SCALE) return log_guess;
     const bool usable = 1.0 / TOO_FAR_SCALE < size && size < TOO_FAR_SCALE;
-    room.expect(usable ? log_guess + log(size) : 0.0);
+    arrays.expect(usable ? log_guess + log(size) : 0.0);
     return usable ? log_guess : NOT_A_NUMBER;
 }
 
@@ -138,13 +138,13 @@ CORE double sum_and_log(double base, double part, double log_unit, double *log_s
     return total != 0.0 ? with_sign(1.0, total) : 0.0;
 }
 
-// Scores (1_y - π)ᵀ c·e_x of one sample's tokens, up to a factor, written into `room.scores`; returns the logarithm of factor and slope.
-static inline double pull_of_outputs(int64_t loss, const NextTokenSamples &x, int64_t i, double total, const NextTokenRoom &room) {
+// Scores (1_y - π)ᵀ c·e_x of one sample's tokens, up to a factor, written into `arrays.scores`; returns the logarithm of factor and slope.
+static inline double pull_of_outputs(int64_t loss, const NextTokenSamples &x, int64_t i, double total, const NextTokenArrays &arrays) {
     const int64_t begin = x.span[2 * i], end = x.span[2 * i + 1], n = x.n_classes, y = x.label[i];
-    double *outputs = room.outputs;
+    double *outputs = arrays.outputs;
     for (int64_t c = 0; c < n; c++) outputs[c] = 0.0;
     for (int64_t k = begin; k < end; k++) {
-        const double s = room.ratios[k] / total, *row = x.head + x.token[k] * n;
+        const double s = arrays.ratios[k] / total, *row = x.head + x.token[k] * n;
         for (int64_t c = 0; c < n; c++) outputs[c] += s * row[c];
     }
     const double of_label = outputs[y];
@@ -157,7 +157,7 @@ static inline double pull_of_outputs(int64_t loss, const NextTokenSamples &x, in
             pulled -= outputs[c];
         }
     outputs[y] = pulled;
-    for (int64_t k = begin; k < end; k++) room.scores[k] = n > 1 ? dot(x.head + x.token[k] * n, outputs, n) : 0.0;
+    for (int64_t k = begin; k < end; k++) arrays.scores[k] = n > 1 ? dot(x.head + x.token[k] * n, outputs, n) : 0.0;
     if (n == 1) return 0.0;  // a vocabulary of one token
     const double highest = larger(of_label, rival);
     const double log_total = highest + log(exp(of_label - highest) + pulled * exp(rival - highest));
@@ -165,13 +165,13 @@ static inline double pull_of_outputs(int64_t loss, const NextTokenSamples &x, in
     return loss == CROSS_ENTROPY ? log_slope : log_slope + LN2 + log(pulled) + rival - log_total + of_label - log_total;
 }
 
-// One sample's weights relative to a scale of their own, written into `room.values`; returns the scale's logarithm.
+// One sample's weights relative to a scale of their own, written into `arrays.values`; returns the scale's logarithm.
 //
 // With b the largest logit, gap_x = h_b - h_x and δ = Σ s_x gap_x, the weight of x ≠ b is -ℓ' s_x (gap_x - δ), and that of b balances the
 // others. All are taken relative to the probability of the nearest token whose score differs from that of b.
-static inline double weights_of_sample(const double *a, const NextTokenSamples &x, int64_t loss, int64_t i, const NextTokenRoom &room) {
+static inline double weights_of_sample(const double *a, const NextTokenSamples &x, int64_t loss, int64_t i, const NextTokenArrays &arrays) {
     const int64_t begin = x.span[2 * i], end = x.span[2 * i + 1];
-    double *values = room.values, *ratios = room.ratios, total = 0.0, log_slope = 0.0;
+    double *values = arrays.values, *ratios = arrays.ratios, total = 0.0, log_slope = 0.0;
     int64_t best = begin;
     for (int64_t k = begin; k < end; k++) {
         values[k] = a[x.pair[k]] + x.log_count[k];
@@ -182,8 +182,8 @@ static inline double weights_of_sample(const double *a, const NextTokenSamples &
         ratios[k] = exp(values[k] - top);
         total += ratios[k];
     }
-    if (loss >= CROSS_ENTROPY) log_slope = pull_of_outputs(loss, x, i, total, room);
-    const double *score = loss >= CROSS_ENTROPY ? room.scores : x.score, of_best = score[best];
+    if (loss >= CROSS_ENTROPY) log_slope = pull_of_outputs(loss, x, i, total, arrays);
+    const double *score = loss >= CROSS_ENTROPY ? arrays.scores : x.score, of_best = score[best];
     double near = -INF, shortfall = 0.0;  // δ e^(top - near)
     for (int64_t k = begin; k < end; k++)
         if (score[k] != of_best) near = larger(near, values[k]);
@@ -214,24 +214,24 @@ static inline double weights_of_sample(const double *a, const NextTokenSamples &
 // Weights w (n_pairs,) with ∇L = e^s Σ w_xk e_x e_kᵀ, written into `w`; returns s, nan where the loss is not finite.
 //
 // The logits a = e_xᵀ W e_k, all finite, are those of the pairs (token, query) that occur.
-static inline double next_token_weights(const double *a, const NextTokenSamples &x, int64_t loss, double *w, NextTokenRoom &room) {
+static inline double next_token_weights(const double *a, const NextTokenSamples &x, int64_t loss, double *w, NextTokenArrays &arrays) {
     if (loss == LIKELIHOOD) {
-        const double log_scale = likelihood_weights(a, x, w, room);
+        const double log_scale = likelihood_weights(a, x, w, arrays);
         if (log_scale == log_scale) return log_scale;
         loss = LOG;
     }
     double largest = -INF;
     for (int64_t i = 0; i < x.n_samples; i++) {
-        room.logs[i] = weights_of_sample(a, x, loss, i, room);
-        if (room.logs[i] != room.logs[i]) return NOT_A_NUMBER;
-        largest = larger(largest, room.logs[i]);
+        arrays.logs[i] = weights_of_sample(a, x, loss, i, arrays);
+        if (arrays.logs[i] != arrays.logs[i]) return NOT_A_NUMBER;
+        largest = larger(largest, arrays.logs[i]);
     }
-    room.expect(is_finite(largest) ? largest : 0.0);
+    arrays.expect(is_finite(largest) ? largest : 0.0);
     for (int64_t k = 0; k < x.n_pairs; k++) w[k] = 0.0;
     if (largest == -INF) return 0.0;
     for (int64_t i = 0; i < x.n_samples; i++) {
-        const double factor = exp(room.logs[i] - largest);
-        for (int64_t k = x.span[2 * i]; factor > 0.0 && k < x.span[2 * i + 1]; k++) w[x.pair[k]] += factor * room.values[k];
+        const double factor = exp(arrays.logs[i] - largest);
+        for (int64_t k = x.span[2 * i]; factor > 0.0 && k < x.span[2 * i + 1]; k++) w[x.pair[k]] += factor * arrays.values[k];
     }
     return largest;
 }

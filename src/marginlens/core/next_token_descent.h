@@ -62,16 +62,16 @@ struct NextTokenWork {
     double *asking, *asking_columns, *between, *key_columns, *turned, *spread, *gradient, *matrix, *gram;
     double *state, *state_next, *logits, *logits_next, *w, *h, *first_logits;
     int64_t *token, *edges;
-    NextTokenRoom weights;
+    NextTokenArrays weights;
 
-    NextTokenWork(Room &room, const NextTokenSizes &s, int64_t d) : weights(room, s.entries, s.rows, s.samples, s.classes) {
+    NextTokenWork(Arena &arena, const NextTokenSizes &s, int64_t d) : weights(arena, s.entries, s.rows, s.samples, s.classes) {
         double **by_query[] = {&asking, &asking_columns, &turned, &spread}, **squares[] = {&gradient, &matrix};
-        for (double **array : by_query) *array = room.doubles(whole_lanes(s.queries * d));
-        for (double **array : squares) *array = room.doubles(d * d);
-        between = room.doubles(s.between), key_columns = room.doubles(s.columns * d), gram = room.doubles(s.gram);
+        for (double **array : by_query) *array = arena.doubles(whole_lanes(s.queries * d));
+        for (double **array : squares) *array = arena.doubles(d * d);
+        between = arena.doubles(s.between), key_columns = arena.doubles(s.columns * d), gram = arena.doubles(s.gram);
         double **vectors[] = {&state, &state_next, &logits, &logits_next, &w, &h, &first_logits};
-        for (double **vector : vectors) *vector = room.doubles(larger(s.width, whole_lanes(s.pairs)));
-        token = room.integers(s.pairs), edges = room.integers(s.queries + 1);
+        for (double **vector : vectors) *vector = arena.doubles(larger(s.width, whole_lanes(s.pairs)));
+        token = arena.integers(s.pairs), edges = arena.integers(s.queries + 1);
     }
 };
 

@@ -3,7 +3,7 @@
 // Arrays have a multiple of four entries, filled up with zeros, which no direction moves.
 #pragma once
 #include "exponential.h"
-#include "places.h"
+#include "simd_layout.h"
 #include "steps.h"
 
 enum Norm : int64_t { LARGEST_ENTRY = 0, EUCLIDEAN = 1, SIGN = 2, POWER = 3, SPECTRAL = 10, NUCLEAR = 11, MAX_ROW = 12 };

@@ -49,23 +49,23 @@ struct MirrorRule {
     bool normalized;
 };
 
-// S = W less the point whose mirror image is `image` - size · gradient, which `image` becomes, n entries; `room` is for n numbers.
+// S = W less the point whose mirror image is `image` - size · gradient, which `image` becomes, n entries; `scratch` is for n numbers.
 static inline void mirror_step(
-    const MirrorRule &rule, const double *G, double log_scale, double size, const double *W, int64_t n, double *image, double *room,
+    const MirrorRule &rule, const double *G, double log_scale, double size, const double *W, int64_t n, double *image, double *scratch,
     double *S) {
     const double largest = largest_modulus(G, n), dual = rule.p / (rule.p - 1.0);
     double factor = size * exp(log_scale);
     if (rule.normalized && largest > 0.0) {
-        for (int64_t k = 0; k < n; k++) room[k] = modulus(G[k]) / largest;
-        powers(room, n, dual, S);
+        for (int64_t k = 0; k < n; k++) scratch[k] = modulus(G[k]) / largest;
+        powers(scratch, n, dual, S);
         Lanes total = spread(0.0);
         for (int64_t k = 0; k < n; k += N_LANES) total += load(S, k);
         factor = size / (largest * pow(lane_sum(total), 1.0 / dual));
     }
     for (int64_t k = 0; k < n; k++) {
         image[k] -= factor * G[k];
-        room[k] = modulus(image[k]);
+        scratch[k] = modulus(image[k]);
     }
-    powers(room, n, 1.0 / (rule.p - 1.0), S);
+    powers(scratch, n, 1.0 / (rule.p - 1.0), S);
     for (int64_t k = 0; k < n; k++) S[k] = W[k] - with_sign(S[k], image[k]);
 }

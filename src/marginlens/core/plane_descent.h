@@ -6,7 +6,7 @@
 #pragma once
 #include "gradient_coefficients.h"
 #include "norms.h"
-#include "room.h"
+#include "arena.h"
 
 constexpr double SHIFTED = -40.0;         // logits of all tokens with other scores this far behind are taken relative to the largest of them
 
@@ -45,31 +45,31 @@ static inline double negligible_distance(const PlaneProblem &p) {
     return SHIFTED - (log_slope(p.loss, low) - log_slope(p.loss, high)) - log(widest / narrowest);
 }
 
-// The gradient of four points at a time. `room` is for 4 (n T + 2 n) numbers, `rows` for 3 n T.
+// The gradient of four points at a time. `scratch` is for 4 (n T + 2 n) numbers, `rows` for 3 n T.
 struct PlaneGradient {
     const PlaneProblem &problem;
-    double *room, *rows, negligible;
+    double *scratch, *rows, negligible;
 
-    PlaneGradient(Room &space, const PlaneProblem &p) : problem(p), negligible(negligible_distance(p)) {
-        room = space.doubles(N_LANES * p.n_inputs * (p.n_tokens + 2));
+    PlaneGradient(Arena &space, const PlaneProblem &p) : problem(p), negligible(negligible_distance(p)) {
+        scratch = space.doubles(N_LANES * p.n_inputs * (p.n_tokens + 2));
         rows = space.doubles(3 * p.n_inputs * p.n_tokens);
     }
 
     // (g_x, g_y) = Σ w_it k_it at the points (x, y), each up to a positive factor.
     void at(Lanes x, Lanes y, Lanes &g_x, Lanes &g_y) const {
         const int64_t n = problem.n_inputs, T = problem.n_tokens;
-        double *tops = room + N_LANES * n * T, *top_scores = tops + N_LANES * n;
+        double *tops = scratch + N_LANES * n * T, *top_scores = tops + N_LANES * n;
         Lanes nearest = spread(CLOSED);
         for (int64_t i = 0; i < n; i++) {
             Lanes top = spread(CLOSED), top_score = spread(0.0);
             for (int64_t k = i * T; k < i * T + problem.lengths[i]; k++) {
                 const Lanes a = x * problem.keys[2 * k] + y * problem.keys[2 * k + 1];
-                store(room, N_LANES * k, a);
+                store(scratch, N_LANES * k, a);
                 top_score = where_greater(a, top, spread(problem.scores[k]), top_score);
                 top = where_greater(a, top, a, top);
             }
             for (int64_t k = i * T; k < i * T + problem.lengths[i]; k++) {
-                const Lanes behind = load(room, N_LANES * k) - top;
+                const Lanes behind = load(scratch, N_LANES * k) - top;
                 nearest = larger(nearest, where_equal(spread(problem.scores[k]), top_score, spread(CLOSED), behind));
             }
             store(tops, N_LANES * i, top);
@@ -94,7 +94,7 @@ struct PlaneGradient {
         const Lanes zero = spread(0.0);
         Lanes mass = zero, delta = zero, gap_x = zero, gap_y = zero, mean_x = zero, mean_y = zero;  // the last four are of keys
         for (int64_t k = first; k < end; k++) {
-            const Lanes behind = load(room, N_LANES * k) - top;
+            const Lanes behind = load(scratch, N_LANES * k) - top;
             if (!(lane_max(behind - furthest) > 0.0)) continue;
             const Lanes gap = top_score - problem.scores[k];
             const Lanes e = where_greater(
@@ -116,7 +116,7 @@ struct PlaneGradient {
     void from_logarithms(int64_t lane, Lanes &g_x, Lanes &g_y) const {
         const int64_t n = problem.n_inputs, T = problem.n_tokens, m = n * T;
         double *logits = rows, *w = rows + m, x = 0.0, y = 0.0;
-        for (int64_t k = 0; k < m; k++) logits[k] = room[N_LANES * k + lane];
+        for (int64_t k = 0; k < m; k++) logits[k] = scratch[N_LANES * k + lane];
         log_weights(logits, problem.scores, problem.lengths, n, T, problem.loss, rows + 2 * m, w);
         for (int64_t k = 0; k < m; k++) x += w[k] * problem.keys[2 * k], y += w[k] * problem.keys[2 * k + 1];
         g_x[lane] = x, g_y[lane] = y;

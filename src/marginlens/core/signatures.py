@@ -23,7 +23,7 @@ import numpy as np
 from marginlens.errors import InputError
 
 FOLDER = Path(__file__).parent
-OUT_OF_MEMORY, WRONG_SIZE = -1000, -1001  # as in room.h
+OUT_OF_MEMORY, WRONG_SIZE = -1000, -1001  # as in arena.h
 
 _TYPES = {
     "double": np.float64,
@@ -35,7 +35,7 @@ _TYPES = {
     "uint8_t": np.uint8,
     "bool": np.bool_,
 }
-_FUNCTION = re.compile(r"^DOOR (IN_PRECISION\()?(\w+)\)?\((.*?)\) \{$", re.DOTALL | re.MULTILINE)
+_FUNCTION = re.compile(r"^EXPORT (IN_PRECISION\()?(\w+)\)?\((.*?)\) \{$", re.DOTALL | re.MULTILINE)
 _PRECISIONS = {"_float32": "float", "_float64": "double"}  # of functions IN_PRECISION, whose names end so
 _STRUCT, _FIELDS = re.compile(r"^struct (\w+) \{\n(.*?)^\};", re.DOTALL | re.MULTILINE), re.compile(r"(\w+) ([\w, ]+);")
 _PARAMETER = re.compile(r"(const )?(\w+) (\*?)(\w+)$")

@@ -89,51 +89,67 @@ static inline double class_weights(const double *logits, const double *scores, i
     return largest - (odds > 0.0 ? odds + log1p(exp(-odds)) : log1p(exp(odds)));
 }
 
+// What a step has of tokens, (n_terms, width) but for the keys less their input's mean, (n_terms, d, width).
+struct OfTokens {
+    double *columns, *logits, *weights, *changes;
+
+    OfTokens(Arena &arena, const MatrixProblem &p, int64_t width) {
+        columns = arena.doubles(p.n_terms * p.d * width);
+        logits = arena.zeros(p.n_terms * width), weights = arena.zeros(p.n_terms * width), changes = arena.zeros(p.n_terms * width);
+    }
+};
+
+// What a step has of the gradient's terms: g_m and what momentum makes of them, (n_terms, stride), with the logarithms of their scales; Wᵀ z_m
+// or Qᵀ z_m; the queries of a mini-batch; the left vectors times their shares; and the margins of the inputs.
+struct OfTerms {
+    double *rights, *logs, *ahead, *ahead_logs, *images, *gathered, *weighted, *margins;
+
+    OfTerms(Arena &arena, const MatrixProblem &p, int64_t stride, int64_t n_lefts) {
+        rights = arena.zeros(p.n_terms * stride), logs = arena.doubles(p.n_terms);
+        ahead = arena.zeros(p.n_terms * stride), ahead_logs = arena.doubles(p.n_terms);
+        images = arena.zeros(p.n_terms * stride), gathered = arena.doubles(p.n_terms * p.q);
+        weighted = arena.doubles(n_lefts * p.height), margins = arena.doubles(p.n_inputs);
+    }
+};
+
+// The same of factors: g_m, the n terms that they make, two each, and K z_m.
+struct OfFactors {
+    double *slopes, *lefts, *rights, *logs, *key_image;
+
+    OfFactors(Arena &arena, const MatrixProblem &p, int64_t stride, int64_t n) {
+        slopes = n ? arena.zeros(p.n_terms * whole_lanes(p.d)) : nullptr;
+        lefts = arena.zeros(n * p.height), rights = arena.zeros(n * stride), logs = arena.doubles(n), key_image = arena.doubles(p.d);
+    }
+};
+
 // Descent on one problem after the other. Rows of a point are filled up with zeros to `stride`, those of a term's tokens to `width`.
 struct MatrixDescent {
     MatrixProblem problem;
     const UpdateRule &rule;
     const MiniBatches batches;
     int64_t stride, count, width, n_entries, n_memory;
-    int64_t *all;                    // (n_terms,) 0, 1, 2, …
-    const int64_t *active;           // the terms of this step, and how many they are
+    int64_t *all;           // (n_terms,) 0, 1, 2, …
+    const int64_t *active;  // the terms of this step, and how many they are
     int64_t n_active;
-    double *gathered;                // (n_terms, q) queries of the terms of a mini-batch
-    double *columns;                 // (n_terms, d, width) centred keys
-    double *W, *W_next, *G, *S;      // (height, stride)
-    double *memory, *rights, *ahead, *images;  // (…, stride) running sums, g_m, what momentum makes of them, and Wᵀ z_m or Qᵀ z_m
-    double *slopes, *lefts, *halves, *half_logs, *key_image;  // of factors: g_m, and the two terms that each makes
-    double *logs, *ahead_logs, *weighted, *u, *margins;
-    double *a, *w, *h;               // (n_terms, width) logits, weights, changes of logits
-    double *mean, *room, *log_room;
+    double *W, *W_next, *G, *S;  // (height, stride)
+    double *memory;              // (2, n_memory, stride) running sums, means or the mirror image
+    OfTokens tokens;
+    OfTerms gradients;
+    OfFactors factors;
+    double *mean, *left, *vector, *token_logs;  // scratch: (d,), (height,), (height, stride) and (count,)
     GradedSvd svd;
 
-    MatrixDescent(Room &space, const MatrixProblem &p, const UpdateRule &rule, const MiniBatches &batches, int64_t n_memory)
+    MatrixDescent(Arena &arena, const MatrixProblem &p, const UpdateRule &rule, const MiniBatches &batches, int64_t n_memory)
         : problem(p), rule(rule), batches(batches), stride(whole_lanes(p.breadth)),
           count(p.n_inputs / larger(p.n_terms, (int64_t)1) * p.n_tokens), width(whole_lanes(count)), n_entries(p.height * stride),
-          n_memory(n_memory), svd(space, n_halves(p), p.height, p.breadth) {
-        all = space.integers(p.n_terms);
+          n_memory(n_memory), tokens(arena, p, width), gradients(arena, p, stride, n_halves(p)),
+          factors(arena, p, stride, p.parts ? n_halves(p) : 0), svd(arena, n_halves(p), p.height, p.breadth) {
+        all = arena.integers(p.n_terms);
         for (int64_t m = 0; all && m < p.n_terms; m++) all[m] = m;
-        gathered = space.doubles(p.n_terms * p.q);
-        margins = space.doubles(p.n_inputs);
-        columns = space.doubles(p.n_terms * p.d * width);
-        double **matrices[] = {&W, &W_next, &G, &S, &room};  // the last is room for vectors
-        for (double **matrix : matrices) *matrix = space.zeros(n_entries);
-        memory = space.zeros(2 * n_memory * stride);
-        double **of_terms[] = {&rights, &ahead, &images};
-        for (double **matrix : of_terms) *matrix = space.zeros(p.n_terms * stride);
-        slopes = p.parts ? space.zeros(p.n_terms * whole_lanes(p.d)) : rights;
-        const int64_t n = p.parts ? n_halves(p) : 0;
-        lefts = space.zeros(n * p.height), halves = space.zeros(n * stride), half_logs = space.doubles(n);
-        key_image = space.doubles(p.d);
-        logs = space.doubles(p.n_terms);
-        ahead_logs = space.doubles(p.n_terms);
-        weighted = space.doubles(n_halves(p) * p.height);
-        u = space.doubles(p.height);
-        double **of_tokens[] = {&a, &w, &h};
-        for (double **vector : of_tokens) *vector = space.zeros(p.n_terms * width);
-        mean = space.doubles(p.d);
-        log_room = space.doubles(count);
+        W = arena.zeros(n_entries), W_next = arena.zeros(n_entries), G = arena.zeros(n_entries), S = arena.zeros(n_entries);
+        memory = arena.zeros(2 * n_memory * stride);
+        if (!p.parts) factors.slopes = gradients.rights;
+        mean = arena.doubles(p.d), left = arena.doubles(p.height), vector = arena.zeros(n_entries), token_logs = arena.doubles(count);
     }
 
     static int64_t n_halves(const MatrixProblem &p) { return p.parts ? 2 * p.n_terms : p.n_terms; }
@@ -141,11 +157,11 @@ struct MatrixDescent {
     // The keys less the mean key of their input, as columns: it changes no softmax and no gradient.
     void set_columns() {
         const int64_t n = problem.n_inputs, T = problem.n_tokens, d = problem.d, inputs = n / larger(problem.n_terms, (int64_t)1);
-        for (int64_t k = 0; k < problem.n_terms * d * width; k++) columns[k] = 0.0;
+        for (int64_t k = 0; k < problem.n_terms * d * width; k++) tokens.columns[k] = 0.0;
         for (int64_t i = 0; i < n; i++) {
             const double *keys = problem.keys + i * T * d;
             mean_of_rows(keys, problem.lengths[i], d, mean);
-            double *of_input = columns + i / inputs * d * width + i % inputs * T;
+            double *of_input = tokens.columns + i / inputs * d * width + i % inputs * T;
             for (int64_t t = 0; t < problem.lengths[i]; t++)
                 for (int64_t k = 0; k < d; k++) of_input[k * width + t] = keys[t * d + k] - mean[k];
         }
@@ -157,21 +173,21 @@ struct MatrixDescent {
         n_active = batches.size ? 0 : problem.n_terms;
         while (n_active < batches.size && active[n_active] >= 0) n_active++;
         for (int64_t j = 0; batches.size && j < n_active; j++)
-            for (int64_t i = 0; i < problem.q; i++) gathered[j * problem.q + i] = problem.queries[active[j] * problem.q + i];
+            for (int64_t i = 0; i < problem.q; i++) gradients.gathered[j * problem.q + i] = problem.queries[active[j] * problem.q + i];
     }
 
-    const double *active_queries() const { return batches.size ? gathered : problem.queries; }
+    const double *active_queries() const { return batches.size ? gradients.gathered : problem.queries; }
 
     // out = X_i pointᵀ z_i of the inputs of this step, or X_i K Qᵀ z_i.
     void logits_of(const double *point, double *out) {
-        matrix_product(active_queries(), problem.q, 1, point, problem.q, images, n_active, stride);
+        matrix_product(active_queries(), problem.q, 1, point, problem.q, gradients.images, n_active, stride);
         for (int64_t j = 0; j < n_active; j++) {
-            const double *image = images + j * stride;
+            const double *image = gradients.images + j * stride;
             if (problem.parts) {
-                inner_products(point + problem.q * stride, problem.d, stride, image, key_image);
-                image = key_image;
+                inner_products(point + problem.q * stride, problem.d, stride, image, factors.key_image);
+                image = factors.key_image;
             }
-            combine(columns + active[j] * problem.d * width, problem.d, width, image, out + j * width);
+            combine(tokens.columns + active[j] * problem.d * width, problem.d, width, image, out + j * width);
         }
     }
 
@@ -181,23 +197,24 @@ struct MatrixDescent {
         const int64_t inputs = problem.n_inputs / problem.n_terms, T = problem.n_tokens;
         for (int64_t j = 0; j < n_active; j++) {
             const int64_t m = active[j];
-            double *part = w + j * width, *slope = slopes + j * whole_lanes(problem.d);
-            const double *logits = a + j * width, *scores = problem.scores + m * count;
+            double *part = tokens.weights + j * width, *slope = factors.slopes + j * whole_lanes(problem.d);
+            const double *logits = tokens.logits + j * width, *scores = problem.scores + m * count;
             const int64_t loss = rule.heads > 1 ? (int64_t)LINEAR : rule.loss;  // several heads: the slope comes below
-            logs[j] = rule.loss == CROSS_ENTROPY
+            gradients.logs[j] = rule.loss == CROSS_ENTROPY
                 ? class_weights(logits, scores, T, part)
-                : pair_weights(logits, scores, problem.lengths + m * inputs, inputs, T, loss, log_room, part, margins + j * inputs);
-            inner_products(columns + m * problem.d * width, problem.d, width, part, slope);
-            if (!(largest_modulus(slope, whole_lanes(problem.d)) > 0.0)) logs[j] = -INF;
+                : pair_weights(logits, scores, problem.lengths + m * inputs, inputs, T, loss, token_logs, part, gradients.margins + j * inputs);
+            inner_products(tokens.columns + m * problem.d * width, problem.d, width, part, slope);
+            if (!(largest_modulus(slope, whole_lanes(problem.d)) > 0.0)) gradients.logs[j] = -INF;
         }
         for (int64_t j = 0; rule.heads > 1 && j < n_active; j += rule.heads) {
             double margin = 0.0;
-            for (int64_t h = 0; h < rule.heads; h++) margin += margins[j + h];
+            for (int64_t k = 0; k < rule.heads; k++) margin += gradients.margins[j + k];
             const double slope = log_slope(rule.loss, margin / (double)rule.heads);
-            for (int64_t h = 0; h < rule.heads; h++) logs[j + h] += slope;
+            for (int64_t k = 0; k < rule.heads; k++) gradients.logs[j + k] += slope;
         }
-        const double mean = batches.size ? log((double)n_active) : 0.0;
-        for (int64_t j = 0; batches.size && j < n_active; j++) logs[j] -= mean;
+        const double log_count = batches.size ? log((double)n_active) : 0.0;
+        if (batches.size)
+            for (int64_t j = 0; j < n_active; j++) gradients.logs[j] -= log_count;
         if (problem.parts) set_halves();
     }
 
@@ -205,19 +222,19 @@ struct MatrixDescent {
     void set_halves() {
         const int64_t q = problem.q, d = problem.d, height = problem.height;
         const double *K = W + q * stride;
-        matrix_product(active_queries(), q, 1, W, q, images, n_active, stride);
+        matrix_product(active_queries(), q, 1, W, q, gradients.images, n_active, stride);
         for (int64_t j = 0; j < n_active; j++) {
-            const double *slope = slopes + j * whole_lanes(d), *query = active_queries() + j * q;
-            double *of_Q = lefts + 2 * j * height, *of_K = of_Q + height, *right = halves + 2 * j * stride;
-            const bool present = logs[j] > -INF;
+            const double *slope = factors.slopes + j * whole_lanes(d), *query = active_queries() + j * q;
+            double *of_Q = factors.lefts + 2 * j * height, *of_K = of_Q + height, *right = factors.rights + 2 * j * stride;
+            const bool present = gradients.logs[j] > -INF;
             for (int64_t i = 0; i < q; i++) of_Q[i] = query[i];
             for (int64_t i = 0; i < d; i++) of_K[q + i] = slope[i];
             matrix_product(slope, d, 1, K, d, right, 1, stride);
             for (int64_t k = 0; k < stride; k++) {
                 right[k] = present ? right[k] : 0.0;
-                right[stride + k] = present ? images[j * stride + k] : 0.0;
+                right[stride + k] = present ? gradients.images[j * stride + k] : 0.0;
             }
-            half_logs[2 * j] = half_logs[2 * j + 1] = logs[j];
+            factors.logs[2 * j] = factors.logs[2 * j + 1] = gradients.logs[j];
         }
     }
 
@@ -232,37 +249,37 @@ struct MatrixDescent {
 
     // Add the weights of this step, scaled to a sum of `size` over the tokens that are not selected, to the present window.
     void collect(double size, double *residuals) {
-        if (relative_to_largest(logs, n_active, weighted) == -INF) return;
+        if (relative_to_largest(gradients.logs, n_active, gradients.weighted) == -INF) return;
         double total = 0.0;
         for (int64_t j = 0; j < n_active; j++) {
             Lanes sums = spread(0.0);
-            for (int64_t k = 0; k < width; k += N_LANES) sums += modulus(load(w, j * width + k));
-            total += lane_sum(sums) * weighted[j];
+            for (int64_t k = 0; k < width; k += N_LANES) sums += modulus(load(tokens.weights, j * width + k));
+            total += lane_sum(sums) * gradients.weighted[j];
         }
         if (!(total > 0.0)) return;
         for (int64_t j = 0; j < n_active; j++) {
-            const double share = 2.0 * size / total * weighted[j];
-            for (int64_t k = 0; k < count; k++) residuals[active[j] * count + k] += share * w[j * width + k];
+            const double share = 2.0 * size / total * gradients.weighted[j];
+            for (int64_t k = 0; k < count; k++) residuals[active[j] * count + k] += share * tokens.weights[j * width + k];
         }
     }
 
     // G = Σ_m e^{s_m - s} z_m g_mᵀ for the largest scale s, which is returned; zero for no terms.
     double dense(const Terms &terms) {
-        const double largest = relative_to_largest(terms.logs, terms.n, h);
+        const double largest = relative_to_largest(terms.logs, terms.n, tokens.changes);
         for (int64_t m = 0; m < terms.n; m++)
-            for (int64_t i = 0; i < problem.height; i++) weighted[m * problem.height + i] = h[m] * terms.left[m * problem.height + i];
-        matrix_product(weighted, 1, problem.height, terms.right, terms.n, G, problem.height, stride);
+            for (int64_t i = m * problem.height; i < (m + 1) * problem.height; i++) gradients.weighted[i] = tokens.changes[m] * terms.left[i];
+        matrix_product(gradients.weighted, 1, problem.height, terms.right, terms.n, G, problem.height, stride);
         return largest > -INF ? largest : 0.0;
     }
 
     // The same with a scale for each row, which signs and the lengths of rows do not notice: heads whose gradients are far apart keep theirs.
     void dense_by_row(const Terms &terms) {
         for (int64_t i = 0; i < problem.q; i++) {
-            for (int64_t m = 0; m < terms.n; m++) h[m] = terms.left[m * problem.q + i] != 0.0 ? terms.logs[m] : -INF;
-            relative_to_largest(h, terms.n, weighted);
+            for (int64_t m = 0; m < terms.n; m++) tokens.changes[m] = terms.left[m * problem.q + i] != 0.0 ? terms.logs[m] : -INF;
+            relative_to_largest(tokens.changes, terms.n, gradients.weighted);
             for (int64_t k = 0; k < stride; k++) G[i * stride + k] = 0.0;
             for (int64_t m = 0; m < terms.n; m++) {
-                const double share = weighted[m] * terms.left[m * problem.q + i];
+                const double share = gradients.weighted[m] * terms.left[m * problem.q + i];
                 for (int64_t k = 0; share != 0.0 && k < stride; k++) G[i * stride + k] += share * terms.right[m * stride + k];
             }
         }
@@ -272,26 +289,28 @@ struct MatrixDescent {
     void add_gradients(double *sums, double *sum_logs) {
         for (int64_t j = 0; j < n_active; j++) {
             double *sum = sums + active[j] * stride, &scale = sum_logs[active[j]];
-            scale = add_scaled(rights + j * stride, logs[j], sum, scale, 1.0, stride, sum);
+            scale = add_scaled(gradients.rights + j * stride, gradients.logs[j], sum, scale, 1.0, stride, sum);
         }
     }
 
     // What a step follows: the gradient, its running sum, or what Nesterov's momentum looks ahead with. Singular vectors are taken of all
     // terms, so that those of a mini-batch are put among them.
     Terms followed(double *scales) {
-        if (problem.parts) return {lefts, halves, half_logs, 2 * n_active};
+        if (problem.parts) return {factors.lefts, factors.rights, factors.logs, 2 * n_active};
         const bool by_svd = rule.kind == STEEPEST && (rule.norm == SPECTRAL || rule.norm == NUCLEAR);
         const int64_t n = problem.n_terms;
-        if (rule.kind == ADAM || (rule.momentum == 0.0 && !(by_svd && batches.size))) return {active_queries(), rights, logs, n_active};
+        if (rule.kind == ADAM || (rule.momentum == 0.0 && !(by_svd && batches.size))) return {active_queries(), gradients.rights, gradients.logs, n_active};
         double *sums = memory + (rule.kind == MIRROR ? n_memory * stride : 0);
         const double fade = log(rule.momentum);
-        for (int64_t m = 0; rule.momentum > 0.0 && m < n; m++) scales[m] += fade;
+        if (rule.momentum > 0.0)
+            for (int64_t m = 0; m < n; m++) scales[m] += fade;
         if (rule.momentum > 0.0) add_gradients(sums, scales);
         if (rule.momentum > 0.0 && !rule.nesterov) return {problem.queries, sums, scales, n};
-        for (int64_t m = 0; m < n; m++) ahead_logs[m] = rule.momentum > 0.0 ? scales[m] + fade : -INF;
-        for (int64_t k = 0; rule.momentum > 0.0 && k < n * stride; k++) ahead[k] = sums[k];
-        add_gradients(ahead, ahead_logs);
-        return {problem.queries, ahead, ahead_logs, n};
+        for (int64_t m = 0; m < n; m++) gradients.ahead_logs[m] = rule.momentum > 0.0 ? scales[m] + fade : -INF;
+        if (rule.momentum > 0.0)
+            for (int64_t k = 0; k < n * stride; k++) gradients.ahead[k] = sums[k];
+        add_gradients(gradients.ahead, gradients.ahead_logs);
+        return {problem.queries, gradients.ahead, gradients.ahead_logs, n};
     }
 
     // S = the steepest direction of these terms.
@@ -299,9 +318,9 @@ struct MatrixDescent {
         if (rule.norm == SPECTRAL || rule.norm == NUCLEAR) {
             svd.decompose(terms.left, terms.right, stride, terms.logs, !problem.parts);
             if (rule.norm == SPECTRAL) return svd.polar_factor(S);
-            if (svd.rank) svd.pair(svd.leading(), u, room);
+            if (svd.rank) svd.pair(svd.leading(), left, vector);
             for (int64_t i = 0; i < problem.height; i++)
-                for (int64_t k = 0; k < problem.breadth; k++) S[i * stride + k] = svd.rank ? u[i] * room[k] : 0.0;
+                for (int64_t k = 0; k < problem.breadth; k++) S[i * stride + k] = svd.rank ? left[i] * vector[k] : 0.0;
             return;
         }
         if (rule.heads > 1 && (rule.norm == MAX_ROW || rule.norm == SIGN))
@@ -310,10 +329,10 @@ struct MatrixDescent {
             dense(terms);
         if (rule.norm != MAX_ROW) {
             const int64_t first = problem.parts == APART ? problem.q * stride : 0;
-            if (first) steepest_entries(G, first, rule.norm, rule.power, room, S);
-            return steepest_entries(G + first, n_entries - first, rule.norm, rule.power, room, S + first);
+            if (first) steepest_entries(G, first, rule.norm, rule.power, vector, S);
+            return steepest_entries(G + first, n_entries - first, rule.norm, rule.power, vector, S + first);
         }
-        for (int64_t i = 0; i < n_entries; i += stride) steepest_power(G + i, stride, 2.0, room, S + i);
+        for (int64_t i = 0; i < n_entries; i += stride) steepest_power(G + i, stride, 2.0, vector, S + i);
     }
 
     // S = what a step of this size subtracts from W, but for the size where the update is not mirror descent.
@@ -327,15 +346,16 @@ struct MatrixDescent {
         else if (rule.kind == ADAM)
             scales[0] = adam_step(rule.adam, G, log_scale, step, n_entries, scales[0], memory, memory + n_memory * stride, S);
         else
-            mirror_step(rule.mirror, G, log_scale, size, W, n_entries, memory, room, S);
+            mirror_step(rule.mirror, G, log_scale, size, W, n_entries, memory, vector, S);
     }
 
     // Shrink W, its logits and its mirror image by what a step of this size takes away.
     void decay(double size) {
         const double left = 1.0 - size * rule.decay, left_of_image = rule.kind == MIRROR ? pow(left, rule.mirror.p - 1.0) : 1.0;
         for (int64_t k = 0; k < n_entries; k++) W[k] *= left;
-        for (int64_t k = 0; k < n_active * width; k++) a[k] *= left;
-        for (int64_t k = 0; rule.kind == MIRROR && k < n_entries; k++) memory[k] *= left_of_image;
+        for (int64_t k = 0; k < n_active * width; k++) tokens.logits[k] *= left;
+        if (rule.kind == MIRROR)
+            for (int64_t k = 0; k < n_entries; k++) memory[k] *= left_of_image;
     }
 
     // Begin a window of steps: what was the present one becomes the one before.
@@ -358,23 +378,23 @@ struct MatrixDescent {
             const double size = sizes[step - begin];
             choose(batches.terms + (step - begin) * batches.size);
             const int64_t n_logits = n_active * width;
-            if (batches.size) logits_of(W, a);
+            if (batches.size) logits_of(W, tokens.logits);
             set_gradients();
             collect(size, run.residuals);
             if (rule.decay > 0.0) decay(size);
             direction(step, size, run.scales);
             bool finite = subtract(W, rule.kind == MIRROR ? 1.0 : size, S, n_entries, W_next);
             if (batches.size) {
-                finite = finite && all_finite(a, n_logits);
+                finite = finite && all_finite(tokens.logits, n_logits);
             } else if ((step + 1) % RESYNC == 0 || rule.kind == MIRROR || problem.parts) {
-                logits_of(W_next, a);
-                finite = finite && all_finite(a, n_logits);
+                logits_of(W_next, tokens.logits);
+                finite = finite && all_finite(tokens.logits, n_logits);
             } else {
-                logits_of(S, h);
-                finite = subtract(a, size, h, n_logits, a) && finite;
+                logits_of(S, tokens.changes);
+                finite = subtract(tokens.logits, size, tokens.changes, n_logits, tokens.logits) && finite;
             }
             if (!batches.size && rule.decay == 0.0 && S[0] == 0.0 && largest_modulus(S, n_entries) == 0.0 &&
-                largest_modulus(problem.parts ? halves : rights, n_halves(problem) / problem.n_terms * n_active * stride) == 0.0)
+                largest_modulus(problem.parts ? factors.rights : gradients.rights, n_halves(problem) / problem.n_terms * n_active * stride) == 0.0)
                 return STATIONARY;
             if (!finite) return NON_FINITE;
             double *former = W;
@@ -394,15 +414,15 @@ struct MatrixDescent {
             *run.end = *run.taken || all_finite(W, n_entries) ? *run.end : (int64_t)NON_FINITE;
         } else if (*run.taken == 0 && begin == 0) {  // a run may have ended before its first step in an earlier call
             choose(nullptr);
-            logits_of(W, a);
-            *run.end = all_finite(a, n_terms * width) ? RAN_ALL : NON_FINITE;
+            logits_of(W, tokens.logits);
+            *run.end = all_finite(tokens.logits, n_terms * width) ? RAN_ALL : NON_FINITE;
         } else {
-            copy_rows(run.logits, count, n_terms, count, a, width);
+            copy_rows(run.logits, count, n_terms, count, tokens.logits, width);
         }
         if (*run.end == RAN_ALL && n_rows * d > 0) *run.end = take_steps(sizes, begin, steps, run, out);
         copy_rows(W, stride, q, d, run.W, d);
         copy_rows(memory, stride, 2 * n_memory, d, run.memory, d);
-        if (!batches.size) copy_rows(a, width, n_terms, count, run.logits, count);
+        if (!batches.size) copy_rows(tokens.logits, width, n_terms, count, run.logits, count);
         if (*run.end != RAN_ALL || *run.taken == steps.n_steps)
             for (int64_t k = 0; k < steps.n_saved; k++)
                 if (steps.save[k] >= *run.taken) copy_rows(W, stride, q, d, out + k * q * d, d);

@@ -1,7 +1,7 @@
 // Which tokens hold the margin of a selection, and by how much the selected tokens outscore the others (A Definition 2).
 #pragma once
 #include "linear_algebra.h"
-#include "room.h"
+#include "arena.h"
 
 constexpr double NEIGHBOUR_SLACK_RTOL = 1e-12;  // slack, relative to the terms that were summed for it, that rounding alone can leave
 constexpr double SOLVER_SLACK_RTOL = 1e-9;      // slack, relative to ‖k_α - k_t‖ ‖p‖, below which the p of the solver does not yet decide
@@ -38,11 +38,11 @@ class SupportRows {
   public:
     double *p;  // that solves their equations to rounding
 
-    SupportRows(Room &room, const Selection &selection)
+    SupportRows(Arena &arena, const Selection &selection)
         : selection(selection), d(selection.d), most(smaller(selection.n * selection.T, selection.d) + 1) {
-        places = room.integers(most);
-        L = room.doubles(most * most), Q = room.doubles(most * d);
-        sizes = room.doubles(most), coefficients = room.doubles(most), across = room.doubles(d), p = room.doubles(d);
+        places = arena.integers(most);
+        L = arena.doubles(most * most), Q = arena.doubles(most * d);
+        sizes = arena.doubles(most), coefficients = arena.doubles(most), across = arena.doubles(d), p = arena.doubles(d);
     }
 
     // coefficients = Q x, and what is left of x across the rows of Q; twice, so that rounding does not stay.

@@ -15,7 +15,7 @@ import numpy as np
 from marginlens import core
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import InputError, whole_number
-from marginlens.runtime.threads import over_problems
+from marginlens.runtime.threads import parallel_over
 from marginlens.typing import FloatArray
 
 MAX_SEED, MAX_CELL, MAX_PROBLEM, MAX_BLOCKS = 2**64 - 1, 2**32 - 1, 2**63 - 1, 2**32 - 1
@@ -101,12 +101,12 @@ def _problems(
     X, v, y = np.empty((n_problems, n_rows, d)), np.empty((n_problems, 1, d)), np.empty((n_problems, n_inputs))
     for rows, block in ((X, 0), (v, n_rows * n_blocks)):
         cost = 20.0 * rows.shape[1] * d
-        over_problems(core.fill_normals, n_problems, *numbers, block, on_sphere, rows, step_cost=cost)
+        parallel_over(core.fill_normals, n_problems, *numbers, block, on_sphere, rows, step_cost=cost)
     core.fill_labels(*numbers, (n_rows + 1) * n_blocks, y)
     tokens = X.reshape(n_problems, n_inputs, n_tokens, d)
     if on_sphere:
         return TokenDataset(tokens, y), v[:, 0]
     K, transposed = np.empty_like(tokens), np.ascontiguousarray(shared_matrix(d, seed, cell).T)
     pairs = (X.reshape(-1, d), K.reshape(-1, d))
-    over_problems(core.fill_keys, len(pairs[0]), transposed, *pairs, step_cost=2.0 * d * d)
+    parallel_over(core.fill_keys, len(pairs[0]), transposed, *pairs, step_cost=2.0 * d * d)
     return TokenDataset(tokens, y, K=K), v[:, 0]

@@ -15,7 +15,7 @@ from marginlens.optimizers.compiled import MIRROR, Rule
 from marginlens.optimizers.schedules import sizes_of
 from marginlens.risk.next_token import NextTokenRisk, loss_code, needs_whole_heads
 from marginlens.runtime.progress import ProgressCallback
-from marginlens.runtime.threads import Work, in_slices
+from marginlens.runtime.threads import Work, run_in_slices
 from marginlens.typing import FloatArray, IntArray
 
 RAN_ALL, STATIONARY, NON_FINITE, TIED = 0, 1, 2, 3  # by which loops say how a run ended
@@ -25,7 +25,7 @@ CROSS_ENTROPY = 3  # the code of a classifier's loss
 
 
 def n_places(n_inputs: int, n_tokens: int) -> int:
-    """How many places the tokens of a problem take in the core, see `core/places.h`."""
+    """How many places the tokens of a problem take in the core, see `core/simd_layout.h`."""
     return -(-n_inputs // N_LANES) * N_LANES * n_tokens
 
 
@@ -66,7 +66,7 @@ class AttentionState(LoopState):
 
     Attributes:
         states: (batch, d_key) p, or (batch, n_places) its coefficients over the keys.
-        logits: (batch, n_places), in the order of `core/places.h`.
+        logits: (batch, n_places), in the order of `core/simd_layout.h`.
     """
 
     start: FloatArray
@@ -121,7 +121,7 @@ class AttentionLoop:
                 del grams[first]
 
         cost = n_rows * (2.0 * min(2 * batch.d_key, n_rows) + 40.0)
-        in_slices(advance, Work(len(batch), end - begin, cost), progress)
+        run_in_slices(advance, Work(len(batch), end - begin, cost), progress)
         return points
 
 
@@ -177,7 +177,7 @@ class JointLoop:
             core.descend_jointly(**fixed, first=first, last=last, stop=begin + high)
 
         cost = 4.0 * batch.n_inputs * batch.n_tokens * (batch.d_model + batch.d_key + 20.0)
-        in_slices(advance, Work(len(batch), end - begin, cost), progress)
+        run_in_slices(advance, Work(len(batch), end - begin, cost), progress)
         return np.concatenate([heads, points], axis=-1)
 
 
@@ -277,7 +277,7 @@ class NextTokenLoop:
         queries = max(q for _, q in sizes)
         product = 2.0 * d * (pairs + queries * d) if moves_in_weights(pairs, queries, d) else float(pairs * pairs)
         cost = 2.0 * product + 20.0 * len(batch.reduced.tokens) / len(batch)
-        in_slices(advance, Work(len(batch), end - begin, cost), progress)
+        run_in_slices(advance, Work(len(batch), end - begin, cost), progress)
         return points
 
 
@@ -412,7 +412,7 @@ class MatrixLoop:
             core.descend_matrices(**fixed, first=first, last=last, stop=begin + high)
 
         n_rows, entries = batch.n_inputs * batch.n_tokens, math.prod(self._shape)
-        in_slices(
+        run_in_slices(
             advance, Work(len(batch), end - begin, n_rows * (4.0 * batch.d_key + 40.0) + 50.0 * entries), progress
         )
         if self.transposed:

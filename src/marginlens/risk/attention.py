@@ -23,7 +23,7 @@ from marginlens.risk.matrix import FactorRisk, MatrixRisk
 from marginlens.risk.protocol import MarginRows, as_points
 from marginlens.risk.smoothness import smoothness
 from marginlens.risk.softmax import centred_keys
-from marginlens.runtime.threads import over_problems
+from marginlens.runtime.threads import parallel_over
 from marginlens.typing import FloatArray, IntArray
 
 KEY_RANK_RTOL = (
@@ -126,7 +126,7 @@ class AttentionRisk(TokenRisk, Described):
             logits = np.empty(self.data.mask.shape)
             arrays = (K, np.ascontiguousarray(self.data.lengths), np.ascontiguousarray(points), logits)
             if is_batch:
-                over_problems(core.centred_logits, len(K), *arrays, step_cost=4.0 * K[0].size)
+                parallel_over(core.centred_logits, len(K), *arrays, step_cost=4.0 * K[0].size)
             else:
                 core.centred_logits(0, 1, *(array[None] for array in arrays))
             return logits

@@ -90,7 +90,7 @@ def _blas_libraries() -> Any:
     return ThreadpoolController()
 
 
-def over_problems(kernel: Callable[..., Any], n_problems: int, *arguments: Any, step_cost: float = 1e5) -> None:
+def parallel_over(kernel: Callable[..., Any], n_problems: int, *arguments: Any, step_cost: float = 1e5) -> None:
     """Call `kernel(first, last, *arguments)` on slices that cover `range(n_problems)`.
 
     The kernel writes its results into arrays among its arguments and releases the interpreter lock, so slices run side by side;
@@ -102,10 +102,10 @@ def over_problems(kernel: Callable[..., Any], n_problems: int, *arguments: Any, 
     if n_problems == 1:
         kernel(0, 1, *arguments)
     else:
-        in_slices(lambda first, last, begin, end: kernel(first, last, *arguments), Work(n_problems, 1, step_cost))
+        run_in_slices(lambda first, last, begin, end: kernel(first, last, *arguments), Work(n_problems, 1, step_cost))
 
 
-def in_slices(advance: Advance, work: Work, progress: ProgressCallback | None = None) -> None:
+def run_in_slices(advance: Advance, work: Work, progress: ProgressCallback | None = None) -> None:
     """Advance all problems by all steps, in slices of about a tenth of a second, several problems or several steps of one at a time.
 
     The steps of a problem are taken in order, and problems do not depend on each other: slices and threads change no result.

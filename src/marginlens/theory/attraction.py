@@ -17,7 +17,7 @@ from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Los
 from marginlens.optimizers import NormalizedGD
 from marginlens.optimizers.gradient_descent import has_plain_steps
 from marginlens.papers import implements
-from marginlens.runtime.threads import over_problems
+from marginlens.runtime.threads import parallel_over
 from marginlens.status import Status
 from marginlens.theory.optimality import directional_margin
 from marginlens.theory.scored_tokens import ScoredTokens
@@ -128,7 +128,7 @@ def tubes_at(problem: ScoredTokens, points: FloatArray, optimizer: Any) -> Tubes
     blur = TOLERANCE * np.maximum(length(points), 1e-300)
     anchor, outcome = np.empty_like(points), np.empty(len(part), dtype=np.int64)
     constants: FloatArray = np.empty((len(part), 7))
-    over_problems(
+    parallel_over(
         core.find_tubes,
         len(part),
         *map(np.ascontiguousarray, (part.K, -difference, part.lengths, at.selected, log_slope)),

@@ -1,4 +1,4 @@
-// Doors: descent on p, gradient weights, logits.
+// Exports: descent on p, gradient weights, logits.
 #include "../attention_descent.h"
 #include "abi.h"
 
@@ -6,7 +6,7 @@
 //
 // The state of a run is p itself where width = d, else its coefficients over the n_places keys. A Gram matrix in `gram` serves several calls on
 // one problem: it is filled where has_gram is 0.
-DOOR descend_attention(
+EXPORT descend_attention(
     int64_t first,               // in 0..last
     int64_t last,                // in 0..batch
     const double *keys,          // (n_problems, n_inputs, n_tokens, d)
@@ -29,11 +29,11 @@ DOOR descend_attention(
     int64_t gram_size) {
     const int64_t m = ::n_places(n_inputs, n_tokens);
     if (n_places != m || (width != d && width != m) || (width == m && gram_size && gram_size != m * m) || !n_problems) return WRONG_SIZE;
-    Room room;
+    Arena arena;
     const TokenProblem shape{keys, scores, lengths, n_inputs, n_tokens, d};
     const int together = last - first > 1 && !gram_size && m <= SMALL_PROBLEM ? 2 : 1;
-    AttentionRoom work[2] = {AttentionRoom(room, shape, gram_size ? d : width), AttentionRoom(room, shape, gram_size ? d : width)};
-    if (room.failed) return OUT_OF_MEMORY;
+    AttentionArrays work[2] = {AttentionArrays(arena, shape, gram_size ? d : width), AttentionArrays(arena, shape, gram_size ? d : width)};
+    if (arena.failed) return OUT_OF_MEMORY;
     if (gram_size) work[0].gram = gram;
     const Steps steps{n_steps, stop, save, n_saved};
     for (int64_t b = first; b < last; b += together) {
@@ -43,7 +43,7 @@ DOOR descend_attention(
             const int64_t j = (b + q) % n_problems, n = n_inputs * n_tokens;
             int64_t *end = ends + 2 * (b + q);
             runs[q].problem = {keys + j * n * d, scores + j * n, lengths + j * n_inputs, n_inputs, n_tokens, d};
-            runs[q].room = &work[q];
+            runs[q].arrays = &work[q];
             runs[q].run = {states + (b + q) * width, logits + (b + q) * m, width, end, end + 1};
             runs[q].out = out + (b + q) * n_saved * d;
             runs[q].rule = {normalized != 0, step, loss};

@@ -1,6 +1,6 @@
-// Doors: rows (x_i - x_j) q_kᵀ of problems in a matrix W, known by a query and two tokens and never formed; and block-diagonal matrices.
+// Exports: rows (x_i - x_j) q_kᵀ of problems in a matrix W, known by a query and two tokens and never formed; and block-diagonal matrices.
 #include "../linear_algebra.h"
-#include "../room.h"
+#include "../arena.h"
 #include "abi.h"
 
 // Row r is (X[i[r]] - X[j[r]]) Q[k[r]]ᵀ scale[r]. An index that is out of range ends a loop.
@@ -34,7 +34,7 @@ CORE double difference_product(const double *x, const double *y, const double *z
 }
 
 // Norms of the differences x_i - x_j of rows, which may be small enough for their squares to underflow; queries are not looked at.
-DOOR find_difference_norms(
+EXPORT find_difference_norms(
     const double *X,             // (n_tokens, d)
     const int64_t *k,            // (n_rows)
     const int64_t *i,            // (n_rows)
@@ -64,7 +64,7 @@ DOOR find_difference_norms(
 }
 
 // Sums, for each query, of the differences of some bilinear rows times weights, added to `sums`.
-DOOR add_weighted_differences(
+EXPORT add_weighted_differences(
     const double *X,             // (n_tokens, d)
     const int64_t *k,            // (n_rows)
     const int64_t *i,            // (n_rows)
@@ -86,7 +86,7 @@ DOOR add_weighted_differences(
 }
 
 // Inner products of the differences of some bilinear rows with the images of their queries.
-DOOR multiply_differences(
+EXPORT multiply_differences(
     const double *X,             // (n_tokens, d)
     const int64_t *k,            // (n_rows)
     const int64_t *i,            // (n_rows)
@@ -106,7 +106,7 @@ DOOR multiply_differences(
 }
 
 // A block-diagonal matrix times a vector: block p acts on the entries edges[p] … edges[p + 1] - 1, and blocks lie one after the other.
-DOOR multiply_blocks(
+EXPORT multiply_blocks(
     const int64_t *edges,        // (n_edges) in 0..n
     const double *entries,       // (n_entries)
     const double *vector,        // (n)

@@ -1,4 +1,4 @@
-// Doors: strong components of priority graphs, the likelihoods over them, and the logits at which they are in balance.
+// Exports: strong components of priority graphs, the likelihoods over them, and the logits at which they are in balance.
 #include "../components.h"
 #include "../exponential.h"
 #include "../newton.h"
@@ -81,7 +81,7 @@ struct CyclicRisk {
 
 // Move the logits of the cells to the minimum of every component's part of a likelihood. Returns the number of Newton's steps, or less than 0
 // where they end elsewhere.
-DOOR minimise_likelihoods(
+EXPORT minimise_likelihoods(
     double *cells,               // (n_cells)
     const int64_t *cell,         // (n_entries)
     const double *log_count,     // (n_entries)
@@ -95,25 +95,25 @@ DOOR minimise_likelihoods(
     int64_t n_cells, int64_t n_entries, int64_t n_samples, int64_t n_components) {
     const Blocks layout{first, sizes, corners, n_components};
     const int64_t n_squares = corners[n_components];
-    Room room;
-    const CyclicRisk risk{cell, offsets, label, component, log_count, share, n_samples, layout, room.doubles(n_entries)};
+    Arena arena;
+    const CyclicRisk risk{cell, offsets, label, component, log_count, share, n_samples, layout, arena.doubles(n_entries)};
     if (!risk.fits(n_cells, n_entries, n_squares)) return WRONG_SIZE;
-    Newton newton(room, layout, n_cells, n_squares);
-    return room.failed ? OUT_OF_MEMORY : newton.minimise(risk, cells);
+    Newton newton(arena, layout, n_cells, n_squares);
+    return arena.failed ? OUT_OF_MEMORY : newton.minimise(risk, cells);
 }
 
 // The strong component of each node of several graphs, numbered from 0 in each graph by the longest chain of arcs above it, which is its level,
 // then by its smallest node. Returns how many there are.
-DOOR rank_components(
+EXPORT rank_components(
     const int64_t *heads,  // (n_arcs) in 0..n_nodes-1
     const int64_t *tails,  // (n_arcs) in 0..n_nodes-1
     const int64_t *graph,  // (n_nodes) in 0..n_nodes-1 of each node
     int64_t *ranks,        // (n_nodes)
     int64_t *levels,       // (n_nodes)
     int64_t n_arcs, int64_t n_nodes) {
-    Room room;
-    StrongComponents components(room, n_nodes, n_arcs);
-    if (room.failed) return OUT_OF_MEMORY;
+    Arena arena;
+    StrongComponents components(arena, n_nodes, n_arcs);
+    if (arena.failed) return OUT_OF_MEMORY;
     components.find(heads, tails, n_arcs);
     components.rank(graph, ranks, levels);
     return components.count;
@@ -174,7 +174,7 @@ struct Balance {
 
 // Which pairs of components can carry a multiplier, and the logits of components at which residual attention is a dual solution, the shortest
 // by the tokens that components have. Returns 1, or 0 where Newton's method does not get there.
-DOOR balance_components(
+EXPORT balance_components(
     const int64_t *upper,       // (n_pairs) in 0..n_components-1
     const int64_t *lower,       // (n_pairs) in 0..n_components-1
     const double *log_c,        // (n_pairs)
@@ -184,12 +184,12 @@ DOOR balance_components(
     double *logits,             // (n_components)
     int64_t n_pairs, int64_t n_components) {
     const int64_t n = n_components;
-    Room room;
-    StrongComponents parts(room, n, 2 * n_pairs);
-    int64_t *heads = room.integers(2 * n_pairs), *tails = room.integers(2 * n_pairs), *place = room.integers(n);
-    int64_t *first = room.integers(n), *sizes = room.integers(n), *corners = room.integers(n + 1);
-    double *z = room.doubles(n), *mean = room.zeros(n), *weight = room.zeros(n);
-    if (room.failed) return OUT_OF_MEMORY;
+    Arena arena;
+    StrongComponents parts(arena, n, 2 * n_pairs);
+    int64_t *heads = arena.integers(2 * n_pairs), *tails = arena.integers(2 * n_pairs), *place = arena.integers(n);
+    int64_t *first = arena.integers(n), *sizes = arena.integers(n), *corners = arena.integers(n + 1);
+    double *z = arena.doubles(n), *mean = arena.zeros(n), *weight = arena.zeros(n);
+    if (arena.failed) return OUT_OF_MEMORY;
     for (bool is_known = false;; is_known = true) {  // flow may be sent round a cycle through a pair; then, what pairs that carry it join
         int64_t n_arcs = 0;
         for (int64_t r = 0; r < n_pairs; r++) {
@@ -209,8 +209,8 @@ DOOR balance_components(
     for (int64_t b = 0, n_free = 0; b < parts.count; n_free += sizes[b++])
         first[b] = n_free, corners[b + 1] = corners[b] + sizes[b] * sizes[b];
     for (int64_t c = 0; c < n; c++) place[c] += place[c] < 0 ? 0 : first[block[c]];
-    Newton newton(room, blocks, n - parts.count, corners[parts.count]);
-    if (room.failed) return OUT_OF_MEMORY;
+    Newton newton(arena, blocks, n - parts.count, corners[parts.count]);
+    if (arena.failed) return OUT_OF_MEMORY;
     const Balance balance{upper, lower, log_c, multipliers, carries, n_pairs, place, block, blocks};
     if (!balance.start(newton, n - parts.count, z) || newton.minimise(balance, z) < 0) return 0;
     for (int64_t c = 0; c < n; c++) {

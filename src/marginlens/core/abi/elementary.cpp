@@ -1,9 +1,9 @@
-// Doors: elementary functions of arrays, entry by entry, by which they are tested.
+// Exports: elementary functions of arrays, entry by entry, by which they are tested.
 #include "../exponential.h"
 #include "abi.h"
 
 // out = f(x): exp (0), log (1), log1p (2), expm1 (3), tanh (4), x^a (5); exp of eight (6), exp (7), log (8) and x^a (9) of four at a time.
-DOOR elementary(
+EXPORT elementary(
     int64_t code,     // in 0..9
     const double *x,  // (n)
     double a,

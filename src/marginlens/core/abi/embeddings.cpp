@@ -1,4 +1,4 @@
-// Doors: AdamW on embeddings, steps and sums, in single and in double precision. The file includes itself once for each, which names the doors.
+// Exports: AdamW on embeddings, steps and sums, in single and in double precision. The file includes itself once for each, which names the doors.
 #ifndef IN_PRECISION
 #include "../arithmetic.h"
 #include "abi.h"
@@ -120,7 +120,7 @@ static inline void sum_rows(WeightedRows<T> w, const int64_t *rows, int64_t n, T
 #else
 
 // One step of AdamW on rows first … last - 1 of E with the gradient x pᵀ + y vᵀ, and the new rows' products with the new p and v.
-DOOR IN_PRECISION(step_embeddings)(
+EXPORT IN_PRECISION(step_embeddings)(
     int64_t first,           // in 0..last
     int64_t last,            // in 0..n_tokens
     Real *E,                 // (n_tokens, d)
@@ -143,7 +143,7 @@ DOOR IN_PRECISION(step_embeddings)(
 }
 
 // Eᵀx and Eᵀy over rows of E, each of shares first … last - 1 of the rows into its own sums.
-DOOR IN_PRECISION(sum_embeddings)(
+EXPORT IN_PRECISION(sum_embeddings)(
     int64_t first,        // in 0..last
     int64_t last,         // in 0..n_shares
     const Real *E,        // (n_tokens, d)

@@ -1,9 +1,9 @@
-// Doors: the gradient flow on p, and its field.
+// Exports: the gradient flow on p, and its field.
 #include "../attention_flow.h"
 #include "abi.h"
 
 // The gradient flow of one problem from c for an arc length, or until a step is shorter than `short_step`; how it ends, see attention_flow.h.
-DOOR follow_attention(
+EXPORT follow_attention(
     const double *keys,      // (n_inputs, n_tokens, d)
     const double *norms,     // (n_inputs, n_tokens) of the keys
     const double *scores,    // (n_inputs, n_tokens)
@@ -16,13 +16,13 @@ DOOR follow_attention(
     for (int64_t i = 0; i < n_inputs; i++)
         if (lengths[i] < 1 || lengths[i] > n_tokens) return WRONG_SIZE;
     const TokenProblem problem{keys, scores, lengths, n_inputs, n_tokens, d};
-    Room room;
-    AttentionFlow flow(room, problem, loss, norms, *settings, c, *state);
-    return room.failed ? OUT_OF_MEMORY : flow.follow();
+    Arena arena;
+    AttentionFlow flow(arena, problem, loss, norms, *settings, c, *state);
+    return arena.failed ? OUT_OF_MEMORY : flow.follow();
 }
 
 // A positive multiple of ∇L at c, of keys with these norms, and the length it would have if no two of its terms cancelled.
-DOOR attention_gradient(
+EXPORT attention_gradient(
     const double *keys,      // (n_inputs, n_tokens, d)
     const double *norms,     // (n_inputs, n_tokens)
     const double *scores,    // (n_inputs, n_tokens)
@@ -35,10 +35,10 @@ DOOR attention_gradient(
     for (int64_t i = 0; i < n_inputs; i++)
         if (lengths[i] < 1 || lengths[i] > n_tokens) return WRONG_SIZE;
     const TokenProblem problem{keys, scores, lengths, n_inputs, n_tokens, d};
-    Room room;
-    FlowField field(room, problem, loss);
-    double *direction = room.doubles(d);
-    if (room.failed) return OUT_OF_MEMORY;
+    Arena arena;
+    FlowField field(arena, problem, loss);
+    double *direction = arena.doubles(d);
+    if (arena.failed) return OUT_OF_MEMORY;
     field.evaluate(c, direction);
     copy(field.gradient, d, gradient);
     *terms = field.terms(norms);

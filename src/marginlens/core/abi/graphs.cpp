@@ -1,10 +1,10 @@
-// Doors: counting the edges of priority graphs in a text of tokens, and merging counts.
-#include "../room.h"
+// Exports: counting the edges of priority graphs in a text of tokens, and merging counts.
+#include "../arena.h"
 #include "abi.h"
 
 // Places from `first` on whose token occurs among the `window` tokens before it in its text, and how many have a window. Returns their number.
 // A text begins at the first token and after each separator.
-DOOR find_followed(
+EXPORT find_followed(
     int64_t n_vocabulary,   // in 0..
     const int64_t *ids,     // (n_ids) in 0..n_vocabulary-1
     int64_t first,
@@ -13,9 +13,9 @@ DOOR find_followed(
     int64_t *places,       // (n_ids)
     int64_t *n_windows,    // (1)
     int64_t n_ids) {
-    Room room;
-    int64_t *latest = room.integers(n_vocabulary);  // the place of each token, -1 before the first
-    if (room.failed) return OUT_OF_MEMORY;
+    Arena arena;
+    int64_t *latest = arena.integers(n_vocabulary);  // the place of each token, -1 before the first
+    if (arena.failed) return OUT_OF_MEMORY;
     for (int64_t s = 0; s < n_vocabulary; s++) latest[s] = -1;
     int64_t n_places = 0, start = 0, with_window = 0;
     for (int64_t j = 0; j < n_ids; j++) {
@@ -36,7 +36,7 @@ DOOR find_followed(
 }
 
 // The edge of every token of the windows before these places, each as (last · K + label) · K + token, modulo 2⁶⁴.
-DOOR fill_edge_keys(
+EXPORT fill_edge_keys(
     const int64_t *ids,     // (n_ids)
     const int64_t *places,  // (n_places) in 1..n_ids-1
     int64_t n_vocabulary,
@@ -54,7 +54,7 @@ DOOR fill_edge_keys(
 }
 
 // Move the distinct keys of a sorted array to its beginning, and write how often each occurs. Returns their number.
-DOOR count_keys(
+EXPORT count_keys(
     int64_t *keys,    // (n_keys)
     int64_t *counts,  // (n_keys)
     int64_t n_keys) {
@@ -69,7 +69,7 @@ DOOR count_keys(
 }
 
 // Counts of distinct, increasing keys, merged into `keys` and `counts`. Returns how many keys there are.
-DOOR merge_counts(
+EXPORT merge_counts(
     const int64_t *keys_a,    // (n_a)
     const int64_t *counts_a,  // (n_a)
     const int64_t *keys_b,    // (n_b)

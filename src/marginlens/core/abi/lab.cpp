@@ -1,4 +1,4 @@
-// Doors: attention at points, descent in the plane from many starts and sectors that catch it, and descent on next-token weights with one-hot embeddings.
+// Exports: attention at points, descent in the plane from many starts and sectors that catch it, and descent on next-token weights with one-hot embeddings.
 #include "../next_token_coefficients.h"
 #include "../plane_sectors.h"
 #include "abi.h"
@@ -24,7 +24,7 @@ static double input_margin(const double *logits, const double *scores, int64_t n
 }
 
 // Probabilities of all tokens, zero where there is none, margins of all inputs and the risk at every point p.
-DOOR measure_attention(
+EXPORT measure_attention(
     const double *keys,      // (n_inputs, n_tokens, d)
     const double *scores,    // (n_inputs, n_tokens)
     const int64_t *lengths,  // (n_inputs) in 1..n_tokens
@@ -35,9 +35,9 @@ DOOR measure_attention(
     double *risks,           // (batch)
     int64_t n_inputs, int64_t n_tokens, int64_t d, int64_t batch) {
     const int64_t n = n_inputs, T = n_tokens, m = n * T;
-    Room room;
-    double *rows = room.doubles(m * d), *mean = room.doubles(d), *logits = room.doubles(m);
-    if (room.failed) return OUT_OF_MEMORY;
+    Arena arena;
+    double *rows = arena.doubles(m * d), *mean = arena.doubles(d), *logits = arena.doubles(m);
+    if (arena.failed) return OUT_OF_MEMORY;
     centre(keys, lengths, n, T, d, mean, rows);
     for (int64_t k = 0; k < batch * m; k++) probabilities[k] = 0.0;
     for (int64_t b = 0; b < batch; b++) {
@@ -58,7 +58,7 @@ constexpr double RETURN_RTOL = 1e-12;  // of its coordinates, up to which it has
 
 // Descent from every start with steps of one length, steepest in a norm: the starts become the ends, and each has the label of the sector
 // (x, y, left, right, radius, turn) that caught it, n_sectors where it came back to where it was, else -1.
-DOOR descend_in_plane(
+EXPORT descend_in_plane(
     const double *keys,      // (n_inputs, n_tokens, 2)
     const double *scores,    // (n_inputs, n_tokens)
     const int64_t *lengths,  // (n_inputs) in 1..n_tokens
@@ -71,11 +71,11 @@ DOOR descend_in_plane(
     double *points,          // (batch, 2)
     int64_t *labels,         // (batch)
     int64_t n_inputs, int64_t n_tokens, int64_t n_sectors, int64_t batch) {
-    Room room;
-    double *rows = room.doubles(2 * n_inputs * n_tokens), mean[2];
+    Arena arena;
+    double *rows = arena.doubles(2 * n_inputs * n_tokens), mean[2];
     const PlaneProblem problem{rows, scores, lengths, n_inputs, n_tokens, loss, norm, power};
-    const PlaneGradient gradient(room, problem);
-    if (room.failed) return OUT_OF_MEMORY;
+    const PlaneGradient gradient(arena, problem);
+    if (arena.failed) return OUT_OF_MEMORY;
     centre(keys, lengths, n_inputs, n_tokens, 2, mean, rows);
     int64_t which[N_LANES], left[N_LANES], next = 0, going = 0;
     Lanes x = spread(0.0), y = x, size = x, last_x = x, last_y = x;
@@ -123,7 +123,7 @@ DOOR descend_in_plane(
 
 // The sector (x, y, left, right, radius, turn) that catches runs around the direction of a selection, with steps of one length that are steepest
 // in ℓp. Returns 1 where one is proved, else 0.
-DOOR find_sector(
+EXPORT find_sector(
     const double *keys,       // (n_inputs, n_tokens, 2)
     const double *scores,     // (n_inputs, n_tokens)
     const double *blur,       // (n_inputs, n_tokens) what rounding can add to each score
@@ -135,11 +135,11 @@ DOOR find_sector(
     double step,
     double *sector,           // (6)
     int64_t n_inputs, int64_t n_tokens) {
-    Room room;
+    Arena arena;
     const int64_t m = n_inputs * n_tokens;
-    SectorRow *rows = room.take<SectorRow>(m);
-    double *margins = room.doubles(m), *mass = room.doubles(n_inputs), *shift = room.doubles(n_inputs);
-    if (room.failed) return OUT_OF_MEMORY;
+    SectorRow *rows = arena.take<SectorRow>(m);
+    double *margins = arena.doubles(m), *mass = arena.doubles(n_inputs), *shift = arena.doubles(n_inputs);
+    if (arena.failed) return OUT_OF_MEMORY;
     int64_t n_rows = 0;
     for (int64_t i = 0; i < n_inputs; i++)
         for (int64_t t = 0; t < lengths[i]; t++) {
@@ -157,7 +157,7 @@ DOOR find_sector(
 
 // Descent on W with one-hot embeddings, for which it moves on the pairs (token, last token) that occur, alone, by the likelihood: steps up to
 // `stop`, from where W, log_scale and end say it is.
-DOOR descend_one_hot(
+EXPORT descend_one_hot(
     const int64_t *pair,      // (n_entries) in 0..n_pairs-1
     const double *log_count,  // (n_entries)
     const int64_t *span,      // (n_samples, 2) in 0..n_entries
@@ -169,13 +169,13 @@ DOOR descend_one_hot(
     double *log_scale,        // (1)
     int64_t *end,             // (2)
     int64_t n_entries, int64_t n_samples, int64_t n_pairs) {
-    Room room;
-    double *score = room.doubles(n_entries), *w = room.doubles(n_pairs), *next = room.doubles(n_pairs);
+    Arena arena;
+    double *score = arena.doubles(n_entries), *w = arena.doubles(n_pairs), *next = arena.doubles(n_pairs);
     const NextTokenSamples samples{pair, nullptr, span, nullptr, log_count, score, share, nullptr, n_pairs, n_samples, n_entries, 1};
-    if (room.failed) return OUT_OF_MEMORY;
+    if (arena.failed) return OUT_OF_MEMORY;
     if (!samples.fits(false)) return WRONG_SIZE;
-    NextTokenRoom work(room, n_entries, LikelihoodPlaces::n_rows(samples), n_samples, 1);
-    if (room.failed) return OUT_OF_MEMORY;
+    NextTokenArrays work(arena, n_entries, LikelihoodPlaces::n_rows(samples), n_samples, 1);
+    if (arena.failed) return OUT_OF_MEMORY;
     for (int64_t k = 0; k < n_entries; k++) score[k] = 0.0;
     for (int64_t i = 0; i < n_samples; i++) score[span[2 * i]] = 1.0;  // of the label
     work.expect(*log_scale);

@@ -1,4 +1,4 @@
-// Doors: margin problems min ‖x‖ s.t. A x ≥ b, in batches of one shape.
+// Exports: margin problems min ‖x‖ s.t. A x ≥ b, in batches of one shape.
 #include "../margin/block_pivoting.h"
 #include "../margin/dual_active_set.h"
 #include "../margin/power_norm.h"
@@ -22,7 +22,7 @@ static Outcome let_rows_enter(const MarginProblem &problem, const Candidate &can
 
 // The problems at places first … last - 1 of a list by one method: the Gram matrix of all rows, for few rows, or rows much wider than many; a
 // guess of the active rows and block pivots, for many rows; or rows that enter one by one, which proves infeasibility too.
-DOOR solve_margins(
+EXPORT solve_margins(
     int64_t first,               // in 0..last
     int64_t last,                // in 0..n_listed
     const int64_t *listed,       // (n_listed) in 0..batch-1
@@ -36,13 +36,13 @@ DOOR solve_margins(
     int64_t n_listed, int64_t batch, int64_t n_rows, int64_t d) {
     const int64_t m = n_rows, by_gram = method == BY_GRAM_MATRIX ? m : 0, by_pivots = method == BY_BLOCK_PIVOTS ? m : 0;
     const int64_t by_entering = method == BY_DUAL_ACTIVE_SET ? m : 0;
-    Room room;
-    MarginProblem problem{rows, room.doubles(m), room.doubles(m), m, d};
-    double *slack = room.doubles(m), *unit = room.doubles(by_entering * d);
-    const GramSet gram_set(room, by_gram);
-    const PivotRoom pivots(room, by_pivots, d);
-    DualActiveSet entering(room, unit, problem.lower, by_entering, d);
-    if (room.failed) return OUT_OF_MEMORY;
+    Arena arena;
+    MarginProblem problem{rows, arena.doubles(m), arena.doubles(m), m, d};
+    double *slack = arena.doubles(m), *unit = arena.doubles(by_entering * d);
+    const GramSet gram_set(arena, by_gram);
+    const PivotArrays pivots(arena, by_pivots, d);
+    DualActiveSet entering(arena, unit, problem.lower, by_entering, d);
+    if (arena.failed) return OUT_OF_MEMORY;
     for (int64_t place = first; place < last; place++) {
         const int64_t j = listed[place];
         problem.A = rows + j * m * d;
@@ -66,7 +66,7 @@ DOOR solve_margins(
 
 // The problems indices[first] … indices[last - 1] in ℓ1 (is_box) or ℓ∞, over some of their rows, of Euclidean norm one. The bases are where
 // to start, and are left at the optimal ones; x and multipliers are written in free scale.
-DOOR solve_linear_programs(
+EXPORT solve_linear_programs(
     int64_t first,               // in 0..last
     int64_t last,                // in 0..n_indices
     const double *rows,          // (batch, n_rows, d)
@@ -81,9 +81,9 @@ DOOR solve_linear_programs(
     double *multipliers,         // (batch, n_rows)
     int64_t batch, int64_t n_rows, int64_t d, int64_t n_members, int64_t n_indices, int64_t n_basic) {
     if (n_basic != (is_box ? d : d + 1)) return WRONG_SIZE;
-    Room room;
-    Simplex simplex(room, n_rows, d, is_box, members, n_members);
-    if (room.failed) return OUT_OF_MEMORY;
+    Arena arena;
+    Simplex simplex(arena, n_rows, d, is_box, members, n_members);
+    if (arena.failed) return OUT_OF_MEMORY;
     for (int64_t place = first; place < last; place++) {
         const int64_t j = indices[place];
         simplex.A = rows + j * n_rows * d, simplex.b = lower + j * n_rows;
@@ -96,7 +96,7 @@ DOOR solve_linear_programs(
 // The problems indices[first] … indices[last - 1], with rows of Euclidean norm one, in ℓp, from x and multipliers, which are overwritten: by
 // Newton's method on the dual, whose power is q = p/(p - 1), or by the interior-point method, whose power is p. Powers from first_power on,
 // each `growth` times the last, lead to `power`. The gaps of the brackets are written.
-DOOR solve_power_norms(
+EXPORT solve_power_norms(
     int64_t first,               // in 0..last
     int64_t last,                // in 0..n_indices
     const double *rows,          // (batch, n_rows, d)
@@ -111,9 +111,9 @@ DOOR solve_power_norms(
     double *gaps,                // (batch)
     int64_t batch, int64_t n_rows, int64_t d, int64_t n_indices) {
     if (!(power > 1.0 && first_power > 1.0 && growth > 1.0)) return WRONG_SIZE;
-    Room room;
-    PowerNorm problem(room, n_rows, d);
-    if (room.failed) return OUT_OF_MEMORY;
+    Arena arena;
+    PowerNorm problem(arena, n_rows, d);
+    if (arena.failed) return OUT_OF_MEMORY;
     for (int64_t place = first; place < last; place++) {
         const int64_t j = indices[place];
         problem.A = rows + j * n_rows * d, problem.b = lower + j * n_rows;

@@ -1,10 +1,10 @@
-// Doors: descent on v and p, and on the weights W of next tokens.
+// Exports: descent on v and p, and on the weights W of next tokens.
 #include "../joint_descent.h"
 #include "../next_token_descent.h"
 #include "abi.h"
 
 // Descent on v and p: steps up to `stop` of problems first … last - 1, from where v, p and ends say they are.
-DOOR descend_jointly(
+EXPORT descend_jointly(
     int64_t first,              // in 0..last
     int64_t last,               // in 0..batch
     const double *tokens,       // (n_problems, n_inputs, n_tokens, d_model)
@@ -25,10 +25,10 @@ DOOR descend_jointly(
     double *points,             // (batch, n_saved, d_key)
     int64_t n_problems, int64_t n_inputs, int64_t n_tokens, int64_t d_model, int64_t d_key, int64_t batch, int64_t n_saved) {
     if (!n_problems || !(power > 1.0)) return WRONG_SIZE;
-    Room room;
+    Arena arena;
     JointProblem problem{tokens, keys, labels, lengths, n_inputs, n_tokens, d_model, d_key};
-    const JointRoom work(room, problem);
-    if (room.failed) return OUT_OF_MEMORY;
+    const JointArrays work(arena, problem);
+    if (arena.failed) return OUT_OF_MEMORY;
     for (int64_t b = first; b < last; b++) {
         const int64_t i = b % n_problems * n_inputs, t = i * n_tokens;
         problem = {tokens + t * d_model, keys + t * d_key, labels + i, lengths + i, n_inputs, n_tokens, d_model, d_key};
@@ -41,7 +41,7 @@ DOOR descend_jointly(
 }
 
 // The weights of the next-token gradient at the logits a, written into w, and their scale's logarithm, nan where the loss is not finite.
-DOOR next_token_weights(
+EXPORT next_token_weights(
     const double *a,            // (n_pairs)
     const int64_t *pair,        // (n_entries)
     const double *log_count,    // (n_entries)
@@ -58,9 +58,9 @@ DOOR next_token_weights(
     const NextTokenSamples samples{
         pair, token, span, label, log_count, score, share, head, n_pairs, n_samples, n_entries, n_classes};
     if (loss == -1 || !samples.fits(loss >= CROSS_ENTROPY)) return WRONG_SIZE;
-    Room room;
-    NextTokenRoom work(room, n_entries, LikelihoodPlaces::n_rows(samples), n_samples, n_classes);
-    if (room.failed) return OUT_OF_MEMORY;
+    Arena arena;
+    NextTokenArrays work(arena, n_entries, LikelihoodPlaces::n_rows(samples), n_samples, n_classes);
+    if (arena.failed) return OUT_OF_MEMORY;
     if (loss == LIKELIHOOD) work.places.fill(samples);
     *log_scale = all_finite(a, n_pairs) ? next_token_weights(a, samples, loss, w, work) : NOT_A_NUMBER;
     return 0;
@@ -72,7 +72,7 @@ DOOR next_token_weights(
 // count from there, `token` and `queries` among all tokens. The state of a run is one of the three of
 // next_token_descent.h, as its width says.
 // A Gram matrix in `gram` serves several calls on one problem: it is filled where has_gram is 0.
-DOOR descend_next_tokens(
+EXPORT descend_next_tokens(
     int64_t first,              // in 0..last
     int64_t last,               // in 0..batch
     const double *centred,      // (n_tokens, d)
@@ -134,9 +134,9 @@ DOOR descend_next_tokens(
         if (loss == -1 || !run.fits(x) || !x.fits(whole_head) || (gram_of && gram_size && gram_size != gram_of)) return WRONG_SIZE;
         sizes.include(x, run, gram_size ? 0 : gram_of);
     }
-    Room room;
-    NextTokenWork work(room, sizes, d);
-    if (room.failed) return OUT_OF_MEMORY;
+    Arena arena;
+    NextTokenWork work(arena, sizes, d);
+    if (arena.failed) return OUT_OF_MEMORY;
     for (int64_t b = first; b < last; b++) {
         descend_next_tokens(
             problem_of(b), start + b * d * d, {normalized != 0, step, loss}, {n_steps, stop, save, n_saved}, run_of(b), work,

@@ -1,10 +1,10 @@
-// Doors: singular vectors of sums of rank-one terms, descent and margins in other norms, logits and the weights of gradients.
+// Exports: singular vectors of sums of rank-one terms, descent and margins in other norms, logits and the weights of gradients.
 #include "../margin/matrix_norms.h"
 #include "../steepest_descent.h"
 #include "abi.h"
 
 // Polar factors Σ_k u_k v_kᵀ of sums Σ_m e^{s_m} l_m r_mᵀ, and their ranks; left vectors that all share are given once.
-DOOR polar_factors(
+EXPORT polar_factors(
     const double *left,       // (n_lefts, m, q)
     const double *right,      // (batch, m, d)
     const double *log_scale,  // (batch, m)
@@ -12,10 +12,10 @@ DOOR polar_factors(
     int64_t *ranks,           // (batch)
     int64_t n_lefts, int64_t batch, int64_t m, int64_t q, int64_t d) {
     if (batch && n_lefts != 1 && n_lefts != batch) return WRONG_SIZE;
-    Room room;
-    GradedSvd svd(room, m, q, d);
-    double *factor = room.doubles(q * whole_lanes(d));
-    if (room.failed) return OUT_OF_MEMORY;
+    Arena arena;
+    GradedSvd svd(arena, m, q, d);
+    double *factor = arena.doubles(q * whole_lanes(d));
+    if (arena.failed) return OUT_OF_MEMORY;
     for (int64_t b = 0; b < batch; b++) {
         svd.decompose(left + b % n_lefts * m * q, right + b * m * d, d, log_scale + b * m, b > 0 && n_lefts == 1);
         svd.polar_factor(factor);
@@ -27,7 +27,7 @@ DOOR polar_factors(
 
 // Σ_m e^{s_m} l_m r_mᵀ = Σ_k e^{logs[k]} U[k] V[k]ᵀ with orthonormal U[k] and V[k], the largest first and the others in no order; zero from each
 // rank on.
-DOOR singular_triplets(
+EXPORT singular_triplets(
     const double *left,       // (n_lefts, m, q)
     const double *right,      // (batch, m, d)
     const double *log_scale,  // (batch, m)
@@ -37,9 +37,9 @@ DOOR singular_triplets(
     int64_t *ranks,           // (batch)
     int64_t n_lefts, int64_t batch, int64_t m, int64_t q, int64_t d, int64_t count) {
     if (count < smaller(smaller(m, q), d) || (batch && n_lefts != 1 && n_lefts != batch)) return WRONG_SIZE;
-    Room room;
-    GradedSvd svd(room, m, q, d);
-    if (room.failed) return OUT_OF_MEMORY;
+    Arena arena;
+    GradedSvd svd(arena, m, q, d);
+    if (arena.failed) return OUT_OF_MEMORY;
     for (int64_t k = 0; k < batch * count * q; k++) U[k] = 0.0;
     for (int64_t k = 0; k < batch * count * d; k++) V[k] = 0.0;
     for (int64_t k = 0; k < batch * count; k++) logs[k] = 0.0;
@@ -57,7 +57,7 @@ DOOR singular_triplets(
 }
 
 // Descent on W (q, d), or on its factors Q above K (q + d, ·), by any optimizer; on factors without momentum. Takes steps up to `stop` of problems first … last - 1, from where points, logits and ends say they are.
-DOOR descend_matrices(
+EXPORT descend_matrices(
     int64_t first,            // in 0..last
     int64_t last,             // in 0..batch
     const double *keys,       // (n_problems, n_inputs, n_tokens, d)
@@ -101,9 +101,9 @@ DOOR descend_matrices(
         kind, norm, loss, settings->power, settings->momentum, settings->nesterov > 0.0, adam, mirror, settings->decay, heads};
     const int64_t n_rows = n_inputs * n_tokens, size = height * breadth;
     MatrixProblem problem{keys, scores, lengths, queries, n_inputs, n_tokens, d, n_terms, q, parts, height, breadth};
-    Room room;
-    MatrixDescent descent(room, problem, rule, {terms, batch_size}, n_memory);
-    if (room.failed) return OUT_OF_MEMORY;
+    Arena arena;
+    MatrixDescent descent(arena, problem, rule, {terms, batch_size}, n_memory);
+    if (arena.failed) return OUT_OF_MEMORY;
     for (int64_t b = first; b < last; b++) {
         const int64_t j = b % n_problems;
         if (ends[2 * b] == RAN_ALL && ends[2 * b + 1] < begin) return WRONG_SIZE;
@@ -120,7 +120,7 @@ DOOR descend_matrices(
 
 // A margin problem in the spectral, nuclear or max-row norm by an interior-point method, from a feasible x to a bracket gap; returns the number
 // of steps. `left` and `right` have rows where every row of A is an outer product of theirs.
-DOOR solve_matrix_norm(
+EXPORT solve_matrix_norm(
     const double *rows,         // (n_rows, n)
     const double *left,         // (n_factors, height)
     const double *right,        // (n_factors, width)
@@ -136,27 +136,27 @@ DOOR solve_matrix_norm(
     if (height <= 0 || width <= 0 || n % (height * width) || m > n_rows || (n_factors && !by_factors)) return WRONG_SIZE;
     if (nuclear && n > height * width) return WRONG_SIZE;
     const Cone cone{rows, by_factors ? left : nullptr, by_factors ? right : nullptr, lower, m, n_rows, n, height, width, nuclear != 0};
-    Room room;
-    InteriorPoint point(room, cone);
-    if (room.failed) return OUT_OF_MEMORY;
+    Arena arena;
+    InteriorPoint point(arena, cone);
+    if (arena.failed) return OUT_OF_MEMORY;
     return point.solve(x, multipliers, gap, best, best_multipliers);
 }
 
 // The largest spectral norm and the sum of the nuclear norms of matrices.
-DOOR norms_of_matrices(
+EXPORT norms_of_matrices(
     const double *matrices,  // (batch, height, width)
     double *norms,           // (2)
     int64_t batch, int64_t height, int64_t width) {
-    Room room;
-    double *rotated = room.doubles(height * whole_lanes(width));
-    if (room.failed) return OUT_OF_MEMORY;
+    Arena arena;
+    double *rotated = arena.doubles(height * whole_lanes(width));
+    if (arena.failed) return OUT_OF_MEMORY;
     norms[0] = norms[1] = 0.0;
     if (height && width) norms_of_blocks(matrices, batch * height * width, height, width, rotated, norms, norms + 1);
     return 0;
 }
 
 // Attention logits p · (k_t - mean key) of problems first … last - 1; 0 where there is no token.
-DOOR centred_logits(
+EXPORT centred_logits(
     int64_t first,           // in 0..last
     int64_t last,            // in 0..batch
     const double *keys,      // (batch, n_inputs, n_tokens, d)
@@ -164,9 +164,9 @@ DOOR centred_logits(
     const double *points,    // (batch, d)
     double *out,             // (batch, n_inputs, n_tokens)
     int64_t batch, int64_t n_inputs, int64_t n_tokens, int64_t d) {
-    Room room;
-    double *mean = room.doubles(d);
-    if (room.failed) return OUT_OF_MEMORY;
+    Arena arena;
+    double *mean = arena.doubles(d);
+    if (arena.failed) return OUT_OF_MEMORY;
     for (int64_t i = first * n_inputs; i < last * n_inputs; i++) {
         const double *of_input = keys + i * n_tokens * d, *p = points + i / n_inputs * d;
         mean_of_rows(of_input, lengths[i], d, mean);
@@ -176,7 +176,7 @@ DOOR centred_logits(
 }
 
 // Weights w with ∇L = e^s/n Σ w_it k_it, input by input; s is written to `log_scale`.
-DOOR pair_weights(
+EXPORT pair_weights(
     const double *logits,    // (n_inputs, n_tokens)
     const double *scores,    // (n_inputs, n_tokens)
     const int64_t *lengths,  // (n_inputs) in 1..n_tokens
@@ -184,15 +184,15 @@ DOOR pair_weights(
     double *log_scale,       // (1)
     double *weights,         // (n_inputs, n_tokens)
     int64_t n_inputs, int64_t n_tokens) {
-    Room room;
-    double *logs = room.doubles(n_inputs * n_tokens);
-    if (room.failed) return OUT_OF_MEMORY;
+    Arena arena;
+    double *logs = arena.doubles(n_inputs * n_tokens);
+    if (arena.failed) return OUT_OF_MEMORY;
     *log_scale = pair_weights(logits, scores, lengths, n_inputs, n_tokens, loss, logs, weights);
     return 0;
 }
 
 // The same four inputs at a time, by the second of two calls, in the order of places, which `places` gives the number of.
-DOOR weights_of_places(
+EXPORT weights_of_places(
     const double *logits,    // (n_inputs, n_tokens)
     const double *scores,    // (n_inputs, n_tokens)
     const int64_t *lengths,  // (n_inputs) in 1..n_tokens
@@ -202,14 +202,14 @@ DOOR weights_of_places(
     int64_t n_inputs, int64_t n_tokens, int64_t places) {
     const int64_t n = n_inputs, T = n_tokens;
     if (places != n_places(n, T)) return WRONG_SIZE;
-    Room room;
-    double *a = room.doubles(places), *gamma = room.doubles(places), *slopes = room.doubles(ROOM_PER_INPUT * whole_lanes(n));
-    double *logs = room.doubles(4 * n * T);
-    if (room.failed) return OUT_OF_MEMORY;
+    Arena arena;
+    double *a = arena.doubles(places), *gamma = arena.doubles(places), *slopes = arena.doubles(N_INPUT_ROWS * whole_lanes(n));
+    double *logs = arena.doubles(4 * n * T);
+    if (arena.failed) return OUT_OF_MEMORY;
     arrange(logits, lengths, n, T, a);
     close_places(lengths, n, T, a);
     arrange(scores, lengths, n, T, gamma);
-    for (int64_t k = 0; k < ROOM_PER_INPUT * whole_lanes(n); k++) slopes[k] = NOT_A_NUMBER;
+    for (int64_t k = 0; k < N_INPUT_ROWS * whole_lanes(n); k++) slopes[k] = NOT_A_NUMBER;
     PlaceWeights found{a, gamma, lengths, n, T, loss, slopes, logs, weights};
     for (int64_t call = 0; n * T > 0 && call < 2; call++) {
         found.find_largest();

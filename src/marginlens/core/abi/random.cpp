@@ -1,7 +1,7 @@
-// Doors: rows of normals, labels and keys, from random numbers by counter.
+// Exports: rows of normals, labels and keys, from random numbers by counter.
 #include "../linear_algebra.h"
 #include "../random.h"
-#include "../room.h"
+#include "../arena.h"
 #include "abi.h"
 
 constexpr int64_t BLOCKS_AT_ONCE = 1024;  // that are made together and stay in the first cache
@@ -12,9 +12,9 @@ struct NormalBlocks {  // room for blocks that are made together
 };
 
 // The normals of blocks first … first + n - 1.
-static inline void fill_blocks(Stream s, uint64_t first, int64_t n, NormalBlocks room) {
-    uint64_t *__restrict low = room.low, *__restrict high = room.high;
-    double *__restrict even = room.even, *__restrict odd = room.odd;
+static inline void fill_blocks(Stream s, uint64_t first, int64_t n, NormalBlocks blocks) {
+    uint64_t *__restrict low = blocks.low, *__restrict high = blocks.high;
+    double *__restrict even = blocks.even, *__restrict odd = blocks.odd;
     for (int64_t b = 0; b < n; b++) philox(s, first + (uint64_t)b, low[b], high[b]);
     for (int64_t b = 0; b < n; b++) {
         double x, y;
@@ -38,7 +38,7 @@ CORE double squared_norm_by_eights(const double *x, int64_t d) {
 }
 
 // Fill rows[first:last] with normals of the problems from `problem` on; each row begins a new block.
-DOOR fill_normals(
+EXPORT fill_normals(
     int64_t first,  // in 0..last
     int64_t last,   // in 0..n_problems
     uint64_t problem,
@@ -50,11 +50,11 @@ DOOR fill_normals(
     int64_t n_problems, int64_t n_rows, int64_t d) {
     const int64_t n_blocks = (d + 1) / 2;
     const int64_t at_once = larger(1, smaller(n_rows, BLOCKS_AT_ONCE / larger(1, n_blocks)));  // rows whose blocks are made together
-    Room room;
+    Arena arena;
     const NormalBlocks blocks{
-        room.take<uint64_t>(at_once * n_blocks), room.take<uint64_t>(at_once * n_blocks), room.doubles(at_once * n_blocks),
-        room.doubles(at_once * n_blocks)};
-    if (room.failed) return OUT_OF_MEMORY;
+        arena.take<uint64_t>(at_once * n_blocks), arena.take<uint64_t>(at_once * n_blocks), arena.doubles(at_once * n_blocks),
+        arena.doubles(at_once * n_blocks)};
+    if (arena.failed) return OUT_OF_MEMORY;
     for (int64_t k = first * n_rows; k < last * n_rows; k++) {
         const int64_t r = k % n_rows, begin = r % at_once * n_blocks;
         const Stream s{seed, problem + (uint64_t)(k / n_rows), cell};
@@ -71,7 +71,7 @@ DOOR fill_normals(
 }
 
 // Labels ±1 of the problems from `problem` on.
-DOOR fill_labels(
+EXPORT fill_labels(
     uint64_t problem,
     uint64_t seed,
     uint64_t cell,
@@ -84,7 +84,7 @@ DOOR fill_labels(
 }
 
 // Rows first … last - 1 of K = X Wᵀ, summed over coordinates in their order.
-DOOR fill_keys(
+EXPORT fill_keys(
     int64_t first,               // in 0..last
     int64_t last,                // in 0..n_rows
     const double *W_transposed,  // (d, d)

@@ -1,7 +1,7 @@
-// Doors: distinct tokens of texts, and slopes of embeddings. Text i holds token[offsets[i]], …,
+// Exports: distinct tokens of texts, and slopes of embeddings. Text i holds token[offsets[i]], …,
 // token[offsets[i + 1] - 1].
 #include "../exponential.h"
-#include "../room.h"
+#include "../arena.h"
 #include "abi.h"
 
 struct TokenSets {
@@ -31,7 +31,7 @@ CORE void exp_of_differences(double *x, int64_t n, double top) {
 }
 
 // The distinct tokens of every text in the order of their first occurrence, how often each occurs, and their offsets. Returns their number.
-DOOR find_distinct(
+EXPORT find_distinct(
     const int32_t *tokens,   // (n_entries)
     const int64_t *offsets,  // (n_offsets)
     int64_t *place,          // (n_tokens), zero before; then one plus the place of each token among the distinct ones of the latest text with it
@@ -64,7 +64,7 @@ DOOR find_distinct(
 
 // The one-layer model of paper B on the distinct tokens of sequences: the derivatives of their losses log(1 + e^(-y f)) by a = E p and b = E v,
 // added to by_a and by_b, and the outputs f = Σ q_s b_s with q = softmax(a + log count): ∂f/∂a_s = q_s (b_s - f) and ∂f/∂b_s = q_s.
-DOOR add_slopes(
+EXPORT add_slopes(
     const int32_t *token,    // (n_entries)
     const int32_t *count,    // (n_entries)
     const int64_t *offsets,  // (n_offsets)
@@ -78,9 +78,9 @@ DOOR add_slopes(
     int64_t n_entries, int64_t n_offsets, int64_t n_samples, int64_t n_tokens) {
     const int64_t longest = longest_text({token, offsets, n_entries, n_tokens}, samples, n_samples);
     if (longest < 0) return WRONG_SIZE;
-    Room room;
-    double *q = room.doubles(longest + 8);
-    if (room.failed) return OUT_OF_MEMORY;
+    Arena arena;
+    double *q = arena.doubles(longest + 8);
+    if (arena.failed) return OUT_OF_MEMORY;
     for (int64_t n = 0; n < n_samples; n++) {
         const int64_t begin = offsets[samples[n]], size = offsets[samples[n] + 1] - begin;
         const int32_t *of_sample = token + begin;

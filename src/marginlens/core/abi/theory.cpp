@@ -1,10 +1,10 @@
-// Doors: what the conditions of theorems are decided by, and tubes that descent provably never leaves.
+// Exports: what the conditions of theorems are decided by, and tubes that descent provably never leaves.
 #include "../attraction.h"
 #include "../token_optimality.h"
 #include "abi.h"
 
 // γ_α - γ_t of every token, zero where rounding can make the difference and where there is no token.
-DOOR compare_scores(
+EXPORT compare_scores(
     const double *scores,     // (batch, n_inputs, n_tokens)
     const double *blur,       // (batch, n_inputs, n_tokens) what rounding can add to each score
     const int64_t *lengths,   // (batch, n_inputs) in 1..n_tokens
@@ -23,7 +23,7 @@ DOOR compare_scores(
 
 // The neighbours of selections: the tokens that hold the margin of each, from the solutions of their ATT-SVM. Selections j, j + n_problems, …
 // are of problem j.
-DOOR find_neighbours(
+EXPORT find_neighbours(
     const double *keys,         // (n_problems, n_inputs, n_tokens, d)
     const int64_t *lengths,     // (n_problems, n_inputs) in 1..n_tokens
     const int64_t *selected,    // (batch, n_inputs) in 0..n_tokens-1
@@ -34,10 +34,10 @@ DOOR find_neighbours(
     const int64_t n = n_inputs, T = n_tokens;
     if (batch > 0 && n_problems == 0) return WRONG_SIZE;
     Selection selection{keys, x, multipliers, lengths, selected, n, T, d};
-    Room room;
-    SupportRows support(room, selection);
-    double *row = room.doubles(d);
-    if (room.failed) return OUT_OF_MEMORY;
+    Arena arena;
+    SupportRows support(arena, selection);
+    double *row = arena.doubles(d);
+    if (arena.failed) return OUT_OF_MEMORY;
     for (int64_t j = 0; j < batch; j++) {
         const int64_t problem = j % n_problems;
         selection.keys = keys + problem * n * T * d, selection.lengths = lengths + problem * n;
@@ -51,7 +51,7 @@ DOOR find_neighbours(
 // radius `blur` around the point and is never left, see attraction.h.
 //
 // constants: along, deviation, radius, growth, share, step, progress of the tube.
-DOOR find_tubes(
+EXPORT find_tubes(
     int64_t first,              // in 0..last
     int64_t last,               // in 0..batch
     const double *keys,         // (batch, n_inputs, n_tokens, d)
@@ -72,11 +72,11 @@ DOOR find_tubes(
     int64_t *outcome,           // (batch)
     int64_t batch, int64_t n_inputs, int64_t n_tokens, int64_t d) {
     const int64_t most = n_inputs * n_tokens;
-    Room room;
-    AttractionRows rows(room, n_inputs, n_tokens, d);
-    double *gram_room = room.doubles(most * most), *right = room.doubles(most), *rest = room.doubles(most);
-    int64_t *listed = room.integers(most);
-    if (room.failed) return OUT_OF_MEMORY;
+    Arena arena;
+    AttractionRows rows(arena, n_inputs, n_tokens, d);
+    double *gram_room = arena.doubles(most * most), *right = arena.doubles(most), *rest = arena.doubles(most);
+    int64_t *listed = arena.integers(most);
+    if (arena.failed) return OUT_OF_MEMORY;
     rows.steepness = steepness;
     for (int64_t b = first; b < last; b++) {
         const double *direct = direction + b * d, *point = points + b * d;

@@ -4,7 +4,7 @@
 // a triangular L, updated by Gram–Schmidt with reorthogonalisation and by Givens rotations, so the accuracy depends on the condition of the
 // rows and not on its square. A row that cannot be satisfied yields a Farkas vector.
 #pragma once
-#include "../room.h"
+#include "../arena.h"
 #include "margin_problem.h"
 
 constexpr double DEPENDENT_RTOL = 16 * EPS;     // a combination of unit rows this small, relative to its weights, is zero
@@ -27,12 +27,12 @@ struct DualActiveSet {
     // A row as a = Qᵀ inner + residual with residual orthogonal to Q; coefficients = L⁻ᵀ inner are those on the active rows.
     double *inner, *coefficients, *residual, *combined;  // (capacity), (capacity), (d), (d)
 
-    DualActiveSet(Room &room, const double *A, const double *b, int64_t m, int64_t d) : A(A), b(b), m(m), d(d), capacity(smaller(m, d)) {
-        Q = room.doubles(capacity * d), L = room.doubles(capacity * capacity);
-        multipliers = room.doubles(capacity), inner = room.doubles(capacity), coefficients = room.doubles(capacity);
-        rows = room.integers(capacity);
-        is_active = room.take<bool>(m);
-        slack = room.doubles(m), residual = room.doubles(d), combined = room.doubles(d);
+    DualActiveSet(Arena &arena, const double *A, const double *b, int64_t m, int64_t d) : A(A), b(b), m(m), d(d), capacity(smaller(m, d)) {
+        Q = arena.doubles(capacity * d), L = arena.doubles(capacity * capacity);
+        multipliers = arena.doubles(capacity), inner = arena.doubles(capacity), coefficients = arena.doubles(capacity);
+        rows = arena.integers(capacity);
+        is_active = arena.take<bool>(m);
+        slack = arena.doubles(m), residual = arena.doubles(d), combined = arena.doubles(d);
     }
 
     // The inactive row that x violates by the largest distance, or -1; fills `slack`.

@@ -3,7 +3,7 @@
 // It squares the condition number and gives up on dependent rows, so whoever calls it checks the result and falls back on the orthogonal
 // version of the same method.
 #pragma once
-#include "../room.h"
+#include "../arena.h"
 #include "margin_problem.h"
 
 constexpr double MIN_SQUARED_PIVOT = 1e-7;  // below it a unit row counts as dependent on others
@@ -15,11 +15,11 @@ struct GramSet {
     bool *in_set;                                // (size)
     int64_t size;
 
-    GramSet(Room &room, int64_t size) : size(size) {
-        G = room.doubles(size * size), L = room.doubles(size * size);
-        multipliers = room.doubles(size), coefficients = room.doubles(size);
-        members = room.integers(size);
-        in_set = room.take<bool>(size);
+    GramSet(Arena &arena, int64_t size) : size(size) {
+        G = arena.doubles(size * size), L = arena.doubles(size * size);
+        multipliers = arena.doubles(size), coefficients = arena.doubles(size);
+        members = arena.integers(size);
+        in_set = arena.take<bool>(size);
     }
 
     void solve(int64_t k, double *right) const { solve_factored(L, k, size, right); }

@@ -9,8 +9,8 @@
 #pragma once
 #include "../exponential.h"
 #include "../linear_algebra.h"
-#include "../places.h"
-#include "../room.h"
+#include "../simd_layout.h"
+#include "../arena.h"
 
 constexpr int64_t MAX_BARRIER_STEPS = 60, MAX_STALLED_STEPS = 4;  // the latter without a better bracket, after which the best one is taken
 constexpr double BRACKET_BELOW = 1e-5;  // share of the norm that complementarity may still leave when brackets begin to be computed
@@ -31,21 +31,21 @@ struct Cone {
     bool nuclear;
 };
 
-// The largest spectral norm and the sum of the nuclear norms of the blocks of C (n,), by Jacobi's rotations of their rows. `room` is for
+// The largest spectral norm and the sum of the nuclear norms of the blocks of C (n,), by Jacobi's rotations of their rows. `scratch` is for
 // `height` rows of whole lanes.
 static inline void norms_of_blocks(
-    const double *C, int64_t n, int64_t height, int64_t width, double *room, double *spectral, double *nuclear) {
+    const double *C, int64_t n, int64_t height, int64_t width, double *scratch, double *spectral, double *nuclear) {
     const int64_t stride = whole_lanes(width);
     *spectral = *nuclear = 0.0;
     for (int64_t first = 0; first < n; first += height * width) {
         for (int64_t i = 0; i < height; i++)
-            for (int64_t k = 0; k < stride; k++) room[i * stride + k] = k < width ? C[first + i * width + k] : 0.0;
+            for (int64_t k = 0; k < stride; k++) scratch[i * stride + k] = k < width ? C[first + i * width + k] : 0.0;
         bool rotated = true;
         for (int64_t sweep = 0; rotated && sweep < MAX_ROTATION_SWEEPS; sweep++) {
             rotated = false;
             for (int64_t i = 0; i < height; i++)
                 for (int64_t j = 0; j < i; j++) {
-                    double a, b, c, *x = room + i * stride, *y = room + j * stride;
+                    double a, b, c, *x = scratch + i * stride, *y = scratch + j * stride;
                     products_of_two(x, y, stride, &a, &b, &c);
                     if (!(modulus(c) > ROTATED_COSINE * square_root(a * b))) continue;
                     rotated = true;
@@ -55,7 +55,7 @@ static inline void norms_of_blocks(
                 }
         }
         for (int64_t i = 0; i < height; i++) {
-            const double value = square_root(dot(room + i * stride, room + i * stride, stride));
+            const double value = square_root(dot(scratch + i * stride, scratch + i * stride, stride));
             *spectral = larger(value, *spectral);
             *nuclear += value;
         }
@@ -95,28 +95,28 @@ struct InteriorPoint {
     double *first, *second, *images, *part;  // products of the rows' factors
     double *kronecker, *block, *rotated;
 
-    InteriorPoint(Room &room, const Cone &cone)
+    InteriorPoint(Arena &arena, const Cone &cone)
         : cone(cone), size(cone.height + cone.width), stride(whole_lanes(size)), order(cone.n / (cone.height * cone.width) * size),
           n_entries(order * stride), n_system(cone.nuclear ? cone.n_rows : cone.n + 1), across(whole_lanes(cone.n_rows)) {
         double **blocks[] = {&S, &Y, &S_step, &Y_step, &inverse, &factor, &target, &correction};
-        for (double **matrix : blocks) *matrix = room.zeros(n_entries);
+        for (double **matrix : blocks) *matrix = arena.zeros(n_entries);
         double **vectors[] = {&slack,  &multiplier, &slack_step, &multiplier_step, &slack_correction,
                               &weight, &product,    &residual,   &total};
-        for (double **vector : vectors) *vector = room.zeros(cone.n_rows);
-        corner = room.doubles(cone.n);
-        M = room.doubles(cone.n);
-        equations = room.doubles(cone.n + 1);
-        system = room.doubles(n_system * n_system);
-        spare = room.doubles(n_system * n_system);
+        for (double **vector : vectors) *vector = arena.zeros(cone.n_rows);
+        corner = arena.doubles(cone.n);
+        M = arena.doubles(cone.n);
+        equations = arena.doubles(cone.n + 1);
+        system = arena.doubles(n_system * n_system);
+        spare = arena.doubles(n_system * n_system);
         const bool by_factors = cone.nuclear && cone.left;
-        columns = room.zeros(cone.nuclear ? 0 : cone.n * across);
-        first = room.doubles(by_factors ? n_system * n_system : 0);
-        second = room.doubles(by_factors ? n_system * n_system : 0);
-        images = room.doubles(cone.nuclear ? cone.n_rows * larger(cone.n, size) : 0);
-        part = room.doubles(size * size);
-        kronecker = room.doubles(cone.nuclear && !cone.left ? cone.n * cone.n : 0);
-        block = room.zeros(size * stride);
-        rotated = room.doubles(cone.height * whole_lanes(cone.width));
+        columns = arena.zeros(cone.nuclear ? 0 : cone.n * across);
+        first = arena.doubles(by_factors ? n_system * n_system : 0);
+        second = arena.doubles(by_factors ? n_system * n_system : 0);
+        images = arena.doubles(cone.nuclear ? cone.n_rows * larger(cone.n, size) : 0);
+        part = arena.doubles(size * size);
+        kronecker = arena.doubles(cone.nuclear && !cone.left ? cone.n * cone.n : 0);
+        block = arena.zeros(size * stride);
+        rotated = arena.doubles(cone.height * whole_lanes(cone.width));
     }
 
     // ---- blocks

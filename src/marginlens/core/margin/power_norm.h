@@ -5,8 +5,8 @@
 #pragma once
 #include "../exponential.h"
 #include "../linear_algebra.h"
-#include "../places.h"
-#include "../room.h"
+#include "../simd_layout.h"
+#include "../arena.h"
 
 constexpr double GAP_GOAL = 16.0 * EPS, INTERIOR_GAP_GOAL = 1e-13;  // of the bracket, at which iterations end
 constexpr int64_t MAX_ITERATIONS = 80, MAX_HALVINGS = 40, MAX_SHIFTS = 8;
@@ -43,16 +43,16 @@ struct PowerNorm {
     double *scaled, *K, *saved;  // (n, d), (n, n), (n, n)
     int64_t *free;               // (n) the rows that may move
 
-    PowerNorm(Room &room, int64_t n, int64_t d) : n(n), d(d) {
+    PowerNorm(Arena &arena, int64_t n, int64_t d) : n(n), d(d) {
         double **wide[] = {&g, &point, &image, &rest, &inverse, &point_step};
         double **rows[] = {&products, &weights, &trial, &step, &descent, &slack, &slack_step, &correction, &goal};
         for (double **vector : wide) {
-            *vector = room.doubles(whole_lanes(d));
+            *vector = arena.doubles(whole_lanes(d));
             for (int64_t j = d; *vector && j < whole_lanes(d); j++) (*vector)[j] = 0.0;
         }
-        for (double **vector : rows) *vector = room.doubles(n);
-        scaled = room.doubles(n * d), K = room.doubles(n * n), saved = room.doubles(n * n);
-        free = room.integers(n);
+        for (double **vector : rows) *vector = arena.doubles(n);
+        scaled = arena.doubles(n * d), K = arena.doubles(n * n), saved = arena.doubles(n * n);
+        free = arena.integers(n);
     }
 
     // out with ‖out‖_p = ‖v‖_q and v·out = ‖v‖_q²; returns ‖v‖_q.

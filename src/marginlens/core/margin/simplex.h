@@ -6,7 +6,7 @@
 // while the cost still falls.
 #pragma once
 #include "../linear_algebra.h"
-#include "../room.h"
+#include "../arena.h"
 
 constexpr int64_t MAX_BUILDS = 30;           // of a tableau: after each, pivots go on until a new one has nothing left to do
 constexpr int64_t MAX_PIVOTS = 500;          // before a tableau is built anew, since rounding builds up
@@ -37,13 +37,13 @@ struct Simplex {
     int64_t *ahead;                 // (n_basic) basic variables with a breakpoint ahead
     Basis basis;
 
-    Simplex(Room &room, int64_t n, int64_t d, bool is_box, const int64_t *members, int64_t m)
+    Simplex(Arena &arena, int64_t n, int64_t d, bool is_box, const int64_t *members, int64_t m)
         : n(n), d(d), is_box(is_box), members(members), m(m), n_basic(is_box ? d : d + 1), width((m + 7) / 8 * 8) {
-        T = room.doubles(n_basic * width);
+        T = arena.doubles(n_basic * width);
         double **columns[] = {&cost, &edge, &row, &rest}, **rows[] = {&value, &column, &step, &points};
-        for (double **vector : columns) *vector = room.doubles(width);
-        for (double **vector : rows) *vector = room.doubles(d + 1);
-        basic = room.integers(n_basic), nonbasic = room.integers(m), ahead = room.integers(n_basic);
+        for (double **vector : columns) *vector = arena.doubles(width);
+        for (double **vector : rows) *vector = arena.doubles(d + 1);
+        basic = arena.integers(n_basic), nonbasic = arena.integers(m), ahead = arena.integers(n_basic);
     }
 
     double entry_of(int64_t r, int64_t j) const { return j < d ? A[r * d + j] : b[r]; }

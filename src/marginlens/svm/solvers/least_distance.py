@@ -16,7 +16,7 @@ from marginlens.errors import InputError, float_array, index_array, n_axes, real
 from marginlens.kinds import kind_of
 from marginlens.norms import L2, Norm
 from marginlens.norms.choice import as_norm
-from marginlens.runtime.threads import over_problems
+from marginlens.runtime.threads import parallel_over
 from marginlens.svm.solution import MarginSolution, Status, refined
 from marginlens.svm.solvers.batch import (
     INFEASIBLE,
@@ -136,10 +136,10 @@ def _solve_batch(rows: FloatArray, lower: FloatArray, argument: str) -> Solved:
     solved = Solved.empty(n_problems, n_rows, d)
     few = n_rows <= MAX_GRAM_ROWS or 2 * n_rows <= d
     quick = BY_GRAM_MATRIX if few else BY_BLOCK_PIVOTS
-    over_problems(core.solve_margins, n_problems, np.arange(n_problems), quick, rows, lower, *solved)
+    parallel_over(core.solve_margins, n_problems, np.arange(n_problems), quick, rows, lower, *solved)
     unverified = np.flatnonzero(solved.outcome == UNVERIFIED)
     if len(unverified):
-        over_problems(core.solve_margins, len(unverified), unverified, BY_DUAL_ACTIVE_SET, rows, lower, *solved)
+        parallel_over(core.solve_margins, len(unverified), unverified, BY_DUAL_ACTIVE_SET, rows, lower, *solved)
     if solved.outcome.max() <= UNVERIFIED:
         return solved
     if (solved.outcome == OUT_OF_RANGE).any():

@@ -19,7 +19,7 @@ import scipy
 from marginlens import core
 from marginlens.kinds import kind_of
 from marginlens.norms import L1, Norm
-from marginlens.runtime.threads import over_problems
+from marginlens.runtime.threads import parallel_over
 from marginlens.svm.solvers.batch import COST_PER_ENTRY, MAX_ROWS_TOGETHER, NormBatch, over_working_rows
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
@@ -57,7 +57,7 @@ def solve_linear_programs(batch: NormBatch, norm: Norm) -> None:
     if n_rows <= MAX_ROWS_TOGETHER:
         fields = (batch.rows, batch.lower, np.arange(n_rows), batch.indices, *state)
         cost = COST_PER_ENTRY * batch.rows[0].size
-        over_problems(core.solve_linear_programs, len(batch.indices), *fields, step_cost=cost)
+        parallel_over(core.solve_linear_programs, len(batch.indices), *fields, step_cost=cost)
         return
     for j in batch.indices:
         A, place = batch.rows[j], np.array([j])

@@ -16,7 +16,7 @@ import numpy as np
 from marginlens import core
 from marginlens.arithmetic.rounding import EPS
 from marginlens.norms import Lp
-from marginlens.runtime.threads import over_problems
+from marginlens.runtime.threads import parallel_over
 from marginlens.svm.solution import power_norms
 from marginlens.svm.solvers.batch import COST_PER_ENTRY, MAX_ROWS_TOGETHER, NormBatch, over_working_rows
 from marginlens.typing import FloatArray, IntArray
@@ -53,7 +53,7 @@ def _solve_rows(
     q, by_newton = p / (p - 1.0), p < 2.0
     powers = (q, *_NEWTON_POWERS) if by_newton else (p, *_INTERIOR_POWERS)
     fields = (rows, lower, indices, by_newton, *powers, x, multipliers, gaps)
-    over_problems(core.solve_power_norms, len(indices), *fields, step_cost=COST_PER_ENTRY * rows[0].size)
+    parallel_over(core.solve_power_norms, len(indices), *fields, step_cost=COST_PER_ENTRY * rows[0].size)
     for j in indices[~(gaps[indices] <= _POLISHED_GAP)]:
         A, b = rows[j], lower[j]
         x[j] = polished(A, b, p, multipliers[j], x[j])

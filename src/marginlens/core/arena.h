@@ -10,7 +10,7 @@ extern "C" void free(void *);
 
 constexpr int64_t OUT_OF_MEMORY = -1000, WRONG_SIZE = -1001;  // what a function returns then
 
-class Room {
+class Arena {
     struct Block {
         Block *next;
         double padding[7];  // what follows is aligned like a register of eight doubles
@@ -19,10 +19,10 @@ class Room {
 
   public:
     bool failed = false;
-    Room() = default;
-    Room(const Room &) = delete;
-    Room &operator=(const Room &) = delete;
-    ~Room() {
+    Arena() = default;
+    Arena(const Arena &) = delete;
+    Arena &operator=(const Arena &) = delete;
+    ~Arena() {
         while (last) {
             Block *block = last;
             last = block->next;
@@ -44,8 +44,8 @@ class Room {
         return (T *)(taken + 1);
     }
 
-    double *doubles(int64_t n) { return take<double>(n); }
-    double *zeros(int64_t n) {
+    __attribute__((noinline)) double *doubles(int64_t n) { return take<double>(n); }
+    __attribute__((noinline)) double *zeros(int64_t n) {
         double *taken = doubles(n);
         for (int64_t k = 0; taken && k < n; k++) taken[k] = 0.0;
         return taken;
