@@ -16,32 +16,43 @@ from typing import Any, NamedTuple
 from marginlens.papers import OWN, Paper
 from marginlens.runtime.progress import Progress
 from marginlens.typing import Figure
+from marginlens.words import text, title
 
 
 class Effort(Enum):
     """How much of a protocol to run."""
 
-    PAPER = "the paper's own sizes"
-    QUICK = "a few seconds, for tests and a first look"
+    PAPER = "paper"  # the paper's own sizes
+    QUICK = "quick"  # a few seconds, for tests and a first look
 
 
 class Verdict(Enum):
-    """What the measured numbers say about a claim."""
+    """What the measured numbers say about a claim; the value is a code."""
 
-    HOLDS_AS_STATED = "holds as stated"
-    HOLDS_BY_OUR_OWN_BOUNDS = "holds by our own bounds"  # a statement of ours: most bounds were set after first runs
-    HOLDS_WITH_CARE = "holds with care"
-    HOLDS_IN_PART = "holds in part"
-    DOES_NOT_HOLD = "does not hold"
-    ASSUMPTION_NOT_MET = "assumption not met"
+    HOLDS_AS_STATED = "holds_as_stated"
+    HOLDS_BY_OUR_OWN_BOUNDS = "holds_by_our_own_bounds"  # a statement of ours: most bounds were set after first runs
+    HOLDS_WITH_CAVEATS = "holds_with_caveats"
+    HOLDS_IN_PART = "holds_in_part"
+    DOES_NOT_HOLD = "does_not_hold"
+    ASSUMPTION_NOT_MET = "assumption_not_met"
+
+    @property
+    def title(self) -> str:
+        """The verdict on one claim in words."""
+        return title(f"claim.verdict.{self.value}")
 
 
 class NoteKind(Enum):
-    """What the note of a claim is about; the first two make "holds with care" of a paper's claim that holds."""
+    """What the note of a claim is about; the first two make "holds with caveats" of a paper's claim that holds."""
 
-    PAPER_DIFFERS = "the paper differs"  # it states, prints or proves something else
-    NEEDS_CARE = "needs care"  # the claim holds under conditions that its words do not show
+    PAPER_DIFFERS = "paper_differs"  # it states, prints or proves something else
+    CAVEAT = "caveat"  # the claim holds under conditions that its words do not show
     REMARK = "remark"  # worth knowing, and no reservation
+
+    @property
+    def title(self) -> str:
+        """The heading of such a note."""
+        return text(f"claim.note.{self.value}")
 
 
 @dataclass(frozen=True)
@@ -93,7 +104,7 @@ class Finding:
         measured: one or two sentences with the numbers and their spread, for the ledger.
         numbers: the numbers that the claim's bounds are held against, and others worth reporting, by name.
         arrays: plain arrays and tables from which `draw` makes the figures.
-        note: where the result differs from the paper or needs a word, of the claim's `note_kind`.
+        note: where the result differs from the paper or needs an explanation, of the claim's `note_kind`.
             Its first sentence is short and says what matters; the page shows the others on demand.
         assumption_met: False when the data at hand do not satisfy what the statement supposes.
         archived: the names of numbers that were read from `results/` and not computed in this run.
@@ -135,7 +146,7 @@ class Claim(ABC):
         expected: what must hold for the claim to hold at all, by the name of the number.
         as_stated: what the paper's words and figures say beyond that, or those of our own statement: the claim holds in part if only
             some of it does, and does not hold if nothing of it does.
-        known: the verdict of the last reading, declared where it is "does not hold": that verdict again is no failure of a run.
+        known: the verdict of the last reading, declared if it is "does not hold": that verdict again is no failure of a run.
         note_kind: what a note is about, where a run leaves one.
         words: what each of these numbers is. headline: the number that stands on the claim's tile, the first where it is empty.
         paper_numbers: what the paper has in the place of a number, by the name of ours, wherever it prints or states one.
@@ -157,7 +168,7 @@ class Claim(ABC):
     as_stated: Mapping[str, Bound] = {}
     known: Verdict | None = None
     words: Mapping[str, Words] = {}
-    note_kind: NoteKind = NoteKind.NEEDS_CARE
+    note_kind: NoteKind = NoteKind.CAVEAT
     headline: str = ""
     paper_numbers: Mapping[str, str] = {}
     figures: Mapping[str, FigureText] = {}
@@ -170,9 +181,9 @@ class Claim(ABC):
     def __init_subclass__(cls) -> None:
         cls.id = cls.__name__.replace("_", "-")
         module = getattr(sys.modules.get(cls.__module__), "__file__", None)  # none in a notebook
-        for name, text in _attributes(Path(module).parent).get(cls.id, {}).items() if module else ():
+        for name, value in _attributes(Path(module).parent).get(cls.id, {}).items() if module else ():
             if name not in vars(cls):
-                setattr(cls, name, text)
+                setattr(cls, name, value)
         if "draw" in vars(cls):
             cls.draw = _in_style(cls.draw)  # type: ignore[method-assign]
 
@@ -215,8 +226,8 @@ class Claim(ABC):
             return Verdict.HOLDS_IN_PART
         if self.is_ours:
             return Verdict.HOLDS_BY_OUR_OWN_BOUNDS
-        has_care = finding.note and self.note_kind is not NoteKind.REMARK
-        return Verdict.HOLDS_WITH_CARE if has_care else Verdict.HOLDS_AS_STATED
+        has_caveat = finding.note and self.note_kind is not NoteKind.REMARK
+        return Verdict.HOLDS_WITH_CAVEATS if has_caveat else Verdict.HOLDS_AS_STATED
 
 
 @cache
@@ -230,7 +241,9 @@ def _attributes(folder: Path) -> dict[str, dict[str, Any]]:
         if "words" in table:
             units = {unit.name.lower(): unit for unit in Unit}
             table["words"] = {
-                name: Words(text, units[unit]) for unit, texts in table["words"].items() for name, text in texts.items()
+                name: Words(sentence, units[unit])
+                for unit, sentences in table["words"].items()
+                for name, sentence in sentences.items()
             }
         for kind in {"expected", "as_stated"} & set(table):
             table[kind] = {name: Bound(*map(float, limits)) for name, limits in table[kind].items()}

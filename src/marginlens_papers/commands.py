@@ -11,7 +11,8 @@ import typer
 
 from marginlens.cli.options import AsJson, Quiet
 from marginlens.cli.output import Output
-from marginlens.errors import InputError, rename_arguments
+from marginlens.errors import InputError
+from marginlens.words import text
 
 if TYPE_CHECKING:
     from marginlens_papers.claim import Claim, Effort
@@ -36,7 +37,6 @@ def claim_ids(incomplete: str) -> list[str]:
     return [f"{before}{comma}{name}" for name in known if name.lower().startswith(last.lower())]
 
 
-@rename_arguments(folder="out")
 def reproduce(
     only: Annotated[
         list[str] | None,
@@ -71,15 +71,15 @@ def reproduce(
     try:
         published = _published(only, quick, resume, out, quiet)
     except KeyboardInterrupt as interruption:
-        raise KeyboardInterrupt(str(interruption) or "The earlier report, if there was one, is untouched.") from None
+        raise KeyboardInterrupt(str(interruption) or text("report.run.untouched")) from None
     from marginlens_papers.report.ledger import summary
 
     tally, page = f"{summary(published.entries)}.", _shown(published.page)
     answer = {"claims": [entry.to_dict() for entry in published.entries], "tally": tally}
     answer |= {"ran": list(published.ran), "failed": [entry.id for entry in published.failures], "report": page}
-    output.show(answer, [tally, f"Written to {page}", *([published.beside] if published.beside else [])])
+    output.show(answer, [tally, text("cli.written", path=page), *([published.beside] if published.beside else [])])
     if missing := [entry.id for entry in published.unfinished]:
-        typer.echo(f"The report is incomplete since an interrupted run: {_listed(missing)}.", err=True)
+        typer.echo(text("report.run.incomplete", claims=_listed(missing)), err=True)
     if published.failures:
         raise typer.Exit(_EXIT_NOT_REPRODUCED)
 
@@ -100,7 +100,7 @@ def _published(only: list[str] | None, quick: bool, resume: bool, out: Path, qui
     entries = report.ledger(out)
     whole = chosen is None or (resume and all(entry.result or entry.unfinished for entry in entries))
     if not resume and (missing := [entry.id for entry in entries if entry.unfinished]):
-        typer.echo(f"An earlier run has not finished {_listed(missing)}.", err=True)
+        typer.echo(text("report.run.earlier_unfinished", claims=_listed(missing)), err=True)
     with ClaimBars(quiet=quiet) as bars:
 
         def model_page(folder: Path, size: Effort) -> str:
@@ -148,11 +148,12 @@ def claims(
         screen.print(ledger_line(entry), soft_wrap=True)
     if not any(entry.result for entry in entries):
         place = "" if folder == _REPORT else f" --out {shlex.quote(str(folder))}"
-        typer.echo(f"There is no report in {folder} yet: marginlens reproduce{place} makes one.", err=True)
+        command = f"marginlens reproduce{place}"
+        typer.echo(text("report.run.no_report", folder=str(folder), command=command), err=True)
     for effort in sorted({entry.unfinished for entry in entries if entry.unfinished}, key=lambda item: item.name):
         missing = [entry.id for entry in entries if entry.unfinished is effort]
-        resuming = f"after an interruption: {_resuming(effort, folder)}"
-        typer.echo(f"A run has not finished {_listed(missing)}; {resuming}.", err=True)
+        unfinished = text("report.run.unfinished", claims=_listed(missing), command=_resuming(effort, folder))
+        typer.echo(unfinished, err=True)
 
 
 COMMANDS = (reproduce, claims)  # of the package, for the command line of the library
@@ -169,9 +170,9 @@ def _unfinished(out: Path, effort: Effort, only: list[str] | None) -> tuple[Clai
     found = tuple(claim for claim in catalogue.known_claims() if efforts[claim.id] is effort)
     if not found:
         other = next((other for other in efforts.values() if other), None)
-        got = f"{str(out)!r}, which has none" if other is None else f"one of the other size in {str(out)!r}"
-        remedy = "" if other is None else f"To go on with that one: {_resuming(other, out)}."
-        raise InputError("resume", "given where a run was interrupted after it had finished a claim", got, remedy)
+        got = f"{str(out)!r}, which has none" if other is None else f"another size in {str(out)!r}"
+        remedy = "" if other is None else text("report.run.resume_other", command=_resuming(other, out))
+        raise InputError("resume", "given after an interrupted run that had finished a claim", got, remedy)
     return found
 
 
@@ -179,11 +180,9 @@ def _after_interruption(published: Report, effort: Effort, out: Path) -> str:
     """What an interrupted run leaves behind."""
     n_finished, n_missing = len(published.ran), sum(entry.unfinished is effort for entry in published.entries)
     if not n_missing:
-        return f"All {n_finished} claims are in {_shown(published.page)}; what comes after them is not."
-    return (
-        f"{n_finished} of {n_finished + n_missing} claims are finished and in {_shown(published.page)}; "
-        f"for the others: {_resuming(effort, out)}."
-    )
+        return text("report.run.all_finished", count=n_finished, page=_shown(published.page))
+    numbers = {"count": n_finished, "total": n_finished + n_missing}
+    return text("report.run.some_finished", **numbers, page=_shown(published.page), command=_resuming(effort, out))
 
 
 def _resuming(effort: Effort, out: Path) -> str:
@@ -193,9 +192,10 @@ def _resuming(effort: Effort, out: Path) -> str:
     return resume_command(effort) + ("" if out == _REPORT else f" --out {shlex.quote(str(out))}")
 
 
-def _listed(ids: list[str], most: int = 8) -> str:
-    """The ids in one line, the last of many as their number."""
-    return ", ".join(ids) if len(ids) <= most else f"{', '.join(ids[: most - 2])} and {len(ids) - most + 2} more"
+def _listed(ids: list[str], most: int = 8) -> list[str]:
+    """The ids, the last of many as their number."""
+    rest = len(ids) - most + 2
+    return ids if len(ids) <= most else [*ids[: most - 2], text("report.run.more_claims", count=rest)]
 
 
 def _shown(path: Path) -> str:

@@ -58,9 +58,8 @@ def read(name: str, kind: type[Kind], settings: Mapping[str, Any] | None = None)
     """
     path = results_folder() / f"{name}.json"
     if not path.is_file():
-        raise InputError(
-            f"The table {path.name} is missing from the package; `{kind.MADE_BY}` makes it, in a checkout."
-        )
+        expected = "the name of a table that comes with the package"
+        raise InputError("name", expected, repr(name), f"In a checkout, `{kind.MADE_BY}` makes it.")
     return read_file(path, kind, settings)
 
 

@@ -135,7 +135,7 @@ def test_the_page_is_accessible(browser, page, axe, scheme, size):
 def test_the_heading_lists_and_links_claims_that_do_not_hold(browser, pages):
     open_page(browser, pages["report"])
     assert texts(browser, "h1") == [
-        "1 of 4 claims holds as stated; 1 holds with care; 1 does not: A-4; 1 could not be tested: A-3."
+        "1 of 4 claims holds as stated; 1 holds with caveats; 1 does not: A-4; 1 could not be tested: A-3."
     ]
     for _ in range(2):  # also where the address has it already
         click(browser, "h1 a[href='#A-3']")

@@ -154,7 +154,7 @@ def test_holding_in_part_needs_a_stated_check_that_holds(stated, verdict):
 
 
 def test_our_own_statement_holds_by_our_bounds_only():
-    for claim_id, verdict in (("X-0", Verdict.HOLDS_BY_OUR_OWN_BOUNDS), ("C-0", Verdict.HOLDS_WITH_CARE)):
+    for claim_id, verdict in (("X-0", Verdict.HOLDS_BY_OUR_OWN_BOUNDS), ("C-0", Verdict.HOLDS_WITH_CAVEATS)):
         claim = changed(
             a_f9.A_F9(),
             id=claim_id,

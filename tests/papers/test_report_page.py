@@ -38,9 +38,9 @@ def test_the_page_has_every_claim_with_texts_and_numbers(report):
     for entry in report.entries:
         for part in (entry.title, entry.statement, entry.protocol, entry.paper_value, entry.command):
             assert part in outline.text
-        for part in (entry.result.measured, entry.result.verdict.value):
+        for part in (entry.result.measured, entry.result.verdict.title):
             assert part in outline.text
-    said = "1 of 4 claims holds as stated; 1 holds with care; 1 does not: A-4; 1 could not be tested: A-3."
+    said = "1 of 4 claims holds as stated; 1 holds with caveats; 1 does not: A-4; 1 could not be tested: A-3."
     assert outline.text.count(said) == 2  # on top, and of paper A
     for words in (
         "Max-Margin Token Selection in Attention Mechanism",
@@ -114,7 +114,7 @@ def test_a_deleted_figure_file_is_marked_missing(report, tmp_path):
 def test_a_page_with_all_claims_is_small(tmp_path):
     """Every word of the catalogue, with long sentences in place of what runs find."""
     found = ClaimResult(
-        verdict=Verdict.HOLDS_WITH_CARE,
+        verdict=Verdict.HOLDS_WITH_CAVEATS,
         measured="A number with $W^mm$ in it. " * 30,
         note="A sentence. " * 150,
         seconds=1.0,
@@ -182,7 +182,7 @@ def test_only_long_measurement_texts_are_folded(tmp_path):
 @pytest.mark.parametrize(
     ("claim_id", "kind", "verdict"),
     [
-        *zip(["A-5"] * 3, NoteKind, ("holds with care", "holds with care", "holds as stated"), strict=True),
+        *zip(["A-5"] * 3, NoteKind, ("holds with caveats", "holds with caveats", "holds as stated"), strict=True),
         *(("X-5", kind, "holds by our own bounds") for kind in NoteKind),
     ],
 )
@@ -191,7 +191,7 @@ def test_a_note_has_its_kind_and_a_remark_keeps_the_color(tmp_path, claim_id, ki
     report = reproduce([claim], tmp_path / "report")
     outline = Outline(report.page.read_text(encoding="utf-8"))
     assert outline.attributes("article", "class") == [verdict.replace(" ", "-")]
-    assert kind.value.capitalize() in outline.text
+    assert kind.title in outline.text
     # on the tile as its reason
     assert outline.text.count("The softmax saturates.") == (1 if kind is NoteKind.REMARK else 2)
     assert read_ledger(report.folder)[0].result.note_kind is kind

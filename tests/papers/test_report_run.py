@@ -36,7 +36,7 @@ def test_every_kind_of_ending_has_its_verdict(tmp_path):
     report = reproduce(claims, tmp_path / "report")
     assert verdicts(report) == {
         "A-1": Verdict.HOLDS_AS_STATED,
-        "A-2": Verdict.HOLDS_WITH_CARE,
+        "A-2": Verdict.HOLDS_WITH_CAVEATS,
         "A-3": Verdict.DOES_NOT_HOLD,
         "A-4": Verdict.ASSUMPTION_NOT_MET,
         "A-5": Verdict.DOES_NOT_HOLD,
@@ -261,7 +261,7 @@ def test_the_ledger_is_a_sequence_by_number_and_by_id(tmp_path, monkeypatch):
     assert len(found) == 2
     assert found["a-2"] is found[1] is found[-1]
     assert [entry.id for entry in found[:1]] == ["A-1"]
-    assert found.to_dict()["A-2"]["verdict"] == "holds as stated"
+    assert found.to_dict()["A-2"]["verdict"] == "holds_as_stated"
     assert found.to_frame()["claim"].tolist() == ["A-1", "A-2"]
     assert repr(found) == "Ledger(1 of 1 claim holds as stated)"
     with pytest.raises(InputError):

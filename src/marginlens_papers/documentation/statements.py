@@ -64,7 +64,7 @@ def cited_by_tests(root: Path) -> list[TestCitation]:
             for argument in mark.args:
                 if not (isinstance(argument, ast.Constant) and isinstance(argument.value, str)):
                     place = f"{path.relative_to(root).as_posix()}, line {mark.lineno}"
-                    raise InputError(f"A statement mark must name its labels as plain strings; {place}, does not.")
+                    raise InputError("statement", "a mark that names its labels as plain strings", place)
                 found.append(TestCitation(argument.value, path.relative_to(root).as_posix(), name))
     return found
 
@@ -168,7 +168,7 @@ def with_table(table: str, text: str) -> str:
     before, begin, rest = text.partition(_MARKS[0])
     _, end, after = rest.partition(_MARKS[1])
     if not (begin and end):
-        raise InputError(f"{PAPERS} must hold the lines {_MARKS[0]} and {_MARKS[1]}.")
+        raise InputError("text", f"a page with the lines {_MARKS[0]} and {_MARKS[1]}", f"{PAPERS} without them")
     return f"{before}{begin}\n{table}\n{end}{after}"
 
 
@@ -267,7 +267,7 @@ def observations(claims: Iterable[Claim]) -> dict[str, dict[str, Any]]:
 def pages(root: Path) -> dict[str, str]:
     """Every written page of the checkout at `root`: its path and what it should hold."""
     if not (root / "tests").is_dir() or not (root / PAPERS).is_file():
-        raise InputError(f"{root} is no checkout of marginlens: it has no tests or no {PAPERS}.")
+        raise InputError("root", f"a checkout of marginlens, with tests and {PAPERS}", repr(str(root)))
     claims, tests = catalogue.claims(), cited_by_tests(root)
     functions = registered()
     papers = (root / PAPERS).read_text(encoding="utf-8")

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, overload
 from marginlens.errors import InputError
 from marginlens.papers import Paper
 from marginlens.result import Displayed, Tabular
+from marginlens.words import Fact, text
 from marginlens_papers.claim import Bound, Claim, Effort, NoteKind, Unit, Verdict
 from marginlens_papers.claims import catalogue
 
@@ -21,18 +22,10 @@ FOLDER = "report"
 MARKS: dict[Verdict, str] = {
     Verdict.HOLDS_AS_STATED: "✓",
     Verdict.HOLDS_BY_OUR_OWN_BOUNDS: "≥",
-    Verdict.HOLDS_WITH_CARE: "✎",
+    Verdict.HOLDS_WITH_CAVEATS: "✎",
     Verdict.HOLDS_IN_PART: "◐",
     Verdict.DOES_NOT_HOLD: "✗",
     Verdict.ASSUMPTION_NOT_MET: "○",
-}
-_SAID: dict[Verdict, tuple[str, str]] = {  # of one claim, of several
-    Verdict.HOLDS_AS_STATED: ("holds as stated", "hold as stated"),
-    Verdict.HOLDS_BY_OUR_OWN_BOUNDS: ("holds by our own bounds", "hold by our own bounds"),
-    Verdict.HOLDS_WITH_CARE: ("holds with care", "hold with care"),
-    Verdict.HOLDS_IN_PART: ("holds in part", "hold in part"),
-    Verdict.DOES_NOT_HOLD: ("does not", "do not"),
-    Verdict.ASSUMPTION_NOT_MET: ("could not be tested", "could not be tested"),
 }
 
 
@@ -77,7 +70,7 @@ class ClaimResult:
 
     Args:
         verdict: what the numbers say. measured: the numbers and their spread, in words.
-        note: where the result differs from the paper or needs a word, of this kind; the error's sentence when the run stopped.
+        note: where the result differs from the paper or needs an explanation, of this kind; the error's sentence when the run stopped.
         seconds: wall-clock time of computing and drawing. effort: how much of the protocol was run.
         checks: the numbers that decided, each with its bound. numbers: every number, by name. pictures: the figures.
         finished: when the run ended, in ISO 8601 with its time zone. versions: the software and the machine it ran on.
@@ -97,7 +90,7 @@ class ClaimResult:
     versions: Mapping[str, str]
     known: bool = False
     archived: tuple[str, ...] = ()
-    note_kind: NoteKind = NoteKind.NEEDS_CARE
+    note_kind: NoteKind = NoteKind.CAVEAT
 
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON values: an infinite bound and a number that is not finite are null."""
@@ -159,7 +152,7 @@ class ClaimResult:
             row["versions"],
             bool(row.get("known", False)),
             tuple(row.get("archived", ())),
-            NoteKind(row.get("note_kind", NoteKind.NEEDS_CARE.value)),
+            NoteKind(row.get("note_kind", NoteKind.CAVEAT.value)),
         )
 
 
@@ -208,7 +201,7 @@ class Entry:
     @property
     def verdict(self) -> str:
         """The verdict of the last result, or "not run"."""
-        return self.result.verdict.value if self.result else "not run"
+        return self.result.verdict.title if self.result else text("claim.run.not_run")
 
     @property
     def command(self) -> str:
@@ -248,7 +241,9 @@ class Entry:
             shipped = (row.get("headline", ""), source, row.get("package", ""))  # earlier versions wrote no headline
             return cls(row["id"], tuple(row["labels"]), *texts, result, unfinished, *shipped)
         except (KeyError, TypeError, ValueError, AttributeError) as problem:
-            raise InputError(f"A row of the ledger cannot be read: {problem!r} is missing or malformed.") from problem
+            raise InputError(
+                "row", "an entry of the ledger", f"one in which {problem!r} is missing or wrong"
+            ) from problem
 
 
 class Ledger(Sequence[Entry], Displayed, Tabular):
@@ -314,20 +309,25 @@ def read_ledger(folder: Path) -> list[Entry]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except (OSError, ValueError) as problem:  # an InputError is a ValueError
-        raise InputError(f"The ledger {path} cannot be read ({problem}); delete it and run again.") from problem
+        raise InputError(
+            "folder",
+            "one whose ledger can be read",
+            f"{str(path)!r} ({problem})",
+            "Delete it and run the claims again.",
+        ) from problem
 
 
 def write_ledger(entries: Iterable[Entry], folder: Path) -> None:
     """Store the entries in `folder` as strict JSON, one object per claim."""
-    text = json.dumps([entry.to_dict() for entry in entries], indent=2, ensure_ascii=False, allow_nan=False)
-    (folder / LEDGER).write_text(text + "\n", encoding="utf-8")
+    rows = json.dumps([entry.to_dict() for entry in entries], indent=2, ensure_ascii=False, allow_nan=False)
+    (folder / LEDGER).write_text(rows + "\n", encoding="utf-8")
 
 
 class VerdictGroup(NamedTuple):
-    """The claims of one verdict, and how many they are in words; `named` are those that a summary lists by their ids."""
+    """The claims of one verdict with a text on how many they are; `named` are those that a summary lists by their ids."""
 
     verdict: Verdict
-    said: str
+    tally: Fact
     entries: list[Entry]
     named: list[Entry]
 
@@ -336,24 +336,22 @@ def verdict_groups(entries: Iterable[Entry]) -> list[VerdictGroup]:
     """The claims that have been run by their verdict: those that hold as stated, however many, and every other verdict that occurs."""
     ran = [entry for entry in entries if entry.result]
     found = []
-    for verdict, (of_one, of_many) in _SAID.items():
+    for verdict in Verdict:
         group = [entry for entry in ran if entry.result and entry.result.verdict is verdict]
-        count, said = str(len(group)), of_one if len(group) == 1 else of_many
-        if verdict is Verdict.HOLDS_AS_STATED:
-            count = f"{count} of {len(ran)} claim{'s' * (len(ran) != 1)}"
-        elif not group:
+        if not group and verdict is not Verdict.HOLDS_AS_STATED:
             continue
-        holds = (Verdict.HOLDS_AS_STATED, Verdict.HOLDS_BY_OUR_OWN_BOUNDS, Verdict.HOLDS_WITH_CARE)
-        found.append(VerdictGroup(verdict, f"{count} {said}", group, [] if verdict in holds else group))
+        holds = (Verdict.HOLDS_AS_STATED, Verdict.HOLDS_BY_OUR_OWN_BOUNDS, Verdict.HOLDS_WITH_CAVEATS)
+        tally = Fact(f"claim.verdict.{verdict.value}", {"count": len(group), "ran": len(ran)})
+        found.append(VerdictGroup(verdict, tally, group, [] if verdict in holds else group))
     return found
 
 
 def summary(entries: Iterable[Entry]) -> str:
-    """What holds and what does not, by name: "3 of 6 claims hold as stated; 2 hold with care; 1 does not: B-F3"."""
+    """What holds and what does not, by name: "3 of 6 claims hold as stated; 2 hold with caveats; 1 does not: B-F3"."""
     groups = verdict_groups(entries)
     ids = [", ".join(entry.id for entry in group.named) for group in groups]
     return "; ".join(
-        f"{group.said}: {names}" if names else group.said for group, names in zip(groups, ids, strict=True)
+        f"{group.tally}: {names}" if names else str(group.tally) for group, names in zip(groups, ids, strict=True)
     )
 
 

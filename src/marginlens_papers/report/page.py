@@ -13,6 +13,7 @@ from markupsafe import Markup
 from marginlens.lab import permalink, presets, write_lab
 from marginlens.pages import render
 from marginlens.papers import SOURCES, Paper
+from marginlens.words import text, texts
 from marginlens_papers.claim import Effort, NoteKind, Verdict
 from marginlens_papers.claims import catalogue
 from marginlens_papers.report.formulas import plain, rendered
@@ -22,23 +23,6 @@ from marginlens_papers.report.numbers import shown_bound, shown_number
 
 PAGE, LAB = "index.html", "lab.html"
 _SCREEN_DOTS_PER_POINT = 100 / 72  # a figure's letters then match the page's small print
-_ABOUT = {
-    "A": "One layer of softmax attention, trained by gradient descent: the attention weights $p$ grow without bound, while their "
-    "direction converges to a max-margin separator that picks one token of every input and suppresses the others.",
-    "B": "The embeddings are trained too. One gradient step writes into them how much more often a token occurs under one label "
-    "than under the other; attention trained on them then selects the tokens that decide the label.",
-    "C": "One self-attention layer that predicts the next token: training makes it an automaton which retrieves the tokens of "
-    "highest priority exactly (Graph-SVM) and mixes those of equal priority in fixed proportions.",
-    "D": "The same for the key-query matrix: trained as $W$ it goes to the margin in the Frobenius norm, trained through its "
-    "factors $K Qᵀ$ to that in the nuclear norm, also where several tokens are selected.",
-    "E": "Mirror descent with the potential $‖·‖_p^p$ in place of gradient descent: attention then goes to the margin in the "
-    "$ℓ_p$ norm.",
-    "F": "Classifiers of several classes, trained by descent that is steepest in a norm (signs, spectral steps, Muon): each goes "
-    "to the margin in its own norm.",
-    "G": "A linear decoder of next tokens on fixed contexts: tokens that follow a context keep their log-odds in a finite part of $W$, "
-    "while $W$ grows along the decoder that separates them from all others by the largest margin.",
-    "X": "What this project found on the way: checked here by the same rules, published nowhere else.",
-}
 
 
 def write_page(entries: Sequence[Entry], folder: Path, place: Path | None = None) -> None:
@@ -65,14 +49,14 @@ def page(entries: Sequence[Entry], folder: Path, place: Path | None = None) -> s
         if (ids := [entry.id for entry in entries if entry.unfinished is effort])
     }
     filters: dict[str, Callable[..., Any]] = {
-        "kind": lambda verdict: verdict.name.lower().replace("_", "-"),
+        "kind": lambda verdict: verdict.value.replace("_", "-"),
         "reason": _reason,
         "anchor": lambda entry: entry.id.replace(" ", "-"),
         "rendered": rendered,
         "number": shown_number,
         "bound": shown_bound,
         "sentence": lambda check: rendered(check.sentence) if check.sentence else check.name.replace("_", " "),
-        "checked": lambda check: _CHECKED[check.as_stated, check.holds],
+        "checked": lambda check: text(_CHECKED[check.as_stated, check.holds]),
         "in_two": in_two,
         "measured": _measured,
         "made": lambda result: _made(result, versions),
@@ -119,7 +103,8 @@ def papers(entries: Sequence[Entry]) -> list[PaperSummary]:
     for paper in dict.fromkeys((*SOURCES.values(), *(entry.source for entry in entries if entry.source))):
         own = [entry for entry in entries if entry.result and _paper(entry) == paper]
         if own:
-            about, words = _ABOUT.get(paper.key, ""), f"{summary(own)}."
+            code, words = f"report.about.{paper.key.lower()}", f"{summary(own)}."
+            about = text(code) if code in texts() else ""
             found.append(PaperSummary(paper.key, paper.title, ", ".join(paper.authors), paper.year, about, words))
     return found
 
@@ -183,7 +168,7 @@ def _measured(text: str) -> Folded:
 
 
 def _reason(result: ClaimResult) -> str:
-    """Why a claim does not hold as stated, or needs care: the first sentence of its note; nothing if the note is a mere remark."""
+    """Why a claim does not hold as stated, or holds with caveats: the first sentence of its note; nothing if the note is a mere remark."""
     mere = result.verdict is Verdict.HOLDS_BY_OUR_OWN_BOUNDS and result.note_kind is NoteKind.REMARK
     return "" if mere or result.verdict is Verdict.HOLDS_AS_STATED else in_two(result.note).short
 
@@ -198,10 +183,10 @@ def _caption(picture: Picture) -> Markup:
 
 
 _CHECKED = {  # by (as_stated, holds)
-    (False, True): "✓ holds",
-    (False, False): "✗ does not hold",
-    (True, True): "✓ as stated",
-    (True, False): "✗ not as stated",
+    (False, True): "claim.check.holds",
+    (False, False): "claim.check.fails",
+    (True, True): "claim.check.as_stated",
+    (True, False): "claim.check.not_as_stated",
 }
 
 
@@ -249,8 +234,5 @@ def _moment(iso: str) -> str:
 
 def _sizes(efforts: set[Effort]) -> str:
     """At which sizes the claims were run."""
-    if efforts == {Effort.PAPER}:
-        return "the papers' own sizes"
-    return (
-        "reduced sizes (--quick)" if efforts == {Effort.QUICK} else "the papers' own sizes and reduced ones, as marked"
-    )
+    name = "both" if len(efforts) > 1 else next(iter(efforts)).value
+    return text(f"report.sizes.{name}")

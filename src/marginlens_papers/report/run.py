@@ -27,6 +27,7 @@ from marginlens.runtime.interrupts import deferred_interrupts, interrupts_blocke
 from marginlens.runtime.progress import ProgressCallback
 from marginlens.runtime.threads import n_threads
 from marginlens.runtime.versions import versions
+from marginlens.words import text
 from marginlens_papers.claim import Claim, Effort, FigureText, Progress, Verdict, Words
 from marginlens_papers.report.folder import Draft, draft
 from marginlens_papers.report.ledger import FOLDER, BoundCheck, ClaimResult, Entry, Picture, read_ledger, write_ledger
@@ -79,7 +80,7 @@ class Interrupted(KeyboardInterrupt):
     """A run was interrupted after it had finished claims; `report` is the published report with them."""
 
     def __init__(self, report: Report) -> None:
-        super().__init__(f"The claims finished so far are in {report.page}.")
+        super().__init__(text("report.run.finished_so_far", page=str(report.page)))
         self.report = report
 
 
@@ -247,7 +248,7 @@ class Outcome:
 def run_claim(claim: Claim, effort: Effort, report: ProgressCallback) -> Outcome:
     """Compute, judge and draw; an error in any of them is a verdict, an interruption is not."""
     start = time.perf_counter()
-    measured, note, stopped = "Nothing: the run stopped before it had a number.", "", ""
+    measured, note, stopped = text("claim.run.no_number"), "", ""
     archived: tuple[str, ...] = ()
     numbers: dict[str, float] = {}
     drawings: dict[str, tuple[bytes, bytes]] = {}
@@ -261,9 +262,11 @@ def run_claim(claim: Claim, effort: Effort, report: ProgressCallback) -> Outcome
         drawings = {name: png_and_svg(figure) for name, figure in claim.draw(finding).items()}
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
-        where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
-        what = " ".join(str(error).split()) or "no message"
-        stopped = f"The run stopped with {type(error).__name__}{where}: {what.rstrip('.')}."
+        message = (" ".join(str(error).split()) or "no message").rstrip(".")
+        numbers_of: dict[str, Any] = {"error": type(error).__name__, "message": message}
+        if frames:
+            numbers_of |= {"file": Path(frames[-1].filename).name, "line": frames[-1].lineno, "case": "at"}
+        stopped = text("claim.run.stopped", **numbers_of)
         verdict, note = Verdict.DOES_NOT_HOLD, f"{note} {stopped}".strip()
     seconds = time.perf_counter() - start
     return Outcome(verdict, measured, note, numbers, drawings, seconds, archived, bool(stopped))

@@ -15,12 +15,12 @@ from marginlens_papers.report.run import Watcher
 _COLOURS: dict[Verdict, str] = {
     Verdict.HOLDS_AS_STATED: "green",
     Verdict.HOLDS_BY_OUR_OWN_BOUNDS: "cyan",
-    Verdict.HOLDS_WITH_CARE: "blue",
+    Verdict.HOLDS_WITH_CAVEATS: "blue",
     Verdict.HOLDS_IN_PART: "magenta",
     Verdict.DOES_NOT_HOLD: "bold red",
     Verdict.ASSUMPTION_NOT_MET: "yellow",
 }
-_WIDTH = max(len(verdict.value) for verdict in Verdict)
+_WIDTH = max(len(verdict.title) for verdict in Verdict)
 
 
 class ClaimBars(Bars, Watcher):

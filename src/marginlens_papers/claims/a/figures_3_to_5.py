@@ -152,7 +152,7 @@ def _agree_from(panel: dict[str, Any]) -> float:
 
 def _note(numbers: dict[str, float]) -> str:
     return (
-        "Two points need a word: what (c) plots, and how $r$ and $R$ grow together. The curve of (c) is called the "
+        "Two points need a comment: what (c) plots, and how $r$ and $R$ grow together. The curve of (c) is called the "
         "probability of optimal "
         "tokens in the text, whose formula is the mean of $max_t S(K_i p)_t$; the "
         f"authors' code plots the optimal tokens'. Both are shown: they begin at {numbers['first_largest_probability']:.3f} and "
