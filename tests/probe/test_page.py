@@ -14,7 +14,7 @@ from PIL import Image
 
 from made_up_probe import EVIL, HEADS, LAYERS, N_CHECKPOINTS, STEPS, made_up_curves, made_up_result, preference_graph
 from marginlens.probe import CheckpointCurves, probe_page
-from marginlens.probe.findings import answers, change, findings, has_trend, main_result, training_findings
+from marginlens.probe.findings import answers, findings, main_result, training_findings
 from marginlens.probe.heads.preferences import MAX_GRAPH_TOKENS
 from marginlens.probe.page import checkpoint_page, graph_drawing, page_data
 from marginlens.probe.result import HEAD_KINDS, MEASURES, Example, MarginCounts, TokenShare
@@ -202,15 +202,15 @@ def test_layers_that_disagree_are_listed():
     assert (mixed["trend"].numbers["n_falling"], mixed["trend"].numbers["n_growing"]) == (2, 2)
     assert (mixed["verdict"].numbers["case"], mixed["verdict"].numbers["layers"]) == ("some", ["layer 0"])
     assert none["verdict"].numbers["case"] == "none"
-    assert has_trend(some, "relative_nnz", -1).tolist() == [True, False, True]
-    assert has_trend(some, "frobenius", 1).tolist() == [True, True, False]
+    assert some.has_trend("relative_nnz", -1).tolist() == [True, False, True]
+    assert some.has_trend("frobenius", 1).tolist() == [True, True, False]
 
 
 def test_a_trend_needs_more_than_two_end_points():
     curve = [0.5, 0.9, 1.0, 0.95, 0.97, 0.8, 0.4]  # ends below its first value, with a rank correlation near 0
-    assert not has_trend(made_up_curves(relative_nnz=curve), "relative_nnz", -1).any()
+    assert not made_up_curves(relative_nnz=curve).has_trend("relative_nnz", -1).any()
     rising = made_up_curves(relative_nnz=[0.5, 0.4, 0.3, 0.2, 0.25, 0.3, 0.6])
-    assert not has_trend(rising, "relative_nnz", 1).any()
+    assert not rising.has_trend("relative_nnz", 1).any()
 
 
 @pytest.mark.parametrize("n", [2, 4, 5])
@@ -221,7 +221,7 @@ def test_few_checkpoints_give_no_trend(n):
     finding = training_findings(few)[0]
     assert (finding.code, finding.numbers["n_checkpoints"]) == ("curve.too_few_checkpoints", n)
     assert finding.numbers["change"].numbers["case"] == "plain"
-    assert not has_trend(few, "relative_nnz", -1).any()
+    assert not few.has_trend("relative_nnz", -1).any()
     if n == 5:
         page = checkpoint_page(few)
         assert "(−1)" not in page
@@ -234,7 +234,7 @@ def test_unrelated_models_called_checkpoints_show_a_trend_as_rarely_as_stated():
     for _ in range(100):
         measures = {"relative_nnz": rng.random((8, 4, 2)), "frobenius": 1.0 + rng.random((8, 4, 2))}
         curves = CheckpointCurves("bert", tuple("abcdefgh"), np.arange(8.0), measures, 5)
-        found += bool(any(has_trend(curves, "relative_nnz", sign).any() for sign in (-1, 1)))
+        found += bool(any(curves.has_trend("relative_nnz", sign).any() for sign in (-1, 1)))
     assert found <= 11  # 5 expected at the stated 5%; more than 11 has a chance below 1%
 
 
@@ -250,4 +250,4 @@ def test_the_max_margin_part_is_compared_with_random_heads():
     assert (numbers["n_above"], numbers["n_known"]) == (5, 7)
     unknown = made_up_curves(correlation=np.full(N_CHECKPOINTS, np.nan))
     assert training_findings(unknown)[3].numbers["case"] == "unknown"
-    assert change(unknown, "correlation").numbers["case"] == "none"
+    assert unknown.change("correlation").numbers["case"] == "none"

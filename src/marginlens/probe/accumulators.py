@@ -30,11 +30,11 @@ class LayerNumbers:
     Attributes:
         counted: (n_inputs, n_queries) the query sees at least two tokens, of which `n_visible` are how many.
 
-        unique, margin: (n_inputs, n_heads, n_queries) the selected token, -1 where tied, and by how much it is.
+        unique, margin: (n_inputs, n_heads, n_queries) the selected token, -1 in a tie, and its margin.
 
         received: (n_inputs, n_heads, n_tokens) the attention that tokens receive from the queries that count.
 
-        first: (n_inputs,) the first token that is no padding.
+        first: (n_inputs,) the first token that is not padding.
     """
 
     def __init__(self, reading: LayerReading, tolerances: Sequence[float] = ()) -> None:
@@ -75,7 +75,7 @@ class MeasureSums:
                 itself, and windows of an image have no first token. With a learned sink, how many tokens are attended to is that of the
                 rest.
 
-            names: of the tokens, where they are those of a text that the layer attends to from itself; without them it is not known
+            names: of the tokens, if they are those of a text that the layer attends to from itself; without them it is not known
                 which of them are neighbours, alike or separators.
         """
         reading, kind, layer = measured.reading, measured.reading.kind, measured.reading.layer
@@ -137,7 +137,7 @@ class MeasureSums:
 
 
 class TokenNames(NamedTuple):
-    """The ids (n_inputs, n_tokens) of the tokens of a batch, -1 where there is none, and whether each is a separator."""
+    """The ids (n_inputs, n_tokens) of the tokens of a batch, -1 if there is none, and whether each is a separator."""
 
     ids: IntArray
     is_separator: BoolArray
@@ -167,7 +167,7 @@ class LayerTokens:
         return self.decoder if self.decoder is not None and self._is_decoder[layer] else self.inputs
 
     def of_batch(self, layer: int, batch: InputBatch, kind: LayerKind) -> TokenNames | None:
-        """The tokens of a batch where a layer attends from a text to itself."""
+        """The tokens of a batch if a layer attends from a text to itself."""
         attended = self.attended(layer)
         if not isinstance(attended, TextInputs) or kind is not LayerKind.SELF:
             return None
@@ -183,7 +183,7 @@ class LayerTokens:
 
 
 class ExampleMaps:
-    """Attention, selections and margins of a few inputs, layer after layer; fewer than asked for where heads are very many."""
+    """Attention, selections and margins of a few inputs, layer after layer; fewer than asked for if heads are very many."""
 
     def __init__(self, tokens: LayerTokens, settings: ProbeSettings) -> None:
         self._inputs, self._decoder, self._longest = tokens.inputs, tokens.decoder, settings.longest_example
@@ -195,7 +195,7 @@ class ExampleMaps:
         self._planes: dict[int, dict[tuple[int, int], QueryPlane]] = {}
 
     def _chosen(self, count: int) -> list[int]:
-        """`count` of the inputs with at most the longest example's tokens, spread evenly; the shortest where none has; the first images."""
+        """`count` of the inputs with at most the longest example's tokens, spread evenly; the shortest if none has; the first images."""
         lengths = self._inputs.lengths
         if self._inputs.grid is not None:
             return list(range(min(count, len(lengths))))
@@ -338,7 +338,7 @@ class SelectionRecorder:
         self._visible = [np.zeros((n_layers, n, n), dtype=bool) for n in lengths]
 
     def add(self, measured: LayerNumbers, batch: InputBatch) -> None:
-        """Record what the queries of the first inputs select, none where tied, and see, which may differ by layer."""
+        """Record what the queries of the first inputs select (none in a tie) and see, which may differ by layer."""
         layer = measured.reading.layer
         for row, place in enumerate(batch.index.tolist()):
             if place < self.count:

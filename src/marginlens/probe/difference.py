@@ -33,7 +33,7 @@ class ProbeDifference(_Measured):
     """What sets the heads of one model apart from those of another, on the same inputs; layers and heads are counted from 0.
 
     `difference["entropy"]` is an array (n_layers, n_heads): the number of `probed` minus that of `against`. `difference["total_variation"]`
-    is no difference, but how far the attention maps of both are apart, from 0 to 1.
+    is not a difference, but how far the attention maps of both are apart, from 0 to 1.
 
     Attributes:
         probed: the probe of the model.
@@ -127,14 +127,14 @@ class ProbeDifference(_Measured):
         return tuple(facts)
 
     def to_dict(self) -> dict[str, Any]:
-        """The differences as plain values, lists over layers and heads, and the names of the models; None where there is no number."""
+        """The differences as plain values, lists over layers and heads, and the names of the models; None if there is no number."""
         found = {"model": self.probed.model, "against": self.against.model, "inputs": self.probed.n_inputs}
         found |= {"layers": self.n_layers, "heads": self.n_heads, "measures": self.measures}
         found["notes"] = [str(note) for note in self.notes]
         return dict(jsonable({**found, "changed_heads": self.changed_heads()}, JSON_DIGITS))
 
     def plot(self, ax: Axes | None = None, *, measure: str = "total_variation") -> Axes:
-        """Draw one measure of every head by colour: layers downward, heads across; blue where it is smaller than in `against`. Returns
+        """Draw one measure of every head by colour: layers downward, heads across; blue if it is smaller than in `against`. Returns
         the axes.
         """
         ax = axes_for(ax)
@@ -225,7 +225,7 @@ def _compared(
 
 
 def _distinct_names(first: LoadedModel, second: LoadedModel) -> tuple[str, str]:
-    """The names of two models; where they share one, with as many folders above as it takes, or by their order."""
+    """The names of two models; if they are equal, with as many folders above as it takes, or by their order."""
     if first.name != second.name:
         return first.name, second.name
     places = [Path(str(getattr(one.model.config, "name_or_path", ""))).resolve().parts for one in (first, second)]

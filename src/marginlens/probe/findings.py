@@ -9,8 +9,10 @@ import numpy as np
 
 from marginlens.probe.result import (
     BASELINES,
+    MIN_RELATIVE_CHANGE,
     MIN_TREND_CHECKPOINTS,
     NEGLIGIBLE,
+    SIGNIFICANCE,
     CheckpointCurves,
     ProbeResult,
     rank_test,
@@ -25,11 +27,7 @@ CLEAR_RATIO = 1.25
 CLOSE_CORRELATION = 0.5
 # Heads whose values of nnz/T lie within this range are called equally sparse.
 ALIKE_RANGE = 0.02
-# The level of a test of a rank correlation; over checkpoints it is divided by the number of layers.
-SIGNIFICANCE = 0.05
 STRONG_RANK = 0.3
-# A smaller change over training, relative to the first value, is not a trend, however steady it is.
-MIN_RELATIVE_CHANGE = 0.05
 # The share of all attention from which on the most attended token of an input is called a sink.
 SINK_SHARE = 0.3
 N_NAMED_HEADS = 4
@@ -214,7 +212,7 @@ def training_findings(curves: CheckpointCurves) -> tuple[Fact, ...]:
     """
     shown = {measure.name for measure in curves.shown}
     decisive = curves.by_layer("decisive_share")[[0, -1], -1]
-    margins = {"change": change(curves, "margin_median"), "first": float(decisive[0]), "last": float(decisive[1])}
+    margins = {"change": curves.change("margin_median"), "first": float(decisive[0]), "last": float(decisive[1])}
     return (
         *(_sparser(curves, name) for name in ("relative_nnz", "first_relative_nnz") if name in shown),
         Fact("curve.margins", margins),
@@ -222,39 +220,17 @@ def training_findings(curves: CheckpointCurves) -> tuple[Fact, ...]:
     )
 
 
-def change(curves: CheckpointCurves, name: str, layer: int = -1) -> Fact:
-    """The first and the last mean of one layer, with the rank correlation if there are enough checkpoints."""
-    curve, rank = curves.by_layer(name)[curves.has_measure(name), layer], curves.trends(name)[layer].correlation
-    if not len(curve):
-        return Fact("curve.change", {"case": "none"})
-    ends = {"first": float(curve[0]), "last": float(curve[-1])}
-    has_rank = np.isfinite(rank) and curves.can_have_trend
-    return Fact("curve.change", {**ends, "rank": float(rank), "case": "ranked" if has_rank else "plain"})
-
-
-def has_trend(curves: CheckpointCurves, name: str, sign: int) -> BoolArray:
-    """(n_layers,) whether a layer's mean grows (sign 1) or falls (-1) by more than chance explains, and by 5% of its first value at least.
-
-    Three conditions: enough checkpoints, a permutation test of the rank correlation with the step, and the size of the change.
-    """
-    # Bonferroni: at most this share of runs without a trend shows one in some layer.
-    level = SIGNIFICANCE / curves.n_layers
-    is_significant = [test.p_value <= level and sign * test.correlation > 0.0 for test in curves.trends(name)]
-    is_large = sign * np.nan_to_num(curves.relative_change(name)) >= MIN_RELATIVE_CHANGE
-    return np.array(is_significant) & is_large & curves.can_have_trend
-
-
 def _sparser(curves: CheckpointCurves, name: str) -> Fact:
     """The statement of paper A's Figs 6 and 7, layer by layer."""
     has_norms = bool(np.isfinite(curves["frobenius"]).any())
-    numbers = {"queries": Fact(f"curve_queries.{name}"), "change": change(curves, name), "n_layers": curves.n_layers}
+    numbers = {"queries": Fact(f"curve_queries.{name}"), "change": curves.change(name), "n_layers": curves.n_layers}
     if has_norms:
-        numbers["norm_change"] = change(curves, "frobenius")
+        numbers["norm_change"] = curves.change("frobenius")
     norms = "with_norms" if has_norms else "without_norms"
     if not curves.can_have_trend:
         counts = {"n_checkpoints": len(curves.names), "least": MIN_TREND_CHECKPOINTS}
         return Fact("curve.too_few_checkpoints", {**numbers, **counts, "case": norms})
-    falls, grows = has_trend(curves, name, sign=-1), has_trend(curves, "frobenius", sign=1)
+    falls, grows = curves.has_trend(name, sign=-1), curves.has_trend("frobenius", sign=1)
     numbers |= {"n_falling": int(falls.sum()), "n_growing": int(grows.sum()), "case": norms}
     trend = Fact("curve.sparsity", numbers)
     if not has_norms:
@@ -272,21 +248,11 @@ def _verdict(curves: CheckpointCurves, name: str, both: BoolArray) -> Fact:
     """Whether attention gets sparser while the norm grows: in all layers, in some or in none."""
     if not both.any():
         return Fact("curve.verdict", {"case": "none"})
-    falls, grows = (_amount(np.abs(curves.relative_change(curve)[both])) for curve in (name, "frobenius"))
+    falls, grows = (curves.change_amount(curve, both) for curve in (name, "frobenius"))
     layers = [curves.layer_title(layer) for layer in np.flatnonzero(both).tolist()]
     return Fact(
         "curve.verdict", {"falls": falls, "grows": grows, "layers": layers, "case": "all" if both.all() else "some"}
     )
-
-
-def _amount(shares: FloatArray) -> Fact:
-    """The range of relative changes: percents or, from eleven times the first value on, factors."""
-    is_factor = shares.min() >= 10.0
-    low, high = (float(end) + is_factor for end in (shares.min(), shares.max()))
-    unit = "factor" if is_factor else "percent"
-    form = ".0f" if is_factor else ".0%"
-    count = "one" if format(low, form) == format(high, form) else "two"
-    return Fact(f"curve_amount.{unit}", {"low": low, "high": high, "case": count})
 
 
 def _max_margin(curves: CheckpointCurves, name: str) -> Fact:
@@ -296,7 +262,7 @@ def _max_margin(curves: CheckpointCurves, name: str) -> Fact:
     if not np.isfinite(own).any():
         return Fact("curve.max_margin", {"quantity": quantity, "case": "unknown"})
     random = curves.by_layer(f"{name}_random_head")[known, -1]
-    numbers = {"change": change(curves, name), "first": float(random[0]), "last": float(random[-1])}
+    numbers = {"change": curves.change(name), "first": float(random[0]), "last": float(random[-1])}
     return Fact("curve.max_margin", {"quantity": quantity, **numbers, **_above(own, random), "case": "known"})
 
 

@@ -26,6 +26,10 @@ N_RANDOM_ORDERS = 50_000
 _LOW, _HIGH, _BINS_PER_DECADE = -12, 8, 400  # decades of margins; a bin is 0.6% wide
 _N_BINS = (_HIGH - _LOW) * _BINS_PER_DECADE
 _FIRST_BAR_SHARE = 0.002  # of all margins, that a histogram's first bar may gather
+# The level of a test of a rank correlation; over checkpoints it is divided by the number of layers.
+SIGNIFICANCE = 0.05
+# A smaller change over training, relative to the first value, is not a trend, however steady it is.
+MIN_RELATIVE_CHANGE = 0.05
 MIN_TREND_CHECKPOINTS = 6  # with five, one order in 60 is perfect, and there are several layers
 
 
@@ -212,7 +216,7 @@ class MarginCounts(Described):
         self.counts[index, : len(margins)] += counts.reshape(len(margins), _N_BINS)
 
     def quantile(self, share: float) -> FloatArray:
-        """(…) the margin that this share of the queries does not exceed, to 0.3%; nan where none was counted, 0 below 1e-12."""
+        """(…) the margin that this share of the queries does not exceed, to 0.3%; nan if none was counted, 0 below 1e-12."""
         total = self.counts.sum(axis=-1)
         reached = np.cumsum(self.counts, axis=-1) >= np.maximum(share * total, 0.5)[..., None]
         bins = np.argmax(reached, axis=-1)
@@ -257,12 +261,12 @@ class Example(Displayed, Tabular):
         selected, margins: (n_layers, n_heads, n_queries), -1 and nan for a query that sees only one token, -1 and the margin, zero up to
             rounding, for one whose selection is tied.
 
-        decoder_tokens: (n_tokens) what the tokens that a decoder reads are called, where there is one: the queries of its layers, and what
+        decoder_tokens: (n_tokens) what the tokens that a decoder reads are called, if there is one: the queries of its layers, and what
             its own attention (not its cross-attention) goes to.
 
-        layer_names: as in `ProbeResult`, where there is a decoder: they say which layers are the decoder's.
+        layer_names: as in `ProbeResult`, if there is a decoder: they say which layers are the decoder's.
 
-        grid: rows and columns of patches where the tokens after the first are an image's.
+        grid: rows and columns of patches if the tokens after the first are an image's.
 
         image: (height, width, channels) that image in bytes, at the size that the model reads.
 
@@ -335,16 +339,16 @@ class _Measured(Result, Tabular):
         return int(next(iter(self.measures.values())).shape[-1])
 
     def layer_name(self, layer: int) -> str:
-        """What a layer is called: its number, after the part of the model where there are several."""
+        """What a layer is called: its number, after the part of the model if there are several."""
         return self.layer_names[layer] if self.layer_names else str(layer)
 
     def layer_title(self, layer: int) -> str:
-        """A layer in a sentence: layer 3, or cross 1 where a model has several stacks."""
+        """A layer in a sentence: layer 3, or cross 1 in a model with several stacks."""
         name = self.layer_name(layer)
         return f"layer {name}" if name.isdecimal() else name
 
     def head_name(self, layer: int, head: int) -> str:
-        """What a head is called: L3H5, or cross 1 H5 where a model has several stacks."""
+        """What a head is called: L3H5, or cross 1 H5 in a model with several stacks."""
         name = self.layer_name(layer)
         return f"L{name}H{head}" if name.isdecimal() else f"{name} H{head}"
 
@@ -377,7 +381,7 @@ class ProbeResult(_Measured):
     """What a probe found in a model's heads, on one set of inputs; layers and heads are counted from 0.
 
     `result["nnz"]` is the measure of that name, an array (n_layers, n_heads); `result.shown` lists the measures with what each says. Every
-    average runs over the queries that see at least two tokens, all of equal weight. nan stands where there is nothing to measure: a first
+    average runs over the queries that see at least two tokens, all of equal weight. nan means that there is nothing to measure: a first
     token that sees only itself, a matrix W that no single offset gives, or selections that no W makes.
 
     Attributes:
@@ -397,7 +401,7 @@ class ProbeResult(_Measured):
 
         margins: how often each head selected with which margin.
 
-        w_offset: with rotary positions, the offset at which W, its norms and the max-margin part hold; None where W is free of positions.
+        w_offset: with rotary positions, the offset at which W, its norms and the max-margin part hold; None if W is free of positions.
 
         examples: a few inputs with their maps and selections.
 
@@ -407,13 +411,13 @@ class ProbeResult(_Measured):
 
         notes: what could not be measured, and why; `str` of a note is its text.
 
-        sinks: the tokens, by name or as the first one, that get most attention beyond their number; where maps are those of tokens.
+        sinks: the tokens, by name or as the first one, that get most attention beyond an even share, if maps are those of tokens.
 
-        head_sinks: (layer, head) → the same token of this head, where there is one.
+        head_sinks: (layer, head) → the same token of this head, if there is one.
 
-        layer_names: (n_layers) what the layers are called: their number, after encoder, decoder or cross where there are several stacks.
+        layer_names: (n_layers) what the layers are called: their number, after encoder, decoder or cross if there are several stacks.
 
-        weights_missing: why W is not read, which leaves its norms nan and the max-margin part out; empty where it is.
+        weights_missing: why W is not read, which leaves its norms nan and the max-margin part out; empty if it is.
 
     `to_frame()` has one row per head: layer, head, and every measure by its name.
     """
@@ -443,7 +447,7 @@ class ProbeResult(_Measured):
 
     @property
     def kinds(self) -> npt.NDArray[np.str_]:
-        """(n_layers, n_heads) the kind of each head, a key of `HEAD_KINDS`; empty where nothing was measured."""
+        """(n_layers, n_heads) the kind of each head, a key of `HEAD_KINDS`; empty if nothing was measured."""
         absent = np.zeros_like(self["nnz"])
         by_share = {name: kind.measure for name, kind in HEAD_KINDS.items() if kind.measure}
         shares = np.nan_to_num([self.measures.get(measure, absent) for measure in by_share.values()])
@@ -459,7 +463,7 @@ class ProbeResult(_Measured):
         return "correlation" in self.measures
 
     def to_dict(self) -> dict[str, Any]:
-        """All but attention maps and counts of margins as plain values: lists over layers and heads, None where there is no number."""
+        """All but attention maps and counts of margins as plain values: lists over layers and heads, None if there is no number."""
         heads = {measure.name for measure in HEAD_MEASURES}
         separated = {name: values for name, values in self.measures.items() if name not in heads}
         named = ("model", "family", "layer_names", "sinks", "examples")
@@ -509,9 +513,9 @@ class CheckpointCurves(_Measured):
 
         names: (n_checkpoints) what they are called.
 
-        steps: (n_checkpoints,) the numbers in these names, or 0, 1, 2, … where they have none.
+        steps: (n_checkpoints,) the numbers in these names, or 0, 1, 2, … if they have none.
 
-        measures: name → (n_checkpoints, n_layers, n_heads), those of the max-margin part among them where it was asked for.
+        measures: name → (n_checkpoints, n_layers, n_heads), those of the max-margin part among them if it was asked for.
 
         n_inputs: on how many inputs.
 
@@ -542,11 +546,11 @@ class CheckpointCurves(_Measured):
         return len(self.names) >= MIN_TREND_CHECKPOINTS
 
     def has_measure(self, name: str) -> BoolArray:
-        """(n_checkpoints,) where some head has a measure: a monitor does not take all of them every time."""
+        """(n_checkpoints,) whether some head has a measure: a monitor does not take all of them every time."""
         return np.asarray(np.isfinite(self[name]).any(axis=(1, 2)))
 
     def by_layer(self, name: str) -> FloatArray:
-        """(n_checkpoints, n_layers) the mean of a measure over the heads of each layer that have it; nan where none has."""
+        """(n_checkpoints, n_layers) the mean of a measure over the heads of each layer that have it; nan if none has."""
         return finite_mean(self[name])
 
     def trends(self, name: str) -> list[RankTest]:
@@ -555,12 +559,42 @@ class CheckpointCurves(_Measured):
         return [rank_test(self.steps[known], curve[known]) for curve in self.by_layer(name).T]
 
     def relative_change(self, name: str) -> FloatArray:
-        """(n_layers,) last over first mean of each layer, minus 1; nan where the first is zero or unknown."""
+        """(n_layers,) last over first mean of each layer, minus 1; nan if the first is zero or unknown."""
         known = self.by_layer(name)[self.has_measure(name)]
         if not len(known):
             return np.full(self.n_layers, np.nan)
         first, last = known[0], known[-1]
         return last / np.where(first == 0.0, np.nan, first) - 1.0
+
+    def change(self, name: str, layer: int = -1) -> Fact:
+        """The first and the last mean of one layer, with the rank correlation if there are enough checkpoints."""
+        curve, rank = self.by_layer(name)[self.has_measure(name), layer], self.trends(name)[layer].correlation
+        if not len(curve):
+            return Fact("curve.change", {"case": "none"})
+        ends = {"first": float(curve[0]), "last": float(curve[-1])}
+        has_rank = np.isfinite(rank) and self.can_have_trend
+        return Fact("curve.change", {**ends, "rank": float(rank), "case": "ranked" if has_rank else "plain"})
+
+    def has_trend(self, name: str, sign: int) -> BoolArray:
+        """(n_layers,) whether a layer's mean grows (sign 1) or falls (-1) by more than chance explains, and by 5% or more.
+
+        Three things decide: the number of checkpoints, a permutation test of the rank correlation with the step, and the change.
+        """
+        # Bonferroni: at most this share of runs without a trend shows one in some layer.
+        level = SIGNIFICANCE / self.n_layers
+        is_significant = [test.p_value <= level and sign * test.correlation > 0.0 for test in self.trends(name)]
+        is_large = sign * np.nan_to_num(self.relative_change(name)) >= MIN_RELATIVE_CHANGE
+        return np.array(is_significant) & is_large & self.can_have_trend
+
+    def change_amount(self, name: str, layers: BoolArray) -> Fact:
+        """The range of the relative changes of some layers: percents or, from eleven times the first value on, factors."""
+        shares = np.abs(self.relative_change(name)[layers])
+        is_factor = bool(shares.min() >= 10.0)
+        low, high = (float(end) + is_factor for end in (shares.min(), shares.max()))
+        form = ".0f" if is_factor else ".0%"
+        case = "one" if format(low, form) == format(high, form) else "two"
+        unit = "factor" if is_factor else "percent"
+        return Fact(f"curve_amount.{unit}", {"low": low, "high": high, "case": case})
 
     def rows(self, layer: int = -1, names: Collection[str] | None = None) -> list[dict[str, Any]]:
         """One row per checkpoint: means over the heads of one layer, the last by default, of all measures or of these."""
@@ -573,7 +607,7 @@ class CheckpointCurves(_Measured):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values: lists over checkpoints, layers and heads, None where there is no number."""
+        """Everything as plain values: lists over checkpoints, layers and heads, None if there is no number."""
         trends = {name: np.array(self.trends(name)) for name in self.measures}  # (n_layers, 2)
         found = {name: getattr(self, name) for name in ("model", "steps", "layer_names", "measures")}
         found["notes"] = [str(note) for note in self.notes]
@@ -623,7 +657,7 @@ class RankTest(NamedTuple):
 def rank_test(first: FloatArray, second: FloatArray) -> RankTest:
     """Spearman's rank correlation of two samples of shape (n_points,), tested against all orders being equally likely.
 
-    Both numbers are nan where a sample is constant or has a number that is not finite.
+    Both numbers are nan if a sample is constant or has a number that is not finite.
     """
     a, b = (np.asarray(values, dtype=float) for values in (first, second))
     if len(a) < 2 or not (np.isfinite(a).all() and np.isfinite(b).all()) or np.ptp(a) == 0.0 or np.ptp(b) == 0.0:
@@ -639,7 +673,7 @@ def rank_test(first: FloatArray, second: FloatArray) -> RankTest:
 
 @cache
 def _orders(n: int) -> npt.NDArray[np.int64]:
-    """(n_orders, n) every order of n points, or random ones where these are too many."""
+    """(n_orders, n) every order of n points, or random ones if these are too many."""
     if n <= MAX_EXACT_POINTS:
         return np.array(list(permutations(range(n))))
     return np.random.default_rng(0).permuted(np.tile(np.arange(n), (N_RANDOM_ORDERS, 1)), axis=1)
@@ -657,7 +691,7 @@ def evenly(n: int, most: int) -> list[int]:
 
 
 def finite_mean(values: FloatArray) -> FloatArray:
-    """The mean over the last axis of what is finite; nan where nothing is."""
+    """The mean over the last axis of what is finite; nan if nothing is."""
     known = np.isfinite(values)
     count = known.sum(axis=-1)
     return np.where(count > 0, np.sum(np.where(known, values, 0.0), axis=-1) / np.maximum(count, 1), np.nan)

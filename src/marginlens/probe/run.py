@@ -255,7 +255,7 @@ def _notes_on_parts(
 def head_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str, FloatArray], list[Fact], BoolArray]:
     """Frobenius, spectral and nuclear norm of every head's W, what there is to say about them, and whose weights are finite.
 
-    nan where positions are rotary and no `offset` is given at which to take W, and where a head's weights are not finite. All arrays are
+    nan if positions are rotary and no `offset` is given at which to take W, and where a head's weights are not finite. All arrays are
     (n_layers, n_heads).
     """
     is_finite = np.ones((adapter.n_layers, adapter.n_heads), dtype=bool)
@@ -418,7 +418,7 @@ def _margin_notes(adapter: Adapter, settings: ProbeSettings, part: _MarginPart) 
 
 
 def _evenly(inputs: Inputs, count: int) -> Inputs:
-    """`count` of the inputs, evenly spread over all, or all where they are fewer."""
+    """`count` of the inputs, evenly spread over all, or all if they are fewer."""
     count = min(count, len(inputs))
     return inputs.subset([k * len(inputs) // count for k in range(count)])
 
@@ -428,7 +428,7 @@ class _ReadInput(NamedTuple):
 
     tokens: FloatArray  # (n_tokens, d_model)
     visible: BoolArray  # (n_tokens, n_tokens)
-    selected: IntArray | None  # (n_heads, n_tokens) by the model itself, where W does not give its logits
+    selected: IntArray | None  # (n_heads, n_tokens) by the model itself, if W does not give its logits
 
 
 def _layer_samples(
@@ -577,7 +577,7 @@ def _notes_of_checkpoints(results: Sequence[ProbeResult], measures: Mapping[str,
 
 
 def _steps(folders: Sequence[Path]) -> FloatArray:
-    """The numbers in the folders' names where all have one and they increase, else 0, 1, 2, …"""
+    """The numbers in the folders' names if all have one and they increase, else 0, 1, 2, …"""
     numbers = np.array([step_and_name(folder)[0] for folder in folders])
     increasing = np.isfinite(numbers).all() and bool(np.all(np.diff(numbers) > 0.0))
     return numbers if increasing else np.arange(float(len(folders)))

@@ -26,7 +26,7 @@ class KeyQueryMap(Described):
 
         W_Q: (d_model, d_head) the query factor.
 
-        b_Q: (d_head,) the bias of the queries, zeros where the model has none.
+        b_Q: (d_head,) the bias of the queries, zeros if the model has none.
 
         scale: the factor c of the logits, 1/sqrt(d_head) in most models.
 

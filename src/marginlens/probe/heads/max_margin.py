@@ -30,7 +30,7 @@ class MaxMarginSettings:
     Attributes:
         queries_per_input: queries sampled of each input, among those that see two different tokens or more.
 
-        max_constraints: queries are left out at random where there would be more constraints than this.
+        max_constraints: queries are left out at random if there would be more constraints than this.
 
         n_draws: how many random heads the baseline averages over.
 
@@ -98,15 +98,15 @@ class MarginMatch:
         correlation: the cosine of W and the SVM's matrix in the Frobenius inner product.
 
         margin_ratio: W's smallest margin over the best one: min over constraints of (x_α - x_t)ᵀ W q / ‖W‖_F, times ‖W_svm‖_F. At most 1;
-            positive where W makes these selections itself, negative where it misses one.
+            positive if W makes these selections itself, negative if it misses one.
 
         low_ratio: the 5 % quantile over the constraints instead of their minimum.
 
-        best_margin: 1/‖W_svm‖_F, zero where the selections cannot be made by any W.
+        best_margin: 1/‖W_svm‖_F, zero if the selections cannot be made by any W.
 
         n_constraints: how many there are.
 
-        status: of the SVM; the numbers above are nan where it has no solution.
+        status: of the SVM; the numbers above are nan if it has no solution.
 
         residual: the SVM's KKT residual, recomputed from the constraints.
     """
@@ -164,7 +164,7 @@ def sample_queries(
         inputs: for every input its tokens (n_tokens_i, d_model).
 
         visible: for every input a mask (n_tokens_i, n_tokens_i), query i sees token j, which is `np.tri(n, dtype=bool)` for
-            causal attention; where left out every token sees every other.
+            causal attention; if left out every token sees every other.
 
         settings: see `MaxMarginSettings`.
 
@@ -336,7 +336,7 @@ def head_margin(sample: QuerySample, head: KeyQueryMap, settings: MaxMarginSetti
 
 
 def selected_tokens(sample: QuerySample, head: KeyQueryMap, rounding: float = SAME_TOKEN_RTOL) -> IntArray:
-    """(n_queries,) which of `sample.tokens` each query selects: the visible one of the largest logit; -1 where different ones share it.
+    """(n_queries,) which of `sample.tokens` each query selects: the visible one of the largest logit; -1 if different ones share it.
 
     Logits no further apart than `rounding` times the lengths of the query and of its longest key count as equal. Of copies of one token,
     which always do, it is the first.
@@ -395,7 +395,7 @@ class _Span:
     Attributes:
         tokens: (n_used, n_tokens_axes) the tokens that a query sees.
 
-        queries: (n_queries, n_query_axes), of z, or of (z, 1) where `has_bias`.
+        queries: (n_queries, n_query_axes), of z, or of (z, 1) if `has_bias`.
 
         token_axes, query_axes: the orthonormal columns, (d_model, n_tokens_axes) and (d_model or d_model + 1, n_query_axes); None where
             there are as many tokens or queries as coordinates, which are then left as they are.
@@ -423,7 +423,7 @@ class _Span:
 
 
 def _orthonormal(vectors: FloatArray) -> tuple[FloatArray, FloatArray | None]:
-    """Vectors (n, d) in n orthonormal coordinates, (n, n), and these as columns (d, n); as they are, and None, where n is not below d."""
+    """Vectors (n, d) in n orthonormal coordinates, (n, n), and these as columns (d, n); as they are, and None, if n is not below d."""
     if len(vectors) >= vectors.shape[1]:
         return vectors, None
     axes, R = np.linalg.qr(vectors.T)

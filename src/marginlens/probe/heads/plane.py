@@ -33,7 +33,7 @@ class QueryPlane(NamedTuple):
     def of(cls, query: int, logits: FloatArray, keys: FloatArray, vector: FloatArray) -> QueryPlane | None:
         """The plane of the query `vector` (d_head,) with logits (n_tokens,), minus infinity where hidden, and keys (n_tokens, d_head).
 
-        None where there is no such plane: all tokens have one logit, or the runner-up lies along the query.
+        None if there is no such plane: all tokens have one logit, or the runner-up lies along the query.
         """
         order = np.argsort(-logits, kind="stable")[: int(np.isfinite(logits).sum())]
         across = keys - keys[order[0]]

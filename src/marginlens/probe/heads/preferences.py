@@ -81,7 +81,7 @@ class HeadPreferences(Described):
     """What one head prefers over what.
 
     Attributes:
-        pairs: (n_pairs, 2) ids (i, j) where i won over j at least once.
+        pairs: (n_pairs, 2) ids (i, j) such that i won over j at least once.
 
         wins: (n_pairs,) how often;
 
@@ -102,7 +102,7 @@ class HeadPreferences(Described):
 
     @property
     def contested_share(self) -> float:
-        """Share of the pairs met by a choice between them that were decided both ways; nan where there is none."""
+        """Share of the pairs met by a choice between them that were decided both ways; nan if there is none."""
         both = int((self.losses > 0).sum()) // 2
         total = int((self.losses == 0).sum()) + both
         return both / total if total else float("nan")
@@ -121,7 +121,7 @@ class HeadPreferences(Described):
         )
 
     def strongest_graph(self, names: Mapping[int, str]) -> PreferenceGraph | None:
-        """The graph of the tokens in the strongest preferences, at most `MAX_GRAPH_TOKENS`; None where there is no preference."""
+        """The graph of the tokens in the strongest preferences, at most `MAX_GRAPH_TOKENS`; None if there is no preference."""
         chosen: set[int] = set()
         for pair in self.pairs[self._strongest_rows(GRAPH_ROWS)].tolist():
             if len(chosen.union(pair)) <= MAX_GRAPH_TOKENS:
@@ -146,7 +146,7 @@ def visible_types(ids: Sequence[ArrayLike], visible: Sequence[ArrayLike] | None 
     Args:
         ids: for every input the ids (n_tokens_i,) of its tokens; for images the positions of the patches serve as ids.
 
-        visible: for every input a mask (n_tokens_i, n_tokens_i), query i sees token j; where left out all see all.
+        visible: for every input a mask (n_tokens_i, n_tokens_i), query i sees token j; if left out all see all.
     """
     arrays = [np.asarray(tokens) for tokens in ids]
     if not arrays or any(tokens.ndim != 1 or tokens.dtype.kind not in "iu" for tokens in arrays):
@@ -172,7 +172,7 @@ def head_preferences(
     """The preferences of one head.
 
     A query that sees both i and j and selects i is a win of i over j; it counts once however often i and j occur. i is preferred over j
-    where it won at least `min_wins` times, and in at least `min_share` of all wins of one of the two over the other. With 1 and 0 every
+    if it won at least `min_wins` times, and in at least `min_share` of all wins of one of the two over the other. With 1 and 0 every
     win is an edge, which is paper C's graph of a dataset; with a share above 1/2 no two tokens are preferred over each other, so cycles
     have three tokens or more.
 

@@ -15,11 +15,11 @@ class Selection:
     """The selected token of every query.
 
     Attributes:
-        selected: (…) the position of the visible token of the largest logit, the first of equals; -1 where a query sees nothing.
+        selected: (…) the position of the visible token of the largest logit, the first of equals; -1 if a query sees nothing.
 
-        margin: (…) its logit minus the second largest: 0 in a tie, infinite where a query sees one token, nan where it sees nothing.
+        margin: (…) its logit minus the second largest: 0 in a tie, infinite if a query sees one token, nan if it sees nothing.
 
-        n_tied: (…) how many visible tokens share the largest logit, up to rounding: 1 where the selection is unique, 0 where a query sees
+        n_tied: (…) how many visible tokens share the largest logit, up to rounding: 1 if the selection is unique, 0 if a query sees
             nothing.
     """
 
@@ -32,7 +32,7 @@ class Selection:
 
     @property
     def unique(self) -> IntArray:
-        """(…) the selected token where it is the only one of the largest logit; -1 in a tie, which selects none."""
+        """(…) the selected token if it is the only one with the largest logit; -1 in a tie, which selects none."""
         return np.where(self.n_tied == 1, self.selected, -1)
 
 
@@ -40,10 +40,10 @@ def select_tokens(logits: ArrayLike, visible: ArrayLike | None = None, rounding:
     """Find the token that each query selects among those it sees, and the margin of its logit.
 
     Args:
-        logits: (…, n_queries, n_tokens), minus infinity where a token is not visible.
+        logits: (…, n_queries, n_tokens), minus infinity if a token is not visible.
 
         visible: whether a query sees a token, in the shape of the logits or without their axis of heads: (n_inputs, n_queries,
-            n_tokens) for logits (n_inputs, n_heads, n_queries, n_tokens). Where left out, tokens of finite logit are visible.
+            n_tokens) for logits (n_inputs, n_heads, n_queries, n_tokens). If left out, tokens of finite logit are visible.
 
         rounding: logits no further apart than this count as tied: one number, or one for each query; `LayerReading.rounding` of a model.
 
@@ -65,7 +65,7 @@ def select_tokens(logits: ArrayLike, visible: ArrayLike | None = None, rounding:
     if sees.ndim != values.ndim or any(a not in (1, b) for a, b in zip(sees.shape, values.shape, strict=True)):
         raise InputError("visible", f"a mask for logits of shape {values.shape}", f"shape {sees.shape}")
     if bool((np.isnan(values) & sees).any()):
-        raise InputError("logits", "numbers where a token is visible", "nan")
+        raise InputError("logits", "numbers for visible tokens", "nan")
     tolerance = np.asarray(rounding, dtype=np.float64)
     if tolerance.shape not in ((), values.shape[:-1]) or not bool((tolerance >= 0.0).all()):
         expected = f"one number of at least zero, or such numbers of shape {values.shape[:-1]}"
@@ -78,7 +78,7 @@ def select_tokens(logits: ArrayLike, visible: ArrayLike | None = None, rounding:
     np.put_along_axis(masked, selected[..., None], -np.inf, axis=-1)
     sees_none = ~np.broadcast_to(sees, values.shape).any(axis=-1)
     with np.errstate(invalid="ignore"):
-        margin = best[..., 0] - masked.max(axis=-1)  # infinite where there is no second token
+        margin = best[..., 0] - masked.max(axis=-1)  # infinite if there is no second token
     return Selection(
         np.where(sees_none, -1, selected).astype(np.int64),
         np.where(sees_none, np.nan, margin),

@@ -18,10 +18,10 @@ def soft_sparsity(s: ArrayLike) -> FloatArray:
     For probabilities it runs from 1, one token has all, to T, all T tokens have the same.
 
     Args:
-        s: (…, n_tokens) attention probabilities, zero where a token is not visible.
+        s: (…, n_tokens) attention probabilities, zero if a token is not visible.
 
     Returns:
-        (…) the count along the last axis; nan where the map is zero throughout, as for a padded query.
+        (…) the count along the last axis; nan if the map is zero throughout, as for a padded query.
 
     Examples:
         >>> from marginlens.probe import soft_sparsity
@@ -37,12 +37,12 @@ def relative_sparsity(s: ArrayLike, n_visible: ArrayLike | None = None) -> Float
     r"""Divide the soft count of attended tokens by the number of tokens that could be attended, nnz(s)/T.
 
     Args:
-        s: (…, n_tokens) attention probabilities, zero where a token is not visible.
+        s: (…, n_tokens) attention probabilities, zero if a token is not visible.
 
-        n_visible: T, how many tokens each query sees: a number or an array (…); all n_tokens where left out.
+        n_visible: T, how many tokens each query sees: a number or an array (…); all n_tokens if left out.
 
     Returns:
-        (…) between 1/T and 1 for probabilities; nan where nothing is visible.
+        (…) between 1/T and 1 for probabilities; nan if nothing is visible.
 
     Examples:
         >>> from marginlens.probe import relative_sparsity

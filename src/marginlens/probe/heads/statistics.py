@@ -33,25 +33,25 @@ class AttentionRule:
 
     .. math:: l_{ij} = \mathrm{cap}(c\, q_i^\top k_j + b_{ij}),\quad \mathrm{cap}(l) = C \tanh(l/C),
 
-    and attention is the softmax over the keys that a query sees, and over the learned sink where there is one. Grouped queries need no
+    and attention is the softmax over the keys that a query sees, and over the learned sink if there is one. Grouped queries need no
     rule: with fewer heads of keys, neighbouring heads of queries share one. Queries and keys that a model normalises or turns come so.
 
     Attributes:
-        scale: the factor c; 1/sqrt(d) where it is None.
+        scale: the factor c; 1/sqrt(d) if it is None.
 
         causal: a query sees no key behind its own position.
 
-        window: a query sees the keys less than this many positions away, 1 being its own alone; all where None.
+        window: a query sees the keys less than this many positions away, 1 being its own alone; all if None.
 
-        softcap: the cap C, no cap where None.
+        softcap: the cap C, no cap if None.
 
         bias: a tensor that is added to logits before the cap: (heads,) slopes that j - i is multiplied by (ALiBi), or one that broadcasts
             to (…, heads, queries, keys), or a function that takes two slices, of queries and of keys, and gives that part.
 
         sinks: (heads,) learned logits that take part in the softmax, and belong to no key.
 
-        mask: broadcasts to (…, heads, queries, keys): True where a query sees a key, or numbers that are added after the cap, which
-            hide where they are minus infinity, or near the lowest number of their precision.
+        mask: broadcasts to (…, heads, queries, keys): True if a query sees a key; or numbers that are added after the cap, which
+            hide a key if they are minus infinity or near the lowest number of their precision.
     """
 
     scale: float | None = None
@@ -70,7 +70,7 @@ class AttentionRule:
                 "window", "at least 1, the query's own position", self.window, "Leave it out to see all keys."
             )
         if self.softcap is not None and not 0.0 < self.softcap < math.inf:
-            raise InputError("softcap", "a positive number", self.softcap, "Leave it out where logits are not capped.")
+            raise InputError("softcap", "a positive number", self.softcap, "Leave it out if logits are not capped.")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -83,9 +83,9 @@ class AttentionStatistics(Described):
     Attributes:
         largest: the largest logit.
 
-        margin: by how much it exceeds the second largest, infinite where one key is seen.
+        margin: by how much it exceeds the second largest, infinite if one key is seen.
 
-        selected: the index of its key; where it is tied, of one of the tied.
+        selected: the index of its key; in a tie, of one of the tied keys.
 
         tied: rounding could have made another key the largest: the margin is at most `rounding`.
 
@@ -102,7 +102,7 @@ class AttentionStatistics(Described):
 
         rest_probability: of all others and the sink together, not by subtraction from 1.
 
-        sink_share: the attention to the first key that is not hidden from all queries, where the sinks of most models are.
+        sink_share: the attention to the first key that is not hidden from all queries, which is the sink of most models.
 
         learned_sink: the attention to the learned sink, 0 without one.
 
@@ -130,7 +130,7 @@ class AttentionStatistics(Described):
 
     @property
     def second(self) -> torch.Tensor:
-        """The second largest logit; minus infinity where one key is seen."""
+        """The second largest logit; minus infinity if one key is seen."""
         return self.largest - self.margin
 
     @property
@@ -158,7 +158,7 @@ class AttentionStatistics(Described):
 
     @cached_property
     def largest_logit(self) -> float:
-        """The largest logit of all queries that have one; nan where none has."""
+        """The largest logit of all queries that have one; nan if none has."""
         known = self.largest[~self.largest.isnan()]
         return float(known.max()) if known.numel() else math.nan
 
@@ -186,11 +186,11 @@ def attention_statistics(
     Triton kernel makes the same in one pass over blocks of keys, unless tolerances, float64, or a bias or mask for each query are given.
 
     Args:
-        q: (…, heads, queries, d) a torch tensor, after rotation and normalisation where the model has these.
+        q: (…, heads, queries, d) a torch tensor, after rotation and normalisation if the model has these.
 
         k: (…, key_heads, keys, d), as many key heads as heads or a divisor of them.
 
-        rule: causal or not, scale, window, bias, mask: see `AttentionRule`. Plain attention to all keys where left out.
+        rule: causal or not, scale, window, bias, mask: see `AttentionRule`. Plain attention to all keys if left out.
 
         positions: (queries,) the position of each query among the keys, for a sample of queries or the last ones; 0, 1, 2, … where
             left out.
@@ -364,7 +364,7 @@ class _Applied(NamedTuple):
         return on_gpu and self.sees_by_place and find_spec("triton") is not None
 
     def n_visible(self) -> torch.Tensor:
-        """(B or 1, 1, 1, T) how many keys each query sees, where this follows from its position and padding."""
+        """(B or 1, 1, 1, T) how many keys each query sees, if this follows from its position and padding."""
         import torch
 
         places, n_keys = self.positions, self.k.shape[2]
@@ -438,7 +438,7 @@ def _lowest(dtype: torch.dtype) -> float:
 def _grouped(
     value: torch.Tensor | Callable[..., torch.Tensor] | None, name: str, queries: torch.Tensor, n_keys: int
 ) -> torch.Tensor | Callable[..., torch.Tensor] | None:
-    """A tensor of heads with the axes (B, G, R, T, S) of grouped queries, those of length 1 as they are; (G, R) where it is (heads,)."""
+    """A tensor of heads with the axes (B, G, R, T, S) of grouped queries, those of length 1 as they are; (G, R) if it is (heads,)."""
     import torch
 
     if value is None or callable(value):
@@ -466,7 +466,7 @@ def _part(tensor: torch.Tensor, at: Sequence[slice]) -> torch.Tensor:
 
 
 def sees(mask: torch.Tensor) -> torch.Tensor:
-    """Where a mask lets a query see a key: where it is True, or adds more than about the lowest number of its precision, or of float32."""
+    """Whether a mask lets a query see a key: it is True, or adds more than about the lowest number of its precision, or of float32."""
     import torch
 
     if mask.dtype is torch.bool:
@@ -517,7 +517,7 @@ def _row_statistics(
 def _first_logit(
     logits: torch.Tensor, lowest: float, applied: _Applied, at: tuple[slice, ...], first_key: int
 ) -> torch.Tensor:
-    """The logits of the first key that is not hidden from all queries, minus infinity where it is not seen."""
+    """The logits of the first key that is not hidden from all queries, minus infinity if it is not seen."""
     if applied.seen is None:
         first = logits[..., 0] if first_key == 0 else logits.new_full(logits.shape[:-1], lowest)
     else:

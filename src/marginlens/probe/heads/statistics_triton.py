@@ -1,4 +1,4 @@
-"""The sums over keys of `attention_statistics` in one pass on a GPU, as a Triton kernel; imported where a CUDA device has q and k."""
+"""The sums over keys of `attention_statistics` in one pass on a GPU, as a Triton kernel; imported if q and k are on a CUDA device."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def kernel_sums(
     Args:
         rule: with its scale, slopes (G, R) and no other bias.
 
-        seen: (B or 1, S) keys that are no padding, or None.
+        seen: (B or 1, S) keys that are not padding, or None.
     """
     n_batch, n_groups, n_shared, n_queries, width = q.shape
     n_heads, n_keys = n_groups * n_shared, k.shape[2]

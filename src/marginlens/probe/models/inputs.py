@@ -237,7 +237,7 @@ class ImageSettings:
 
     @classmethod
     def of(cls, config: PretrainedConfig, processor: BaseImageProcessor | None = None) -> ImageSettings:
-        """From a model's configuration and its image processor, where it has one."""
+        """From a model's configuration and its image processor, if it has one."""
         height, width = _sides(config.image_size)
         crop = getattr(processor, "crop_size", None) if getattr(processor, "do_center_crop", False) else None
         if config.model_type.startswith("dinov2") and crop:  # it reads any size
@@ -284,7 +284,7 @@ class ImageSettings:
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """A name for every token: [CLS], [DIST] and [REG 0] … where there are such, then the row and column of each patch."""
+        """A name for every token: [CLS], [DIST] and [REG 0] … if there are such, then the row and column of each patch."""
         rows, columns = self.grid
         patches = tuple(f"{row},{column}" for row in range(rows) for column in range(columns))
         registers = tuple(f"[REG {k}]" for k in range(self.n_registers))

@@ -49,7 +49,7 @@ class LoadedModel(Described):
     """A model and what turns a user's inputs into its own."""
 
     model: PreTrainedModel  # as it was saved, its head included, in evaluation mode, with attn_implementation="eager"
-    tokenizer: PreTrainedTokenizerBase | None  # None for a model of images, or where the folder has none
+    tokenizer: PreTrainedTokenizerBase | None  # None for a model of images, or if the folder has none
     images: ImageSettings | None  # None for a model of texts
     name: str
     quantities = "{name}: {model.__class__.__name__}"
@@ -70,7 +70,7 @@ def load_model(
 
         download: let transformers fetch a model of this name from the Hugging Face Hub.
 
-        device: where the model runs, as torch names it: cpu, cuda, cuda:1, mps.
+        device: the device that the model runs on, as torch names it: cpu, cuda, cuda:1, mps.
 
     Examples:
         >>> from marginlens.data import write_samples
@@ -184,7 +184,7 @@ def _check_code(path: str | os.PathLike[str], file: str, kind: str, auto_map: ob
 
 
 def _saved_class(transformers: ModuleType, config: PretrainedConfig) -> type[PreTrainedModel]:
-    """The class that was saved, with its head of classes or next tokens; the family's base model where transformers does not know it."""
+    """The class that was saved, with its head of classes or next tokens; the family's base model if transformers does not know it."""
     names = getattr(config, "architectures", None) or [""]
     kind: Any = getattr(transformers, str(names[0]), None)
     is_of_family = getattr(kind, "config_class", None) is type(config)
@@ -241,13 +241,13 @@ def _foreign_weights(model: PreTrainedModel, unexpected: Collection[str]) -> lis
 
 
 def _json(place: str, name: str) -> dict[str, Any] | None:
-    """The contents of a JSON file of a model, here or on the Hub; None where it has none."""
+    """The contents of a JSON file of a model, here or on the Hub; None if it has none."""
     file = Path(place) / name if Path(place).is_dir() else _fetched(place, name)
     return None if file is None else read_json(file)
 
 
 def _fetched(name: str, file: str) -> Path | None:
-    """A file of a model on the Hub, which `download=True` asked for; None where the model has none."""
+    """A file of a model on the Hub, which `download=True` asked for; None if the model has none."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 
@@ -309,7 +309,7 @@ def _quiet() -> Iterator[None]:
 def attention_implementation(model: PreTrainedModel | LoadedModel, name: str) -> Iterator[None]:
     """With attention of an implementation, and afterwards with the one that was there (sdpa, flash_attention_2, …).
 
-    A model that cannot change its implementation is refused; what is no Hugging Face model is left to others to refuse.
+    A model that cannot change its implementation is refused; anything but a Hugging Face model is left to others to refuse.
 
     Args:
         model: a model, or what `load_model` gave.
@@ -327,7 +327,7 @@ def attention_implementation(model: PreTrainedModel | LoadedModel, name: str) ->
             model.set_attn_implementation(name)
         found = getattr(model.config, "_attn_implementation", None)
         if found != name:
-            expected = f"a model that can attend by {name!r}, where what it reads can be seen"
+            expected = f"a model that can attend by {name!r}, so that its attention can be read"
             raise InputError(
                 "model", expected, f"attn_implementation={found!r}, which this model cannot change", _EAGER
             )

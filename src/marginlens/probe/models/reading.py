@@ -48,7 +48,7 @@ def read_attention(
 
     The model runs once, up to the last layer wanted, in evaluation mode and without gradients. What enters each
     attention layer is kept, and the maps (B, H, T, T) of a layer are made when its turn comes, so that only one layer's
-    are held at a time, in the precision in which it ran: under the autocast of that moment where there was one. At a few
+    are held at a time, in the precision in which it ran: under the autocast of that moment if there was one. At a few
     queries they are compared with the model's own; a layer that attends otherwise than its family does is refused.
     A model in evaluation mode may be read from several threads at once.
 
@@ -118,7 +118,7 @@ def _readings(
 def fused_reading(adapter: Adapter, model: PreTrainedModel, batch: Mapping[str, ArrayLike]) -> bool:
     """Whether a model reads the same with fused attention, which needs no maps, as its own attention shows it to be on a short batch.
 
-    A layer that attends otherwise than its family does is refused, as by `read_attention`. Where False, it is read by eager attention.
+    A layer that attends otherwise than its family is refused, as by `read_attention`. If not, the model is read by eager attention.
     """
     with attention_implementation(model, "eager"):
         eager = {reading.layer: reading for reading in read_attention(adapter.model, batch, allow_nan=True)}
@@ -315,7 +315,7 @@ def _autocast(device: str) -> AbstractContextManager[object]:
 
 
 def model_inputs(model: PreTrainedModel, batch: Mapping[str, ArrayLike]) -> dict[str, torch.Tensor]:
-    """The batch as tensors where the model is, images in its precision."""
+    """The batch as tensors on the model's device, images in its precision."""
     import torch
 
     if not isinstance(batch, Mapping) or not any(name in batch for name in _AXES):
@@ -334,7 +334,7 @@ def model_inputs(model: PreTrainedModel, batch: Mapping[str, ArrayLike]) -> dict
             tensor = torch.as_tensor(value, device=device)
         except (TypeError, ValueError, RuntimeError) as problem:
             got = "no numbers, or lists of different lengths"
-            remedy = "Pad texts to one length, and say in attention_mask where."
+            remedy = "Pad texts to one length, and mark the padding in attention_mask."
             raise InputError("batch", f"numbers of one shape under {name!r}", got, remedy) from problem
         axes = _AXES.get(name)
         if axes is not None and (tensor.ndim != len(axes) or not tensor.numel()):

@@ -347,7 +347,7 @@ def _alarms(
 
 
 def _lasting(steps: FloatArray, holds: BoolArray, n_steps: float) -> BoolArray:
-    """Where a rule holds, and did at every measurement of the `n_steps` steps before; the run must be as old."""
+    """Whether a rule holds, and did at every measurement of the `n_steps` steps before; the run must be as old."""
     first = np.searchsorted(steps, steps - n_steps)
     fails = np.concatenate([np.zeros((1, *holds.shape[1:]), dtype=int), np.cumsum(~holds, axis=0)])
     return np.asarray((fails[1:] == fails[first]) & (steps - steps[0] >= n_steps)[:, None, None])

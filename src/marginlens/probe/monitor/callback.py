@@ -109,7 +109,7 @@ class AttentionMonitor(_Callback):
 
     @property
     def curves(self) -> CheckpointCurves:
-        """All measurements so far: name → (n_measurements, n_layers, n_heads), nan where a measure was not due."""
+        """All measurements so far: name → (n_measurements, n_layers, n_heads), nan if a measure was not due."""
         return self._record.curves()
 
     @property
@@ -119,7 +119,7 @@ class AttentionMonitor(_Callback):
 
     @property
     def selections(self) -> tuple[Alarm, ...]:
-        """Heads that have selected while the loss fell, which is no alarm."""
+        """Heads that have selected while the loss fell, which is not an alarm."""
         return find_selections(self.curves) if self._record.rows else ()
 
     @property
@@ -273,7 +273,7 @@ class AttentionMonitor(_Callback):
             self._reader.expect()
 
     def _collect(self) -> dict[str, float]:
-        """Record what was read, look for alarms, and write the file where enough is new; the means of layers come back."""
+        """Record what was read, look for alarms, and write the file if enough is new. Returns the means of layers."""
         assert self._reader is not None
         step, self._expected = self._expected, None
         if step is None:

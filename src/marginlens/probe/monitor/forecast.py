@@ -18,7 +18,7 @@ from marginlens.typing import BoolArray, FloatArray
 from marginlens.words import render
 
 WINDOW_STEPS = 100  # of training, over which growth is fitted: at least,
-MIN_POINTS = 3  # measurements in it, further back where they are rarer
+MIN_POINTS = 3  # measurements in it, further back if they are rarer
 EXPLODED_LOGIT = 1000.0  # the largest logit from which on a head counts as exploded: ten times what QK-clip allows
 MAX_STEPS = 100_000.0  # a forecast beyond is none
 
@@ -129,7 +129,7 @@ def steps_until(curves: CheckpointCurves, kind: ForecastKind) -> Waiting:
 
     The largest logit m, at step t, is to reach 1,000, with c the factor that is missing. If it grows like :math:`t^p`, as in the window
     before, this takes :math:`t (c^{1/p} - 1)` steps; growth by a constant factor, or by a constant sum, that is as fast now takes
-    :math:`t \log(c)/p` or :math:`t (c - 1)/p`. The entropy is to fall to 0.1 nats: exponentially, as where margins grow by a constant
+    :math:`t \log(c)/p` or :math:`t (c - 1)/p`. The entropy is to fall to 0.1 nats: exponentially, as if margins grow by a constant
     sum, and at the ends in a straight line or like a power of t.
     """
     t = curves.steps[:, None, None]
@@ -166,7 +166,7 @@ def recent(values: FloatArray) -> FloatArray:
 
 
 def growth(curves: CheckpointCurves) -> FloatArray:
-    """(n_measurements, n_layers, n_heads) the exponent p of growth like t^p before each measurement; nan where these are too few.
+    """(n_measurements, n_layers, n_heads) the exponent p of growth like t^p before each measurement; nan if these are too few.
 
     It is that of the Frobenius norm of W or of the largest logit, whichever is smaller: a norm that queries and keys are divided by
     moves no logit, and logits of other inputs need not come back.
@@ -182,7 +182,7 @@ def growth(curves: CheckpointCurves) -> FloatArray:
 
 
 def _slope(steps: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:
-    """The slope of y over x by least squares in the window of each measurement, from sums up to it; nan where one is not finite."""
+    """The slope of y over x by least squares in the window of each measurement, from sums up to it; nan if one is not finite."""
     last = np.arange(1, len(steps) + 1)  # measurements up to each
     first = np.minimum(np.searchsorted(steps, steps - WINDOW_STEPS), last - MIN_POINTS)
     first = np.maximum(first, int(np.searchsorted(steps, 0.0, side="right")))  # none of step 0

@@ -80,7 +80,7 @@ def _topmost(module: torch.nn.Module) -> Iterator[Any]:
 
 
 class HeadReader:
-    """Hooks on a model that read the next forward pass of its training where `expect` was called, and the losses of all of them.
+    """Hooks on a model that read the next forward pass of its training after `expect` was called, and the losses of all passes.
 
     Args:
         model: the model that is trained, or what wraps it: of Hugging Face, plain, in data parallel or FSDP2, with checkpoints of
@@ -253,8 +253,8 @@ class HeadReader:
     # ---- all of them
 
     def collect(self) -> dict[str, FloatArray]:
-        """Name → (n_layers, n_heads), nan where there is no number: what the pass gave, once it is over, with the mean of all losses since
-        the last time; nothing where none was read.
+        """Name → (n_layers, n_heads), nan if there is no number: what the pass gave, once it is over, with the mean of all losses since
+        the last time; nothing if none was read.
         """
         import torch
 

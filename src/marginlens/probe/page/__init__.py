@@ -20,7 +20,7 @@ from marginlens.pages import data_address
 from marginlens.pages import render as render_template
 from marginlens.papers import BIBLIOGRAPHY
 from marginlens.probe.difference import TOTAL_VARIATION, ProbeDifference
-from marginlens.probe.findings import answers, change, findings, main_result, training_findings
+from marginlens.probe.findings import answers, findings, main_result, training_findings
 from marginlens.probe.heads.plane import QueryPlane
 from marginlens.probe.heads.preferences import PreferenceGraph
 from marginlens.probe.monitor.alarms import Alarm, alarm_summary
@@ -99,7 +99,7 @@ def probe_page(
     """Write the result of a probe as the text of one HTML page that needs no other file.
 
     Args:
-        introduction: sentences that stand above what the numbers say, e.g. on where the inputs come from.
+        introduction: sentences above the findings, e.g. on where the inputs come from.
 
         back: address of the page that this one belongs to, linked at the top.
 
@@ -199,7 +199,7 @@ def _lab_link(plane: QueryPlane, names: Sequence[str]) -> str:
 
 
 def _example(example: Example, lab: str) -> dict[str, Any]:
-    """One input; where its tokens are patches, of which there are many, each map has its own largest value for 255."""
+    """One input. If its tokens are patches, of which there are many, each map has its own largest value for 255."""
     peaks = np.ones(example.attention.shape[:3])
     if example.grid is not None:
         peaks = np.maximum(example.attention.max(axis=-1), np.finfo(np.float32).tiny).astype(float)
@@ -224,7 +224,7 @@ def _example(example: Example, lab: str) -> dict[str, Any]:
 
 
 def _png(image: npt.NDArray[np.uint8]) -> str:
-    """An image as an address that holds it: grey where it has one channel, the first three as red, green and blue where it has more."""
+    """An image as an address that holds it: grey if it has one channel, the first three as red, green and blue if it has more."""
     from PIL import Image
 
     stream = BytesIO()
@@ -344,7 +344,7 @@ def checkpoint_page(curves: CheckpointCurves, alarms: Sequence[Alarm] | None = N
         has_trend=curves.can_have_trend,
         columns=[_panel_title(name) for name in main],
         rows={
-            curves.layer_name(layer): [change(curves, name, layer) for name in main] for layer in range(curves.n_layers)
+            curves.layer_name(layer): [curves.change(name, layer) for name in main] for layer in range(curves.n_layers)
         },
     )
 

@@ -80,7 +80,7 @@ def supported_families() -> tuple[str, ...]:
 
 
 def check_family(config: PretrainedConfig) -> type[Adapter] | None:
-    """The adapter of the family that a model's configuration names; None where there is none, and attention alone is read.
+    """The adapter of the family that a model's configuration names; None if there is none, and attention alone is read.
 
     What was registered comes first, then this library's own.
     """
@@ -89,7 +89,7 @@ def check_family(config: PretrainedConfig) -> type[Adapter] | None:
 
 
 def adapter_for(model: PreTrainedModel) -> Adapter:
-    """The adapter of an already loaded Hugging Face model; `AttentionOnlyAdapter` where its family has none or its W has another form.
+    """The adapter of an already loaded Hugging Face model; `AttentionOnlyAdapter` if its family has none or its W has another form.
 
     Args:
         model: a model whose attention can be seen, i.e. loaded with attn_implementation="eager".
@@ -120,7 +120,7 @@ def is_hugging_face(model: object) -> bool:
 
 
 def _check_tuning(model: PreTrainedModel) -> None:
-    """Refuse what peft puts around a model where this changes what the model reads, and not only its modules."""
+    """Refuse a model around which peft changes what the model reads, and not only its modules."""
     tuned = getattr(model, "active_peft_config", None)
     kind = getattr(getattr(tuned, "peft_type", None), "value", None)
     if getattr(tuned, "is_prompt_learning", False):

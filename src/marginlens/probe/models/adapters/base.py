@@ -45,11 +45,11 @@ Factors = tuple[FloatArray, FloatArray, FloatArray]  # W_Q (d, d_h), b_Q (d_h,) 
 class Captured:
     """What went into one attention layer on one batch, as torch tensors."""
 
-    inputs: torch.Tensor  # (B, T, d): what the query map reads, and the key map too where there is no memory
-    # (1 or B, 1 or H, T, S) that the model adds to the logits, or True where it sees; None where it gives none
+    inputs: torch.Tensor  # (B, T, d): what the query map reads, and the key map too if there is no memory
+    # (1 or B, 1 or H, T, S) that the model adds to the logits, or True if it is seen; None if it gives none
     mask: torch.Tensor | None
     real: torch.Tensor  # (B, T) bool: the token is not padding
-    # (cos, sin), each (1 or B, T, d_h), where the family has rotary positions
+    # (cos, sin), each (1 or B, T, d_h), if the family has rotary positions
     rotation: Any = None
     memory: torch.Tensor | None = None  # (B, S, d): what the key map of cross-attention reads
     arguments: Mapping[str, Any] = field(default_factory=dict)  # all that the module was called with, by name
@@ -68,13 +68,13 @@ class LayerShape(NamedTuple):
     """The sizes of one attention layer."""
 
     n_heads: int
-    n_key_heads: int  # fewer than heads where queries are grouped
+    n_key_heads: int  # fewer than heads if queries are grouped
     d_head: int
     d_model: int
 
 
 class HeadInputs(NamedTuple):
-    """Queries (B, T, H d_h) and keys (B, S, G d_h) before positions act on them, and the factors of a norm where there is one."""
+    """Queries (B, T, H d_h) and keys (B, S, G d_h) before positions act on them, and the factors of a norm if there is one."""
 
     queries: torch.Tensor
     keys: torch.Tensor
@@ -89,8 +89,8 @@ class LayerReading(Described):
     B inputs, H query heads, T queries, S tokens that they attend to (T of them but in cross-attention), width d, head width d_h. It holds
     queries, keys and the rule that makes attention of them; `statistics` reads them in memory that grows with T. The maps `logits`,
     `attention` and `visible`, which grow with its square, are made when they are asked for. Rows of maps that belong to padded queries are
-    to be ignored; `visible` is False there. Where the layers of a family do more to logits than W does, the rule says what; with W of the
-    head and, where positions are rotary, of the offset,
+    to be ignored; `visible` is False there. If the layers of a family do more to logits than W does, the rule says what; with W of the
+    head and, if positions are rotary, of the offset,
 
     .. math:: \text{logit}(x, z) = \mathrm{cap}\big(r_z r_x (x^\top W z + x^\top w_0 + c_z) + b(x, z)\big)
     """
@@ -98,11 +98,11 @@ class LayerReading(Described):
     layer: int
     inputs: (
         torch.Tensor
-    )  # (B, T, d): what the layer's query and key maps read, after the layer's own norm where there is one
-    queries: torch.Tensor  # (B, H, T, d_h) as they enter the logits, rotary applied where the family has it
+    )  # (B, T, d): what the layer's query and key maps read, after the layer's own norm if there is one
+    queries: torch.Tensor  # (B, H, T, d_h) as they enter the logits, rotary applied if the family has it
     grouped_keys: torch.Tensor  # (B, G, S, d_h) alike, of the G heads that have keys
     rule: AttentionRule  # scale, mask, bias b, cap and learned sinks
-    real: torch.Tensor  # (B, T) bool: the query is no padding
+    real: torch.Tensor  # (B, T) bool: the query is not padding
     rounding: torch.Tensor  # (B, H, T) by how much rounding alone may part two logits of a query
     adapter: Adapter
     kind: LayerKind = LayerKind.SELF
@@ -120,12 +120,12 @@ class LayerReading(Described):
 
     @property
     def cap(self) -> float | None:
-        """c where the model's logits are c tanh(l/c)."""
+        """c if the model's logits are c tanh(l/c), else None."""
         return self.rule.softcap
 
     @cached_property
     def keys(self) -> torch.Tensor:
-        """(B, H, S, d_h) keys, grouped ones repeated to the query heads; None where a model hands out attention alone."""
+        """(B, H, S, d_h) keys, grouped ones repeated to the query heads; None if a model hands out attention alone."""
         if self.grouped_keys is None:
             return None
         heads = range(self.queries.shape[1])
@@ -144,7 +144,7 @@ class LayerReading(Described):
 
     @cached_property
     def logits(self) -> torch.Tensor:
-        """(B, H, T, S) scaled; -inf where the model hides a token from a query."""
+        """(B, H, T, S) scaled; -inf for a token that the model hides from a query."""
         import torch
 
         logits, rule = self.adapter.products(self.layer, self.queries, self.keys), self.rule
@@ -161,7 +161,7 @@ class LayerReading(Described):
 
     @cached_property
     def attention(self) -> torch.Tensor:
-        """(B, H, T, S) softmax of the logits over the last axis, the sink's among them; zeros where a query sees nothing."""
+        """(B, H, T, S) softmax of the logits over the last axis, the sink's among them; zeros if a query sees nothing."""
         import torch
 
         logits = self.logits
@@ -175,7 +175,7 @@ class LayerReading(Described):
 
     @property
     def sink(self) -> torch.Tensor | None:
-        """(B, H, T) attention to a learned sink, which is no token, where heads have one; else None."""
+        """(B, H, T) attention to a learned sink, which is not a token, if heads have one; else None."""
         return None if self.rule.sinks is None else self.statistics().learned_sink
 
     def statistics(self, tolerances: Sequence[float] = ()) -> AttentionStatistics:
@@ -222,7 +222,7 @@ class LayerReading(Described):
         return beside
 
     def part(self, row: int, n_queries: int | None = None) -> LayerReading:
-        """The reading of one input of the batch, in single precision at least, of its first queries alone where their number is given."""
+        """The reading of one input of the batch, in single precision at least, of its first queries only if their number is given."""
         import torch
 
         one, some = slice(row, row + 1), slice(0, n_queries)
@@ -250,9 +250,9 @@ class AffineMap:
     """What one module does to a token: x W + b.
 
     Attributes:
-        W: (d_in, d_out) and b: (d_out,), or None where there is no bias, as torch tensors.
+        W: (d_in, d_out) and b: (d_out,), or None if there is no bias, as torch tensors.
 
-        deviation: by how much the module misses this on random inputs, relative to its outputs; None where W is the module's own weight.
+        deviation: by how much the module misses this on random inputs, relative to its outputs; None if W is the module's own weight.
     """
 
     W: torch.Tensor
@@ -264,7 +264,7 @@ class AffineMap:
 class Projection:
     """The query and key maps of a layer as torch tensors: a token x has the query x W_Q + b_Q.
 
-    They are the weights that the model stores where its maps are plain linear layers, and measured where they are anything else;
+    They are the weights that the model stores if its maps are plain linear layers, and measured if they are anything else;
     `deviation` is then how far what the maps compute is from these, relative to their outputs.
     """
 
@@ -317,7 +317,7 @@ class Adapter(ABC):
         return ""
 
     def find_layers(self) -> list[tuple[str, Any]]:
-        """The attention modules by name, in the order in which they are called; twice where one serves two layers."""
+        """The attention modules by name, in the order in which they are called; twice if one serves two layers."""
         return [
             (name, module)
             for name, module in self.model.named_modules()
@@ -349,7 +349,7 @@ class Adapter(ABC):
     # ---- where the layers are
 
     def tower(self, layer: int) -> str:
-        """Which part of the model a layer belongs to, where there are several: encoder, decoder, cross; text, vision."""
+        """Which part of the model a layer belongs to, if there are several: encoder, decoder, cross; text, vision."""
         return ""
 
     def kind(self, layer: int) -> LayerKind:
@@ -358,7 +358,7 @@ class Adapter(ABC):
 
     @property
     def layer_names(self) -> tuple[str, ...]:
-        """(n_layers) what the layers are called: their number, after the part of the model where there are several."""
+        """(n_layers) what the layers are called: their number, after the part of the model if there are several."""
         towers = [self.tower(layer) for layer in range(self.n_layers)]
         return tuple(
             f"{tower} {towers[:layer].count(tower)}" if tower else str(layer) for layer, tower in enumerate(towers)
@@ -423,19 +423,19 @@ class Adapter(ABC):
         return queries @ keys.transpose(2, 3) * self.scale(layer)
 
     def rotate(self, heads: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        """Queries or keys (B, H, T, d_h) at their positions; unchanged where positions are part of the inputs."""
+        """Queries or keys (B, H, T, d_h) at their positions; unchanged if positions are part of the inputs."""
         return heads
 
     def bias(self, layer: int, captured: Captured, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor | None:
-        """What the layer adds to the products, (1 or B, 1 or H, T or 1, S), beside its mask; None where it adds nothing."""
+        """What the layer adds to the products, (1 or B, 1 or H, T or 1, S), beside its mask; None if it adds nothing."""
         return None
 
     def cap(self, layer: int) -> float | None:
-        """c where the layer's logits are c tanh(l/c)."""
+        """c if the layer's logits are c tanh(l/c), else None."""
         return None
 
     def sink_logits(self, layer: int) -> torch.Tensor | None:
-        """(H,) the logits of the layer's learned sinks, which compete with those of tokens; None where it has none."""
+        """(H,) the logits of the layer's learned sinks, which compete with those of tokens; None if it has none."""
         return None
 
     def read(self, layer: int, captured: Captured) -> LayerReading:
@@ -503,7 +503,7 @@ class Adapter(ABC):
 
     @property
     def longest_text(self) -> int | None:
-        """The tokens of a text up to which W at an offset is the model's, where longer ones have other rotary frequencies."""
+        """The longest text for which W at an offset is the model's, if longer ones have other rotary frequencies."""
         return None
 
     def _map(self, layer: int, factors: Factors, offset: int | None) -> KeyQueryMap:
@@ -567,7 +567,7 @@ class FusedAdapter(Adapter):
 
 
 def interleaved_columns(shape: LayerShape) -> tuple[list[int], list[int]]:
-    """Columns of queries and of keys where each head has its own queries, keys and values side by side."""
+    """Columns of queries and of keys if each head has its own queries, keys and values side by side."""
     width = shape.d_head
     query, key = (
         [3 * width * head + part * width + k for head in range(shape.n_heads) for k in range(width)] for part in (0, 1)
@@ -590,7 +590,7 @@ def affine_map(module: torch.nn.Module, d_in: int, name: str, like: torch.Tensor
 
         like: a torch tensor with the device and the precision that the module reads.
 
-        used: how many of the outputs are queries and keys, from the first on; all where left out.
+        used: how many of the outputs are queries and keys, from the first on; all if left out.
     """
     import torch
 
@@ -661,7 +661,7 @@ def _deviation(outputs: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def device_of(*modules: Any) -> torch.device | str:
-    """The device of the first weight that is there; the CPU where all are loaded when they are used."""
+    """The device of the first weight that is there; the CPU if all are loaded when they are used."""
     tensors = (tensor for module in modules for tensor in chain(module.parameters(), module.buffers()))
     return next((tensor.device for tensor in tensors if tensor.device.type != "meta"), "cpu")
 
@@ -670,7 +670,7 @@ def logit_rounding(dtype: torch.dtype) -> float:
     """How far two logits that ought to be equal may be apart, relative to the lengths of query and key.
 
     In half precision queries and keys are rounded, and products are added up in single; else the sums round as well, several times.
-    Where `torch.set_float32_matmul_precision` lets products of single precision round their factors, it is to that precision.
+    If `torch.set_float32_matmul_precision` lets products of single precision round their factors, it is to that precision.
     """
     import torch
 

@@ -19,7 +19,7 @@ _CROSS = ("EncDecAttention", "encoder_attn")  # what families call the attention
 class EncoderDecoderAdapter(LinearAdapter):
     """What T5, BART and Whisper have in common: the layers of the encoder, then the decoder's own and its cross-attention in turn.
 
-    Where a batch has no decoder_input_ids, the decoder reads the encoder's text moved by one token, as while it writes that text down;
+    If a batch has no decoder_input_ids, the decoder reads the encoder's text moved by one token, as while it writes that text down;
     behind an encoder of sound it reads its start token alone.
     """
 

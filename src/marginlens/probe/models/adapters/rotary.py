@@ -37,7 +37,7 @@ class RotaryAdapter(Adapter):
 
     A query at position m and a key at position n are turned by R(m) and R(n) before their product, so that the logit
     is :math:`x^\top W_K R(m-n) W_Q^\top z` times the scale: it has no matrix of its own, only one for each offset m - n.
-    Where only the first coordinates of a head are turned, R is the identity on the others.
+    If only the first coordinates of a head are turned, R is the identity on the others.
     """
 
     rotary: ClassVar[bool] = True

@@ -36,7 +36,7 @@ class Dinov2Adapter(ViTAdapter):
 
 
 class ClipAdapter(LinearAdapter):
-    """CLIP: a tower of texts, which sees what stands before, and a tower of images; either runs where its inputs are given."""
+    """CLIP: a tower of texts, which sees what stands before, and a tower of images; each runs if its inputs are given."""
 
     families: ClassVar[tuple[str, ...]] = ("clip", "clip_text_model", "clip_vision_model")
     projections: tuple[str, ...] = ("q_proj", "k_proj")
@@ -69,7 +69,7 @@ class ClipAdapter(LinearAdapter):
 class SwinAdapter(LinearAdapter):
     """Swin: a query attends inside its window, where every second layer shifts the windows and hides what the shift brought together.
 
-    Where a token stands relative to the query has a learned bias beside W. A reading counts windows where others count inputs; heads
+    The position of a token relative to the query has a learned bias besides W. A reading counts windows instead of inputs; heads
     become more, and tokens wider, from stage to stage.
     """
 
