@@ -326,7 +326,8 @@ def test_steps_repeated_in_intervals_prove_the_run(loss):
             certify(data, v, far, optimizer=ml.NormalizedGD(1.0), loss=loss), optimizer=rule, point=run.final
         )
         way = proof.verify(start, steps).conditions[-1]
-        assert way.name == f"{steps} exact steps lead to the point"
+        assert way.code == "tube.exact_steps"
+        assert way.numbers["n_steps"] == steps
         assert way.holds
         assert way.numbers["room"] > 0.999  # the exact iterate is far nearer than it has to be
         assert not proof.verify(start, steps - 1).conditions[-1].holds

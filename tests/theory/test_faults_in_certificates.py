@@ -18,6 +18,7 @@ from marginlens.errors import InputError
 from marginlens.losses import CorrelationLoss, Exponential, Logistic
 from marginlens.theory import Certificate, certify
 from marginlens.theory.finite_minimum import certify_minimum
+from marginlens.theory.scored_tokens import ScoredTokens
 
 DOUBLES = 1e-6  # share by which the formulas in doubles may miss what exact numbers decide
 STATED = 1.001e-9  # by how much a stated direction and margin may differ from the exact ones, and rounding
@@ -76,7 +77,7 @@ def minimum(k):
     X = np.array([[1.0, 0.2], [0.0, -0.1]]) + 0.1 * rng.normal(size=(2 * d, 2, 2))
     data, v = ml.TokenDataset(X, np.ones(2 * d), K=K), np.array([1.0, 0.1])
     end = ml.descend(data, v, optimizer=ml.GradientDescent(5.0), n_steps=20_000).final
-    proof = certify_minimum(data, v, Logistic(), end)
+    proof = certify_minimum(ScoredTokens(data, v, Logistic()), end)
     assert proof.verify().applies
     return proof
 
@@ -386,7 +387,7 @@ def test_the_smallest_false_change_is_detected():
         assert not replace(right, **{name: value}).verify().applies, name
     twice = ml.TokenDataset([[[1.0], [0.0], [0.0]]], [1], K=[[[2.0], [0.0], [0.0]]])
     both = replace(right, data=twice, support=np.array([[0, 1], [0, 2]])).verify()
-    assert [check.name for check in both.failed] == ["the rows on the margin are independent"]
+    assert [check.code for check in both.failed] == ["tube.independent"]
 
 
 def loads_and_verifies(kind, place):
@@ -422,7 +423,7 @@ def test_the_checker_shares_nothing_with_the_search():
     """Not even through what it imports: the modules that decide reach the search, its core and its solvers nowhere."""
     for checker in ("tube_conditions", "minimum_conditions", "intervals"):
         direct = _imports(f"marginlens.theory.{checker}")
-        allowed = {"losses.margin", "optimizers", "theory.intervals", "theory.assumptions"}
+        allowed = {"losses.margin", "optimizers", "theory.intervals", "theory.checks"}
         assert {name.removeprefix("marginlens.") for name in direct} <= allowed, checker
         reached, to_read = set(), [f"marginlens.theory.{checker}"]
         while to_read:

@@ -21,12 +21,13 @@ from marginlens.optimizers.gradient_descent import has_plain_steps
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular
 from marginlens.runtime.files import read_result, write_result
-from marginlens.theory.assumptions import Check, TheoremVerdict
 from marginlens.theory.attraction import SENTENCES, STEEPNESS, WORDS, Missing, Tubes, find_tubes
+from marginlens.theory.checks import Check, TheoremVerdict
 from marginlens.theory.forecast import Forecast, forecast
 from marginlens.theory.intervals import Proving, distance_after
 from marginlens.theory.tube_conditions import tube_conditions
 from marginlens.typing import FloatArray, IntArray
+from marginlens.words import Fact
 
 _LARGEST = sys.float_info.max
 
@@ -54,22 +55,28 @@ class Proof(Result, Tabular):
     def verify(self) -> TheoremVerdict:
         """Recompute every inequality of the proof from the data."""
 
-    def requirements(self) -> Iterator[tuple[str, bool, str]]:
-        """What the theorem asks of each field: its name, whether it is so, and what it has to be. Fields rely on those before."""
+    def requirements(self) -> Iterator[tuple[str, bool, Fact]]:
+        """The theorem's requirements of each field: its name, whether it meets them, and what it must be.
+
+        They come in an order in which each may rely on those before.
+        """
         data = self.data
-        yield "data", type(data) is TokenDataset and _is_one_problem(data), "one problem"
-        yield "head", _is_vector(self.head, data.d_model), f"{data.d_model} finite numbers"
-        yield "loss", type(self.loss) in STEEPNESS, f"one of {', '.join(LOSSES.classes)}"
-        yield "point", _is_vector(self.point, data.d_key), f"{data.d_key} finite numbers"
+        yield "data", type(data) is TokenDataset and _is_one_problem(data), Fact("field.one_problem")
+        yield "head", _is_vector(self.head, data.d_model), Fact("field.vector", {"size": data.d_model})
+        yield "loss", type(self.loss) in STEEPNESS, Fact("field.loss", {"losses": list(LOSSES.classes)})
+        yield "point", _is_vector(self.point, data.d_key), Fact("field.vector", {"size": data.d_key})
         for name in self.not_negative:
-            yield name, _is_number(getattr(self, name)) and getattr(self, name) >= 0.0, "a finite number, at least 0"
+            yield name, _is_number(getattr(self, name)) and getattr(self, name) >= 0.0, Fact("field.not_negative")
         for name in self.positive:
-            yield name, _is_number(getattr(self, name)) and getattr(self, name) > 0.0, "a finite number above 0"
+            yield name, _is_number(getattr(self, name)) and getattr(self, name) > 0.0, Fact("field.positive")
 
     def refused(self) -> tuple[Check, ...]:
-        """The condition that the first wrong field fails, none where all fields are as the theorem asks."""
+        """The condition that the first wrong field fails; none if all fields are as the theorem asks."""
         wrong = next(((name, expected) for name, holds, expected in self.requirements() if not holds), None)
-        return () if wrong is None else (Check(wrong[0], False, f"it has to be {wrong[1]}", {"room": float("nan")}),)
+        if wrong is None:
+            return ()
+        field, expected = wrong
+        return (Check("proof.field", False, {"room": float("nan"), "field": field, "expected": expected}),)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the certificate and its problem to a .npz file, which `load` of its class reads."""
@@ -161,23 +168,24 @@ class Certificate(Proof):
         kind = "flow" if self.optimizer is None else kebab(type(self.optimizer).__name__)
         return WORDS["moving"][kind].format(size=f"{self.size:g}")
 
-    def requirements(self) -> Iterator[tuple[str, bool, str]]:
-        """What the theorem asks of each field, as for every proof."""
+    def requirements(self) -> Iterator[tuple[str, bool, Fact]]:
+        """The theorem's requirements of each field, as for every proof."""
         yield from super().requirements()
         data = self.data
-        yield "share", self.share < 1.0, "below 1"
-        yield "along", _is_number(self.along), "a finite number"
-        yield "direction", _is_vector(self.direction, data.d_key), f"{data.d_key} finite numbers"
-        expected = "None for the flow, NormalizedGD(size) or GradientDescent(size)"
+        yield "share", self.share < 1.0, Fact("field.below_one")
+        yield "along", _is_number(self.along), Fact("field.finite")
+        yield "direction", _is_vector(self.direction, data.d_key), Fact("field.vector", {"size": data.d_key})
         size = getattr(self.optimizer, "size", 0.0)
-        yield "optimizer", self.optimizer is None or (_is_number(size) and has_plain_steps(self.optimizer)), expected
+        is_plain = self.optimizer is None or (_is_number(size) and has_plain_steps(self.optimizer))
+        yield "optimizer", is_plain, Fact("field.optimizer")
         selected, support = self.selected, self.support
-        yield "selected", _are_indices(selected, (data.n_inputs,), data.lengths), "a token of every input"
-        shape = (max(1, np.size(support) // 2), 2)
-        yield "support", _are_indices(support, shape, np.array([data.n_inputs, data.n_tokens])), "inputs and tokens"
+        yield "selected", _are_indices(selected, (data.n_inputs,), data.lengths), Fact("field.selection")
+        shape, below = (max(1, np.size(support) // 2), 2), np.array([data.n_inputs, data.n_tokens])
+        yield "support", _are_indices(support, shape, below), Fact("field.tokens")
         i, t = support.T
-        yield "support", bool((t < data.lengths[i]).all() and (t != selected[i]).all()), "tokens that are not selected"
-        yield "support", len(np.unique(support, axis=0)) == len(support), "tokens that are named once"
+        is_unselected = bool((t < data.lengths[i]).all() and (t != selected[i]).all())
+        yield "support", is_unselected, Fact("field.not_selected")
+        yield "support", len(np.unique(support, axis=0)) == len(support), Fact("field.distinct")
 
     def forecast(self, steps: Any) -> Forecast:
         r"""Norm and angle after further steps, or along a further length of the flow: what is predicted, and bounds that are proved.
@@ -213,9 +221,11 @@ class Certificate(Proof):
             begin, proving = self.data.point(np.zeros(self.data.d_key) if start is None else start, "start"), Proving()
             with proving.until_refuted():
                 distance = distance_after(proving, self, begin, n_steps)
-                proving.demand(f"{n_steps:,} exact steps lead to the point", distance, proving.iv.mpf(self.tolerance))
+                tolerance = proving.iv.mpf(self.tolerance)
+                proving.demand("tube.exact_steps", distance, tolerance, n_steps=n_steps)
             checks += proving.checks
-        conclusion = "" if refused else f"{self.steps_words} cannot end elsewhere"
+        # A field that is refused may be the optimizer, whose steps then have no name.
+        conclusion = Fact("tube.unproved") if refused else Fact("tube.proved", {"steps": self.steps_words})
         return TheoremVerdict("X Thm 1", tuple(checks), conclusion)
 
 

@@ -9,11 +9,12 @@ import numpy as np
 from marginlens.arithmetic.directions import length
 from marginlens.losses.margin import Exponential, Logistic, Loss
 from marginlens.papers import implements
-from marginlens.theory.assumptions import TheoremVerdict
 from marginlens.theory.certificate import Proof
+from marginlens.theory.checks import TheoremVerdict
 from marginlens.theory.minimum_conditions import minimum_conditions
 from marginlens.theory.scored_tokens import ScoredTokens
 from marginlens.typing import FloatArray
+from marginlens.words import Fact
 
 TOLERANCE = 1e-9  # radius of the ball of points that the proof is for, relative to the point's norm
 _THIRD = 3.5  # of |third derivative of an input's mean score|, over ε Γ D³
@@ -41,7 +42,7 @@ class MinimumCertificate(Proof):
     def verify(self) -> TheoremVerdict:
         """Recompute every inequality of the proof from the data, in exact products and intervals of 300 bits."""
         checks = self.refused() or tuple(minimum_conditions(self))
-        return TheoremVerdict("X Thm 2", checks, "the gradient flow ends at a finite minimum")
+        return TheoremVerdict("X Thm 2", checks, Fact("minimum.proved"))
 
 
 @implements("X", "Thm 2")

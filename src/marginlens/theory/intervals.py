@@ -10,7 +10,7 @@ import numpy as np
 
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
 from marginlens.optimizers import NormalizedGD
-from marginlens.theory.assumptions import Check
+from marginlens.theory.checks import Check
 
 if TYPE_CHECKING:
     from marginlens.theory.certificate import Certificate
@@ -67,30 +67,34 @@ class Proving:
         except _Refuted:
             pass
         except (ArithmeticError, ValueError) as problem:
-            sentence = f"an interval is too wide to go on ({type(problem).__name__})"
-            self.checks.append(Check("numbers are defined", False, sentence, {"room": float("nan")}))
+            self._fail("proof.intervals", error=type(problem).__name__)
 
-    def demand(self, name: str, small: Any, large: Any) -> None:
-        """Note small < large, and which share of `large` is left between them; end the proof unless it holds for all their numbers."""
-        self._note(name, bool(small < large), small, large)
+    def demand(self, code: str, small: Any, large: Any, **numbers: Any) -> None:
+        """Check small < large, and end the proof unless it holds for all numbers of both intervals.
 
-    def at_most(self, name: str, small: Any, large: Any) -> None:
-        """The same of small ≤ large."""
-        self._note(name, bool(small <= large), small, large)
+        The check has the `room`, the share of `large` that is left between them, and the ends `small` and `large` that decide.
+        """
+        self._compare(code, bool(small < large), small, large, numbers)
 
-    def _note(self, name: str, holds: bool, small: Any, large: Any) -> None:
+    def at_most(self, code: str, small: Any, large: Any) -> None:
+        """Check small ≤ large, like `demand`."""
+        self._compare(code, bool(small <= large), small, large, {})
+
+    def _compare(self, code: str, holds: bool, small: Any, large: Any, numbers: dict[str, Any]) -> None:
         room = float(self.mpmath.mpf(1) - self.mpmath.mpf((small / large).b)) if large.a > 0 else 0.0
-        sides = f"{float(self.mpmath.mpf(small.b)):.4g}", f"{float(self.mpmath.mpf(large.a)):.4g}"
-        sentence = f"{sides[0]} {'is' if holds else 'has to be'} below {sides[1]}"
-        self.checks.append(Check(name, holds, sentence, {"room": room if holds else float("nan")}))
+        sides = {"small": float(self.mpmath.mpf(small.b)), "large": float(self.mpmath.mpf(large.a))}
+        self.checks.append(Check(code, holds, {"room": room if holds else float("nan"), **sides, **numbers}))
         if not holds:
             raise _Refuted
 
-    def require(self, name: str, holds: bool, sentence: str) -> None:
-        """End the proof with a check that fails, and a sentence that says why, unless something holds."""
+    def require(self, code: str, holds: bool, **numbers: Any) -> None:
+        """End the proof with a check that fails unless something holds."""
         if not holds:
-            self.checks.append(Check(name, False, sentence, {"room": float("nan")}))
+            self._fail(code, **numbers)
             raise _Refuted
+
+    def _fail(self, code: str, **numbers: Any) -> None:
+        self.checks.append(Check(code, False, {"room": float("nan"), **numbers}))
 
     def sum(self, values: Iterable[Any]) -> Any:
         """A sum, 0 of none."""
@@ -112,15 +116,15 @@ class Proving:
         """What is known to be at least zero, without the part of its interval that is below."""
         return self.iv.mpf([max(square.a, 0), max(square.b, 0)])
 
-    def eliminated(self, name: str, matrix: list[list[Any]]) -> tuple[list[list[Any]], list[tuple[int, int, Any]]]:
+    def eliminated(self, code: str, matrix: list[list[Any]]) -> tuple[list[list[Any]], list[tuple[int, int, Any]]]:
         """A positive definite matrix made upper triangular, and the multiples of rows that were subtracted.
 
-        All of its pivots are positive, which proves that it is positive definite; the check of that name fails where it may not be. What
+        All of its pivots are positive, which proves that it is positive definite; the check of that code fails if it may not be. What
         is below the diagonal is neither read nor changed: what is left of a symmetric matrix stays symmetric.
         """
         upper, factors = [list(row) for row in matrix], []
         for j, pivots in enumerate(upper):
-            self.require(name, bool(pivots[j] > 0), "a pivot of their matrix may not be positive")
+            self.require(code, bool(pivots[j] > 0), case="pivot")
             for i in range(j + 1, len(upper)):
                 factor = pivots[i] / pivots[j]
                 factors.append((i, j, factor))
@@ -128,9 +132,9 @@ class Proving:
                     upper[i][k] = upper[i][k] - factor * pivots[k]
         return upper, factors
 
-    def solver(self, name: str, matrix: list[list[Any]]) -> Callable[[list[Any]], list[Any]]:
-        """Solves linear systems with a positive definite matrix; `name` is that of the check that it is one."""
-        upper, factors = self.eliminated(name, matrix)
+    def solver(self, code: str, matrix: list[list[Any]]) -> Callable[[list[Any]], list[Any]]:
+        """Solve linear systems with a positive definite matrix; `code` is that of the check that it is one."""
+        upper, factors = self.eliminated(code, matrix)
 
         def solve(right: list[Any]) -> list[Any]:
             x = list(right)

@@ -8,7 +8,7 @@ from marginlens.losses.margin import Exponential, Logistic, Loss
 from marginlens.theory.intervals import Exact, Proving, slope_in
 
 if TYPE_CHECKING:
-    from marginlens.theory.assumptions import Check
+    from marginlens.theory.checks import Check
     from marginlens.theory.finite_minimum import MinimumCertificate
 
 
@@ -31,10 +31,10 @@ def _check(proving: Proving, proof: MinimumCertificate) -> None:
     matrix = [[proving.sum(each.hessian[max(k, j)][min(k, j)] for each in inputs) / n for j in m] for k in m]
     for k in m:
         matrix[k][k] -= shift
-    upper, _ = proving.eliminated("convex in the ball", matrix)
-    proving.demand("convex in the ball", curvature, curvature + proving.smallest(upper[k][k] for k in m))
+    upper, _ = proving.eliminated("minimum.convex", matrix)
+    proving.demand("minimum.convex", curvature, curvature + proving.smallest(upper[k][k] for k in m))
     size = iv.sqrt(proving.dot(gradient, gradient))
-    proving.demand("the minimum is in the ball", iv.mpf(proof.tolerance) + 2 * size / curvature, radius)
+    proving.demand("minimum.inside", iv.mpf(proof.tolerance) + 2 * size / curvature, radius)
 
 
 class _Tokens(NamedTuple):

@@ -18,9 +18,9 @@ from marginlens.optimizers.gradient_descent import has_plain_steps
 from marginlens.result import Result, Tabular
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.status import Status
-from marginlens.theory.assumptions import TheoremVerdict
 from marginlens.theory.attraction import SENTENCES, STEEPNESS, TOLERANCE, WORDS, Missing, Tubes, tubes_at
 from marginlens.theory.certificate import Certificate, certificate_of
+from marginlens.theory.checks import TheoremVerdict
 from marginlens.theory.finite_minimum import MinimumCertificate, certify_minimum
 from marginlens.theory.optimality import directional_margin, largest_distance
 from marginlens.theory.scored_tokens import ScoredTokens
