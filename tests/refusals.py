@@ -9,9 +9,9 @@ from marginlens.errors import InputError
 
 @contextmanager
 def refused(argument):
-    """The block must end in an `InputError` of one line that names this argument."""
+    """The block must end in an `InputError` of one line that names this argument; `value` of what is yielded is the error."""
     with pytest.raises(InputError) as caught:
-        yield
+        yield caught
     assert caught.value.argument == argument
     assert "\n" not in str(caught.value)
 
@@ -20,7 +20,7 @@ def refused(argument):
 def raised(kind, *names):
     """The block must end in an error of this kind whose message contains these names of files, packages, settings or numbers."""
     with pytest.raises(kind) as caught:
-        yield
+        yield caught
     assert [name for name in names if name not in str(caught.value)] == [], caught.value
 
 

@@ -53,9 +53,9 @@ def test_arguments_may_be_named_but_neither_left_out_nor_made_up():
     first = named.pop("first")
     assert core.descend_attention(first, **named) == 0
     np.testing.assert_array_equal(named["ends"][:, 1], 5)
-    with pytest.raises(TypeError, match="descend_attention takes"):
+    with raised(TypeError, "descend_attention"):
         core.descend_attention(first, **{name: value for name, value in named.items() if name != "stop"})
-    with pytest.raises(TypeError, match="descend_attention takes"):
+    with raised(TypeError, "descend_attention"):
         core.descend_attention(first, **named, momentum=0.5)
 
 

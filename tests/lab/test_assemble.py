@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from lab_kernels import PAGE, needs_node
-from marginlens.errors import InputError
 from marginlens.lab.assemble import Module, bundle, lab_page, ordered, read_module, write_lab
 from marginlens.result import palette
+from refusals import refused
 
 MAX_SIZE = 450_000  # bytes of the whole file
 PRESET = {
@@ -136,13 +136,13 @@ export async function h() {}
     ],
 )
 def test_unsupported_module_syntax_is_refused(source: str) -> None:
-    with pytest.raises(InputError, match=r"^The 'page/z.js' argument must be made of import .*; got .* instead\.$"):
+    with refused("page/z.js"):
         read_module("page/z.js", f"{source}\n")
 
 
 def test_a_cycle_is_refused() -> None:
     modules = {f"page/{a}.js": Module(f"page/{a}.js", ((f"page/{b}.js", "x"),), ("x",), "") for a, b in ("xy", "yx")}
-    with pytest.raises(InputError, match=r"free of cycles; got page/\w\.js → page/\w\.js → page/\w\.js instead"):
+    with refused("imports"):
         ordered(modules)
 
 
@@ -151,9 +151,7 @@ def test_an_import_of_a_missing_export_is_refused() -> None:
         "page/x.js": read_module("page/x.js", 'import { a as b, c } from "./y.js";\n'),
         "page/y.js": read_module("page/y.js", "export const c = 1;\n"),
     }
-    with pytest.raises(
-        InputError, match=r"'page/x.js' argument must be importing what page/y.js exports; got a instead"
-    ):
+    with refused("page/x.js"):
         ordered(modules)
 
 

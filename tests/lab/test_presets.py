@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 import marginlens as ml
 from lab_kernels import ask_of, needs_node, run_in_page
@@ -23,6 +22,7 @@ from marginlens.lab.problem_files import (
     LabProblem,
     page_problem,
 )
+from refusals import raised, refused
 from tolerances import ROUNDING
 
 NAMES = [entry.name for entry in presets()]
@@ -123,26 +123,26 @@ def test_links_round_trip_problems_and_states() -> None:
 
 def test_preset_names_ignore_case_and_unknown_ones_are_refused() -> None:
     assert preset("a-f1B").name == "A-F1b"
-    with pytest.raises(InputError, match="Did you mean A-F1b"):
+    with refused("preset"):
         preset("A-F1-b")
-    with pytest.raises(InputError, match="'shown'"):
+    with refused("shown"):
         permalink(3)  # type: ignore[arg-type]
 
 
 def test_problems_that_the_page_rejects_are_refused() -> None:
     tokens = np.random.default_rng(1).standard_normal
     flat = ml.TokenDataset(tokens((2, 3, 2)), [1, -1])
-    refused = {
+    unusable = {
         "keys with 3 coordinates": LabProblem(ml.TokenDataset(tokens((1, 2, 3)), [1]), [1, 0, 0]),
         "9 inputs": LabProblem(ml.TokenDataset(tokens((9, 2, 2)), [1] * 9), [1, 0]),
         "up to 13 tokens": LabProblem(ml.TokenDataset(tokens((1, 13, 2)), [1]), [1, 0]),
         "numbers up to": LabProblem(ml.TokenDataset(1e7 * tokens((1, 2, 2)), [1]), [1, 0]),
-        "1e\\+13": LabProblem(flat, [1, 0], start=[1e13, 0]),
+        "1e+13": LabProblem(flat, [1, 0], start=[1e13, 0]),
         "n_steps": LabProblem(flat, [1, 0], n_steps=MAX_STEPS + 1),
         "tokens with 3": LabProblem(ml.TokenDataset(tokens((1, 2, 3)), [1], K=tokens((1, 2, 2))), trains_head=True),
     }
-    for words, problem in refused.items():
-        with pytest.raises(InputError, match=words) as caught:
+    for names, problem in unusable.items():
+        with raised(InputError, names) as caught:
             page_problem(problem)
         assert str(caught.value).count(". ") == 0
     assert page_problem(LabProblem(flat, [1, 0])).data == flat
@@ -169,8 +169,8 @@ def test_write_lab_takes_datasets_problems_and_names(tmp_path: Path) -> None:
     assert opened == {**opened, "starts": [[1.0, 2.0]]}
     assert opened["problem"]["steps"] == 5
     assert write_lab(path, "A-F8").read_text(encoding="utf-8").count('"preset":"A-F8"') == 2
-    with pytest.raises(InputError, match=r"\.html"):
+    with refused("path"):
         write_lab(tmp_path / "lab.txt")
-    with pytest.raises(InputError, match="TokenDataset"):
+    with refused("problem"):
         write_lab(path, "A-F8", head)
     assert [file.name for file in tmp_path.iterdir()] == ["lab.html"]

@@ -273,12 +273,12 @@ def test_optimizers_that_the_lab_lacks_are_refused(rule: Any, joint: bool) -> No
 
 def test_batches_and_other_names_are_refused(tmp_path: Path) -> None:
     data, head = ml.data.sphere_tokens(2, 3, 4, 2, 0)
-    with pytest.raises(InputError, match="one problem"):
+    with refused("data"):
         write_problem(tmp_path / "p.json", data, head)
-    with pytest.raises(InputError, match=r"\.json"):
+    with refused("path"):
         write_problem(tmp_path / "p.txt", data[0], head[0])
     ml.data.write_problem(tmp_path / "p.npz", data, head)
-    with pytest.raises(InputError, match="batch of 2"):
+    with refused("path"):
         read_problem(tmp_path / "p.npz")
 
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from full_attention import full_logits, tensors, with_sinks
-from marginlens.errors import InputError
 from marginlens.probe import AttentionRule, attention_statistics, received_attention
 from marginlens.probe.heads import statistics
 from marginlens.probe.heads.selection import select_tokens
 from marginlens.probe.heads.sparsity import soft_sparsity
+from refusals import refused
 from tolerances import ROUNDING
 
 TOLERANCES = (0.0, 1e-3, 0.05, 0.5)
@@ -184,20 +184,20 @@ def test_nan_rows_are_counted_by_kind():
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "argument"),
     [
-        (lambda q, k: attention_statistics(None, k), "'q' argument.*fused kernel"),
-        (lambda q, k: attention_statistics(q, k[:, :, :, :1]), "'k' argument"),
-        (lambda q, k: attention_statistics(q[:, :3], k), "'k' argument"),
-        (lambda q, k: attention_statistics(q[:, :, :2], k, AttentionRule(causal=True)), "'positions' argument"),
-        (lambda q, k: attention_statistics(q, k, tolerances=(1.0,)), "'tolerances' argument"),
-        (lambda q, k: attention_statistics(q, k, AttentionRule(mask=torch.ones(3, 3))), "'mask' argument"),
-        (lambda q, k: attention_statistics(q, k, AttentionRule(sinks=torch.ones(3))), "'sinks' argument"),
-        (lambda q, k: AttentionRule(window=0), "'window' argument"),
-        (lambda q, k: AttentionRule(softcap=0.0), "'softcap' argument"),
-        (lambda q, k: AttentionRule(scale=math.nan), "'scale' argument"),
+        (lambda q, k: attention_statistics(None, k), "q"),
+        (lambda q, k: attention_statistics(q, k[:, :, :, :1]), "k"),
+        (lambda q, k: attention_statistics(q[:, :3], k), "k"),
+        (lambda q, k: attention_statistics(q[:, :, :2], k, AttentionRule(causal=True)), "positions"),
+        (lambda q, k: attention_statistics(q, k, tolerances=(1.0,)), "tolerances"),
+        (lambda q, k: attention_statistics(q, k, AttentionRule(mask=torch.ones(3, 3))), "mask"),
+        (lambda q, k: attention_statistics(q, k, AttentionRule(sinks=torch.ones(3))), "sinks"),
+        (lambda q, k: AttentionRule(window=0), "window"),
+        (lambda q, k: AttentionRule(softcap=0.0), "softcap"),
+        (lambda q, k: AttentionRule(scale=math.nan), "scale"),
     ],
 )
-def test_invalid_arguments_are_refused(call, words):
-    with pytest.raises(InputError, match=words):
+def test_invalid_arguments_are_refused(call, argument):
+    with refused(argument):
         call(tensors(1, 4, 5, 2), tensors(1, 2, 5, 2))

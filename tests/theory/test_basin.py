@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from marginlens import CorrelationLoss, Exponential, InputError, Logistic
+from marginlens import CorrelationLoss, Exponential, Logistic
 from marginlens.arithmetic.directions import unit
 from marginlens.data import figure_1b, scored_tokens
 from marginlens.risk import AttentionRisk
@@ -61,7 +61,7 @@ def test_samples_fill_the_cone_and_touch_its_boundary(d, mu, radius):
         assert np.mean(apart > 0.999 * mu) >= 0.5
         assert apart[1::2].min() < 0.9 * mu
         assert not in_cone(points, q, mu * 0.99, radius).all()
-    with pytest.raises(InputError, match="mu up to 2 and a finite radius"):
+    with refused("q, mu, radius"):
         sample_cone(q, 2.5, 1.0, 3, 0)
     assert sample_cone(q, mu, radius, 0, 0).shape == (0, d)
 

@@ -7,7 +7,6 @@ import pytest
 from scipy.optimize import linprog
 
 import marginlens as ml
-from marginlens.errors import InputError
 from marginlens.theory import factor_balance, nuclear_stationarity
 from marginlens_papers.claims.ours.sign_factors import largest_sign_product, sign_factor_margin
 from refusals import refused
@@ -124,5 +123,5 @@ def test_products_of_signs_are_exact_and_large_matrices_are_refused():
     everything = [np.array(a) @ G @ np.array(b) for a in product([1, -1], repeat=5) for b in product([1, -1], repeat=3)]
     assert abs(value - max(everything)) < ROUNDING
     assert abs(s @ G @ t - value) < ROUNDING
-    with pytest.raises(InputError, match="at most 16 rows or columns"):
+    with refused("G"):
         largest_sign_product(np.ones((17, 17)))

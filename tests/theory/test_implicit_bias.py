@@ -600,8 +600,9 @@ def test_effects_of_decay_are_stated_for_starts_factors_and_classes():
 
 def test_schedules_of_plain_steps_are_refused_with_an_alternative():
     for rule, name in (
-        (ml.NormalizedGD, r"SteepestDescent\(ml\.L2\(\), size\)"),
-        (ml.GradientDescent, r"MirrorDescent\(2, size\)"),
+        (ml.NormalizedGD, "SteepestDescent(ml.L2(), size)"),
+        (ml.GradientDescent, "MirrorDescent(2, size)"),
     ):
-        with pytest.raises(ml.InputError, match=name):
+        with refused("size") as caught:
             rule(PowerDecay(0.5, 0.5))
+        assert name in str(caught.value)

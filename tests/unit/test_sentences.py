@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
-MAX_TESTS_OF_SENTENCES = 90
+MAX_TESTS_OF_SENTENCES = 60
 MIN_WORDS = 8
 # pages of the documentation that a test types, and the page that shows every text once
 PAGES = {"test_docs_snippets.py", "test_documentation.py"}
