@@ -23,7 +23,7 @@ from marginlens.risk.build import as_risk
 from marginlens.risk.joint import JointRisk
 from marginlens.risk.matrix import as_query
 from marginlens.risk.next_token import NextTokenRisk
-from marginlens.risk.protocol import Risk, starting_points
+from marginlens.risk.protocol import Risk, holds_batch, starting_points
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.typing import ArrayLike, FloatArray
 
@@ -116,7 +116,7 @@ def trajectory_of(
     risk: Any, points: FloatArray, ends: tuple[Any, Any], steps: Any, record: Record | None
 ) -> Trajectory:
     """The trajectory of iterates (batch, n_saved + 1, *shape), the final ones last, with how and after how many steps runs ended."""
-    is_batch = bool(getattr(risk, "is_batch", False))
+    is_batch = holds_batch(risk)
     final, reason = points[:, -1], np.array(ENDINGS, dtype=object)[ends[0]]
     at = final if is_batch else final[0]
     attention: FloatArray | None

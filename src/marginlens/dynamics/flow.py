@@ -20,7 +20,7 @@ from marginlens.losses.margin import compiled_code
 from marginlens.papers import implements
 from marginlens.risk.attention import AttentionRisk
 from marginlens.risk.build import as_risk
-from marginlens.risk.protocol import starting_points
+from marginlens.risk.protocol import Risk, holds_batch, starting_points
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.runtime.threads import single_blas_thread
 from marginlens.typing import FloatArray, IntArray
@@ -96,7 +96,7 @@ def flow(
     stops = _Stops(record, limits[0])
     check_record(record, risk)
     as_progress(progress)
-    first, is_batch = starting_points(risk, start), bool(getattr(risk, "is_batch", False))
+    first, is_batch = starting_points(risk, start), holds_batch(risk)
     runs: list[FlowRun] = []
     for j, x in enumerate(first):
         run = FlowRun(field_of(risk[j] if is_batch else risk), x, float(rtol))
@@ -151,7 +151,7 @@ class GradientField:
     step_unit = 1.0  # how far a point moves until the risk changes by much
     jacobian: Any = None  # estimated by the integrator
 
-    def __init__(self, risk: Any) -> None:
+    def __init__(self, risk: Risk) -> None:
         self.risk = risk
 
     def steps_from(self, c: FloatArray, rtol: float) -> RadauSteps | CompiledSteps:
@@ -275,7 +275,7 @@ class KeySpanField(GradientField):
         return np.outer(along, along @ hessian) - hessian
 
 
-def field_of(risk: Any) -> GradientField:
+def field_of(risk: Risk) -> GradientField:
     """The field of the flow on the risk of one problem."""
     return KeySpanField(risk) if isinstance(risk, AttentionRisk) else GradientField(risk)
 

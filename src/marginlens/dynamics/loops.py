@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import singledispatch
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from marginlens.risk.joint import JointRisk
 from marginlens.risk.matrix import FactorRisk, MatrixRisk
 from marginlens.risk.multi_head import MultiHeadRisk
 from marginlens.risk.next_token import NextTokenRisk
-from marginlens.risk.protocol import Risk
+from marginlens.risk.protocol import Risk, holds_batch
 from marginlens.runtime.progress import ProgressCallback
 from marginlens.typing import FloatArray, IntArray
 
@@ -137,7 +137,7 @@ class StepwiseLoop:
         """The gradients at all iterates (batch, *shape), over all inputs or these."""
         risk: Any = self.risk
         risk = risk if inputs is None else risk.of_inputs(inputs[inputs >= 0])
-        at = x if getattr(risk, "is_batch", False) else x[0]
+        at = x if holds_batch(risk) else x[0]
         gradient: LogScaled = risk.gradient(at)
         return gradient if at is x else gradient[None]
 
@@ -167,7 +167,7 @@ def compiled_loop(risk: Any, optimizer: Optimizer, batches: MiniBatches | None =
 
 
 @compiled_loop.register
-def attention_loop(risk: AttentionRisk, optimizer: Any, batches: MiniBatches | None = None) -> Loop | None:
+def attention_loop(risk: AttentionRisk, optimizer: Optimizer, batches: MiniBatches | None = None) -> Loop | None:
     """On attention weights p: by the loop of the plain rules, or by that of every other and of mini-batches."""
     if not risk.is_linear or compiled_code(risk.loss) < 0:
         return None
@@ -181,7 +181,7 @@ def attention_loop(risk: AttentionRisk, optimizer: Any, batches: MiniBatches | N
 
 
 @compiled_loop.register
-def matrix_loop(risk: MatrixRisk, optimizer: Any, batches: MiniBatches | None = None) -> Loop | None:
+def matrix_loop(risk: MatrixRisk, optimizer: Optimizer, batches: MiniBatches | None = None) -> Loop | None:
     """On key-query weights W."""
     of_p, by_p = risk.of_p, risk.shares_query and batches is None and is_plain(optimizer)
     if not of_p.is_linear or compiled_code(of_p.loss) < 0 or by_p:
@@ -212,7 +212,7 @@ def factor_loop(risk: FactorRisk, optimizer: Any, batches: MiniBatches | None = 
 
 
 @compiled_loop.register
-def heads_loop(risk: MultiHeadRisk, optimizer: Any, batches: MiniBatches | None = None) -> Loop | None:
+def heads_loop(risk: MultiHeadRisk, optimizer: Optimizer, batches: MiniBatches | None = None) -> Loop | None:
     """On the weights of several heads; of Adam, whose means have one scale for all entries, only where no query has a zero."""
     code, rule = compiled_code(risk.loss), compiled_rule(optimizer, risk.shape)
     if code < 0 or rule is None or not _is_moderate(risk.data.K) or (rule.kind == ADAM and not np.all(risk.query)):
@@ -221,13 +221,13 @@ def heads_loop(risk: MultiHeadRisk, optimizer: Any, batches: MiniBatches | None 
 
 
 @compiled_loop.register
-def classifier_loop(risk: MulticlassRisk, optimizer: Any, batches: MiniBatches | None = None) -> Loop | None:
+def classifier_loop(risk: MulticlassRisk, optimizer: Optimizer, batches: MiniBatches | None = None) -> Loop | None:
     """On a linear classifier, in norms that are the same of a matrix and its transpose."""
     return _classifier_loop(risk.H, risk.classes, risk.shape, optimizer, batches)
 
 
 def _classifier_loop(
-    H: FloatArray, classes: IntArray, shape: tuple[int, int], optimizer: Any, batches: MiniBatches | None = None
+    H: FloatArray, classes: IntArray, shape: tuple[int, int], optimizer: Optimizer, batches: MiniBatches | None = None
 ) -> Loop | None:
     rule = compiled_rule(optimizer, shape)
     if rule is None or rule.norm_code == MAX_ROW or not _is_moderate(H) or not np.all(H):
@@ -235,13 +235,13 @@ def _classifier_loop(
     return MatrixLoop.of_classes(H, classes, shape[0], rule, batches)
 
 
-def is_plain(optimizer: Any) -> bool:
+def is_plain(optimizer: Optimizer) -> TypeGuard[GradientDescent | NormalizedGD]:
     """Whether the steps are those of gradient descent, plain or normalised, without momentum and weight decay."""
-    return kind_of(optimizer) in PLAIN and optimizer.is_plain
+    return isinstance(optimizer, PLAIN) and kind_of(optimizer) in PLAIN and optimizer.is_plain
 
 
 @compiled_loop.register
-def decoder_loop(risk: ContextRisk, optimizer: Any, batches: MiniBatches | None = None) -> Loop | None:
+def decoder_loop(risk: ContextRisk, optimizer: Optimizer, batches: MiniBatches | None = None) -> Loop | None:
     """On a next-token decoder whose soft labels are counts: a classifier on as many copies of each context as tokens followed it."""
     data = risk.data
     counts = data.counts.data
@@ -277,7 +277,7 @@ def joint_loop(risk: JointRisk, optimizer: Any, batches: MiniBatches | None = No
 
 
 @compiled_loop.register
-def next_token_loop(risk: NextTokenRisk, optimizer: Any, batches: MiniBatches | None = None) -> Loop | None:
+def next_token_loop(risk: NextTokenRisk, optimizer: Optimizer, batches: MiniBatches | None = None) -> Loop | None:
     """On key-query weights W of next tokens."""
     if batches is not None or risk.loss.code < 0 or not is_plain(optimizer):
         return None

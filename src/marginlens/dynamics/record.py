@@ -11,7 +11,7 @@ import numpy as np
 from marginlens.arithmetic.directions import length
 from marginlens.arithmetic.log_scaled import ExcessRisk
 from marginlens.errors import InputError, array_of_any, whole_number
-from marginlens.risk.protocol import Risk
+from marginlens.risk.protocol import Risk, holds_batch
 from marginlens.typing import FloatArray, IntArray
 
 QUANTITIES = ("x", "norm", "attention", "selected", "margin", "risk", "excess_risk")
@@ -122,7 +122,7 @@ def _along(risk: Risk, method: str, points: FloatArray) -> Any:
     many = getattr(risk, "along_runs", None)  # for risks that answer faster at many points at once
     if many is not None and (found := many(method, points)) is not None:
         return found
-    is_batch, question = getattr(risk, "is_batch", False), getattr(risk, method)
+    is_batch, question = holds_batch(risk), getattr(risk, method)
     n_saved = points.shape[1]
     asked = (
         points if n_saved else np.zeros((len(points), 1, *points.shape[2:]))

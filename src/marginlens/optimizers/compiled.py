@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from marginlens import core
 from marginlens.kinds import declared
 from marginlens.norms.entrywise import EUCLIDEAN
+from marginlens.optimizers.protocol import Optimizer
 from marginlens.optimizers.schedules import StepSize
 
 STEEPEST, GRADIENT, ADAM, MIRROR = range(4)  # kinds of update
@@ -43,7 +44,7 @@ class Rule(NamedTuple):
         return cls(kind, size, numbers, norm_code)
 
 
-def compiled_rule(optimizer: Any, shape: tuple[int, ...]) -> Rule | None:
+def compiled_rule(optimizer: Optimizer, shape: tuple[int, ...]) -> Rule | None:
     """The rule of an optimizer on points of this shape; None where it has none, or a subclass has changed its steps."""
     compiled = declared(optimizer, "compiled")
     if compiled is None:

@@ -28,11 +28,16 @@ def of_each_problem(x: ArrayLike, shape: tuple[int, ...], n_problems: int, argum
     return np.broadcast_to(real_array(x, argument, whole if n_axes(x) == len(whole) else shape), whole)
 
 
+def holds_batch(risk: Any) -> bool:
+    """Whether a risk stands for a batch of problems; one that does not say so stands for one."""
+    return bool(getattr(risk, "is_batch", False))
+
+
 def starting_points(risk: Any, start: Any) -> FloatArray:
     """x(0) as an array `(batch, *shape)` of its own, zero for None; a risk whose points have parts may take them apart: `start(start)`."""
     if hasattr(risk, "start"):
         return np.array(risk.start(start), dtype=np.float64)
-    n_problems = len(risk) if getattr(risk, "is_batch", False) else 1
+    n_problems = len(risk) if holds_batch(risk) else 1
     if start is None:
         return np.zeros((n_problems, *risk.shape))
     return np.array(of_each_problem(start, tuple(risk.shape), n_problems, "start"), order="C")

@@ -21,6 +21,7 @@ from marginlens.papers import implements
 from marginlens.result import Result, Tabular, axes_for
 from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk.build import as_risk
+from marginlens.risk.protocol import holds_batch
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.runtime.threads import single_blas_thread
 from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray, ObjectArray
@@ -304,7 +305,7 @@ def path(
         and more restarts.
     """
     risk = as_risk(problem, head, loss)
-    if getattr(risk, "is_batch", False):
+    if holds_batch(risk):
         raise InputError("problem", "one problem", f"a batch of {len(risk)}", "Take one with data[j].")
     as_norm(norm, tuple(risk.shape))
     if restarts is not None:
