@@ -75,7 +75,8 @@ def test_ties_without_dimension_and_zero_embeddings_are_explained():
     tied = SequenceDataset([[0, 1, 2], [0, 1, 2]], [0, 1], [[1.0], [2.0], [0.5]])
     conflict = graph_conflict(graph_svm(tied))
     assert conflict.tie_rank == 1
-    assert "2 tokens of one component" in conflict.describe()
+    assert conflict.fact().code == "conflict.ties"
+    assert (conflict.fact().numbers["tokens"], conflict.fact().numbers["components"]) == (2, 1)
     zero = SequenceDataset([[0, 1, 2]], [0], [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
     assert graph_conflict(graph_svm(zero)).vanishing == (2,)
     with raised(InputError, "token 2", "zero"):

@@ -21,7 +21,7 @@ from marginlens.typing import ArrayLike, BoolArray, FloatArray
 def att_svm(
     data: TokenDataset, selected: ArrayLike, *, norm: Norm = L2(), query: ArrayLike | None = None, device: str = "cpu"
 ) -> MarginSolution:
-    r"""Shortest p under which the selected token of every input beats its other tokens by at least one.
+    r"""Find the shortest p under which the selected token of every input beats its other tokens by at least one.
 
     .. math:: \min_p \|p\| \ \text{s.t.}\ p^\top (k_{i\alpha_i} - k_{it}) \ge 1, \quad t \ne \alpha_i,\ i \in [n]
 
@@ -31,16 +31,31 @@ def att_svm(
 
     Args:
         data: keys `data.K` of shape (n_inputs, n_tokens, d_key), or a batch of such problems.
+
         selected: (n_inputs,) or (batch, n_inputs): the token index alpha_i of each input.
-        norm: of p: `L2`, `L1`, `LInf` or `Lp`; of W also `Spectral`, `Nuclear` or `MaxRow`; or one of your own, which cutting planes solve.
-            Other than in L2, `bracket()` proves x and `is_unique` says whether it is the only one.
-        query: (d_query,) for all inputs, or z_i of each, (n_inputs, d_query) or (batch, n_inputs, d_query); x is then W (d_query, d_key).
-        device: "cpu", or "cuda" or "cuda:1" for batches with up to 64 rows in L2, n_inputs (n_tokens - 1) ≤ 64: the GPU solves and
-            checks them, and the CPU what is left unproved there; larger problems are the CPU's.
+
+        norm: the norm of p, `L2`, `L1`, `LInf` or `Lp`, and of W also `Spectral`, `Nuclear` or `MaxRow`; or one of your own, which cutting
+            planes solve. In a norm other than L2, `bracket()` proves x and `is_unique` says whether it is unique.
+
+        query: one query (d_query,) for all inputs, or one of each, (n_inputs, d_query) or (batch, n_inputs, d_query); x is then W
+            (d_query, d_key).
+
+        device: "cpu", or "cuda" or "cuda:1" for batches with up to 64 rows in L2, n_inputs (n_tokens - 1) ≤ 64. The GPU solves and
+            checks them, and the CPU solves the problems that remain unproved; larger problems run on the CPU.
+
     Returns:
         A solution whose `multipliers[r] >= 0` belongs to `pairs[r]` = (input, selected, other) and
         p = sum_r multipliers[r] * rows[r]. Inputs with one token constrain nothing. `kkt_residual()` and
         `certificate_residual()` check it, `bracket()` in any norm; `rank()` is that of W.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> data, head = ml.data.figure_1b()
+        >>> solution = ml.att_svm(data, [1])
+        >>> print(solution.x.round(3) + 0.0, round(solution.margin, 3))
+        [1. 0.] 1.0
+        >>> solution.pairs.tolist()  # input, selected token, other token
+        [[0, 1, 0], [0, 1, 2]]
     """
     rows, pairs = token_pairs(data, selected)
     lower = (pairs[..., 0] >= 0).astype(np.float64)
@@ -56,7 +71,7 @@ def att_svm(
 
 
 def _queries(data: TokenDataset, query: ArrayLike) -> FloatArray:
-    """(…, n_inputs, d_query) the query of each input of each problem."""
+    """Broadcast queries to every input of every problem, (…, n_inputs, d_query)."""
     axes: tuple[str | int, ...] = ("d_query",)
     if n_axes(query) > 1:
         axes = (*(data.batch_shape if n_axes(query) == 3 else ()), data.n_inputs, "d_query")
@@ -68,7 +83,7 @@ def _queries(data: TokenDataset, query: ArrayLike) -> FloatArray:
 def relaxed_svm(
     data: TokenDataset, selected: ArrayLike, support: ArrayLike, *, outside: float = 0.0, norm: Norm = L2()
 ) -> MarginSolution:
-    r"""Shortest p that separates the selected token where the head has a support vector and merely selects it elsewhere.
+    r"""Find the shortest p that separates the selected token of inputs with a support vector and merely selects it in the others.
 
     .. math:: \min_p \|p\| \ \text{s.t.}\ p^\top (k_{i\alpha_i} - k_{it}) \ge 1\ (i \in \mathcal S),\ \ge \epsilon\ (i \notin \mathcal S),
         \quad t \ne \alpha_i
@@ -77,15 +92,27 @@ def relaxed_svm(
 
     Args:
         data: keys `data.K` of shape (n_inputs, n_tokens, d_key), or a batch of such problems.
+
         selected: (n_inputs,) or (batch, n_inputs): the token index alpha_i of each input.
+
         support: the set S: a list of input indices, the same for every problem, or a boolean mask (n_inputs,) or
             (batch, n_inputs) such as `label_svm(...).active`.
-        outside: ε, the margin asked for outside S, from 0 to 1.
-        norm: of p: `L2`, `L1`, `LInf` or `Lp`. Other than in L2, `bracket()` proves p and `is_unique` says whether it is the only one.
+
+        outside: ε, the required margin outside S, from 0 to 1.
+
+        norm: the norm of p, `L2`, `L1`, `LInf` or `Lp`. In a norm other than L2, `bracket()` proves p and `is_unique` says whether it is
+            unique.
+
     Returns:
         A solution whose `multipliers[r] >= 0` belongs to `pairs[r]` = (input, selected, other) and
-        p = sum_r multipliers[r] * rows[r]; its margin is that of the inputs in S. With S empty, or where the inputs of
-        S have one token each, p = 0 is enough. `kkt_residual()` and `certificate_residual()` check it.
+        p = sum_r multipliers[r] * rows[r]; its margin is that of the inputs in S. If S is empty, or the inputs of S have one token
+        each, p = 0 is enough. `kkt_residual()` and `certificate_residual()` check it.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> data = ml.data.figure_3a()
+        >>> print(ml.relaxed_svm(data, [1, 1, 1], support=[0]).x.round(3))
+        [0.5 0.5]
     """
     epsilon = share_number(outside, "outside")
     rows, pairs = token_pairs(data, selected)
@@ -96,7 +123,7 @@ def relaxed_svm(
 
 
 def _support(data: TokenDataset, support: ArrayLike) -> BoolArray:
-    """Whether each input is in S, of shape (n_inputs,) or (batch, n_inputs)."""
+    """Mark the inputs in S, with shape (n_inputs,) or (batch, n_inputs)."""
     expected = f"input indices from 0 to {data.n_inputs - 1}, or a boolean mask of shape {data.y.shape}"
     given = array_of_any(support, "support", expected)
     if given.dtype.kind == "b":
@@ -108,17 +135,26 @@ def _support(data: TokenDataset, support: ArrayLike) -> BoolArray:
 
 @implements("A", "(SVM)")
 def label_svm(R: ArrayLike, y: ArrayLike, *, norm: Norm = L2()) -> MarginSolution:
-    r"""Shortest head v that classifies every representation with margin at least one, without a bias.
+    r"""Find the shortest head v that classifies every representation with margin at least one, without a bias.
 
     .. math:: \min_v \|v\| \ \text{s.t.}\ y_i\, v^\top r_i \ge 1, \quad i \in [n]
 
     Args:
         R: representations r_i, (n_inputs, d_model) or (batch, n_inputs, d_model).
+
         y: labels, each -1 or +1, of shape (n_inputs,) or (batch, n_inputs).
-        norm: of v: `L2`, `L1`, `LInf` or `Lp`.
+
+        norm: the norm of v, `L2`, `L1`, `LInf` or `Lp`.
+
     Returns:
         A solution with v = sum_i multipliers[i] * y_i r_i, multipliers >= 0; `active` marks the support set, the
         inputs with y_i v·r_i = 1. `kkt_residual()` and `certificate_residual()` check it.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> solution = ml.label_svm([[2.0, 0.0], [0.0, -1.0], [5.0, -1.0]], [1, -1, 1])
+        >>> print(solution.x.round(3), solution.active)
+        [0.5 1. ] [ True  True False]
     """
     axes = ("batch", "n_inputs", "d_model") if n_axes(R) == 3 else ("n_inputs", "d_model")
     points = real_array(R, "R", axes)

@@ -33,19 +33,32 @@ class BilinearSolution(MarginSolution):
 
 
 def bilinear_svm(X: ArrayLike, Q: ArrayLike, triples: ArrayLike, *, norm: Norm = Frobenius()) -> BilinearSolution:
-    r"""Shortest W that ranks token i above token j by at least one for query k, for all triples (k, i, j).
+    r"""Find the shortest W that ranks token i above token j by at least one for query k, for all triples (k, i, j).
 
     .. math:: \min_W \|W\|_F \ \text{s.t.}\ (x_i - x_j)^\top W q_k \ge 1
 
     Args:
         X: tokens (n_tokens, d_tokens).
+
         Q: queries (n_queries, d_queries).
+
         triples: (n_rows, 3) whole numbers: query k, token i, token j.
-        norm: of W: Frobenius, spectral, nuclear, max-row, or one of its entries; infeasible problems are the same in all of them.
+
+        norm: the norm of W, `Frobenius`, `Spectral`, `Nuclear`, `MaxRow`, or one of its entries; the same problems are infeasible in all.
+
     Returns:
         A `BilinearSolution` with W = sum_r multipliers[r] (x_i - x_j) q_kᵀ and multipliers >= 0, rows ordered by k as in `pairs`;
         `kkt_residual()`, `certificate_residual()` and `bracket()` check it. Infeasible problems with many unknowns end
-        as INACCURATE, and `bracket()` says how long any W must be.
+        as INACCURATE, and `bracket()` bounds the norm of any W.
+
+    Examples:
+        >>> import numpy as np
+        >>> from marginlens.svm import bilinear_svm
+        >>> solution = bilinear_svm(np.eye(3), np.eye(2), [[0, 0, 1], [1, 2, 1]])
+        >>> print(solution.x.round(3))
+        [[ 0.5  0. ]
+         [-0.5 -0.5]
+         [ 0.   0.5]]
     """
     if kind_of(as_norm(norm, (0, 0))) is not L2:
         return solve_in_norm(bilinear_svm(X, Q, triples), norm)

@@ -44,9 +44,12 @@ class ContextSolution(Result):
 
     Attributes:
         data: the problem.
+
         status: OPTIMAL, TRIVIAL where every token follows every context, INFEASIBLE or INACCURATE.
+
         special: sparse (n_vocabulary, n_contexts), and common: (n_contexts,): Λ = special + 1 commonᵀ. Tokens that follow no context of a
             group have the common multipliers, which is what lets large vocabularies be cheap.
+
         n_groups: into how many problems it fell apart, by contexts that are orthogonal to all others.
     """
 
@@ -195,6 +198,7 @@ def ntp_svm(data: ContextDataset, *, progress: ProgressCallback | None = None) -
 
     Args:
         progress: called as `progress(done, total)` after each group of several contexts.
+
     Returns:
         A `ContextSolution` with W^mm in `.x`; `.kkt_residual()` or `.certificate_residual()` checks it over all pairs.
     """

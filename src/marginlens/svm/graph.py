@@ -25,10 +25,14 @@ from marginlens.svm.solvers.independent_parts import is_orthonormal, solve_group
 from marginlens.svm.solvers.norms import solve_in_norm
 from marginlens.svm.solvers.rows import BilinearRows
 from marginlens.typing import FloatArray, IntArray
+from marginlens.words import Fact
 
-_MIN_CONFLICT_WEIGHT = 1e-9  # a row with a smaller share of the largest weight is left out of a contradiction
-_TIE_SPAN_RTOL = 1e-10  # singular values of tied differences below this share of the largest count as zero
-_MAX_LP_ENTRIES = 4_000_000  # of a linear programme that is worth solving for fewer rows
+# A row with a smaller share of the largest weight is left out of a contradiction.
+_MIN_CONFLICT_WEIGHT = 1e-9
+# Singular values of tied differences below this share of the largest count as zero.
+_TIE_SPAN_RTOL = 1e-10
+# Entries of the largest linear programme that is solved to get fewer rows.
+_MAX_LP_ENTRIES = 4_000_000
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -56,27 +60,40 @@ def graph_svm(
     norm: Norm = Frobenius(),
     progress: ProgressCallback | None = None,
 ) -> GraphSolution:
-    r"""Shortest W that ranks every token above those of lower priority by at least one, and tokens of equal priority alike.
+    r"""Find the shortest W that ranks every token above those of lower priority by at least one, and ties tokens of equal priority.
 
     .. math:: \min_W \|W\|_F \ \text{s.t.}\ (e_i - e_j)^\top W e_k \ge 1\ (i \Rightarrow j),\ = 0\ (i \asymp j)
         \ \text{in}\ \mathcal G^{(k)},\ k \in [K]
 
     Args:
         data: a `SequenceDataset`; or its embeddings E (n_vocabulary, d_model), with the graphs.
+
         graphs: from last token k to its `PriorityGraph`; those of `priority_graphs(data)` by default.
-        norm: of W: Frobenius, spectral, nuclear, max-row, or one of its entries; infeasible problems are the same in all of them.
-        progress: called as `progress(done, total)` after each last token, where embeddings are orthonormal, or each group of last tokens
-            whose embeddings are not orthogonal.
+
+        norm: the norm of W, `Frobenius`, `Spectral`, `Nuclear`, `MaxRow`, or one of its entries; the same problems are infeasible in all.
+
+        progress: called as `progress(done, total)` after each last token if embeddings are orthonormal, otherwise after each group of
+            last tokens whose embeddings are not orthogonal.
+
     Returns:
         A `GraphSolution` with `multipliers[r] >= 0` for the pair `pairs[r]` = (k, i, j), i ⇒ j, and
         `equality_multipliers[r]` for `tied[r]` = (k, i, j), i ≍ j, of which each component needs one less than it has tokens:
-        W = sum of multipliers times (e_i - e_j) e_kᵀ. W = 0 where nothing is strict. `kkt_residual()` and
-        `certificate_residual()` check it.
+        W = sum of multipliers times (e_i - e_j) e_kᵀ. W = 0 if nothing is strict. `kkt_residual()` and `certificate_residual()`
+        check it.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> data = ml.SequenceDataset([[0, 1, 2]], [1], np.eye(3))
+        >>> solution = ml.graph_svm(data)
+        >>> print(solution.x[:, 2].round(3))  # the heights of the tokens after token 2
+        [-0.333  0.667 -0.333]
     """
     if kind_of(as_norm(norm, (0, 0))) is not L2:
         return solve_in_norm(graph_svm(data, graphs, progress=progress), norm)
     if graphs is None:
-        graphs = priority_graphs(data)  # refuses what is no dataset
+        # It raises if the data are not a dataset.
+        graphs = priority_graphs(data)
     E = real_array(data.E if isinstance(data, SequenceDataset) else data, "E", ("n_vocabulary", "d_model"))
     as_progress(progress)
     by_last = dict(sorted(as_graphs(graphs, len(E)).items()))
@@ -87,7 +104,8 @@ def graph_svm(
     if not len(strict):
         return problem
     rows.check_range("E")
-    if not rows.row_norms.all():  # no W ranks tokens that are equal
+    if not rows.row_norms.all():
+        # No W ranks tokens with the same embedding.
         equal = np.arange(len(rows)) == np.argmin(rows.row_norms)
         return problem.from_certificate(equal.astype(np.float64), np.zeros(len(ties)))
     starts = np.cumsum([0, *(len(graph.strict) for graph in by_last.values())])
@@ -103,13 +121,13 @@ def graph_svm(
 
 
 def _triples(pairs: Mapping[int, IntArray]) -> IntArray:
-    """(n_pairs, 3) all pairs, each after the last token it belongs to."""
+    """List all pairs (n_pairs, 3) with their last tokens."""
     k = np.repeat(np.array(list(pairs), dtype=np.int64), [len(listed) for listed in pairs.values()])
     return np.column_stack([k, np.concatenate([*pairs.values(), np.empty((0, 2), dtype=np.int64)])])
 
 
 def _spanning_ties(graph: PriorityGraph) -> IntArray:
-    """(n_tied, 2) pairs of the first token of a component with each of its others."""
+    """List the pairs (n_tied, 2) of the first token of a component with each of its others."""
     if graph.is_acyclic:
         return np.empty((0, 2), dtype=np.int64)
     return np.concatenate(
@@ -125,13 +143,21 @@ class GraphConflict(Result, Tabular):
 
     Attributes:
         pairs: (n_rankings, 3) tokens (k, i, j) of the rankings i ⇒ j after last token k.
+
         weights: (n_rankings,) y, adding up to one.
+
         tied: (n_ties, 3) tokens (k, i, j) of the ties i ≍ j.
+
         tie_weights: (n_ties,) μ.
+
         d_model: width of the embeddings.
-        tie_rank: how many dimensions the differences of tied tokens take, and component_sizes: of the components that tie them, for the
-            last token of the conflict; both 0 and empty where several are needed.
+
+        tie_rank: dimension of the span of the differences of tied tokens, for the last token of the conflict; 0 if it has several.
+
+        component_sizes: sizes of the components that tie them; empty if the conflict has several last tokens.
+
         residual: as `MarginSolution.certificate_residual` of these rows alone.
+
         vanishing: the last tokens among them whose embedding is zero, after which every logit is zero.
 
     `to_frame()` has one row per ranking or tie: kind, last, above, below, and its weight in the proof, where a ranking's add up to one.
@@ -154,7 +180,7 @@ class GraphConflict(Result, Tabular):
         return tuple(np.unique(np.concatenate([self.pairs[:, 0], self.tied[:, 0]])).tolist())
 
     def to_dict(self, names: Sequence[str] | None = None) -> dict[str, Any]:
-        """The conflict as plain values; tokens by name where `names` lists one for each id."""
+        """Return the conflict as plain values, with tokens by name if `names` lists one for each id."""
 
         def name(token: int) -> Any:
             return token if names is None else names[token]
@@ -180,60 +206,67 @@ class GraphConflict(Result, Tabular):
         return {"kind": kinds, **columns, "weight": np.concatenate([self.weights, self.tie_weights])}
 
     def describe(self, names: Sequence[str] | None = None, *, most: int = 5) -> str:
-        """The conflict in words.
+        """Describe the conflict in words.
 
         Args:
-            names: what to call each token, by id; ids by default.
-            most: how many rankings to name.
+            names: the name of each token; its id by default.
+
+            most: number of rankings to name.
         """
+        return str(self.fact(names, most=most))
+
+    def fact(self, names: Sequence[str] | None = None, *, most: int = 5) -> Fact:
+        """Return the conflict as a code with numbers; the arguments are those of `describe`."""
 
         def name(token: int) -> str:
             return str(token) if names is None else names[token]
 
         if self.vanishing:
             k, i, j = self.pairs[0].tolist()
-            return (
-                f"The embedding of {name(k)} is zero, so every W gives all tokens the same logit after it; "
-                f"the data rank {name(i)} over {name(j)} there."
-            )
+            return Fact("conflict.zero_embedding", {"last": name(k), "above": name(i), "below": name(j)})
         order = np.argsort(-np.round(self.weights, 9), kind="stable")
         k, i, j = self.pairs[order[0]].tolist()
-        several = len(self.last_tokens) > 1
-        listed = ", ".join(
-            f"{name(int(i))} over {name(int(j))}"
-            + (f" after {name(int(k))}" if several else "")
-            + f" (weight {weight:.3g})"
-            for (k, i, j), weight in zip(self.pairs[order[:most]].tolist(), self.weights[order], strict=False)
-        )
-        more = f" and {len(order) - most} more" if len(order) > most else ""
-        after = f"{len(self.last_tokens)} last tokens together" if several else name(self.last_tokens[0])
-        size = f"of {len(self.component_sizes)} components" if len(self.component_sizes) > 1 else "of one component"
-        if not several and self.tie_rank >= self.d_model:
-            return (
-                f"After {after}, {sum(self.component_sizes)} tokens {size} are to have equal logits. Their differences take all "
-                f"{self.d_model} dimensions, so every W that ties them gives all tokens the same logit, and no ranking can hold there, "
-                f"such as {name(i)} over {name(j)}."
-            )
-        ties = f" and {len(self.tied)} ties" if len(self.tied) else ""
+        single = len(self.last_tokens) == 1
+        if single and self.tie_rank >= self.d_model:
+            sizes = {"tokens": sum(self.component_sizes), "components": len(self.component_sizes)}
+            ranking = {"last": name(k), "above": name(i), "below": name(j)}
+            return Fact("conflict.ties", {**ranking, **sizes, "d_model": self.d_model})
         if len(self.pairs) == 1 and not len(self.tied):
-            return f"After {after} the ranking {listed} cannot hold: the two embeddings do not differ."
-        return (
-            f"After {after}, {len(self.pairs)} rankings{ties} contradict each other: with these weights the differences of "
-            f"their embeddings add up to zero. The rankings are {listed}{more}."
-        )
+            return Fact("conflict.equal_embeddings", {"last": name(k), "above": name(i), "below": name(j)})
+        shown = zip(self.pairs[order[:most]].tolist(), self.weights[order], strict=False)
+        case = {} if single else {"case": "several"}
+        rankings = [
+            Fact(
+                "conflict.ranking",
+                {"last": name(k), "above": name(i), "below": name(j), "weight": float(weight), **case},
+            )
+            for (k, i, j), weight in shown
+        ]
+        after = name(self.last_tokens[0]) if single else Fact("conflict.last_tokens", {"count": len(self.last_tokens)})
+        numbers = {"after": after, "n_rankings": len(order), "n_ties": len(self.tied), "rankings": rankings}
+        return Fact("conflict.rankings", {**numbers, "case": "ties"} if len(self.tied) else numbers)
 
 
 @implements("C", "Graph-SVM")
 def graph_conflict(solution: GraphSolution) -> GraphConflict:
-    r"""The certificate of an infeasible Graph-SVM as few rows: which last token, which rankings, which ties.
+    r"""Reduce the certificate of an infeasible Graph-SVM to few rows: which last token, which rankings, which ties.
 
-    A last token that cannot be satisfied by itself is looked for first, the one with the fewest rows among those in the certificate. A
-    vertex of the set of its Farkas vectors has at most d_model + 1 rows, and embeddings in general position need as many.
+    If single last tokens cannot be satisfied, the result is about the one with the fewest rows among those in the certificate. A vertex
+    of the set of its Farkas vectors has at most d_model + 1 rows, and embeddings in general position need as many.
 
     Args:
-        solution: of `graph_svm`, with status INFEASIBLE.
+        solution: a solution of `graph_svm` with status INFEASIBLE.
+
     Returns:
-        A `GraphConflict`; `describe(names)` is the sentence. `residual` checks it.
+        A `GraphConflict`; `describe(names)` is the sentence, and `residual` checks it.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> from marginlens.svm import graph_conflict
+        >>> data = ml.SequenceDataset([[0, 1, 2]], [1], [[1.0], [2.0], [3.0]])
+        >>> conflict = graph_conflict(ml.graph_svm(data))
+        >>> conflict.pairs.tolist()  # last token 2: token 1 above token 0 and above token 2
+        [[2, 1, 0], [2, 1, 2]]
     """
     if not isinstance(solution, GraphSolution) or solution.status is not Status.INFEASIBLE:
         got = getattr(solution, "status", type(solution).__name__)
@@ -254,12 +287,13 @@ def graph_conflict(solution: GraphSolution) -> GraphConflict:
 
 
 def _of_last_token(E: FloatArray, pairs: IntArray, tied: IntArray, k: int) -> GraphConflict | None:
-    """A contradiction among the rows of one last token, or None where there is none."""
+    """Find a contradiction among the rows of one last token; None if there is none."""
     pairs, tied = pairs[pairs[:, 0] == k], tied[tied[:, 0] == k]
     A, B = E[pairs[:, 1]] - E[pairs[:, 2]], E[tied[:, 1]] - E[tied[:, 2]]
     basis = _row_space(B)  # (rank, d_model)
     sizes = tuple(int(n) + 1 for n in np.unique(tied[:, 1], return_counts=True)[1])
-    if len(basis) >= E.shape[1]:  # ties alone leave no direction, so any ranking is in conflict
+    if len(basis) >= E.shape[1]:
+        # Ties alone leave no direction, so any ranking is in conflict.
         rows = slice(0, 1)
         pairs, A = pairs[rows], A[rows]
     if (len(A) + 2 * len(B)) * (E.shape[1] + 1) > _MAX_LP_ENTRIES:
@@ -282,7 +316,7 @@ def _of_last_token(E: FloatArray, pairs: IntArray, tied: IntArray, k: int) -> Gr
 
 
 def _refined(rows: FloatArray, n_strict: int) -> FloatArray | None:
-    """Weights (n_rows,) with a zero sum of the rows to rounding, positive on the first `n_strict`; None where there are none."""
+    """Find weights (n_rows,) whose sum of the rows is zero to rounding, positive on the first `n_strict`; None if there are none."""
     if not n_strict:
         return None
     _, _, right = np.linalg.svd(rows.T, full_matrices=True)
@@ -291,7 +325,7 @@ def _refined(rows: FloatArray, n_strict: int) -> FloatArray | None:
 
 
 def _row_space(rows: FloatArray) -> FloatArray:
-    """(rank, d) an orthonormal basis of what the rows span."""
+    """Compute an orthonormal basis (rank, d) of the span of the rows."""
     if not len(rows):
         return rows
     _, values, right = np.linalg.svd(rows, full_matrices=False)
@@ -308,7 +342,7 @@ def _conflict(
     tie_rank: int = 0,
     sizes: tuple[int, ...] = (),
 ) -> GraphConflict:
-    """The rows with their weights scaled to add up to one, and how far their sum is from zero."""
+    """Scale the weights to add up to one, and measure how far the sum of the rows is from zero."""
     total = y.sum()
     y, mu = y / total, mu / total
     rows = np.concatenate([pairs, tied])

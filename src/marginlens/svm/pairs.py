@@ -13,7 +13,9 @@ def token_pairs(data: TokenDataset, selected: ArrayLike) -> tuple[FloatArray, In
 
     Args:
         data: one problem, or a batch of them.
+
         selected: (n_inputs,) or (batch, n_inputs): the token index alpha_i of each input.
+
     Returns:
         rows (…, n_pairs, d_key) and pairs (…, n_pairs, 3) with (input, selected, other), ordered by input. One
         problem has exactly its own pairs; in a batch n_pairs = n_inputs (n_tokens - 1), where an input is shorter its

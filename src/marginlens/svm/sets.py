@@ -20,8 +20,10 @@ from marginlens.svm.solvers.branch_and_bound import Alternatives, SearchTree, br
 from marginlens.svm.solvers.least_distance import least_distance
 from marginlens.typing import FloatArray, IntArray
 
-MAX_CHOICES = 10_000_000  # beyond so many choices a search that may have to look at all of them is not started unasked
-SAME_MINIMUM_RTOL = 1e-6  # distance, relative to the norm, up to which two minima are one
+# With more choices, a search that may have to visit all of them needs `max_problems`.
+MAX_CHOICES = 10_000_000
+# Distance, relative to the norm, up to which two minima are one.
+SAME_MINIMUM_RTOL = 1e-6
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -34,13 +36,20 @@ class SetSolution(Result, Tabular):
 
     Attributes:
         solutions: one `MarginSolution` per global minimum, rows k_α - k_β of its choice; empty where the problem is infeasible.
+
         choices: (n_solutions, n_inputs) the token of each optimal set with the largest logit, the choice that the solution proves.
+
         status: a `Status`.
+
         lower_bound: no feasible p is shorter.
+
         runner_up: the smallest bound of what was discarded, inf where nothing was; a choice that agrees with a solution on those few inputs
             may be shorter, though longer than the solution.
+
         explored: convex problems solved.
+
         n_choices: complete choices there are.
+
         n_covered: how many are accounted for.
 
     `to_frame()` has one row per global minimum: solution, choice (the token of each input), margin, x.
@@ -84,7 +93,7 @@ class SetSolution(Result, Tabular):
 
 @implements("A", "ATT-SVM'", "Thm 8")
 def set_svm(data: TokenDataset, selected: Any, *, max_problems: int | None = None) -> SetSolution:
-    r"""Every shortest p under which, in each input, some optimal token beats all tokens that are not optimal by at least one.
+    r"""Find every shortest p under which, in each input, some optimal token beats all tokens that are not optimal by at least one.
 
     .. math:: \min_p \|p\| \ \text{s.t.}\ \max_{\alpha \in O_i} \min_{\beta \notin O_i} p^\top (k_{i\alpha} - k_{i\beta}) \ge 1,
         \quad i \in [n]
@@ -93,12 +102,22 @@ def set_svm(data: TokenDataset, selected: Any, *, max_problems: int | None = Non
 
     Args:
         data: one problem with keys `data.K` of shape (n_inputs, n_tokens, d_key).
+
         selected: one list of token indices per input, the set O_i; an input whose tokens are all optimal constrains nothing.
-        max_problems: convex problems after which to stop with the best solution found and its gap; by default the search is completed,
-            and refused beforehand where there are more than ten million choices.
+
+        max_problems: number of convex problems after which to stop with the best solution so far and its gap. By default the search
+            is completed, and refused in advance if there are more than ten million choices.
+
     Returns:
-        A `SetSolution`. Check each of its `solutions` with `kkt_residual()`, the list with `n_covered` and `runner_up`, the optimum
-        with `att_svm` on its choice where the sets are singletons.
+        A `SetSolution`. Check each of its `solutions` with `kkt_residual()`, and the list with `n_covered` and `runner_up`. If the sets
+        are singletons, compare with `att_svm`.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> data, head = ml.data.figure_1b()
+        >>> solution = ml.set_svm(data, [[0, 1]])
+        >>> solution.choices.tolist(), round(solution.margin, 3)
+        ([[0]], 1.005)
     """
     if as_dataset(data).is_batch:
         raise InputError("data", "one problem", f"a batch of {len(data)}", "Take one with data[j].")
@@ -164,7 +183,8 @@ def _alternatives(data: TokenDataset, sets: tuple[IntArray, ...], binding: list[
         rows[k, : len(inside), : len(outside)] = inside[:, None] - outside[None]
         lower[k, : len(inside), : len(outside)] = 1.0
         same_key = (data.K[i, sets[i]][:, None] == data.K[i, _outside(data, sets, i)]).all(axis=-1)
-        allowed[k, : len(inside)] = ~same_key.any(axis=-1)  # no p tells a token from one with the same key
+        # No p separates a token from one with the same key.
+        allowed[k, : len(inside)] = ~same_key.any(axis=-1)
     return Alternatives(rows, lower, allowed)
 
 

@@ -23,6 +23,7 @@ from marginlens.status import Status, names_of, statuses
 from marginlens.svm.solvers.rows import BilinearRows
 from marginlens.svm.solvers.uniqueness import OptimalFace, is_only_solution
 from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
+from marginlens.words import text
 
 KKT_RTOL = 1e-10  # residual up to which optimality counts as proved, unless rounding alone leaves more
 MAX_KKT_RTOL = 1e-4  # the largest residual that is ever excused by rounding
@@ -83,15 +84,25 @@ class MarginSolution(Result, Tabular):
 
     Attributes:
         rows: (…, n_rows, d) the matrix A; where x is a matrix, `BilinearRows` that stand for it.
+
         lower: (…, n_rows) the lower bounds b >= 0.
+
         equalities: (…, n_equalities, d) the matrix C, or None; where x is a matrix, `BilinearRows`.
+
         x: (…, d) the solution, or a matrix whose entries are the unknowns; nan where the problem is infeasible.
+
         status: a `Status`; for a batch an object array (batch,) of them.
+
         multipliers: (…, n_rows) lambda >= 0; nan where the problem is infeasible.
+
         equality_multipliers: (…, n_equalities) mu of either sign, of the solution or the certificate, or None.
+
         active: (…, n_rows) whether a row holds with equality; zero rows never do.
+
         certificate: (…, n_rows) the Farkas vector y where infeasible, nan elsewhere; None for one feasible problem.
+
         pairs: (…, n_rows, 3) the input, selected token and other token behind each row (-1 for padding), or None.
+
         norm: the norm ‖·‖ of the problem.
 
     `to_frame()` has one row per constraint: problem (of a batch), row, what stands behind the row (input, selected, other; where x is a
@@ -168,7 +179,7 @@ class MarginSolution(Result, Tabular):
         return None if self.status is Status.INFEASIBLE else has_unique_minimum(self)
 
     def rank(self, rtol: float = MATRIX_RANK_RTOL) -> Any:
-        """How many singular values of the matrix x exceed `rtol` times the largest, per problem; -1 where it is infeasible."""
+        """Count the singular values of the matrix x above `rtol` times the largest, per problem; -1 if it is infeasible."""
         if self.x.ndim - self.lower.ndim != 1:
             raise InputError("solution", "one whose x is a matrix", f"one whose x has shape {self.x.shape}")
         finite = np.asarray(np.isfinite(self.x).all(axis=(-2, -1)))
@@ -177,7 +188,7 @@ class MarginSolution(Result, Tabular):
         return ranks if self.is_batch else int(ranks)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields by name, in types that `json.dumps` takes; the norm as it is written in Python."""
+        """Return the fields by name, in types that `json.dumps` takes; the norm as it is written in Python."""
         return {**super().to_dict(), "norm": repr(self.norm)}
 
     # ---- files
@@ -196,7 +207,7 @@ class MarginSolution(Result, Tabular):
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> MarginSolution:
-        """The solution in a file that `save` wrote. Its proof is checked again: where it does not hold, the status is INACCURATE."""
+        """Read the solution in a file that `save` wrote and check its proof again; if it does not hold, the status is INACCURATE."""
         expected = "a .npz file that MarginSolution.save wrote"
         arrays = read_result(path, SOLUTION_FORMAT, expected, ("kind", "norm", "status", "lower", "x", "multipliers"))
         classes: list[type[MarginSolution]] = [MarginSolution, *MarginSolution.__subclasses__()]
@@ -220,32 +231,33 @@ class MarginSolution(Result, Tabular):
     # ---- how it is shown
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw which constraints hold x in place, by λ_r ‖a_r‖/‖x‖, or for an infeasible problem which contradict each other, by their
-        weights in the proof; for a batch how its margins are spread. Returns the axes.
+        """Draw the constraints that determine x, by λ_r ‖a_r‖/‖x‖, or those that contradict each other, by their weights in the proof.
+
+        A batch is drawn as a histogram of its margins. Return the axes.
         """
         ax = axes_for(ax)
         if self.is_batch:
             margins = np.asarray(self.margin)
             n_infeasible = int(np.sum(margins == 0.0))
             if n_infeasible == len(self):
-                draw_sentence(ax, f"Infeasible: none of these {len(self)} problems has a solution.")
+                draw_sentence(ax, text("solution_plot.all_infeasible", problems=len(self)))
                 return ax
             ax.hist(margins[(margins > 0.0) & np.isfinite(margins)], bins="auto", color=LOCAL)
             ax.set(xlabel="margin", ylabel="problems")
-            ax.set_title(f"{n_infeasible} of {len(self)} problems are infeasible" if n_infeasible else "")
+            counts = {"infeasible": n_infeasible, "problems": len(self)}
+            ax.set_title(text("solution_plot.some_infeasible", **counts) if n_infeasible else "")
             return ax
         infeasible = self.status is Status.INFEASIBLE
         weights = np.asarray(self.certificate if infeasible else self.multipliers)
         scaled = weights * _row_norms(self.rows) * (1.0 if infeasible else float(self.margin))
-        weights = (
-            weights if infeasible and not np.any(scaled > 0.0) else scaled
-        )  # a zero row alone contradicts its bound
+        # A zero row contradicts its bound by itself, and has no norm to scale its weight.
+        weights = weights if infeasible and not np.any(scaled > 0.0) else scaled
         carries = np.nan_to_num(weights) > 0.0
         names = [f"row {r}" for r in range(len(weights))]
         if self.pairs is not None:
             names = [f"{i}: {a} over {t}" for i, a, t in np.asarray(self.pairs).tolist()]
         colours = np.where(carries | self.active, GLOBAL, NEITHER).tolist()
-        what = "weight in the proof that none exists" if infeasible else "multiplier × row norm / ‖x‖"
+        what = text("solution_plot.proof_weight" if infeasible else "solution_plot.multiplier")
         behind = self._pair_columns()
         draw_bars(
             ax,
@@ -256,7 +268,7 @@ class MarginSolution(Result, Tabular):
             ylabel=f"{behind[0]}: {behind[1]} over {behind[2]}" if self.pairs is not None else "constraint",
         )
         if infeasible:
-            ax.set_title("Infeasible: these constraints contradict each other")
+            ax.set_title(text("solution_plot.contradiction"))
         return ax
 
     def _pair_columns(self) -> tuple[str, str, str]:
@@ -283,7 +295,7 @@ class MarginSolution(Result, Tabular):
 
     @np.errstate(over="ignore", invalid="ignore")
     def kkt_residual(self) -> Any:
-        r"""The largest optimality residual per problem, recomputed from the stored problem; nan where it is infeasible.
+        r"""Recompute the largest optimality residual per problem from the stored problem; nan if it is infeasible.
 
         Every term is dimensionless, and unchanged when a row and its lower bound, or the whole problem, are rescaled:
 
@@ -309,10 +321,9 @@ class MarginSolution(Result, Tabular):
         slack = _apply(self.rows, x) - self.lower
         combined = self._combined(self.multipliers)
         if isinstance(self.rows, np.ndarray) and self.equalities is None:
-            for where in np.argwhere(
-                self.rounding_floor() > _EXACT_SUMS_ABOVE
-            ):  # where the order of additions would show
-                j = tuple(where)
+            # The order of additions would show in these problems.
+            for problem in np.argwhere(self.rounding_floor() > _EXACT_SUMS_ABOVE):
+                j = tuple(problem)
                 slack[j] = exact_products(self.rows[j], x[j], self.lower[j])
                 combined[j] = exact_products(self.rows[j].T, self.multipliers[j])
         zero = (row_norms == 0.0) | (norm == 0.0)[..., None]  # no distance in units of ‖x‖ is small
@@ -337,7 +348,7 @@ class MarginSolution(Result, Tabular):
 
     @np.errstate(over="ignore", invalid="ignore")
     def rounding_floor(self) -> Any:
-        r"""What rounding alone may leave of `kkt_residual`, per problem; nan where it is infeasible.
+        r"""Bound the part of `kkt_residual` that rounding alone may leave, per problem; nan if it is infeasible.
 
         .. math:: \epsilon \sum_r \lambda_r \|a_r\| / \|x\|, \quad \epsilon = 2^{-52}
 
@@ -359,7 +370,7 @@ class MarginSolution(Result, Tabular):
 
     @np.errstate(over="ignore", invalid="ignore")
     def certificate_residual(self) -> Any:
-        r"""How far the Farkas vector is from a proof of infeasibility; nan where the problem is feasible.
+        r"""Measure how far the Farkas vector is from a proof of infeasibility; nan if the problem is feasible.
 
         .. math:: \frac{\|A^\top y + C^\top\mu\|}{\sum_{r:\, b_r > 0} y_r \|a_r\|}
 
@@ -378,9 +389,9 @@ class MarginSolution(Result, Tabular):
         return residual if self.is_batch else float(residual)
 
     def is_verified(self) -> Any:
-        """Whether `kkt_residual`, per problem, is at most 1e-10 or what rounding may leave where rows nearly cancel, never above 1e-4.
+        """Check that `kkt_residual`, per problem, is at most 1e-10, or what rounding may leave if rows nearly cancel, at most 1e-4.
 
-        Instead of 1e-10 it is 1e-9 for ℓp and 1e-8 for norms of matrices and for a user's own.
+        The bound is 1e-9 for ℓp, and 1e-8 for norms of matrices and your own norms.
         """
         if self.is_euclidean:
             return self.kkt_residual() <= np.clip(16.0 * self.rounding_floor(), KKT_RTOL, MAX_KKT_RTOL)
@@ -391,7 +402,7 @@ class MarginSolution(Result, Tabular):
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def bracket(self) -> Bracket:
-        r"""Bounds on the smallest norm :math:`\|x^*\|`, recomputed from the stored problem, whoever solved it.
+        r"""Bound the smallest norm :math:`\|x^*\|` from the stored problem, whichever solver found x.
 
         .. math:: \frac{b^\top\lambda}{\|A^\top\lambda + C^\top\mu\|_*} \le \|x^*\| \le \frac{\|x\|}{\min_{r:\, b_r > 0} a_r^\top x/b_r}
 

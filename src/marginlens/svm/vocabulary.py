@@ -18,14 +18,17 @@ from marginlens.result import Result, Tabular, table
 from marginlens.svm.solution import MarginSolution
 from marginlens.svm.solvers.least_distance import least_distance
 from marginlens.typing import ArrayLike, FloatArray, IntArray
+from marginlens.words import Fact
 
-CLOSED_FORM_RTOL = 1e-9  # up to it the closed form meets all equations, and its multipliers make it up
-_SPAN_RTOL = 1e-12  # singular values of the rows below this share of the largest count as zero
+# Up to this the closed form meets all equations, and its multipliers make it up.
+CLOSED_FORM_RTOL = 1e-9
+# Singular values of the rows below this share of the largest count as zero.
+_SPAN_RTOL = 1e-12
 
 
 @implements("B", "Eq. (9)", "Lemma 3")
 def vocabulary_svm(E: ArrayLike, sequences: Any, selected: ArrayLike) -> MarginSolution:
-    r"""Shortest p under which the selected tokens of every sequence tie, and beat its other tokens by at least one.
+    r"""Find the shortest p under which the selected tokens of every sequence tie, and beat its other tokens by at least one.
 
     .. math:: \min_{p \in \mathcal P} \|p\| \ \text{s.t.}\ p^\top (E_s - E_{s'}) \ge 1,\quad
         s \in \mathcal S_X,\ s' \in X \setminus \mathcal S_X,\ X \in \mathcal X_n, \qquad
@@ -33,13 +36,23 @@ def vocabulary_svm(E: ArrayLike, sequences: Any, selected: ArrayLike) -> MarginS
 
     Args:
         E: embeddings (n_vocabulary, d_model).
+
         sequences: token-id lists, an array (n_samples, n_tokens), or `LabelledSequences`.
+
         selected: `selected[i]` lists the token ids selected in sequence i, at least one of its own.
+
     Returns:
         A solution whose `multipliers[r] >= 0` belongs to `pairs[r]` = (i, s, s'), with i the first sequence in which the
         selected s stands for its ties and s' is not selected; p = sum_r multipliers[r] * rows[r] + equality_multipliers @
-        equalities. It is unique, zero where everything is selected, and INFEASIBLE with a Farkas vector where no p makes the
-        selection. `kkt_residual()` and `certificate_residual()` check it.
+        equalities. It is unique, zero if everything is selected, and INFEASIBLE with a Farkas vector if no p makes the selection.
+        `kkt_residual()` and `certificate_residual()` check it.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> solution = ml.vocabulary_svm(np.eye(3), [[0, 1, 2], [1, 2]], [[0, 1], [1]])
+        >>> print(solution.x.round(3))
+        [ 0.333  0.333 -0.667]
     """
     table = real_array(E, "E", ("n_vocabulary", "d_model"))
     problem = selection_pairs(*position_lists(table, sequences, selected))
@@ -49,13 +62,16 @@ def vocabulary_svm(E: ArrayLike, sequences: Any, selected: ArrayLike) -> MarginS
 
 @dataclass(frozen=True, repr=False, eq=False)
 class ClosedForm(Result, Tabular):
-    r"""The candidate :math:`p = M^\dagger 1` for a selection's max-margin solution, and whether it is one.
+    r"""The candidate :math:`p = M^\dagger 1` for the max-margin solution of a selection, and what decides whether it is one.
 
     Attributes:
         x: (d_model,) the shortest p for which all constraints would be equalities, in the sense of least squares.
+
         multipliers: (n_rows,) λ >= 0 that come closest to making up x, for the rows of `vocabulary_svm`.
-        equation_residual: ‖M p - 1‖ over the root of the number of rows: 0 where all constraints can hold with equality.
-        multiplier_residual: ‖p - Mᵀλ - Cᵀμ‖ / ‖p‖ for the best λ >= 0 and any μ of the ties C: 0 where the candidate is optimal.
+
+        equation_residual: ‖M p - 1‖ over the root of the number of rows; 0 if all constraints can hold with equality.
+
+        multiplier_residual: ‖p - Mᵀλ - Cᵀμ‖ / ‖p‖ for the best λ >= 0 and any μ of the ties C; 0 if the candidate is optimal.
 
     `to_frame()` has one row per constraint: row, multiplier.
     """
@@ -74,20 +90,18 @@ class ClosedForm(Result, Tabular):
         return self.equation_residual <= CLOSED_FORM_RTOL and self.multiplier_residual <= CLOSED_FORM_RTOL
 
     @property
-    def why(self) -> str:
-        """One sentence that says what decides."""
+    def why(self) -> Fact:
+        """The residual that decides."""
         if self.equation_residual > CLOSED_FORM_RTOL:
-            return (
-                f"No p makes every constraint an equality: the best misses by {self.equation_residual:.2g} on average."
-            )
+            return Fact("closed_form.no_equality", {"residual": self.equation_residual})
         if self.multiplier_residual > CLOSED_FORM_RTOL:
-            return f"Some multiplier would have to be negative: those of at least 0 leave {self.multiplier_residual:.2g} of p."
-        return "It meets every constraint with equality, and its multipliers are at least 0: it is the solution."
+            return Fact("closed_form.negative_multiplier", {"residual": self.multiplier_residual})
+        return Fact("closed_form.certified")
 
 
 @implements("B", "Lemma 3")
 def closed_form_candidate(E: ArrayLike, sequences: Any, selected: ArrayLike) -> ClosedForm:
-    r"""The closed form that the paper gives for the max-margin solution, with its certificate or its refusal.
+    r"""Compute the closed form that the paper gives for the max-margin solution, and check whether it is the solution.
 
     .. math:: p = M^\dagger 1 \quad \text{solves Eq. (9) if and only if} \quad
         M p = 1 \ \text{and}\ p = M^\top \lambda + C^\top \mu \ \text{for some}\ \lambda \ge 0
@@ -96,9 +110,23 @@ def closed_form_candidate(E: ArrayLike, sequences: Any, selected: ArrayLike) -> 
     M holds a row :math:`E_s - E_{s'}` for each selected s and other s' of a sequence, C the differences of tokens selected together.
 
     Args:
-        E, sequences, selected: as `vocabulary_svm` takes them.
+        E: as in `vocabulary_svm`.
+
+        sequences: as in `vocabulary_svm`.
+
+        selected: as in `vocabulary_svm`.
+
     Returns:
-        A `ClosedForm`; where it is `certified`, `vocabulary_svm` finds the same p, elsewhere it never does.
+        A `ClosedForm`. `vocabulary_svm` finds the same p if and only if it is `certified`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from marginlens.svm import closed_form_candidate
+        >>> candidate = closed_form_candidate(np.eye(3), [[0, 1, 2]], [[0]])
+        >>> candidate.certified
+        True
+        >>> print(candidate.x.round(3))
+        [ 0.667 -0.333 -0.333]
     """
     table = real_array(E, "E", ("n_vocabulary", "d_model"))
     rows, ties = selection_pairs(*position_lists(table, sequences, selected)).rows(table)
@@ -108,7 +136,8 @@ def closed_form_candidate(E: ArrayLike, sequences: Any, selected: ArrayLike) -> 
     p, _, _, values = np.linalg.lstsq(every, wanted, rcond=_SPAN_RTOL)
     norm, largest = float(length(p)), float(values[0])
     equation_residual = float(np.linalg.norm(every @ p - wanted) / np.sqrt(len(rows)))
-    if norm * largest <= CLOSED_FORM_RTOL:  # contradictory rows that cancel, or tokens that look the same
+    if norm * largest <= CLOSED_FORM_RTOL:
+        # The rows contradict each other and cancel, or tokens have the same embedding.
         return ClosedForm(p, np.zeros(len(rows)), equation_residual, 1.0)
     signed = np.concatenate([every, -ties])
     weights, multiplier_residual = scipy.optimize.nnls(signed.T / largest, p / norm, maxiter=50 * len(signed))

@@ -54,10 +54,15 @@ def least_distance(
     Args:
         A: (n_rows, d) for one problem or (batch, n_rows, d) for many; a zero row with lower bound 0 constrains nothing and may pad
             problems of different sizes. Other rows have norms between 1e-100 and 1e100.
+
         lower: the lower bounds b >= 0, (n_rows,) or (batch, n_rows).
+
         equalities: the matrix C, (n_equalities, d) for all problems or (batch, n_equalities, d).
+
         norm: of x: `L2`, `L1`, `LInf`, `Lp` or one of your own; infeasible problems are the same in all of them.
+
         pairs: (…, n_rows, 3) the input, selected and other token behind each row; only stored.
+
     Returns:
         A `MarginSolution` with x = sum_r multipliers[r] * rows[r] + sum_k equality_multipliers[k] * equalities[k] and
         multipliers >= 0; `kkt_residual()` checks it, `certificate_residual()` checks a claim that no x exists. In another norm
