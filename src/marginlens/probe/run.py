@@ -230,9 +230,12 @@ def _recorded(found: Readable, options: ProbeSettings, report: Callable[[int], N
     if not sums.n_queries.any():
         raise InputError("inputs", "inputs with at least two tokens each", "none in which a query sees two")
     if not sums.is_finite.any():
-        expected, got = "a model whose attention is finite in some layer", "attention that is finite in none"
-        remedy = "Its weights are not finite, or overflow in half precision: give it float32 weights."
-        raise InputError("model", expected, got, remedy)
+        raise InputError(
+            "model",
+            "a model whose attention is finite in some layer",
+            "attention that is finite in none",
+            "Its weights are not finite, or overflow in half precision: give it float32 weights.",
+        )
     return _Recorded(sums, examples, selections, sinks, has_maps)
 
 
@@ -547,8 +550,11 @@ def probe_checkpoints(
         results.append(probe_model(loaded, data, options, progress=report))
         first, shape = (result["nnz"].shape for result in (results[0], results[-1]))
         if shape != first:
-            expected = f"checkpoints of one model, with {first[0]} layers of {first[1]} heads as the first"
-            raise InputError("folders", expected, f"{str(folder)!r} with {shape[0]} layers of {shape[1]} heads")
+            raise InputError(
+                "folders",
+                f"checkpoints of one model, with {first[0]} layers of {first[1]} heads as the first",
+                f"{str(folder)!r} with {shape[0]} layers of {shape[1]} heads",
+            )
     measures = {name: np.stack([result[name] for result in results]) for name in results[0].measures}
     return CheckpointCurves(
         model=f"{results[0].family}, {results[0].size_words}",

@@ -68,8 +68,11 @@ def select_tokens(logits: ArrayLike, visible: ArrayLike | None = None, rounding:
         raise InputError("logits", "numbers for visible tokens", "nan")
     tolerance = np.asarray(rounding, dtype=np.float64)
     if tolerance.shape not in ((), values.shape[:-1]) or not bool((tolerance >= 0.0).all()):
-        expected = f"one number of at least zero, or such numbers of shape {values.shape[:-1]}"
-        raise InputError("rounding", expected, f"shape {tolerance.shape}, smallest {tolerance.min(initial=np.inf)}")
+        raise InputError(
+            "rounding",
+            f"one number of at least zero, or such numbers of shape {values.shape[:-1]}",
+            f"shape {tolerance.shape}, smallest {tolerance.min(initial=np.inf)}",
+        )
     masked = np.where(sees, values, -np.inf)
     selected = np.argmax(masked, axis=-1)
     best = np.take_along_axis(masked, selected[..., None], axis=-1)

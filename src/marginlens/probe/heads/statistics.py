@@ -291,18 +291,27 @@ class _Applied(NamedTuple):
             is_tensor = isinstance(value, torch.Tensor)
             if not is_tensor or value.ndim < 3 or not value.numel() or not value.is_floating_point():
                 got = f"shape {tuple(value.shape)} of {value.dtype}" if is_tensor else type(value).__name__
-                remedy = "A fused kernel that hides them cannot be read: give what enters it."
-                raise InputError(name, f"a tensor of numbers (…, {axes}, d), none of them 0", got, remedy)
+                raise InputError(
+                    name,
+                    f"a tensor of numbers (…, {axes}, d), none of them 0",
+                    got,
+                    "A fused kernel that hides them cannot be read: give what enters it.",
+                )
         heads, key_heads = q.shape[-3], k.shape[-3]
         if q.shape[:-3] != k.shape[:-3] or q.shape[-1] != k.shape[-1] or heads % key_heads:
-            expected = f"keys for queries of shape {tuple(q.shape)}: the same first axes and d, and a number of heads that divides {heads}"
-            raise InputError("k", expected, f"shape {tuple(k.shape)}")
+            raise InputError(
+                "k",
+                f"keys for queries of shape {tuple(q.shape)}: the same first axes and d, and a number of heads that divides {heads}",
+                f"shape {tuple(k.shape)}",
+            )
         n_queries, n_keys = q.shape[-2], k.shape[-2]
         by_position = rule.causal or rule.window is not None or getattr(rule.bias, "ndim", 0) == 1
         if positions is None and by_position and n_queries != n_keys:
-            expected = f"given where {n_queries} queries attend to {n_keys} keys by position"
             raise InputError(
-                "positions", expected, None, "For the last queries give torch.arange(keys - queries, keys)."
+                "positions",
+                f"given where {n_queries} queries attend to {n_keys} keys by position",
+                None,
+                "For the last queries give torch.arange(keys - queries, keys).",
             )
         places = torch.as_tensor(torch.arange(n_queries) if positions is None else positions, device=q.device)
         if places.shape != (n_queries,) or places.is_floating_point():
@@ -453,9 +462,11 @@ def _grouped(
     wide = tensor[(None,) * max(0, 4 - tensor.ndim)]
     wide = wide.flatten(0, -4) if wide.ndim > 4 else wide
     if any(size not in (1, full) for size, full in zip(wide.shape, (n_batch, n_heads, n_queries, n_keys), strict=True)):
-        expected = f"a tensor that broadcasts to (…, {n_heads} heads, {n_queries} queries, {n_keys} keys)"
         raise InputError(
-            name, expected, f"shape {tuple(tensor.shape)}", "Padding (inputs, keys) is mask[:, None, None, :]."
+            name,
+            f"a tensor that broadcasts to (…, {n_heads} heads, {n_queries} queries, {n_keys} keys)",
+            f"shape {tuple(tensor.shape)}",
+            "Padding (inputs, keys) is mask[:, None, None, :].",
         )
     return wide.unflatten(1, (n_groups, n_shared) if wide.shape[1] > 1 else (1, 1))
 

@@ -193,8 +193,11 @@ def encode_texts(
             raise InputError("texts", "texts with at least one token each", f"{texts[place][:40]!r} at index {place}")
     highest = max(map(max, ids))
     if highest >= config.vocab_size:
-        expected = f"the one of this model, with ids below {config.vocab_size}"
-        raise InputError("tokenizer", expected, f"one that gives the id {highest}")
+        raise InputError(
+            "tokenizer",
+            f"the one of this model, with ids below {config.vocab_size}",
+            f"one that gives the id {highest}",
+        )
     names, pad = _token_names(tokenizer, sorted({token for text in ids for token in text})), tokenizer.pad_token_id
     return TextInputs(
         texts=tuple(texts),
@@ -407,8 +410,9 @@ def prepare_images(images: ArrayLike, settings: ImageSettings) -> ImageInputs:
         return ImageInputs(settings.pixel_values([_picture(image, c) for image in array]), settings)
     if array.dtype.kind != "f" or not len(array) or array.shape[1:] != (c, h, w):
         expected = f"floats of shape (n_images, {c}, {h}, {w}) or bytes of shape (n_images, height, width, {c})"
-        got = f"shape {np.shape(images)} with dtype {array.dtype}"
-        raise InputError("images", f"{expected}, as the model asks", got)
+        raise InputError(
+            "images", f"{expected}, as the model asks", f"shape {np.shape(images)} with dtype {array.dtype}"
+        )
     if not np.isfinite(array).all():
         raise InputError("images", "finite numbers", "NaN or infinity among them")
     return ImageInputs(np.ascontiguousarray(array, dtype=np.float32), settings)
@@ -431,8 +435,9 @@ def _read_array(place: Path) -> npt.NDArray[Any]:
         name = names[0] if len(names) == 1 else next((known for known in _IMAGE_ARRAYS if known in names), None)
         if name is None:
             held = ", ".join(map(repr, names)) or "nothing"
-            expected = f"a .npz with images under one of {', '.join(_IMAGE_ARRAYS)}"
-            raise InputError("images", expected, f"one that holds {held}")
+            raise InputError(
+                "images", f"a .npz with images under one of {', '.join(_IMAGE_ARRAYS)}", f"one that holds {held}"
+            )
         return np.asarray(content[name])
 
 

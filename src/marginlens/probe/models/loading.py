@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -96,33 +96,57 @@ def load_model(
         model, info = _attempt(path, lambda: kind.from_pretrained(place, **options, **loading))
         if not _has_head(model, info["missing_keys"]):  # its weights are not in the file, or it is not of this class
             model, info = _attempt(path, lambda: transformers.AutoModel.from_pretrained(place, **options, **loading))
-        images = hasattr(config, "image_size") or hasattr(config, "vision_config")
         tokenizer = None
         if not hasattr(config, "image_size") and (not local.is_dir() or has_file(local, _TOKENIZER_FILES)):
             _check_code(path, *_TOKENIZER, (_json(place, _TOKENIZER[0]) or {}).get("auto_map"))
             tokenizer = _attempt(path, lambda: transformers.AutoTokenizer.from_pretrained(place, **options))
+    _check_complete(path, local, model, info)
+    if model.dtype.itemsize < 4 and not getattr(model, "is_quantized", False):  # transformers refuses to convert those
+        model = model.float()
+    settings = _image_settings(path, place, config, options)
+    return LoadedModel(model.eval().to(device), tokenizer, settings, name)
+
+
+def _check_complete(
+    path: str | os.PathLike[str], local: Path, model: PreTrainedModel, info: Mapping[str, Collection[str]]
+) -> None:
+    """Refuse a folder whose weights are not those of the model that transformers made of it.
+
+    Args:
+        info: which weights were missing and unexpected, as transformers says.
+    """
     missing = sorted(name for name in info["missing_keys"] if "pooler." not in name)  # heads save no pooler
     if missing:  # transformers would leave random numbers there
         raise InputError(
-            "path", _MODEL_FOLDER, f"{str(path)!r}, which lacks {len(missing)} weights, {missing[0]} among them"
+            "path", _MODEL_FOLDER, f"{str(path)!r}, which lacks {len(missing)} weights, such as {missing[0]}"
         )
     foreign = _foreign_weights(model, info["unexpected_keys"])
     if foreign:  # transformers leaves them out: it is another attention that has them
-        got = f"{str(path)!r}, whose attention has weights that the {config.model_type} family has not, {foreign[0]} among them"
-        raise InputError("path", _MODEL_FOLDER, got)
+        raise InputError(
+            "path",
+            _MODEL_FOLDER,
+            f"{str(path)!r}, whose attention has weights that the {model.config.model_type} family has not, such as {foreign[0]}",
+        )
     if (local / ADAPTER).is_file() and not getattr(model, "_hf_peft_config_loaded", False):
         raise InputError("path", _MODEL_FOLDER, f"{str(path)!r}, which also holds an adapter that is not loaded", MERGE)
-    if model.dtype.itemsize < 4 and not getattr(model, "is_quantized", False):  # transformers refuses to convert those
-        model = model.float()
+
+
+def _image_settings(
+    path: str | os.PathLike[str], place: str, config: PretrainedConfig, options: dict[str, Any]
+) -> ImageSettings | None:
+    """What a model of images expects, with its image processor if it has one; None for a model of texts."""
+    import transformers
+
+    if not (hasattr(config, "image_size") or hasattr(config, "vision_config")):
+        return None
     sizes = getattr(config, "vision_config", config)
-    settings = ImageSettings.of(sizes) if images else None
-    stated = _json(place, _IMAGE_PROCESSOR) if images else None
-    if settings is not None and stated is not None:
-        size = {} if stated.get("size") else {"size": {"height": settings.height, "width": settings.width}}
-        load = partial(transformers.AutoImageProcessor.from_pretrained, place, backend="pil", **size, **options)
-        with _quiet():
-            settings = ImageSettings.of(sizes, _attempt(path, load))
-    return LoadedModel(model.eval().to(device), tokenizer, settings, name)
+    settings, stated = ImageSettings.of(sizes), _json(place, _IMAGE_PROCESSOR)
+    if stated is None:
+        return settings
+    size = {} if stated.get("size") else {"size": {"height": settings.height, "width": settings.width}}
+    load = partial(transformers.AutoImageProcessor.from_pretrained, place, backend="pil", **size, **options)
+    with _quiet():
+        return ImageSettings.of(sizes, _attempt(path, load))
 
 
 def _check_device(device: str) -> None:
@@ -167,8 +191,11 @@ def as_inputs(loaded: LoadedModel, inputs: Inputs | ArrayLike) -> Inputs:
         return encode_texts(texts, loaded.tokenizer, loaded.model.config)
     if loaded.images is not None:
         return prepare_images(inputs, loaded.images)
-    expected = "TextInputs, ImageInputs, or texts together with a model from load_model, which has a tokenizer"
-    raise InputError("inputs", expected, type(inputs).__name__)
+    raise InputError(
+        "inputs",
+        "TextInputs, ImageInputs, or texts together with a model from load_model, which has a tokenizer",
+        type(inputs).__name__,
+    )
 
 
 def _check_code(path: str | os.PathLike[str], file: str, kind: str, auto_map: object) -> None:
@@ -177,9 +204,11 @@ def _check_code(path: str | os.PathLike[str], file: str, kind: str, auto_map: ob
     code = [code for name, code in named.items() if name.startswith(kind)]
     if code:
         shown = code[0] if isinstance(code[0], str) else next(filter(None, code[0]), "")
-        got = f"{str(path)!r}, whose {file} names code of its own ({shown}), which is not run"
         raise InputError(
-            "path", _MODEL_FOLDER, got, "If you trust it, load the model yourself and probe what you loaded."
+            "path",
+            _MODEL_FOLDER,
+            f"{str(path)!r}, whose {file} names code of its own ({shown}), which is not run",
+            "If you trust it, load the model yourself and probe what you loaded.",
         )
 
 
@@ -209,8 +238,11 @@ def _check_shapes(
             shapes |= {name: tuple(weights.get_slice(name).get_shape()) for name in weights.keys()}  # noqa: SIM118
     n_layers = getattr(config.get_text_config(), "num_hidden_layers", None) or 0
     if n_layers > max(_MAX_SHARED_LAYERS, len(shapes)):
-        got = f"{str(path)!r}, whose config.json states {n_layers} layers, for {len(shapes)} weights"
-        raise InputError("path", _MODEL_FOLDER, got)
+        raise InputError(
+            "path",
+            _MODEL_FOLDER,
+            f"{str(path)!r}, whose config.json states {n_layers} layers, for {len(shapes)} weights",
+        )
 
     try:
         with torch.device("meta"):
@@ -223,8 +255,11 @@ def _check_shapes(
         names = (name, name.removeprefix(prefix), prefix + name)  # a file may hold the base model, or a larger one
         saved = next((shapes[other] for other in names if other in shapes), weight.shape)
         if math.prod(saved) != weight.numel():
-            got = f"{str(path)!r}, whose {name} has shape {saved}, while config.json states {tuple(weight.shape)}"
-            raise InputError("path", _MODEL_FOLDER, got)
+            raise InputError(
+                "path",
+                _MODEL_FOLDER,
+                f"{str(path)!r}, whose {name} has shape {saved}, while config.json states {tuple(weight.shape)}",
+            )
 
 
 def _has_head(model: PreTrainedModel, missing: Collection[str]) -> bool:
@@ -276,14 +311,17 @@ def _attempt(path: str | os.PathLike[str], load: Callable[[], Loaded]) -> Loaded
     except Exception as problem:  # transformers, safetensors and torch each raise kinds of their own
         lines = str(problem).strip().splitlines() or [type(problem).__name__]
         if "ignore_mismatched_sizes" in lines[0]:  # the report that it points to is not shown
-            got = f"{str(path)!r}, whose weights have other shapes than config.json states"
-            raise InputError("path", _MODEL_FOLDER, got) from problem
+            raise InputError(
+                "path", _MODEL_FOLDER, f"{str(path)!r}, whose weights have other shapes than config.json states"
+            ) from problem
         if "weights_only" in str(problem):  # what torch advises would run the code
-            got = f"{str(path)!r}, whose pickled weights hold more than tensors and are not loaded"
-            raise InputError("path", _MODEL_FOLDER, got) from problem
+            raise InputError(
+                "path", _MODEL_FOLDER, f"{str(path)!r}, whose pickled weights hold more than tensors and are not loaded"
+            ) from problem
         said = lines[0] if not lines[0].endswith(":") else " ".join(" ".join(lines).split())  # a list follows
-        got = f"{str(path)!r}, of which transformers says: {said.rstrip('.')}"
-        raise InputError("path", _MODEL_FOLDER, got) from problem
+        raise InputError(
+            "path", _MODEL_FOLDER, f"{str(path)!r}, of which transformers says: {said.rstrip('.')}"
+        ) from problem
 
 
 @contextmanager
@@ -327,9 +365,11 @@ def attention_implementation(model: PreTrainedModel | LoadedModel, name: str) ->
             model.set_attn_implementation(name)
         found = getattr(model.config, "_attn_implementation", None)
         if found != name:
-            expected = f"a model that can attend by {name!r}, so that its attention can be read"
             raise InputError(
-                "model", expected, f"attn_implementation={found!r}, which this model cannot change", _EAGER
+                "model",
+                f"a model that can attend by {name!r}, so that its attention can be read",
+                f"attn_implementation={found!r}, which this model cannot change",
+                _EAGER,
             )
         yield
     finally:

@@ -109,8 +109,12 @@ def _readings(
                 )
         missing = sorted(set(wanted) - set(record.captured))
         if is_checked and layers is not None and missing:
-            remedy = "Give the inputs of that part of the model too."
-            raise InputError("layers", "layers that this batch reaches", f"{missing}", remedy)
+            raise InputError(
+                "layers",
+                "layers that this batch reaches",
+                f"{missing}",
+                "Give the inputs of that part of the model too.",
+            )
         readings = _made(adapter, record, [layer for layer in wanted if layer in record.captured])
     return readings if allow_nan else map(_finite, readings)
 
@@ -333,9 +337,12 @@ def model_inputs(model: PreTrainedModel, batch: Mapping[str, ArrayLike]) -> dict
         try:
             tensor = torch.as_tensor(value, device=device)
         except (TypeError, ValueError, RuntimeError) as problem:
-            got = "no numbers, or lists of different lengths"
-            remedy = "Pad texts to one length, and mark the padding in attention_mask."
-            raise InputError("batch", f"numbers of one shape under {name!r}", got, remedy) from problem
+            raise InputError(
+                "batch",
+                f"numbers of one shape under {name!r}",
+                "no numbers, or lists of different lengths",
+                "Pad texts to one length, and mark the padding in attention_mask.",
+            ) from problem
         axes = _AXES.get(name)
         if axes is not None and (tensor.ndim != len(axes) or not tensor.numel()):
             raise InputError(

@@ -66,8 +66,12 @@ def inner_model(model: torch.nn.Module) -> PreTrainedModel:
     found = list(_topmost(model))
     if len(found) != 1:
         count = "none" if not found else f"{len(found)} of them"
-        got = f"{type(model).__name__} with {count}"
-        raise InputError("model", "a Hugging Face model, or a module with one inside", got, "Pass the model itself.")
+        raise InputError(
+            "model",
+            "a Hugging Face model, or a module with one inside",
+            f"{type(model).__name__} with {count}",
+            "Pass the model itself.",
+        )
     return found[0]
 
 
@@ -266,11 +270,11 @@ class HeadReader:
             if isinstance(problem, InputError | MemoryError | torch.OutOfMemoryError):
                 raise problem
             words = " ".join(str(problem).split())[:160] or type(problem).__name__
-            expected, got = (
+            raise InputError(
+                "model",
                 "one whose queries and keys can be read",
                 f"{type(self.model).__name__}, where this failed ({words})",
-            )
-            raise InputError("model", expected, got) from problem
+            ) from problem
         if not self._found:
             return {}
         if not any(

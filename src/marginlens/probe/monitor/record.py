@@ -44,8 +44,11 @@ class RunRecord:
         shape = measures["entropy"].shape
         before = next(iter(self.rows.values()), measures)["entropy"].shape
         if shape != before:
-            expected = f"the model of this run, with {before[0]} layers of {before[1]} heads"
-            raise InputError("model", expected, f"{shape[0]} layers of {shape[1]} heads")
+            raise InputError(
+                "model",
+                f"the model of this run, with {before[0]} layers of {before[1]} heads",
+                f"{shape[0]} layers of {shape[1]} heads",
+            )
         self.rows[step] = measures
 
     def drop_after(self, step: int) -> None:

@@ -128,8 +128,11 @@ def _check_tuning(model: PreTrainedModel) -> None:
             "model", "a model that reads the tokens it is given alone", f"one with a learned prompt ({kind})"
         )
     if getattr(tuned, "alora_invocation_tokens", None):
-        got = "an activated LoRA, which starts at a token of the text"
-        raise InputError("model", "a model whose projections are the same for all tokens", got)
+        raise InputError(
+            "model",
+            "a model whose projections are the same for all tokens",
+            "an activated LoRA, which starts at a token of the text",
+        )
 
 
 __all__ = ["ADAPTERS", "GUIDE", "Adapter", "adapter_for", "check_family", "register_adapter", "supported_families"]

@@ -701,8 +701,11 @@ def real_tokens(attention_mask: torch.Tensor | None, tokens: torch.Tensor) -> to
         return attention_mask.to(device=tokens.device, dtype=torch.bool)
     if attention_mask is not None and attention_mask.ndim == 4:  # (B, 1, T, T), added to logits as it is
         if not attention_mask.is_floating_point():
-            expected = "given a mask (B, T) of ones and zeros, or one that is added to logits"
-            raise InputError("batch", expected, f"{attention_mask.dtype}")
+            raise InputError(
+                "batch",
+                "given a mask (B, T) of ones and zeros, or one that is added to logits",
+                f"{attention_mask.dtype}",
+            )
         itself = sees(attention_mask).any(dim=1).diagonal(dim1=1, dim2=2)
         return itself.to(tokens.device).expand(tokens.shape[:2])
     return torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)

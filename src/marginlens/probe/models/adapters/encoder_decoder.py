@@ -104,6 +104,9 @@ def start_token(config: PretrainedConfig) -> int:
     start = getattr(config, "decoder_start_token_id", None)
     start = getattr(config, "pad_token_id", None) if start is None else start
     if start is None:
-        expected = "one with decoder_input_ids, because the configuration of this model has no start token"
-        raise InputError("batch", expected, "one without them")
+        raise InputError(
+            "batch",
+            "one with decoder_input_ids, because the configuration of this model has no start token",
+            "one without them",
+        )
     return int(start)
