@@ -331,11 +331,10 @@ def test_slicing_a_run_does_not_change_it(kind, workers, monkeypatch):
     """Against slices of a step or two, on one thread and on three."""
     whole = ALL[kind](n_steps=130)
     monkeypatch.setenv("MARGINLENS_THREADS", workers)
-    monkeypatch.setattr(threads, "_SLICE_SECONDS", 1e-6)
-    monkeypatch.setattr(threads, "_FIRST_RATE", 1.0)
-    monkeypatch.setattr(threads, "_THREAD_WORTH", 1.0)
     reports = []
-    assert_same(ALL[kind](n_steps=130, progress=lambda *report: reports.append(report)), whole)
+    with threads.sliced(threads.Slicing(seconds=1e-6, first_rate=1.0, thread_worth=1.0)):
+        cut = ALL[kind](n_steps=130, progress=lambda *report: reports.append(report))
+    assert_same(cut, whole)
     assert len(reports) > 20
     done, total = np.array(reports).T
     assert np.all(np.diff(done) > 0)
@@ -344,8 +343,7 @@ def test_slicing_a_run_does_not_change_it(kind, workers, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", SOME)
-def test_an_exception_in_progress_ends_the_descent(kind, monkeypatch):
-    monkeypatch.setattr(threads, "_SLICE_SECONDS", 1e-4)
+def test_an_exception_in_progress_ends_the_descent(kind):
     where, before = [], set(threading.enumerate())
 
     def enough(done, total):
@@ -353,7 +351,7 @@ def test_an_exception_in_progress_ends_the_descent(kind, monkeypatch):
         if done > total // 4:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), threads.sliced(threads.Slicing(seconds=1e-4)):
         ALL[kind](n_steps=800, progress=enough)
     assert set(where) == {threading.main_thread()}
     assert set(threading.enumerate()) <= before
@@ -373,13 +371,13 @@ def test_an_error_in_a_kernel_reaches_the_caller(monkeypatch):
 
 def test_every_problem_is_taken_once(monkeypatch):
     monkeypatch.setenv("MARGINLENS_THREADS", "4")
-    monkeypatch.setattr(threads, "_SLICE_SECONDS", 1e-5)
     counts = np.zeros(1000, dtype=int)
 
     def kernel(first, last):
         counts[first:last] += 1
 
-    threads.parallel_over(kernel, 1000)
+    with threads.sliced(threads.Slicing(seconds=1e-5)):
+        threads.parallel_over(kernel, 1000)
     assert np.all(counts == 1)
 
 

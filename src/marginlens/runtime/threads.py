@@ -14,13 +14,28 @@ from typing import Any, NamedTuple
 
 from marginlens.runtime.progress import Progress, ProgressCallback
 
-_SLICE_SECONDS = 0.1  # how long one call of a kernel is meant to take; Ctrl-C waits for it
-_FIRST_RATE = 2e8  # operations a second that the first slice is sized for
-_THREAD_WORTH = 2e5  # operations, about a millisecond of them, that pay for starting a thread
 _MAX_CHANGE = 4.0  # factor by which the size of a slice may grow or shrink at a time
 _WAIT_SECONDS = 0.05  # for which the main thread sleeps at most before it looks for an interrupt
 
+
+class Slicing(NamedTuple):
+    """How work is cut into slices.
+
+    Attributes:
+        seconds: how long one call of a kernel is meant to take. Ctrl-C waits for it.
+
+        first_rate: operations a second that the first slice is sized for.
+
+        thread_worth: operations that pay for starting a thread, about a millisecond of them.
+    """
+
+    seconds: float = 0.1
+    first_rate: float = 2e8
+    thread_worth: float = 2e5
+
+
 _limit: ContextVar[int | None] = ContextVar("limit", default=None)  # threads that the caller's batches may use
+_slicing: ContextVar[Slicing] = ContextVar("slicing", default=Slicing())  # noqa: B039 - a NamedTuple cannot change
 
 Advance = Callable[
     [int, int, int, int], None
@@ -56,6 +71,16 @@ def limited_threads(count: int) -> Iterator[None]:
         yield
     finally:
         _limit.reset(token)
+
+
+@contextmanager
+def sliced(slicing: Slicing) -> Iterator[None]:
+    """Cut what the calling thread computes in this block into slices of this kind."""
+    token = _slicing.set(slicing)
+    try:
+        yield
+    finally:
+        _slicing.reset(token)
 
 
 _blas_lock, _blas_blocks = (
@@ -106,7 +131,7 @@ def parallel_over(kernel: Callable[..., Any], n_problems: int, *arguments: Any, 
 
 
 def run_in_slices(advance: Advance, work: Work, progress: ProgressCallback | None = None) -> None:
-    """Advance all problems by all steps, in slices of about a tenth of a second, several problems or several steps of one at a time.
+    """Advance all problems by all steps, in slices of several problems or several steps of one; `sliced` sets their length.
 
     The steps of a problem are taken in order, and problems do not depend on each other: slices and threads change no result.
     An interrupt, or an error in `progress`, is raised in the caller's thread as soon as the slices in hand are finished. The first
@@ -116,8 +141,9 @@ def run_in_slices(advance: Advance, work: Work, progress: ProgressCallback | Non
         progress: called as `progress(done, total)` in the caller's thread after slices, in steps of all problems together.
     """
     cost = work.n_problems * work.n_steps * work.step_cost
-    workers = max(1, min(n_threads(), work.n_problems, int(cost / _THREAD_WORTH)))
-    slices, report = _Slices(advance, work, workers), Progress(progress, work.n_problems * work.n_steps)
+    slicing = _slicing.get()
+    workers = max(1, min(n_threads(), work.n_problems, int(cost / slicing.thread_worth)))
+    slices, report = _Slices(advance, work, workers, slicing), Progress(progress, work.n_problems * work.n_steps)
     first_run = slices.run()
     report.advance(next(first_run, 0))
     if workers > 1 and not slices.finished:
@@ -130,9 +156,9 @@ def run_in_slices(advance: Advance, work: Work, progress: ProgressCallback | Non
 class _Slices:
     """Problems handed out to workers, a few at a time, or one in several windows of steps where it takes long."""
 
-    def __init__(self, advance: Advance, work: Work, workers: int) -> None:
-        self.advance, self.work, self.workers = advance, work, workers
-        self.rate = _FIRST_RATE / max(work.step_cost, 1.0)  # steps a second of one thread
+    def __init__(self, advance: Advance, work: Work, workers: int, slicing: Slicing) -> None:
+        self.advance, self.work, self.workers, self.seconds = advance, work, workers, slicing.seconds
+        self.rate = slicing.first_rate / max(work.step_cost, 1.0)  # steps a second of one thread
         self.stop, self.lock, self.next, self.open = threading.Event(), threading.Lock(), 0, 0
 
     @property
@@ -147,7 +173,7 @@ class _Slices:
             first, last = chunk
             begin, whole = 0, False
             while not whole:
-                window = n_steps if last - first > 1 else max(1, int(self.rate * _SLICE_SECONDS))
+                window = n_steps if last - first > 1 else max(1, int(self.rate * self.seconds))
                 end = min(n_steps, begin + window)
                 clock = time.perf_counter()
                 self.advance(first, last, begin, end)
@@ -167,7 +193,7 @@ class _Slices:
             first = self.next
             if first >= self.work.n_problems or self.stop.is_set():
                 return None
-            size = max(1, int(self.rate * _SLICE_SECONDS / max(self.work.n_steps, 1)))
+            size = max(1, int(self.rate * self.seconds / max(self.work.n_steps, 1)))
             size = min(size, -(-(self.work.n_problems - first) // self.workers))  # the last problems are shared by all
             self.next, self.open = first + size, self.open + 1
             return first, first + size
