@@ -32,8 +32,8 @@ def test_solve_prints_the_prediction_and_every_direction(here):
     assert "LMM selects [1]" in result.stdout
     assert "Candidates (all of P^mm)" in result.stdout
     assert "A Thm 1 applies: the regularisation path converges to the GMM direction." in result.stdout
-    assert "✗ A Assumption B: the non-optimal scores of an input differ by up to 0.9" in result.stdout
-    assert "ends at: tokens [0], in their max-margin direction" in result.stdout
+    assert "✗ A Assumption B: Within an input the scores of the lesser tokens differ by up to 0.9" in result.stdout
+    assert "ends at: token 0." in result.stdout
     assert "proved?  yes, by X Thm 1" in result.stdout
 
 

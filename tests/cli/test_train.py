@@ -67,7 +67,7 @@ def test_train_prints_the_final_direction_and_its_meaning(here):
     assert re.search(
         r"The limit is certain from norm \S+ on, and the trained direction has cosine 1\.000000 with it\.", flat
     )
-    certain = r"Certain from norm \S+ on for normalised steps of length 0\.1: the direction that selects \[1\], by X Thm 1; that "
+    certain = r"Certain from norm \S+ on for normalised steps of length 0\.1: the direction that selects \[1\], by X Thm 1. That "
     assert re.search(certain + r"\d+ steps from this start lead there is computed\.", flat)
 
 
@@ -85,7 +85,7 @@ def test_a_certain_limit_is_reached(here):
 def test_limits_are_certain_if_proved_and_observed_otherwise(here):
     write_problem("a.npz", *figure_1a())
     words = " ".join(train("a.npz").stdout.split())
-    assert "on for normalised steps of length 1: the direction that selects [0], by X Thm 1; that " in words
+    assert "on for normalised steps of length 1: the direction that selects [0], by X Thm 1. That " in words
     assert "--constant" not in words
     constant = " ".join(train("a.npz", "--constant").stdout.split())
     assert "The limit is certain" in constant

@@ -14,9 +14,9 @@ from lab_kernels import as_json, ask_of, needs_node
 from marginlens.lab import preset, presets
 from marginlens.lab.assemble import page_words
 from marginlens.lab.problem_files import LabProblem
-from marginlens.risk.build import as_risk
 from marginlens.theory import Certificate
 from marginlens.theory.outcome import Outcome, outcomes
+from marginlens.theory.scored_tokens import ScoredTokens
 
 pytestmark = needs_node
 
@@ -50,7 +50,9 @@ def preset_problems() -> list[dict[str, Any]]:
 
 def outcome_of(problem: dict[str, Any]) -> Outcome:
     read = LabProblem.from_dict(problem, "a problem")
-    (found,) = outcomes(as_risk(read.data, read.head, read.loss), read.start, read.optimizer)
+    problem_of_p = ScoredTokens(read.data, read.head, read.loss).as_batch()
+    start = None if read.start is None else np.asarray(read.start, dtype=np.float64).reshape(1, -1)
+    (found,) = outcomes(problem_of_p, start, read.optimizer)
     return found
 
 
@@ -88,11 +90,11 @@ def test_page_verdict_has_pythons_numbers() -> None:
     assert expected.proved
     assert expected.certificate is not None
     assert answer["codes"]["proved"] == FOUND
-    assert f"norm {expected.norm:.4g}," in answer["proved"]
+    assert f"reaches {expected.norm:.4g}," in answer["proved"]
     assert f"within {expected.certificate.radius:.3g} of" in answer["proved"]
     tokens = " and ".join(f"token {t + 1} of input {i + 1}" for i, t in enumerate(expected.selected))
     assert answer["endsAt"] == f"T{tokens[1:]}."
-    assert f"{int(expected.way):,} steps" in answer["reached"]
+    assert f"{expected.n_steps:,} steps" in answer["reached"]
     assert f"{expected.angle:.3g}°" in answer["reached"]
     for rival in expected.rivals:
         assert f"{abs(rival.score):.3g}" in answer["because"]

@@ -292,7 +292,7 @@ def test_separable_data_without_log_odds_stay_above_the_entropy():
     data = ml.ContextDataset(H, [[3, 1, 0, 0], [1, 1, 0, 0], [0, 0, 2, 1]])
     prediction = ml.predict_limit(data)
     assert prediction.direction is None
-    assert prediction.why.startswith("Certain of the finite part")
+    assert prediction.reasons[0].code == "decoder.finite"
     finite = prediction.details.finite
     assert not finite.compatible
     run = ml.descend(data, optimizer=ml.GradientDescent(0.5), n_steps=40_000)
@@ -305,9 +305,9 @@ def test_predictions_name_failing_conditions():
     assert "Muon" in ml.predict(ml.ContextRisk(data), optimizer=ml.Muon(0.1)).why
     assert "step size" in str(ml.predict(ml.ContextRisk(data), optimizer=ml.GradientDescent(1e3)).verdicts[1].failed[0])
     narrow = ml.ContextDataset(data.H[:, :1], data.counts)
-    assert ml.predict_limit(narrow).why.startswith("Not certain: No W separates")
+    assert [check.code for check in ml.predict_limit(narrow).verdicts[-1].failed] == ["requirement.decodable"]
     every = ml.ContextDataset(data.H, data.counts.toarray() + 1)
-    assert "does not diverge" in ml.predict_limit(every).why
+    assert ml.predict_limit(every).reasons[0].code == "decoder.trivial"
 
 
 def test_a_text_gives_its_contexts():

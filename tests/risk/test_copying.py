@@ -67,14 +67,14 @@ def test_runs_of_vanishing_loss_reach_the_predicted_limit():
     risk = CopyRisk.of(data, match)
     said = ml.predict(risk)
     assert said.observed is not None
-    assert "nothing says in advance" in said.why
-    assert said.answer.ends_at == "not known"
+    assert said.reasons[0].code == "copying.vanishing"
+    assert said.answer.ends_at.code == "outcome.theorem.unknown"
     run = ml.descend(risk, optimizer=ml.NormalizedGD(0.5), n_steps=3000)
     assert risk.log_value(run.final) < -100.0
     assert ml.correlation(run.final, said.observed) > 0.999
     narrow = ml.predict(CopyRisk.of(*problem(3, value_width=2)[:2]))
     assert narrow.observed is None
-    assert "not linearly independent" in narrow.why
+    assert narrow.verdicts[0].failed[0].code == "requirement.independent_values"
     crowded = ml.predict(CopyRisk.of(*problem(3, width=1)[:2]))
     assert crowded.observed is None
-    assert "does not exist" in crowded.why
+    assert crowded.verdicts[0].failed[0].code == "requirement.separable_matches"

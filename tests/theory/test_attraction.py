@@ -402,8 +402,9 @@ def test_certain_directions_are_where_long_runs_end(rule):
         assert prediction.why.startswith("Certain")
         assert np.array_equal(outcome.selected, chosen)
         assert float(np.linalg.norm(final / np.linalg.norm(final) - prediction.direction)) < 0.02
-        assert str(prediction).startswith("ends at: tokens")
-        assert "\nbecause: input 0: token" in str(prediction)
+        assert outcome.ends_at.code == "outcome.ends_at.direction"
+        assert outcome.because[0].code == "outcome.rival"
+        assert str(prediction).startswith(str(outcome.answer))
         assert outcome.to_frame()["selected"].tolist() == chosen.tolist()
 
 
@@ -463,17 +464,20 @@ def test_w_is_followed_like_p():
 def test_theorems_answer_alike_without_a_run():
     sequences = ml.SequenceDataset([[0, 2, 5], [1, 4, 5], [0, 3, 4, 5]], [0, 1, 0], np.eye(6))
     certain = ml.predict_limit(sequences)
-    assert certain.answer.proof == "yes, by C Thm 3"
-    assert "gradient descent from any start converges to the direction of W^mm" in certain.answer.ends_at
+    assert (certain.answer.ends_at.code, certain.answer.proof.code) == (
+        "outcome.theorem.limit",
+        "outcome.theorem.proved",
+    )
+    assert certain.answer.proof.numbers["citation"] == "C Thm 3"
     assert str(certain).startswith(str(certain.answer))
     of_path = ml.predict_limit(sequences, optimizer=ml.NormalizedGD(1.0)).answer
-    assert of_path.proof.startswith(
-        "yes for the regularisation path, by C Thm 1; no for descent: the theorem is about constant"
-    )
+    assert (of_path.ends_at.code, of_path.proof.code) == ("outcome.theorem.path", "outcome.theorem.proved_for_path")
+    assert of_path.proof.numbers["citation"] == "C Thm 1"
     data, v = ml.data.sphere_tokens(1, 3, 5, 6, 0)
-    assert ml.predict_limit(data[0]).answer.proof == "no: no direction selects them all"  # head and attention together
+    # Head and attention together.
+    assert ml.predict_limit(data[0]).answer.proof.code == "outcome.theorem.unproved"
     at_start = ml.predict_limit(data[0], v[0], prove=False)
-    assert at_start.answer.ends_at.startswith("not known of descent; the regularisation path converges")
+    assert at_start.answer.ends_at.code == "outcome.theorem.path"
     assert at_start.outcome is None
 
 
@@ -483,7 +487,7 @@ def test_undecided_questions_have_a_reason():
     X[0, 1] = X[0, 0]  # twins: whatever leads, the other one ties with it or scores the same
     ties = ml.predict_limit(ml.TokenDataset(X, [1, 1]), v)
     assert not ties.outcome.proved
-    assert ties.outcome.proof.startswith("no: at norm")
+    assert ties.outcome.proof.code == "outcome.verified.missing"
     one_key = ml.TokenDataset(np.ones((1, 3, 2)), [1])
     assert ml.predict_limit(one_key, [1.0, 2.0]).outcome.certificate is None
     assert ml.predict_limit(*_single(), prove=False).outcome is None

@@ -62,7 +62,13 @@ def test_the_relaxed_direction_must_select_strictly_outside_the_support():
     support = [(1.0, 0.0), (0.0, 0.0)]
     tight = ml.predict_limit(two_inputs(0.5, support, [(-1.0, 1.0), (0.0, 0.0)]))  # p^relax = (1, 1) leaves no room
     assert tight.details.p_direction is None
-    assert "by no margin at all" in str(tight)
+    failed = {
+        check.code: check.numbers["case"]
+        for verdict in tight.verdicts
+        for check in verdict.failed
+        if hasattr(check, "code")
+    }
+    assert failed["requirement.selected_in_the_limit"] == "default"
     for little in (0.1, 1e-6):
         room = ml.predict_limit(two_inputs(0.5, support, [(little, 1.0), (0.0, 0.0)]))
         assert room.details.p_direction == pytest.approx([1.0, 0.0], abs=ROUNDING, rel=0.0)
@@ -233,20 +239,21 @@ def test_predictions_without_a_head_have_a_reason():
     data = figure_3b()
     wrong_loss = ml.predict_limit(data, loss=ml.Exponential())
     assert wrong_loss.details.p_direction is None
-    assert wrong_loss.why == "Not certain: the theorems are about the logistic loss; this is Exponential."
+    assert wrong_loss.verdicts[0].failed[0].code == "requirement.logistic_loss"
+    assert wrong_loss.reasons[0].code == "reason.condition"
     hopeless = ml.TokenDataset([[(1.0, 0.0), (0.5, 0.0)], [(1.0, 0.0), (0.5, 0.0)]], [1.0, -1.0])
     found = ml.predict_limit(hopeless)
     assert found.details.p_direction is None
-    assert "label margin 0" in found.why
+    assert "requirement.labels_separable" in [getattr(check, "code", "") for check in found.verdicts[0].failed]
     batch = ml.predict_limit(data.repeat(2))
     assert [one.details.selected.tolist() for one in batch] == [CHOSEN] * 2
     with refused("start[0]"):
         ml.predict_limit(data, start=[0.0, 1.0])
     alone = ml.predict_limit(ml.TokenDataset([[(1.0, 0.0)], [(0.0, 1.0)]], [1.0, -1.0]))
-    assert alone.why == "Not certain: no input has two tokens, so there is nothing to select."
+    assert alone.verdicts[0].failed[0].numbers["case"] == "trivial"
     crowded = ml.predict_limit(data, max_problems=2)
     assert not crowded.details.best.complete
-    assert "too many selections" in str(crowded)
+    assert crowded.notes[0].numbers["case"] == "climbed"
 
 
 # ---- a head that stays bounded while R grows

@@ -32,8 +32,9 @@ def test_the_lead_of_the_highest_score_never_shrinks(optimizer, loss):
         answer = ml.predict_limit(data, loss=loss, start=start, optimizer=optimizer)
         best = int(np.argmax(data.scores(v)[0]))
         assert answer.selected.tolist() == [best]
-        assert f"token {best}" in answer.answer.ends_at
-        assert answer.answer.proof == "yes, by X Thm 3"
+        assert answer.answer.ends_at.numbers["conclusion"].numbers["token"] == best
+        assert answer.answer.proof.code == "outcome.theorem.proved"
+        assert answer.answer.proof.numbers["citation"] == "X Thm 3"
         risk = ml.JointRisk(data, loss)
         run = ml.descend(risk, optimizer=optimizer, n_steps=600, start=start, record=Record(1))
         heads, attention = risk.split(run.saved["x"])
@@ -101,8 +102,7 @@ def test_a_lead_within_the_defect_of_keys_is_undecided(optimizer):
             assert answer.selected is None
             assert "Certain for" not in answer.why
             (failed,) = answer.verdicts[-1].failed
-            assert failed.name == "one token leads at the start"
-            assert "rounding decides" in failed.sentence
+            assert (failed.code, failed.holds) == ("requirement.one_token_leads", None)
         exact = ml.TokenDataset(unit[None], [1.0], K=unit[None])  # the same lead is enough where nothing is off
         answer = ml.predict_limit(exact, start=(np.array([0.5 + lead, 0.5, 0.1]), np.zeros(3)), optimizer=optimizer)
         assert answer.selected.tolist() == [0]

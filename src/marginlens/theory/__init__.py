@@ -6,8 +6,6 @@ from marginlens.removed import no_attribute
 from marginlens.risk.smoothness import smoothness
 from marginlens.theory import next_token, vector_limits  # noqa: F401  they register their predictions
 from marginlens.theory.assumptions import (
-    Check,
-    TheoremVerdict,
     check_assumption_a,
     check_assumption_b,
     check_separable,
@@ -19,6 +17,7 @@ from marginlens.theory.assumptions import (
 from marginlens.theory.attention_bounds import attention_sensitivity, entropy_floor, head_entropy_floor
 from marginlens.theory.basin import BasinCone, basin_cone, in_cone, sample_cone
 from marginlens.theory.certificate import Certificate, certify
+from marginlens.theory.checks import Check, TheoremVerdict
 from marginlens.theory.embedding_limits import (
     check_class_window,
     check_lemma_13,

@@ -1,4 +1,4 @@
-"""Conditions of paper A's theorems, each checked on data with its numbers and a sentence; `Check` and `TheoremVerdict`; Lemma 14."""
+"""Conditions of paper A's theorems, each checked on data with its numbers; Lemma 14."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import numpy as np
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import InputError, positive_number
 from marginlens.losses.margin import Logistic, Loss
-from marginlens.optimizers import GradientDescent, NormalizedGD
+from marginlens.optimizers import Adam, CoordinateDescent, GradientDescent, NormalizedGD, SignDescent
 from marginlens.optimizers.protocol import as_optimizer
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular
 from marginlens.status import Status
 from marginlens.svm.sets import as_optimal_sets
-from marginlens.theory.optimality import one_problem, power_text
+from marginlens.theory import checks
+from marginlens.theory.optimality import one_problem
 from marginlens.theory.scored_tokens import ScoredTokens, all_tied
 from marginlens.theory.unproved_steps import optimizer_words
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
@@ -98,9 +99,16 @@ def condition_columns(verdicts: Sequence[TheoremVerdict]) -> dict[str, Any]:
 
 # ---- loss, scores and step
 
+_NAMED_STEPS: dict[type, str] = {
+    NormalizedGD: "normalized_gd",
+    SignDescent: "sign_descent",
+    CoordinateDescent: "coordinate_descent",
+    Adam: "adam",
+}
+
 
 @implements("A", "Assumption A")
-def check_assumption_a(data: TokenDataset, head: ArrayLike, loss: Loss = Logistic()) -> Check | Any:  # noqa: B008
+def check_assumption_a(data: TokenDataset, head: ArrayLike, loss: Loss = Logistic()) -> checks.Check | Any:  # noqa: B008
     r"""Whether the loss strictly decreases with a bounded, Lipschitz slope on the scores of the problem.
 
     .. math:: \ell' < 0,\quad |\ell'| \le M_1,\quad |\ell'(u) - \ell'(w)| \le M_0 |u - w| \quad \text{on } [\min\gamma, \max\gamma]
@@ -113,17 +121,11 @@ def check_assumption_a(data: TokenDataset, head: ArrayLike, loss: Loss = Logisti
     return ScoredTokens(data, head, loss).each(assumption_a)
 
 
-def assumption_a(problem: ScoredTokens) -> Check:
+def assumption_a(problem: ScoredTokens) -> checks.Check:
     """Whether Assumption A holds for one problem."""
-    name, found = type(problem.loss).__name__, problem.loss_constants[0]
+    found = problem.loss_constants[0]
     low, high = problem.score_ranges[0]
     bounded = max(found.log_lipschitz, found.log_bound) < np.inf and found.log_smallest > -np.inf
-    holds = found.decreasing and bounded
-    sentence = (
-        f"on the scores [{low:.4g}, {high:.4g}] {name} {'strictly decreases' if holds else 'does not strictly decrease'}"
-        f" with slopes from {power_text(found.log_smallest)} to M1 = {power_text(found.log_bound)}, which are M0 = "
-        f"{power_text(found.log_lipschitz)} Lipschitz"
-    )
     numbers = {
         "M0": found.lipschitz,
         "M1": found.bound,
@@ -134,11 +136,11 @@ def assumption_a(problem: ScoredTokens) -> Check:
         "low": low,
         "high": high,
     }
-    return Check("A Assumption A", holds, sentence, numbers)
+    return checks.Check("condition.assumption_a", found.decreasing and bounded, numbers)
 
 
 @implements("A", "Assumption B")
-def check_assumption_b(data: TokenDataset, head: ArrayLike) -> Check | Any:
+def check_assumption_b(data: TokenDataset, head: ArrayLike) -> checks.Check | Any:
     r"""Whether all non-optimal tokens of an input score the same, below the optimal one.
 
     .. math:: \gamma_{it} = \gamma_{i\tau} < \gamma_{i\,\mathrm{opt}_i} \quad \text{for all } t, \tau \ne \mathrm{opt}_i
@@ -151,20 +153,24 @@ def check_assumption_b(data: TokenDataset, head: ArrayLike) -> Check | Any:
     return ScoredTokens(data, head).each(assumption_b)
 
 
-def assumption_b(problem: ScoredTokens) -> Check:
+def assumption_b(problem: ScoredTokens) -> checks.Check:
     """Whether Assumption B holds for one problem."""
     gaps, other = problem.differences(problem.optimal)
     spread = max(float(np.max(np.max(gaps, axis=-1) - np.min(np.where(other, gaps, np.inf), axis=-1))), 0.0)
     gap = float(np.min(gaps[other], initial=np.inf))
+    numbers = {"spread": spread, "smallest_gap": gap, "case": _case_of(gap)}
     holds = bool(all_tied(problem.scores, problem.blur, other).all() and gap > 0.0)
-    sentence = f"the non-optimal scores of an input differ by up to {spread:.4g} and lie at least {gap:.4g} below the optimal one"
-    if holds and (problem.sharp_differences(np.argmax(other, axis=-1))[1] & other).any():
-        holds, sentence = False, "rounding decides whether the non-optimal scores of an input are equal"
-    return Check("A Assumption B", holds, sentence, {"spread": spread, "smallest_gap": gap})
+    is_decided = not (problem.sharp_differences(np.argmax(other, axis=-1))[1] & other).any()
+    return checks.Check("condition.assumption_b", holds if is_decided or not holds else None, numbers)
+
+
+def _case_of(gap: float) -> str:
+    """Which text says by how much the best token of an input leads."""
+    return "alone" if gap == np.inf else "default" if gap > 0.0 else "tie"
 
 
 @implements("A", "Thm 1")
-def check_strict_optimum(data: TokenDataset, head: ArrayLike) -> Check | Any:
+def check_strict_optimum(data: TokenDataset, head: ArrayLike) -> checks.Check | Any:
     r"""Whether the highest score of every input belongs to one token.
 
     .. math:: \gamma_{it} < \gamma_{i\,\mathrm{opt}_i} \quad \text{for all } t \ne \mathrm{opt}_i
@@ -175,16 +181,15 @@ def check_strict_optimum(data: TokenDataset, head: ArrayLike) -> Check | Any:
     return ScoredTokens(data, head).each(strict_optimum)
 
 
-def strict_optimum(problem: ScoredTokens) -> Check:
+def strict_optimum(problem: ScoredTokens) -> checks.Check:
     """Whether one problem has a strict optimum."""
     gaps, other = problem.differences(problem.optimal)
     gap = float(np.min(gaps[other], initial=np.inf))
-    beats = f"beats the rest of its input by at least {gap:.4g}" if gap > 0.0 else "ties with another in some input"
-    return Check("strict optimum", gap > 0.0, f"the highest-scoring token {beats}", {"smallest_gap": gap})
+    return checks.Check("condition.strict_optimum", gap > 0.0, {"smallest_gap": gap, "case": _case_of(gap)})
 
 
 @implements("A", "Def 1")
-def check_separable(data: TokenDataset, head: ArrayLike) -> Check | Any:
+def check_separable(data: TokenDataset, head: ArrayLike) -> checks.Check | Any:
     r"""Whether the GMM direction exists: some p selects the optimal token of every input.
 
     .. math:: \exists p:\ (k_{i\,\mathrm{opt}_i} - k_{it})^\top p \ge 1 \quad \text{for all } t \ne \mathrm{opt}_i
@@ -197,16 +202,14 @@ def check_separable(data: TokenDataset, head: ArrayLike) -> Check | Any:
     return ScoredTokens(data, head).each(separable_optimum)
 
 
-def separable_optimum(problem: ScoredTokens) -> Check:
+def separable_optimum(problem: ScoredTokens) -> checks.Check:
     """Whether one problem has a GMM direction."""
     found = problem.margin(problem.optimal)
     status = found.status
-    sentence = {
-        Status.OPTIMAL: f"one direction selects every optimal token, with margin {found.margin:.4g}",
-        Status.TRIVIAL: "no input has two tokens, so there is nothing to select",
-        Status.INFEASIBLE: "no direction selects every optimal token",
-    }.get(status, "rounding decides whether a direction selects every optimal token")
-    return Check("separable optimum", status is Status.OPTIMAL, sentence, {"margin": float(found.margin)})
+    holds = False if status in (Status.TRIVIAL, Status.INFEASIBLE) else True if status is Status.OPTIMAL else None
+    return checks.Check(
+        "condition.separable_optimum", holds, {"margin": float(found.margin), "case": status.name.lower()}
+    )
 
 
 @implements("A", "Lemma 6")
@@ -215,7 +218,7 @@ def check_step(
     head: ArrayLike,
     optimizer: Any,
     loss: Loss = Logistic(),  # noqa: B008
-) -> Check | Any:
+) -> checks.Check | Any:
     r"""Whether an optimizer is one that the theorems on gradient descent speak of.
 
     .. math:: p(t+1) = p(t) - \eta \nabla L(p(t)), \quad \eta \le 1/L_p
@@ -226,16 +229,16 @@ def check_step(
     return ScoredTokens(data, head, loss).each(lambda problem: step_size(problem, optimizer))
 
 
-def step_size(problem: ScoredTokens, optimizer: Any) -> Check:
+def step_size(problem: ScoredTokens, optimizer: Any) -> checks.Check:
     """Whether the theorems cover the steps of an optimizer on one problem."""
     rule, found = as_optimizer(optimizer), problem.smoothness
-    numbers = {name: getattr(found, name) for name in ("L_p", "largest_step", "from_keys", "log_L_p")}
-    if not isinstance(rule, GradientDescent):
-        steps = "normalised steps" if isinstance(rule, NormalizedGD) else optimizer_words(rule)
-        return Check("step size", False, f"the theorems speak of plain gradient descent, not of {steps}", numbers)
-    holds = bool(rule.size <= found.largest_step)
-    relation = "does not exceed" if holds else "exceeds"
-    return Check("step size", holds, f"η = {rule.size:.4g} {relation} 1/L_p = {power_text(-found.log_L_p)}", numbers)
+    numbers: dict[str, Any] = {name: getattr(found, name) for name in ("L_p", "largest_step", "from_keys", "log_L_p")}
+    numbers["log_largest_step"] = -found.log_L_p
+    if type(rule) is GradientDescent:
+        holds = bool(rule.size <= found.largest_step)
+        return checks.Check("condition.step_size", holds, {**numbers, "size": rule.size, "case": "gradient_descent"})
+    case = _NAMED_STEPS.get(type(rule), "other")
+    return checks.Check("condition.step_size", False, {**numbers, "optimizer": optimizer_words(rule), "case": case})
 
 
 # ---- several optimal tokens in an input

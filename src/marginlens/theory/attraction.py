@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from enum import IntEnum
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +12,7 @@ from marginlens.arithmetic.directions import length
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import InputError
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss, slope_of
+from marginlens.names import kebab
 from marginlens.optimizers import NormalizedGD
 from marginlens.optimizers.gradient_descent import has_plain_steps
 from marginlens.papers import implements
@@ -22,6 +21,7 @@ from marginlens.status import Status
 from marginlens.theory.optimality import directional_margin
 from marginlens.theory.scored_tokens import ScoredTokens
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
+from marginlens.words import Fact
 
 SUPPORT_RTOL = 1e-9  # multipliers, relative to the largest, below which a token carries nothing of the margin
 TOLERANCE = 1e-6  # radius of the ball around a point that a tube has to hold, relative to the point's norm
@@ -44,10 +44,17 @@ class Missing(IntEnum):
     ROUNDING_DECIDES = 10
 
 
-WORDS: dict[str, dict[str, str]] = json.loads(
-    (files("marginlens.theory") / "outcome.json").read_text(encoding="utf-8")
-)  # what predictions say, here and in the lab
-SENTENCES = {Missing[name]: sentence for name, sentence in WORDS["missing"].items()}
+def missing_fact(missing: Missing) -> Fact:
+    """What a point lacks, as a clause."""
+    return Fact(f"outcome.missing.{missing.name.lower()}")
+
+
+def moving_fact(optimizer: Any) -> Fact:
+    """What moves: the gradient flow or the steps, as a noun."""
+    if optimizer is None:
+        return Fact("outcome.moving.flow")
+    kind = kebab(type(optimizer).__name__).replace("-", "_")
+    return Fact(f"outcome.moving.{kind}", {"size": optimizer.size})
 
 
 class Tubes(NamedTuple):

@@ -15,13 +15,13 @@ from marginlens.arithmetic.directions import length
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import NOT_NUMBERS, InputError, whole_number
 from marginlens.losses.margin import Logistic, Loss
-from marginlens.names import LOSSES, kebab
+from marginlens.names import LOSSES
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.optimizers.gradient_descent import has_plain_steps
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular
 from marginlens.runtime.files import read_result, write_result
-from marginlens.theory.attraction import SENTENCES, STEEPNESS, WORDS, Missing, Tubes, find_tubes
+from marginlens.theory.attraction import STEEPNESS, Missing, Tubes, find_tubes, missing_fact, moving_fact
 from marginlens.theory.checks import Check, TheoremVerdict
 from marginlens.theory.forecast import Forecast, forecast
 from marginlens.theory.intervals import Proving, distance_after
@@ -165,8 +165,7 @@ class Certificate(Proof):
     @property
     def steps_words(self) -> str:
         """What moves: the flow or the steps, in words."""
-        kind = "flow" if self.optimizer is None else kebab(type(self.optimizer).__name__)
-        return WORDS["moving"][kind].format(size=f"{self.size:g}")
+        return str(moving_fact(self.optimizer))
 
     def requirements(self) -> Iterator[tuple[str, bool, Fact]]:
         """The theorem's requirements of each field, as for every proof."""
@@ -314,6 +313,6 @@ def certify(
     if tubes.missing[0]:
         expected = "a point from which the limit is proved"
         raise InputError(
-            "point", expected, f"one of norm {float(length(p)):.4g} at which {SENTENCES[Missing(tubes.missing[0])]}"
+            "point", expected, f"one of norm {float(length(p)):.4g} at which {missing_fact(Missing(tubes.missing[0]))}"
         )
     return certificate_of(data, v, risk_loss, optimizer, p, tubes, 0)

@@ -81,7 +81,7 @@ class TheoremVerdict(Result, Tabular):
     """
 
     citation: str
-    conditions: tuple[Check, ...]
+    conditions: tuple[Any, ...]
     conclusion: Fact
     of_descent: bool = False
     quantities = "{citation}: {applies:applies|does not apply}"
@@ -92,7 +92,7 @@ class TheoremVerdict(Result, Tabular):
         return all(self.conditions)
 
     @property
-    def failed(self) -> tuple[Check, ...]:
+    def failed(self) -> tuple[Any, ...]:
         """The conditions that do not hold, or that cannot be decided."""
         return tuple(check for check in self.conditions if not check)
 
@@ -102,7 +102,9 @@ class TheoremVerdict(Result, Tabular):
 
     def __str__(self) -> str:
         outcome = f"applies: {self.conclusion}" if self.applies else "does not apply"
-        return "\n".join([f"{self.citation} {outcome}.", *(f"  {check}." for check in self.conditions)])
+        return "\n".join(
+            [f"{self.citation} {outcome}.", *(f"  {str(check).rstrip('.')}." for check in self.conditions)]
+        )
 
     def _columns(self) -> dict[str, Any]:
         return condition_columns([self])

@@ -17,8 +17,8 @@ from marginlens.papers import implements
 from marginlens.risk import JointRisk
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm, relaxed_svm
-from marginlens.theory.assumptions import Check, TheoremVerdict
 from marginlens.theory.bias_table import ON_BOTH, unknown_words
+from marginlens.theory.checks import Check, TheoremVerdict
 from marginlens.theory.intervals import Exact
 from marginlens.theory.label_margin import (
     BestSelections,
@@ -31,6 +31,7 @@ from marginlens.theory.observations import claim_words, observed_by
 from marginlens.theory.prediction import Prediction, Request, predictions
 from marginlens.theory.unproved_steps import optimizer_words
 from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.words import Fact
 
 SELECTED_RTOL = 1e-9  # logit margins per unit of ‖p‖, relative to the largest key difference, that count as positive
 MAX_LOG = 700.0  # of numbers that a double holds
@@ -95,17 +96,17 @@ def _with_descent(data: TokenDataset, found: Prediction, v: Any, p: Any, optimiz
         found = replace(found, verdicts=(*found.verdicts, verdict))
     if verdict is not None and verdict.applies:
         exact = all(check.numbers.get("largest_deviation", 0.0) == 0.0 for check in verdict.conditions)
-        of_any = "the gradient flow and constant steps of any size" if exact else "the gradient flow"
-        steps = of_any if optimizer is None else repr(optimizer)
-        why = f"Certain for {steps} from this start: {verdict.conclusion}, by X Thm 3."
-        return replace(found, why=why, selected=np.argmax(data.scores(v), axis=-1))
+        case = "steps" if optimizer is not None else "any" if exact else "flow"
+        certain = Fact("joint.certain", {"steps": repr(optimizer), "conclusion": verdict.conclusion, "case": case})
+        return replace(found, reasons=(certain,), selected=np.argmax(data.scores(v), axis=-1))
     if optimizer is None:
         return found
-    said = f"{unknown_words(optimizer)} on v and p together: A Thms 5 and 6 are about the joint path"
     claims = observed_by(optimizer, ON_BOTH)
+    said = Fact("joint.unknown", {"unknown": unknown_words(optimizer)})
     if claims:
-        said = f"no theorem here is about this descent on v and p, only about the joint path; such runs are in {claim_words(claims)}"
-    return replace(found, why=f"{found.why} {said[0].upper()}{said[1:]}.")
+        said = Fact("joint.observed", {"claims": claim_words(claims)})
+    reasons = found.reasons if isinstance(found.reasons, tuple) else (found.reasons,)
+    return replace(found, reasons=(*reasons, said))
 
 
 def _best_prediction(data: TokenDataset, loss: Loss, max_problems: int) -> Prediction:
@@ -122,32 +123,11 @@ def _best_prediction(data: TokenDataset, loss: Loss, max_problems: int) -> Predi
 def _about(data: TokenDataset, best: BestSelections, selected: IntArray, loss: Loss) -> Prediction:
     head = label_margin(data, selected)
     p_mm, p_relax = att_svm(data, selected), relaxed_svm(data, selected, head.support)
-    said = {
-        Status.OPTIMAL: f"one direction selects them all, with margin {p_mm.margin:.4g}",
-        Status.TRIVIAL: "no input has two tokens, so there is nothing to select",
-    }.get(p_mm.status, "no direction selects them all")
-    shared = (
-        Check(
-            "logistic loss",
-            compiled_code(loss) == Logistic.code,
-            f"the theorems are about the logistic loss; this is {type(loss).__name__}",
-        ),
-        Check(
-            "labels separable",
-            head.margin > 0.0,
-            f"the tokens {selected.tolist()} have the label margin {head.margin:.4g}",
-            {"margin": head.margin, "runner_up": best.runner_up},
-        ),
-        Check("separable tokens", p_mm.status is Status.OPTIMAL, said, {"margin": float(p_mm.margin)}),
-    )
-    strict = TheoremVerdict(
-        "A Thm 5", (*shared, check_assumption_c(data, selected)), "p converges in direction to p^mm and v to v^mm"
-    )
+    shared = _shared_conditions(loss, head, best, p_mm)
+    strict = TheoremVerdict("A Thm 5", (*shared, check_assumption_c(data, selected)), Fact("conclusion.a_thm_5"))
     mixing = check_assumption_c(data, selected, inputs=head.support_or_all)
     relaxed = TheoremVerdict(
-        "A Thm 6",
-        (*shared, _selected_in_the_limit(head, p_relax), mixing),
-        "p converges in direction to p^relax and v to v^mm",
+        "A Thm 6", (*shared, _selected_in_the_limit(head, p_relax), mixing), Fact("conclusion.a_thm_6")
     )
     growth = _growth(head, p_relax)
     nu = (strict if strict.applies else relaxed).conditions[-1]
@@ -155,42 +135,47 @@ def _about(data: TokenDataset, best: BestSelections, selected: IntArray, loss: L
     applies = strict if strict.applies else relaxed if relaxed.applies else None
     v_limit = None if applies is None else head.head.direction
     p_limit = None if applies is None else (p_mm if applies is strict else p_relax).direction
-    listed = "of all selections" if best.complete else "found by climbing; there are too many selections to try all"
     support = head.support
+    margins = {"margin": best.margin, "runner_up": best.runner_up, "count": len(best.selections)}
+    notes = (
+        Fact("note.label_margin", {**margins, "case": "default" if best.complete else "climbed"}),
+        Fact("note.support", {"selected": str(selected.tolist()), "support": str(np.flatnonzero(support).tolist())}),
+    )
     return Prediction(
         "JointRisk",
         (strict, relaxed),
-        _why(strict, relaxed, growth, radius),
-        (
-            f"Largest label margin ({listed}): {best.margin:.4g} by {len(best.selections)}, next {best.runner_up:.4g}.",
-            f"Tokens {selected.tolist()}, support vectors {np.flatnonzero(support).tolist()}.",
-        ),
+        (_reason(strict, relaxed, growth, radius),),
+        notes,
         path_direction=None if v_limit is None or p_limit is None else np.concatenate([v_limit, p_limit]),
         details=JointDetails(best, selected, support, head.margin, p_mm, p_relax, v_limit, p_limit, growth, radius),
     )
 
 
+def _shared_conditions(
+    loss: Loss, head: LabelMargin, best: BestSelections, p_mm: MarginSolution
+) -> tuple[Check, Check, Check]:
+    """What Theorems 5 and 6 both ask of a selection."""
+    selected = str(head.selected.tolist())
+    labels = {"margin": head.margin, "runner_up": best.runner_up, "selected": selected}
+    decided = p_mm.status in (Status.OPTIMAL, Status.TRIVIAL, Status.INFEASIBLE)
+    tokens = {"margin": float(p_mm.margin), "case": p_mm.status.name.lower()}
+    return (
+        Check("requirement.logistic_loss", compiled_code(loss) == Logistic.code, {"loss": type(loss).__name__}),
+        Check("requirement.labels_separable", head.margin > 0.0, labels),
+        Check("requirement.separable_tokens", p_mm.status is Status.OPTIMAL if decided else None, tokens),
+    )
+
+
 def _selected_in_the_limit(head: LabelMargin, p_relax: MarginSolution) -> Check:
     """Whether p^relax selects α outside S too, with room to spare, which makes the path select it."""
-    name = "selected in the limit"
+    code = "requirement.selected_in_the_limit"
     if p_relax.status is not Status.OPTIMAL or p_relax.pairs is None:
-        free = p_relax.status is Status.TRIVIAL
-        said = (
-            "the support vectors have one token each, which leaves p open"
-            if free
-            else "no direction selects the tokens"
-        )
-        return Check(name, False, said, {"room": 0.0})
+        case = "free" if p_relax.status is Status.TRIVIAL else "infeasible"
+        return Check(code, False, {"room": 0.0, "case": case})
     outside = ~head.support[p_relax.pairs[:, 0]]
     size = float(np.max(np.linalg.norm(p_relax.rows, axis=-1)))
     spare = float(np.min((p_relax.rows @ p_relax.direction)[outside], initial=np.inf))
-    holds = spare > SELECTED_RTOL * size
-    if not outside.any():
-        sentence = "every input with several tokens is a support vector"
-    else:
-        how = f"with a logit margin of {spare:.4g} per unit" if holds else "by no margin at all"
-        sentence = f"p^relax selects the tokens outside the support set {how}"
-    return Check(name, holds, sentence, {"room": spare})
+    return Check(code, spare > SELECTED_RTOL * size, {"room": spare, "case": "default" if outside.any() else "alone"})
 
 
 def _growth(head: LabelMargin, p_relax: MarginSolution) -> float:
@@ -203,22 +188,15 @@ def _growth(head: LabelMargin, p_relax: MarginSolution) -> float:
     return float(np.max(missing[wanting] / head.slack[inputs[wanting]], initial=0.0))
 
 
-def _why(strict: TheoremVerdict, relaxed: TheoremVerdict, growth: float, radius: float) -> str:
-    """One sentence on what is known, and how surely."""
+def _reason(strict: TheoremVerdict, relaxed: TheoremVerdict, growth: float, radius: float) -> Fact:
+    """What is known of the joint path, and how surely."""
     applies = strict if strict.applies else relaxed
     if not applies.applies:
-        return f"Not certain: {applies.failed[0].sentence}."
-    proved = getattr(applies.conditions[-1], "proved", False)
-    sure = "Certain" if proved else "Expected, as Assumption C is not proved,"
-    fixed = (
-        f"p^mm for every r ≥ {radius:.4g} that stays fixed while R grows"
-        if np.isfinite(radius)
-        else "where it goes at a fixed r while R grows is not known"
-    )
-    if applies is strict:
-        return f"{sure} for the joint path: p^mm, by A Thm 5, as r and R grow; {fixed}."
-    once = f" once r ≥ {growth:.4g} R" if growth > 0.0 else ""
-    return f"{sure} for the joint path{once}: p^relax, by A Thm 6; {fixed}."
+        return Fact("reason.condition", {"condition": f"{applies.failed[0].sentence.rstrip('.')}."})
+    sure = Fact("joint.sure", {"case": "default" if getattr(applies.conditions[-1], "proved", False) else "expected"})
+    fixed = Fact("joint.fixed", {"radius": radius, "case": "default" if np.isfinite(radius) else "unknown"})
+    case = "mm" if applies is strict else "relax_once" if growth > 0.0 else "relax"
+    return Fact("joint.path", {"sure": sure, "growth": growth, "fixed": fixed, "case": case})
 
 
 # ---- a head that stays bounded
@@ -301,35 +279,19 @@ def check_polarisation(
         head, p: (d_model,) and (d_key,) the start.
         optimizer: None for the flow, or constant steps along the gradient of both together, plain or normalised.
     """
-    one = Check("one input", data.n_inputs == 1, f"there {_counted(data.n_inputs)}")
+    one = Check("requirement.one_input", data.n_inputs == 1, {"inputs": data.n_inputs})
     tokens, keys = (_Gram.of(rows[0, : data.lengths[0]]) for rows in (data.X, data.K))
-    conditions = [one, tokens.check("tokens"), keys.check("keys")]
+    orthogonal = tokens.check("requirement.orthogonal_tokens"), keys.check("requirement.orthogonal_keys")
     falls = compiled_code(loss) >= 0
-    said = "decreases" if falls else "is not one of the library's, which decrease,"
-    conditions.append(Check("decreasing loss", falls, f"the loss {type(loss).__name__} {said} everywhere"))
+    conditions = [one, *orthogonal, Check("requirement.decreasing_loss", falls, {"loss": type(loss).__name__})]
     if optimizer is not None:
-        along = has_plain_steps(optimizer)
-        steps = "are" if along else "are not"
-        conditions.append(
-            Check(
-                "steps",
-                along,
-                f"steps of {optimizer_words(optimizer)} {steps} a constant times the gradient of head and attention",
-            )
-        )
+        name = {"optimizer": optimizer_words(optimizer)}
+        conditions.append(Check("requirement.along_the_gradient", has_plain_steps(optimizer), name))
     leads = _leads(data, head, p, _Perturbation(tokens, keys, loss if falls else Logistic(), optimizer))
     conditions.append(leads)
     token = int(leads.numbers["token"]) if one else None
-    which = (
-        "the token of the highest score at the start"
-        if token is None
-        else f"token {token}, which scores highest at the start"
-    )
-    return TheoremVerdict("X Thm 3", tuple(conditions), f"attention tends to one at {which}", of_descent=True)
-
-
-def _counted(n_inputs: int) -> str:
-    return "is one input" if n_inputs == 1 else f"are {n_inputs} inputs, whose heads and attention are trained together"
+    conclusion = Fact("conclusion.x_thm_3", {"token": token, "case": "default" if token is None else "token"})
+    return TheoremVerdict("X Thm 3", tuple(conditions), conclusion, of_descent=True)
 
 
 class _Gram(NamedTuple):
@@ -358,12 +320,15 @@ class _Gram(NamedTuple):
         log_size = log(size) + 2 * exact.power * log(2.0)
         return cls(len(rows), log_size, max(off / size, np.finfo(float).tiny) if off else 0.0)
 
-    def check(self, name: str) -> Check:
-        """Whether they are orthogonal, or so nearly that the lemma may speak of them."""
-        holds = DEFECT_OF_TOKENS * self.defect * self.n <= 1.0
-        degree = "" if self.defect == 0.0 or not holds else f", up to {self.defect:.2g} of their squared length"
-        sentence = f"the {name} of the first input are {'' if holds else 'not '}orthogonal and equally long{degree}"
-        return Check(f"orthogonal {name}", holds, sentence, {"largest_deviation": self.defect})
+    @property
+    def is_near(self) -> bool:
+        """Whether they are orthogonal, or so nearly that the lemma covers them."""
+        return DEFECT_OF_TOKENS * self.defect * self.n <= 1.0
+
+    def check(self, code: str) -> Check:
+        """The condition that they are near enough."""
+        case = "default" if self.defect == 0.0 else "nearly"
+        return Check(code, self.is_near, {"largest_deviation": self.defect, "case": case})
 
 
 class _Perturbation(NamedTuple):
@@ -377,7 +342,7 @@ class _Perturbation(NamedTuple):
     def undoes(self, score: float, largest: float, lowest: float) -> float:
         """The lead in score up to which the lemma leaves open who wins; the largest lead and the lowest score of all are given."""
         n, defect = self.tokens.n, max(self.tokens.defect, self.keys.defect)
-        if defect == 0.0 or not (self.tokens.check("") and self.keys.check("")):
+        if defect == 0.0 or not (self.tokens.is_near and self.keys.is_near):
             return 0.0
         c = exp(min(self.tokens.log_size, MAX_LOG))
         coupling = exp(min(0.5 * (self.tokens.log_size - self.keys.log_size), MAX_LOG))
@@ -401,9 +366,8 @@ def _leads(data: TokenDataset, v: FloatArray, p: FloatArray, perturbation: _Pert
     by_logit = [int(logits.whole[best] - logits.whole[t]) * Fraction(2) ** logits.power for t in others]
     score, logit = (float(min(values, default=np.inf)) for values in (by_score, by_logit))
     undone = perturbation.undoes(score, float(max(by_score, default=0)), float(data.scores(v)[0, :n].min()))
-    sentence = f"token {best} leads by {score:.4g} in score and by {logit:.4g} in logit"
-    if 0.0 < score <= undone:
-        sentence += f"; rounding decides, as inner products that are not zero can undo a lead of {undone:.2g}"
-    numbers = {"token": float(best), "score_lead": score, "logit_lead": logit, "undone": undone}
-    holds = min(by_score, default=1) > 0 and score > undone and min(by_logit, default=0) >= 0
-    return Check("one token leads at the start", holds, sentence, numbers)
+    numbers = {"token": best, "score_lead": score, "logit_lead": logit, "undone": undone}
+    holds: bool | None = min(by_score, default=1) > 0 and min(by_logit, default=0) >= 0
+    if holds and score <= undone:
+        holds = None
+    return Check("requirement.one_token_leads", holds, numbers)

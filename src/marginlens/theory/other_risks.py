@@ -14,11 +14,12 @@ from marginlens.risk import ContextRisk, MulticlassRisk
 from marginlens.risk.copying import CopyRisk
 from marginlens.status import Status
 from marginlens.svm import ContextSolution, MarginSolution, att_svm, ntp_svm
-from marginlens.theory.assumptions import Check, TheoremVerdict
 from marginlens.theory.bias_table import PROVED_BY_F, norm_words, unknown_words
+from marginlens.theory.checks import Check, TheoremVerdict
 from marginlens.theory.implicit_bias import ImplicitBias, check_plain_steps, implicit_bias
 from marginlens.theory.prediction import Prediction, Request, predictions
 from marginlens.theory.unproved_steps import optimizer_words, redefines_steps
+from marginlens.words import Fact
 
 RATES = {
     "F Thm 1": "(log t + n)/√t",
@@ -38,17 +39,18 @@ def predict_classifier(risk: MulticlassRisk, request: Request) -> list[Predictio
     name, optimizer = "MulticlassRisk", request.optimizer
     bias = None if optimizer is None else implicit_bias(optimizer, risk)
     if bias is None:
-        unknown = "Which margin a linear classifier attains depends on the optimizer: give optimizer=."
-        return [Prediction(name, (), unknown if optimizer is None else f"Not certain: {unknown_words(optimizer)}.")]
+        if optimizer is None:
+            return [Prediction(name, (), (Fact("classifier.no_optimizer"),))]
+        return [Prediction(name, (), (Fact("reason.unknown_optimizer", {"unknown": unknown_words(optimizer)}),))]
     verdict = check_steepest_theorem(optimizer, bias)
     if verdict is None:
-        return [Prediction(name, (), f"No theorem that is checked here covers {bias.optimizer}.", bias=bias)]
+        return [Prediction(name, (), (Fact("classifier.uncovered", {"optimizer": bias.optimizer}),), bias=bias)]
     if not verdict.applies:
-        why = f"Not certain: {verdict.failed[0].sentence}."
-        return [Prediction(name, (verdict,), why, bias=bias)]
-    why = f"Certain: {verdict.conclusion}, by {verdict.citation}."
+        reason = Fact("reason.condition", {"condition": verdict.failed[0]})
+        return [Prediction(name, (verdict,), (reason,), bias=bias)]
+    reason = Fact("classifier.certain", {"conclusion": verdict.conclusion, "citation": verdict.citation})
     direction = bias.direction if bias.solution is not None and bias.solution.is_unique else None
-    return [Prediction(name, (verdict,), why, direction=direction, bias=bias)]
+    return [Prediction(name, (verdict,), (reason,), direction=direction, bias=bias)]
 
 
 @implements("F", "Thm 1", "Thm 2")
@@ -71,29 +73,16 @@ def check_steepest_theorem(optimizer: Any, bias: ImplicitBias) -> TheoremVerdict
     momentum = getattr(optimizer, "momentum", 0.0)
     citation = "F Thm 2" if momentum > 0.0 else "F Thm 1"
     status = Status.INACCURATE if bias.solution is None else bias.solution.status
-    words = {
-        Status.OPTIMAL: "some W classifies every point with a margin",
-        Status.INFEASIBLE: "no W classifies every point, which the certificate proves",
-    }
-    separable = Check(
-        "separable points", status is Status.OPTIMAL, words.get(status, "whether some W classifies every point is open")
-    )
-    known = kind_of(steepest_in) in PROVED_BY_F
-    norm = Check(
-        "norm",
-        known,
-        f"the {norm_words(steepest_in)} is {'an' if known else 'no'} entrywise or Schatten norm",
-    )
+    decided = status in (Status.OPTIMAL, Status.INFEASIBLE)
+    separable = Check("requirement.separable_points", status is Status.OPTIMAL if decided else None)
+    called = norm_words(steepest_in)
+    norm = Check("requirement.proved_norm", kind_of(steepest_in) in PROVED_BY_F, {"norm": called})
     size = optimizer.size
     decays = isinstance(size, PowerDecay) and size.power == 0.5
-    steps = Check("step sizes", decays, f"η_t = {size!r} {'falls' if decays else 'does not fall'} like t^-1/2")
-    plain = not getattr(optimizer, "nesterov", False)
-    ahead = Check("momentum", plain, f"momentum is taken {'without' if plain else 'with'} Nesterov's look-ahead")
+    steps = Check("requirement.falling_steps", decays, {"size": repr(size)})
+    ahead = Check("requirement.plain_momentum", not getattr(optimizer, "nesterov", False))
     conditions = (separable, norm, steps, ahead) if momentum > 0.0 else (separable, norm, steps)
-    gap = f"with a gap of order {RATES[citation]}"
-    return TheoremVerdict(
-        citation, conditions, f"the margin of W in the {norm_words(steepest_in)} goes to the best, {gap}"
-    )
+    return TheoremVerdict(citation, conditions, Fact("conclusion.f", {"norm": called, "rate": RATES[citation]}))
 
 
 # ---- next-token decoders
@@ -119,43 +108,22 @@ def predict_decoder(risk: ContextRisk, request: Request) -> list[Prediction]:
     entropy, and the part in F to W*. The direction is then not proved.
     """
     priority, finite = ntp_svm(risk.data), finite_part(risk.data)
-    compatible = Check(
-        "G Def 1, compatible",
-        finite.compatible,
-        "some W gives all tokens that follow a context their log-odds"
-        if finite.compatible
-        else f"no W gives all tokens that follow a context their log-odds; the closest misses one by {finite.misfit:.3g}",
-        {"misfit": finite.misfit},
-    )
+    compatible = Check("requirement.compatible", finite.compatible, {"misfit": finite.misfit})
     separable = _check_decodable(priority)
     # below 2/L the loss falls, which is all that the theorem asks of steps
     steps = check_plain_steps(request.optimizer, "2/L", 2.0 / risk.smoothness(), below=True)
-    path = TheoremVerdict(
-        "G Thm 1",
-        (compatible, separable),
-        "the regularisation path converges to the direction of W^mm, its part in F to W*, and the cross-entropy to the entropy",
-    )
-    descent = TheoremVerdict(
-        "G Thm 2",
-        (compatible, separable, *steps),
-        "gradient descent from any start converges to the direction of W^mm, its part in F to W*, and the cross-entropy to the entropy",
-    )
-    finite_only = TheoremVerdict(
-        "X G1",
-        (separable, *steps),
-        f"the cross-entropy falls to {finite.infimum:.6g}, and the part of W in F goes to W*; the direction of W is not proved",
-        of_descent=True,
-    )
+    path = TheoremVerdict("G Thm 1", (compatible, separable), Fact("conclusion.g_thm_1"))
+    descent = TheoremVerdict("G Thm 2", (compatible, separable, *steps), Fact("conclusion.g_thm_2"))
+    infimum = Fact("conclusion.x_g1", {"infimum": finite.infimum})
+    finite_only = TheoremVerdict("X G1", (separable, *steps), infimum, of_descent=True)
     direction = priority.direction if separable else None
-    note = (
-        f"{risk.data.n_contexts} contexts, {risk.data.n_vocabulary} tokens; entropy {risk.data.entropy:.6g}, "
-        f"infimum of the cross-entropy among tokens that follow {finite.infimum:.6g}."
-    )
+    counts = {"contexts": risk.data.n_contexts, "tokens": risk.data.n_vocabulary}
+    note = Fact("note.decoder", {**counts, "entropy": risk.data.entropy, "infimum": finite.infimum})
     return [
         Prediction(
             "ContextRisk",
             (path, descent) if finite.compatible else (path, descent, finite_only),
-            _why_of_decoder(path, descent, finite_only, priority),
+            (_reason_of_decoder(path, descent, finite_only, priority),),
             (note,),
             direction=direction if descent.applies else None,
             path_direction=direction if path.applies else None,
@@ -165,30 +133,26 @@ def predict_decoder(risk: ContextRisk, request: Request) -> list[Prediction]:
 
 
 def _check_decodable(priority: ContextSolution) -> Check:
-    said = {
-        Status.OPTIMAL: f"NTP-SVM has a solution with margin {priority.margin:.4g}",
-        Status.TRIVIAL: "every token follows every context, so that nothing is to be separated and W^mm = 0",
-    }.get(priority.status, priority.describe().rstrip("."))
-    return Check("G Def 2, separable", priority.status is Status.OPTIMAL, said)
+    trivial = priority.status is Status.TRIVIAL
+    numbers = {"margin": float(priority.margin), "status": priority.describe()}
+    holds = priority.status is Status.OPTIMAL
+    return Check("requirement.decodable", holds, {**numbers, "case": "trivial" if trivial else "default"})
 
 
-def _why_of_decoder(
+def _reason_of_decoder(
     path: TheoremVerdict, descent: TheoremVerdict, finite: TheoremVerdict, priority: ContextSolution
-) -> str:
+) -> Fact:
+    """What is known of W, and how surely."""
     if descent.applies:
-        return f"Certain: W grows along W^mm, by {descent.citation}; its part in F tends to W*, and the cross-entropy to the entropy."
+        return Fact("decoder.certain", {"citation": descent.citation})
+    condition = f"{descent.failed[0].sentence.rstrip('.')}."
     if path.applies:
-        return (
-            f"Certain for the regularisation path, by {path.citation}; open for descent: {descent.failed[0].sentence}."
-        )
+        return Fact("decoder.path", {"citation": path.citation, "condition": condition})
     if finite.applies:
-        return (
-            f"Certain of the finite part: it goes to W*, by {finite.citation}, and the cross-entropy to its infimum above the entropy. "
-            f"The direction is not proved: {descent.failed[0].sentence}."
-        )
+        return Fact("decoder.finite", {"citation": finite.citation, "condition": condition})
     if priority.status is Status.TRIVIAL:
-        return "W does not diverge: every token follows every context, and the minimum is W* alone."
-    return f"Not certain: {finite.failed[0].sentence}."
+        return Fact("decoder.trivial")
+    return Fact("reason.condition", {"condition": f"{finite.failed[0].sentence.rstrip('.')}."})
 
 
 # ---- match and copy
@@ -213,25 +177,20 @@ def _of_copying(risk: CopyRisk, optimizer: Any) -> Prediction:
     solution = att_svm(risk.data, risk.match)
     known = [_check_matches(solution), _check_values(risk)]
     if optimizer is not None and (not isinstance(optimizer, GradientDescent) or redefines_steps(optimizer)):
-        said = optimizer_words(optimizer)
-        known.append(Check("step size", False, f"X M is about plain gradient descent, not about {said}"))
-    open_question = Check("vanishing loss", False, "nothing says in advance whether the loss of a run vanishes")
-    conclusion = "gradient descent tends to the max-margin direction that selects the matching tokens"
-    verdict = TheoremVerdict("X M", (*known, open_question), conclusion)
+        known.append(Check("requirement.plain_descent", False, {"optimizer": optimizer_words(optimizer)}))
+    open_question = Check("requirement.vanishing_loss", None)
+    verdict = TheoremVerdict("X M", (*known, open_question), Fact("conclusion.x_m"))
     if not all(known):
-        failed = "; ".join(check.sentence for check in known if not check)
-        return Prediction("CopyRisk", (verdict,), f"Not certain: {failed}.", details=solution)
-    why = (
-        f"Not certain: {open_question.sentence}; where it does, the direction is that of the ATT-SVM of the matching tokens, with margin "
-        f"{float(solution.margin):.4g} (X M)."
-    )
-    return Prediction("CopyRisk", (verdict,), why, observed=solution.direction, details=solution)
+        failed = " ".join(check.sentence for check in known if not check)
+        reason = Fact("copying.conditions", {"conditions": failed})
+        return Prediction("CopyRisk", (verdict,), (reason,), details=solution)
+    reason = Fact("copying.vanishing", {"condition": open_question, "margin": float(solution.margin)})
+    return Prediction("CopyRisk", (verdict,), (reason,), observed=solution.direction, details=solution)
 
 
 def _check_matches(solution: MarginSolution) -> Check:
     holds = solution.status is Status.OPTIMAL
-    said = f"with margin {float(solution.margin):.4g}" if holds else "does not exist"
-    return Check("separable matches", holds, f"a direction that selects the matching token of every input {said}")
+    return Check("requirement.separable_matches", holds, {"margin": float(solution.margin)})
 
 
 def _check_values(risk: CopyRisk) -> Check:
@@ -245,7 +204,4 @@ def _check_values(risk: CopyRisk) -> Check:
             float(singular[-1] / singular[0]) if full and n > 1 and singular[0] > 0.0 else float(full and n == 1)
         )
     least = min(ratios)
-    holds = least > INDEPENDENT_RTOL
-    said = "are" if holds else "of some input are not"
-    sentence = f"the values, less the one to copy, {said} linearly independent"
-    return Check("independent values", holds, sentence, {"smallest_ratio": least})
+    return Check("requirement.independent_values", least > INDEPENDENT_RTOL, {"smallest_ratio": least})

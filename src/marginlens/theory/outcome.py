@@ -18,7 +18,15 @@ from marginlens.optimizers.gradient_descent import has_plain_steps
 from marginlens.result import Result, Tabular
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.status import Status
-from marginlens.theory.attraction import SENTENCES, STEEPNESS, TOLERANCE, WORDS, Missing, Tubes, tubes_at
+from marginlens.theory.attraction import (
+    STEEPNESS,
+    TOLERANCE,
+    Missing,
+    Tubes,
+    missing_fact,
+    moving_fact,
+    tubes_at,
+)
 from marginlens.theory.certificate import Certificate, certificate_of
 from marginlens.theory.checks import TheoremVerdict
 from marginlens.theory.finite_minimum import MinimumCertificate, certify_minimum
@@ -26,6 +34,7 @@ from marginlens.theory.optimality import directional_margin, largest_distance
 from marginlens.theory.scored_tokens import ScoredTokens
 from marginlens.theory.unproved_steps import optimizer_words
 from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.words import Fact
 
 FIRST_STEPS = 16  # after which a point is looked at for the first time, and then after √2 times as many steps each
 MAX_STEPS = 1_000_000
@@ -44,15 +53,27 @@ _SHOWN_INPUTS = 4
 
 
 class Answer(NamedTuple):
-    """What a prediction says in three lines: where training ends, because of what, and whether that is proved."""
+    """What a prediction says in three lines; `str` of it prints them.
 
-    ends_at: str
-    because: str
-    proof: str
+    Attributes:
+        ends_at: where training ends.
+
+        reached: how far the run was followed, None if none was.
+
+        because: why, a fact for each input.
+
+        proof: whether that is proved.
+    """
+
+    ends_at: Fact
+    because: tuple[Fact, ...]
+    proof: Fact
+    reached: Fact | None = None
 
     def __str__(self) -> str:
-        because, proof = self.because.replace("; ", ";\n         "), self.proof.replace(". ", ".\n         ")
-        return f"ends at: {self.ends_at}.\nbecause: {because}.\nproved?  {proof}."
+        reached = "" if self.reached is None else f"\n         {self.reached}"
+        because, proof = ";\n         ".join(map(str, self.because)), str(self.proof).replace(". ", ".\n         ")
+        return f"ends at: {self.ends_at}.{reached}\nbecause: {because}.\nproved?  {proof}"
 
 
 class Rival(NamedTuple):
@@ -74,15 +95,17 @@ class Rival(NamedTuple):
     higher: int
     higher_lead: float
 
+    @property
+    def fact(self) -> Fact:
+        """How the token loses, as a clause."""
+        case = "default" if self.score >= 0.0 else "lower"
+        names = {"input": self.input, "selected": self.selected, "token": self.token, "higher": self.higher}
+        numbers = {"score": abs(self.score), "ahead": self.lead, "behind": self.higher_lead}
+        beside = self.higher >= 0 and self.higher != self.token
+        return Fact("outcome.rival", {**names, **numbers, "case": f"{case}_beside_higher" if beside else case})
+
     def __str__(self) -> str:
-        words, numbers = (
-            WORDS["because"],
-            self._asdict() | {"ahead": f"{self.lead:.3g}", "score": f"{abs(self.score):.3g}"},
-        )
-        text = words["higher" if self.score >= 0.0 else "lower"].format(**numbers)
-        if self.higher >= 0 and self.higher != self.token:
-            text += words["but"].format(higher=self.higher, behind=f"{self.higher_lead:.3g}")
-        return text
+        return str(self.fact)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -98,7 +121,7 @@ class Outcome(Result, Tabular):
         optimizer: of the steps, None for the flow.
         by_flow: whether plain steps were replaced by the flow from some point on.
         certificate: the proof from `point` on, None without one.
-        missing: else what is missing, in words.
+        missing: what is missing for a proof, None if nothing is.
         finite: whether training ends at a finite minimum.
         verdict: what `certificate.verify()` said; where it did not confirm what was found there is no certificate. None where there was
             nothing to verify, and where that may take more than two seconds.
@@ -122,7 +145,7 @@ class Outcome(Result, Tabular):
     by_flow: bool
     certificate: Certificate | MinimumCertificate | None
     verdict: TheoremVerdict | None
-    missing: str
+    missing: Fact | None
     finite: bool
     error: float
     rivals: tuple[Rival, ...]
@@ -160,62 +183,81 @@ class Outcome(Result, Tabular):
         return float(np.degrees(np.arctan2(length(self.point - cosine * self.direction), cosine)))
 
     @property
-    def ends_at(self) -> str:
-        """What training ends at, how far it was followed, and how close it is."""
+    def ends_at(self) -> Fact:
+        """What training ends at."""
         if self.constant:
-            return WORDS["ends at"]["nothing"]
-        way = {"steps": f"{self.n_steps:,}", "way": f"{self.arc_length:.4g}", "norm": f"{self.norm:.4g}"}
-        reached = WORDS["reached"]["flow" if self.optimizer is None or self.by_flow else "steps"].format(**way)
-        kind = "finite" if self.finite else "unknown" if self.direction is None else "tokens"
-        if kind != "unknown" and not self.is_repeatable:
-            kind = "amplified"
-        tokens = {"tokens": f"tokens {self.selected.tolist()}", "their": "their", "lead": "lead"}
-        return WORDS["ends at"][kind].format(reached=reached, angle=f"{self.angle:.3g}", **tokens)
+            return Fact("outcome.ends_at.nothing")
+        if self.finite and self.is_repeatable:
+            return Fact("outcome.ends_at.finite")
+        alone = len(self.selected) == 1
+        code = "outcome.token.alone" if alone else "outcome.token.of_input"
+        tokens = [Fact(code, {"token": token, "input": i}) for i, token in enumerate(self.selected.tolist())]
+        numbers = {"tokens": tokens, "count": len(tokens)}
+        if self.direction is None and not self.finite:
+            return Fact("outcome.ends_at.unknown", numbers)
+        return Fact(f"outcome.ends_at.{'direction' if self.is_repeatable else 'amplified'}", numbers)
 
     @property
-    def because(self) -> str:
-        """The runner-up of each input and why it loses; of the first inputs where there are many."""
-        words = WORDS["because"]
+    def reached(self) -> Fact | None:
+        """How far the run was followed, None if there was nothing to follow."""
         if self.constant:
-            return words["constant"]
+            return None
+        case = "flow" if self.optimizer is None or self.by_flow else "steps"
+        numbers = {"steps": self.n_steps, "length": self.arc_length, "norm": self.norm, "case": case}
+        if self.ends_at.code == "outcome.ends_at.direction":
+            return Fact("outcome.reached.towards", {**numbers, "angle": self.angle})
+        return Fact("outcome.reached.elsewhere", numbers)
+
+    @property
+    def because(self) -> tuple[Fact, ...]:
+        """The runner-up of each input and why it loses, of the first inputs if there are many."""
+        if self.constant:
+            return (Fact("outcome.because.nothing"),)
         if self.direction is None:
-            return words["finite" if self.finite else "unknown"]
-        listed = "; ".join(map(str, self.rivals[:_SHOWN_INPUTS]))
-        left = len(self.rivals) - _SHOWN_INPUTS
-        return listed + (words["more"].format(left=left) if left > 0 else "") if listed else words["alone"]
+            return (Fact("outcome.because.finite" if self.finite else "outcome.because.unknown"),)
+        if not self.rivals:
+            return (Fact("outcome.because.alone"),)
+        rest = len(self.rivals) - _SHOWN_INPUTS
+        more = (Fact("outcome.because.more", {"count": rest}),) if rest > 0 else ()
+        return (*(rival.fact for rival in self.rivals[:_SHOWN_INPUTS]), *more)
 
     @property
-    def proof(self) -> str:
-        """Whether it is proved, by what, or what is missing: the only place where a run that was followed is called proved."""
-        words, proof = WORDS["proved"], self.certificate
+    def proof(self) -> Fact:
+        """Whether it is proved, by what, or what is missing: the only place that calls a run that was followed proved."""
         if self.constant:
-            return words["constant"]
-        if proof is None:
-            return words["no"].format(missing=self.missing)
-        kind = "found" if self.verdict is None else "yes" if self.proved else "in part"
-        checker = "certificate.verify()"
-        if isinstance(proof, MinimumCertificate):
-            claim, citation = words["minimum"].format(radius=f"{proof.radius:.2g}"), "X Thm 2"
-        else:
-            numbers = {"norm": f"{self.norm:.4g}", "radius": f"{proof.radius:.3g}"}
-            claim, citation = words["tube"].format(moving=proof.steps_words, **numbers), "X Thm 1"
-        return f"{words[kind].format(citation=citation, claim=claim, checker=checker)}. {self.way_words}"
+            return Fact("outcome.verified.constant")
+        if self.certificate is None:
+            return Fact("outcome.verified.gradient") if self.missing is None else self.missing
+        code = "unverified" if self.verdict is None else "proved" if self.proved else "in_part"
+        return Fact(f"outcome.verified.{code}", {**self._claim, "way": self.path})
 
     @property
-    def way_words(self) -> str:
-        """What is known of the way from the start to the point."""
-        words = WORDS["way"]
+    def _claim(self) -> dict[str, Any]:
+        """What the certificate proves, by which theorem."""
+        if isinstance(self.certificate, MinimumCertificate):
+            return {"claim": Fact("outcome.ball", {"radius": self.certificate.radius}), "citation": "X Thm 2"}
+        kind = moving_fact(self.optimizer).code.rpartition(".")[2]
+        numbers = {"norm": self.norm, "radius": 0.0 if self.certificate is None else self.certificate.radius}
+        numbers["size"] = 0.0 if self.optimizer is None else self.optimizer.size
+        return {"claim": Fact("outcome.tube", {**numbers, "case": kind}), "citation": "X Thm 1"}
+
+    @property
+    def path(self) -> Fact:
+        """What is known of the path from the start to the point."""
         if not self.is_repeatable:
-            return words["amplified"].format(error=f"{self.error:.1g}")
+            return Fact("outcome.way.amplified", {"error": self.error})
         if self.finite and self.optimizer is not None:
-            return words["circling"]
-        kind = "follows" if self.by_flow else "flow" if self.optimizer is None else "steps"
-        return words[kind].format(steps=f"{self.n_steps:,}", count=self.n_steps)
+            return Fact("outcome.path.circling")
+        if self.by_flow:
+            return Fact("outcome.way.follows")
+        return (
+            Fact("outcome.path.flow") if self.optimizer is None else Fact("outcome.path.steps", {"steps": self.n_steps})
+        )
 
     @property
     def answer(self) -> Answer:
         """The three lines."""
-        return Answer(self.ends_at, self.because, self.proof)
+        return Answer(self.ends_at, self.because, self.proof, self.reached)
 
     def __str__(self) -> str:
         return str(self.answer)
@@ -232,18 +274,18 @@ class Outcome(Result, Tabular):
         return {"input": index, "selected": selected, "runner_up": token, "lead": lead, "score": score}
 
 
-def why_not_followed(problem: ScoredTokens, optimizer: Any) -> str:
-    """Why no run of this kind is followed, in a sentence that names the reason; empty if it is."""
-    data, words = problem.data, WORDS["not followed"]
-    if type(data) is not TokenDataset or type(problem.loss) not in STEEPNESS:
-        kind = type(problem.loss if type(data) is TokenDataset else data)
-        losses = ", ".join(k.__name__ for k in STEEPNESS)
-        return words["loss" if type(data) is TokenDataset else "data"].format(kind=kind.__name__, losses=losses)
+def why_not_followed(problem: ScoredTokens, optimizer: Any) -> Fact | None:
+    """Why no run of this kind is followed, None if it is."""
+    data, losses = problem.data, [kind.__name__ for kind in STEEPNESS]
+    if type(data) is not TokenDataset:
+        return Fact("not_followed.data", {"kind": type(data).__name__})
+    if type(problem.loss) not in STEEPNESS:
+        return Fact("not_followed.loss", {"kind": type(problem.loss).__name__, "losses": losses})
     if not (optimizer is None or has_plain_steps(optimizer)):
-        return words["optimizer"].format(kind=optimizer_words(optimizer))
+        return Fact("not_followed.optimizer", {"optimizer": optimizer_words(optimizer)})
     if data.n_inputs * data.n_tokens > MAX_TOKENS:
-        return words["tokens"].format(most=f"{MAX_TOKENS:,}")
-    return "" if _in_range(problem) else words["range"]
+        return Fact("not_followed.tokens", {"most": MAX_TOKENS})
+    return None if _in_range(problem) else Fact("not_followed.range")
 
 
 def outcomes(
@@ -288,7 +330,7 @@ def _unmoved(data: TokenDataset, start: FloatArray, optimizer: Any) -> Outcome:
         by_flow=False,
         certificate=None,
         verdict=None,
-        missing="",
+        missing=None,
         finite=False,
         error=0.0,
         rivals=(),
@@ -418,17 +460,19 @@ def _outcome(run: _Run, tubes: Tubes, k: int) -> Outcome:
     proved = missing is Missing.NOTHING
     undecided = (Missing.INFEASIBLE, Missing.TIED, Missing.SUPPORT_SCORES_HIGHER, Missing.ROUNDING_DECIDES)
     known = missing not in undecided and not finite
-    lacking = {} if proved else {"norm": f"{float(length(point)):.4g}", "missing": SENTENCES[missing]}
-    words = WORDS["proved"]["missing"].format(**lacking) if lacking else ""
+    lacking = None
+    if not proved:
+        numbers = {"norm": float(length(point)), "missing": missing_fact(missing)}
+        lacking = Fact("outcome.verified.missing", numbers)
     certificate: Certificate | MinimumCertificate | None = None
     if finite:
-        words = WORDS["proved"]["gradient"]
+        lacking = Fact("outcome.verified.gradient")
         certificate = certify_minimum(problem, point)
     elif proved:
         certificate = certificate_of(problem.data, problem.head, problem.loss, run.optimizer, point, tubes, k)
     verdict = None if certificate is None else _verdict_on(certificate)
     if verdict is not None and not verdict.applies:
-        certificate, words = None, WORDS["proved"]["refused"].format(condition=verdict.failed[0].name)
+        certificate, lacking = None, Fact("outcome.verified.refused", {"condition": verdict.failed[0].name})
     return Outcome(
         selected=selected,
         direction=tubes.direction[k] if known else None,
@@ -439,7 +483,7 @@ def _outcome(run: _Run, tubes: Tubes, k: int) -> Outcome:
         by_flow=run.by_flow,
         certificate=certificate,
         verdict=verdict,
-        missing=words,
+        missing=lacking,
         finite=finite,
         error=run.error,
         rivals=_rivals(problem, selected, tubes.direction[k]) if known else (),

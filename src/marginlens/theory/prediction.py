@@ -20,19 +20,16 @@ from marginlens.risk import AttentionRisk, FactorRisk, JointRisk, MatrixRisk, Mu
 from marginlens.risk.build import as_risk
 from marginlens.risk.protocol import Risk
 from marginlens.runtime.progress import ProgressCallback, as_progress
-from marginlens.theory.assumptions import (
-    TheoremVerdict,
-    condition_columns,
-)
-from marginlens.theory.attraction import WORDS
 from marginlens.theory.bias_table import PROOF_A, PROOF_C, is_known, unknown_words
 from marginlens.theory.certificate import Certificate
+from marginlens.theory.checks import TheoremVerdict, condition_columns
 from marginlens.theory.finite_minimum import MinimumCertificate
 from marginlens.theory.implicit_bias import ImplicitBias, implicit_bias
 from marginlens.theory.observations import claim_words
 from marginlens.theory.outcome import Answer, Outcome
 from marginlens.theory.unproved_steps import UnprovedSteps, as_theorems_see
 from marginlens.typing import Axes, FloatArray, IntArray
+from marginlens.words import Fact, text
 
 EQ17_ONLY = ", under Eq. (17) alone"  # added to a citation where a proof is read without the matrix C of C Assumption 4
 SET_LABEL = "G^mm"  # of a global minimum of ATT-SVM'
@@ -63,18 +60,14 @@ class Candidates(Displayed, Tabular, _Directions):
     _columns = table("", kind="labels", selection="selections", margin="margins", direction="directions")
     quantities = "{labels:tally}, complete={complete}"
 
-    @property
-    def _listed(self) -> str:
-        return "all of P^mm" if self.complete else "P^mm is too large to list in full"
-
     def __str__(self) -> str:
-        lines = [f"Candidates ({self._listed}):" if self.labels else f"Candidates ({self._listed}): none."]
-        for label, selection, margin in list(zip(self.labels, self.selections, self.margins, strict=True))[
-            :_MAX_PRINTED
-        ]:
-            lines.append(f"  {label} selects {selection.tolist()} with margin {margin:.4g}")
-        if len(self.labels) > _MAX_PRINTED:
-            lines.append(f"  and {len(self.labels) - _MAX_PRINTED} more")
+        case = "complete" if self.complete else "partial"
+        lines = [text("candidates.some" if self.labels else "candidates.none", case=case)]
+        rows = list(zip(self.labels, self.selections.tolist(), self.margins.tolist(), strict=True))
+        for label, selected, margin in rows[:_MAX_PRINTED]:
+            lines.append(f"  {text('candidates.row', label=label, selected=str(selected), margin=margin)}")
+        if len(rows) > _MAX_PRINTED:
+            lines.append(f"  {text('candidates.more', count=len(rows) - _MAX_PRINTED)}")
         return "\n".join(lines)
 
 
@@ -107,8 +100,8 @@ class Prediction(Result, Tabular):
     Attributes:
         problem: what was asked about, such as "AttentionRisk".
         verdicts: one per theorem, each with its conditions one by one.
-        why: what is known of the limit, how surely, and what would make it surer.
-        notes: lines on the problem itself.
+        reasons: what is known of the limit, how surely, and what would make it surer; `why` renders them.
+        notes: remarks on the problem itself.
         direction: the limit of x/‖x‖ under gradient descent where a theorem makes it certain from norm `from_norm` on, else None.
         from_norm: zero where the theorem speaks of the start itself. Where the run was followed it is the norm of `outcome.point`, from
             which on `outcome.certificate` proves the limit; that the run comes to that point is computed.
@@ -121,15 +114,15 @@ class Prediction(Result, Tabular):
             known of it.
         details: the quantities behind the verdicts: `AttentionDetails`, `JointDetails`, `NextTokenDetails` or `EmbeddingDetails`.
         outcome: where training from the start ends, computed, with the certificate that proves it; None where nothing was computed.
-        not_followed: why nothing was computed, in a sentence; empty where there is an outcome.
+        not_followed: why nothing was computed; None if there is an outcome.
 
     `to_frame()` has one row per condition of a theorem, and of the optimizer's bias: theorem, condition, holds, sentence.
     """
 
     problem: str
     verdicts: tuple[Any, ...]
-    why: str
-    notes: tuple[str, ...] = ()
+    reasons: tuple[Fact | str, ...] | Fact | str
+    notes: tuple[Fact | str, ...] = ()
     direction: FloatArray | None = None
     path_direction: FloatArray | None = None
     selected: IntArray | None = None
@@ -139,14 +132,25 @@ class Prediction(Result, Tabular):
     bias: ImplicitBias | None = None
     outcome: Outcome | None = None
     from_norm: float = 0.0
-    not_followed: str = ""
+    not_followed: Fact | None = None
 
     @property
-    def certain(self) -> str:
-        """Since when the direction is certain, in words: "from the start", or from a norm on; empty where it is not."""
+    def why(self) -> str:
+        """What is known of the limit, how surely, and what would make it surer, in sentences."""
+        return " ".join(map(str, self.reasons if isinstance(self.reasons, tuple) else (self.reasons,)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields by name, with the sentences of `reasons` as `why`, in types that `json.dumps` takes."""
+        return {**super().to_dict(), "why": self.why}
+
+    @property
+    def certain(self) -> Fact | None:
+        """Since when the direction is certain, None if it is not."""
         if self.direction is None:
-            return ""
-        return f"from norm {self.from_norm:.4g} on" if self.from_norm > 0.0 else "from the start"
+            return None
+        if self.from_norm > 0.0:
+            return Fact("certainty.from_norm", {"norm": self.from_norm})
+        return Fact("certainty.from_start")
 
     @property
     def certificate(self) -> Certificate | MinimumCertificate | None:
@@ -159,32 +163,25 @@ class Prediction(Result, Tabular):
         if self.outcome is not None:
             return self.outcome.answer
         applying = [verdict for verdict in self.verdicts if verdict.applies]
-        missing = self.why.removeprefix("Not certain: ").rstrip(".")
+        failed = [check for verdict in self.verdicts for check in verdict.failed][-1:]
+        condition = f"{failed[0].sentence.rstrip('.')}." if failed else ""
+        without = {"condition": condition, "case": "default" if failed else "uncovered"}
         if not applying:
-            return Answer("not known", "nothing is decided", f"no: {missing}")
+            because = (Fact("outcome.theorem.undecided"),)
+            return Answer(Fact("outcome.theorem.unknown"), because, Fact("outcome.theorem.unproved", without))
         in_part = [verdict for verdict in applying if verdict.of_descent]
         of_descent = self.direction is not None or bool(in_part)
         verdict = in_part[-1] if in_part else applying[-1] if of_descent else applying[0]
+        theorem = {"citation": verdict.citation, "conclusion": verdict.conclusion}
         because = (
-            f"every condition of {verdict.citation} holds ({', '.join(check.name for check in verdict.conditions)})"
+            Fact("outcome.theorem.because", {**theorem, "conditions": [check.name for check in verdict.conditions]}),
         )
         if of_descent:
-            return Answer(
-                f"the limit of {verdict.citation}: {verdict.conclusion}", because, f"yes, by {verdict.citation}"
-            )
-        failed = [check.sentence.rstrip(".") for other in self.verdicts for check in other.failed][-1:]
-        without = failed[0] if failed else "no theorem speaks of it"
-        path = f"yes for the regularisation path, by {verdict.citation}"
-        limit = (
-            verdict.conclusion
-            if "path" in str(verdict.conclusion)
-            else f"on the regularisation path {verdict.conclusion}"
-        )
+            return Answer(Fact("outcome.theorem.limit", theorem), because, Fact("outcome.theorem.proved", theorem))
         measured = () if self.bias is None or self.bias.proved else self.bias.observed
-        of_descent_itself = (
-            f"measured by {claim_words(measured)}, not proved of descent" if measured else "not known of descent"
-        )
-        return Answer(f"{of_descent_itself}; {limit}", because, f"{path}; no for descent: {without}")
+        limit = {**theorem, "claims": claim_words(measured), "case": "measured" if measured else "default"}
+        proof = Fact("outcome.theorem.proved_for_path", {**theorem, **without})
+        return Answer(Fact("outcome.theorem.path", limit), because, proof)
 
     @property
     def x(self) -> FloatArray:
@@ -194,7 +191,7 @@ class Prediction(Result, Tabular):
 
     def __repr__(self) -> str:
         applying = ", ".join(verdict.citation for verdict in self.verdicts if verdict.applies) or "no theorem"
-        certain = f"direction certain {self.certain}" if self.certain else "no direction certain for descent"
+        certain = "no certain direction" if self.certain is None else f"direction certain {self.certain}"
         count = "" if self.candidates is None else f"{len(self.candidates.labels)} candidates, "
         return f"Prediction({self.problem}: {count}{certain}, {applying} applies)"
 
@@ -203,7 +200,7 @@ class Prediction(Result, Tabular):
         listed = () if self.candidates is None else (str(self.candidates),)
         bias = () if self.bias is None or self.bias.proved in ((PROOF_A,), (PROOF_C,)) else (str(self.bias),)
         answer = (str(self.answer),) if self.verdicts or self.outcome else ()
-        return "\n".join([*answer, *self.notes, *map(str, shown), *listed, self.why, *bias])
+        return "\n".join([*answer, *map(str, self.notes), *map(str, shown), *listed, self.why, *bias])
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the directions that the limit may have: rays if they have two coordinates, else their margins as bars; without
@@ -220,13 +217,13 @@ class Prediction(Result, Tabular):
                 draw_bars(ax, names, self.candidates.margins, "margin", colours=colours, ylabel="selected tokens")
         elif self.verdicts:
             checks = [(verdict.citation, check) for verdict in self.verdicts for check in verdict.conditions]
-            draw_checklist(ax, [(citation, check.name, check.holds) for citation, check in checks])
+            draw_checklist(ax, [(citation, check.name, bool(check)) for citation, check in checks])
         else:
-            draw_sentence(ax, "No theorem speaks of this problem.")
+            draw_sentence(ax, self.why)
         return ax
 
     def _columns(self) -> dict[str, Any]:
-        of_bias = () if self.bias is None else (TheoremVerdict("bias", self.bias.conditions, ""),)
+        of_bias = () if self.bias is None else (TheoremVerdict("bias", self.bias.conditions, Fact("")),)
         return condition_columns((*self.verdicts, *of_bias))
 
 
@@ -286,7 +283,7 @@ def predict(
     if batch_size is not None and batch_size < getattr(risk, "n_inputs", 0):
         rule = UnprovedSteps(given, batch_size)
     found = predictions(risk, Request(start, rule, max_problems, prove, as_progress(progress)))
-    reason = WORDS["why"]["not followed"].format(reason=WORDS["not followed"]["risk" if prove else "not asked"])
+    reason = Fact("not_followed.risk" if prove else "not_followed.not_asked")
     found = [
         prediction if prediction.outcome or prediction.not_followed else replace(prediction, not_followed=reason)
         for prediction in found
@@ -338,13 +335,14 @@ def predictions(risk: Any, request: Request) -> list[Prediction]:
 
 def without_theorem(risk: Risk, optimizer: Any) -> Prediction:
     """The prediction for a risk that no theorem covers."""
-    name = type(risk).__name__
-    what = f"{name} with a nonlinear head" if isinstance(risk, AttentionRisk) else name
-    what = f"{name} with a query for each input" if isinstance(risk, MatrixRisk) else what
-    can = "descend(risk) trains on it, and least_distance(*risk.margin_rows(selected)) gives the max-margin direction of what a run selects"
-    why = f"No theorem is known for {what}: {can}."
-    if isinstance(risk, MatrixRisk | FactorRisk):
-        why = f"No theorem that is checked here is about {what}; D (arXiv 2308.16898) is, under conditions of its own: {can}."
+    name, case = type(risk).__name__, "default"
+    if isinstance(risk, AttentionRisk):
+        case = "nonlinear"
+    elif isinstance(risk, MatrixRisk):
+        case = "queries"
+    elif isinstance(risk, FactorRisk):
+        case = "factors"
+    reasons = [Fact("reason.uncovered", {"risk": name, "can": Fact("reason.can_train"), "case": case})]
     if optimizer is not None and not is_known(optimizer):
-        why = f"{why} And {unknown_words(optimizer)}."
-    return Prediction(name, (), why)
+        reasons.append(Fact("reason.unknown_too", {"unknown": unknown_words(optimizer)}))
+    return Prediction(name, (), tuple(reasons))

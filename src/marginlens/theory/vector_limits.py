@@ -17,8 +17,6 @@ from marginlens.risk.protocol import starting_points
 from marginlens.status import Status
 from marginlens.svm import SetSolution, set_svm
 from marginlens.theory.assumptions import (
-    Check,
-    TheoremVerdict,
     assumption_a,
     assumption_b,
     mixing_constants_of,
@@ -27,10 +25,11 @@ from marginlens.theory.assumptions import (
     step_size,
     strict_optimum,
 )
-from marginlens.theory.attraction import WORDS
+from marginlens.theory.attraction import moving_fact
 from marginlens.theory.basin import BasinCone, basin_of
 from marginlens.theory.bias_table import ON_P, is_known, unknown_words
 from marginlens.theory.certificate import Certificate
+from marginlens.theory.checks import Check, TheoremVerdict
 from marginlens.theory.observations import claim_words, observed_by
 from marginlens.theory.optimality import (
     SAME_DIRECTION_ATOL,
@@ -38,14 +37,12 @@ from marginlens.theory.optimality import (
     directional_margin,
     local_optima_of,
     optimality_of,
-    power_text,
 )
-from marginlens.theory.outcome import outcomes, why_not_followed
+from marginlens.theory.outcome import Outcome, outcomes, why_not_followed
 from marginlens.theory.prediction import SET_LABEL, Candidates, Prediction, Request, predictions, without_theorem
 from marginlens.theory.scored_tokens import ScoredTokens
 from marginlens.typing import BoolArray, FloatArray, IntArray
-
-_LEFT_OUT = "rounding decides whether the output of input {input} depends on p: its scores differ by less than errors of double precision"
+from marginlens.words import Fact
 
 
 class AttentionDetails(NamedTuple):
@@ -112,8 +109,7 @@ def _of_matrix(found: Prediction, as_matrix: Callable[[FloatArray], FloatArray])
     limits = (found.direction, found.path_direction, found.observed)
     direction, path, seen = (None if limit is None else as_matrix(limit) for limit in limits)
     changed = replace(found, direction=direction, path_direction=path, observed=seen)
-    note = "By A Lemma 1 W follows p = Wᵀu, of which the theorems and the candidates speak."
-    return replace(changed, problem="MatrixRisk", notes=(note, *found.notes))
+    return replace(changed, problem="MatrixRisk", notes=(Fact("note.of_matrix"), *found.notes))
 
 
 def _wide(risk: MatrixRisk) -> AttentionRisk:
@@ -144,28 +140,35 @@ def _followed(
     if not request.prove:
         return found
     reason = why_not_followed(problem, request.optimizer)
-    if reason:
-        said = WORDS["why"]["not followed"].format(reason=reason)
-        return [replace(prediction, not_followed=said, notes=(*prediction.notes, said)) for prediction in found]
+    if reason is not None:
+        return [replace(each, not_followed=reason, notes=(*each.notes, reason)) for each in found]
     ends = outcomes(problem, starts, request.optimizer, request.progress)
-    begun = "from zero" if request.start is None else "from this start"
     answers = []
     for prediction, outcome in zip(found, ends, strict=True):
-        proof, direction, answer = outcome.certificate, outcome.direction, replace(prediction, outcome=outcome)
+        answer = replace(prediction, outcome=outcome)
         if outcome.constant:
-            answer = replace(answer, why=WORDS["why"]["constant"])
-        if outcome.proved and isinstance(proof, Certificate) and direction is not None and prediction.direction is None:
-            why = WORDS["why"]["from a point"].format(
-                norm=f"{outcome.norm:.4g}",
-                moving=proof.steps_words,
-                selected=outcome.selected.tolist(),
-                way=f"the flow {begun} leads"
-                if request.optimizer is None
-                else f"{outcome.n_steps:,} steps {begun} lead",
-            )
-            answer = replace(answer, direction=as_x(direction), from_norm=outcome.norm, why=why)
+            answer = replace(answer, reasons=(Fact("reason.constant"),))
+        limit = outcome.direction if outcome.proved and isinstance(outcome.certificate, Certificate) else None
+        if limit is not None and prediction.direction is None:
+            reasons = (_from_a_point(outcome, request),)
+            answer = replace(answer, direction=as_x(limit), from_norm=outcome.norm, reasons=reasons)
         answers.append(answer)
     return answers
+
+
+def _from_a_point(outcome: Outcome, request: Request) -> Fact:
+    """That the limit is certain from the point on to which the run was followed."""
+    kind = "flow" if request.optimizer is None else "steps"
+    return Fact(
+        "reason.from_a_point",
+        {
+            "norm": outcome.norm,
+            "moving": moving_fact(request.optimizer),
+            "selected": str(outcome.selected.tolist()),
+            "steps": outcome.n_steps,
+            "case": kind if request.start is None else f"{kind}_from_start",
+        },
+    )
 
 
 # ---- the theorems of paper A on one problem
@@ -197,7 +200,7 @@ class _Verdicts(NamedTuple):
     def left_out(self) -> Check | None:
         """The condition that fails if rounding decides whether an input counts."""
         first = self.path.conditions[0]
-        return first if first.name == "inputs left out" else None
+        return first if first.code == "condition.inputs_left_out" else None
 
     def listed(self, step: Check | None) -> tuple[TheoremVerdict, ...]:
         """All of them, Theorems 2 and 3 with the condition on the steps."""
@@ -234,11 +237,11 @@ def predict_vector(problem: ScoredTokens, start: FloatArray | None, request: Req
     if at_start.optimality is not None and at_start.is_in_cone:
         same = (candidates.selections == at_start.optimality.selected).all(axis=-1)
         basin = next((int(k) for k in np.flatnonzero(same) if candidates.labels[k] != SET_LABEL), None)
-    why_not = "" if promise is not None else _why_not(verdicts, at_start)
+    why_not = None if promise is not None else _why_not(verdicts, at_start)
     return Prediction(
         "AttentionRisk",
         verdicts.listed(step),
-        _why(promise, optimizer, step, why_not, minima),
+        _reasons(promise, optimizer, step, why_not, minima),
         _notes(problem),
         direction=promise.direction if promise is not None and (step is None or step) else None,
         path_direction=path_direction,
@@ -255,19 +258,14 @@ def _verdicts(
     part, n = problem.part, problem.part.data.n_inputs
     slopes, separable, strict = assumption_a(part), separable_optimum(part), strict_optimum(part)
     near = np.flatnonzero(problem.undecided)
-    left_out = tuple(Check("inputs left out", False, _LEFT_OUT.format(input=i)) for i in near[:1])
-    path = TheoremVerdict(
-        "A Thm 1", (*left_out, slopes, strict, separable), "the regularisation path converges to the GMM direction"
-    )
-    ending = "and its direction converges to the GMM direction" if n == 1 else f"but n = {n} leaves its direction open"
+    left_out = tuple(Check("condition.inputs_left_out", None, {"input": int(i)}) for i in near[:1])
+    path = TheoremVerdict("A Thm 1", (*left_out, slopes, strict, separable), Fact("conclusion.a_thm_1"))
     globally = TheoremVerdict(
         "A Thm 2",
         (*left_out, slopes, assumption_b(part), separable),
-        f"the norm of descent diverges from every start, {ending}",
+        Fact("conclusion.a_thm_2", {"n": n, "case": "default" if n == 1 else "several"}),
     )
-    locally = TheoremVerdict(
-        "A Thm 3", (*left_out, slopes, *inside), "descent converges in direction to the LMM that its start selects"
-    )
+    locally = TheoremVerdict("A Thm 3", (*left_out, slopes, *inside), Fact("conclusion.a_thm_3"))
     to_set, set_solution = None, None
     if problem.dependent.any() and not strict:
         to_set, set_solution = _path_to_set(part, slopes, max_problems)
@@ -282,85 +280,75 @@ def _of_all_inputs(problem: ScoredTokens, selections: IntArray) -> IntArray:
     return every
 
 
-def _notes(problem: ScoredTokens) -> tuple[str, ...]:
+def _notes(problem: ScoredTokens) -> tuple[Fact, ...]:
     """Which inputs the theorems leave out."""
     constant = np.flatnonzero(~problem.dependent)
     if not 0 < len(constant) < len(problem.dependent):
         return ()
-    named = f"input {constant[0]} has" if len(constant) == 1 else f"inputs {constant.tolist()} have"
-    return (f"The theorems leave out what cannot depend on p: {named} one token, one key or one score.",)
+    inputs = [f"input {i}" for i in constant]
+    return (Fact("note.left_out", {"inputs": inputs, "count": len(inputs)}),)
 
 
 class _Promise(NamedTuple):
-    """What a theorem makes certain for plain gradient descent: its label, its limit, and both in words."""
+    """What a theorem makes certain for plain gradient descent: its label, with the case of it, and the limit with its description."""
 
     citation: str
-    direction: FloatArray
-    limit: str
     reason: str
+    direction: FloatArray
+    limit: Fact
 
 
 def _promise(verdicts: _Verdicts, gmm: TokenOptimality, at_start: TokenOptimality | None) -> _Promise | None:
     """The limit that Theorem 2 or 3 makes certain for steps of the right size, None if neither applies."""
     if verdicts.globally.applies and verdicts.n_inputs == 1:
-        return _Promise("A Thm 2", gmm.direction, "the GMM direction, from every start", "A Thm 2 with n = 1")
+        return _Promise("A Thm 2", "A Thm 2 with n = 1", gmm.direction, Fact("limit.gmm"))
     if verdicts.locally.applies and at_start is not None:
-        limit = f"the direction that selects {at_start.selected.tolist()}"
-        return _Promise("A Thm 3", at_start.direction, limit, "A Thm 3")
+        limit = Fact("limit.selected", {"selected": str(at_start.selected.tolist())})
+        return _Promise("A Thm 3", "A Thm 3", at_start.direction, limit)
     return None
 
 
-def _why(promise: _Promise | None, optimizer: Any, step: Check | None, why_not: str, minima: FloatArray | None) -> str:
+def _reasons(
+    promise: _Promise | None, optimizer: Any, step: Check | None, why_not: Fact | None, minima: FloatArray | None
+) -> tuple[Fact, ...]:
     """What is known of the limit, how surely, and what would make it surer."""
-    normalised = isinstance(optimizer, NormalizedGD)
+    reasons = []
     if optimizer is not None and not is_known(optimizer):
-        sentences = [f"Not certain: {unknown_words(optimizer)}."]
-    elif promise is None:
-        sentences = [why_not]
-        if normalised:
-            sentences.append(
-                "Steps are normalised besides, which no theorem covers. Observed, not proved: runs that saturate end in the max-margin "
-                f"direction of the tokens that they select ({claim_words(observed_by(optimizer, ON_P))})."
-            )
-    elif step is None:
-        sentences = [f"Certain for constant steps up to 1/L_p: {promise.limit}, by {promise.reason}."]
-    elif step:
-        sentences = [f"Certain: {promise.limit}, by {promise.reason}."]
-    elif normalised:
-        sentences = [
-            f"Observed, not proved: {promise.limit}. {promise.reason} proves it for constant steps up to 1/L_p = "
-            f"{power_text(-step.numbers['log_L_p'])}; normalised steps, which no theorem covers, went there in "
-            f"{claim_words(observed_by(optimizer, ON_P, promise.citation))}."
-        ]
-    else:
-        largest = (
-            "that" if isinstance(optimizer, GradientDescent) else f"1/L_p = {power_text(-step.numbers['log_L_p'])}"
-        )
-        sentences = [
-            f"Not certain: {step.sentence}. Constant steps of plain gradient descent up to {largest} have a certain limit: "
-            f"{promise.limit}, by {promise.reason}."
-        ]
+        reasons.append(Fact("reason.unknown_optimizer", {"unknown": unknown_words(optimizer)}))
+    elif promise is None and why_not is not None:
+        reasons.append(why_not)
+        if isinstance(optimizer, NormalizedGD):
+            reasons.append(Fact("reason.normalised", {"claims": claim_words(observed_by(optimizer, ON_P))}))
+    elif promise is not None:
+        reasons.append(_promised(promise, optimizer, step))
     if minima is not None:
-        where = "the one global minimum" if len(minima) == 1 else f"the {len(minima)} global minima"
-        sentences.append(f"The regularisation path converges to {where} of ATT-SVM', by A Thm 8.")
-    return " ".join(sentences)
+        case = "one" if len(minima) == 1 else "default"
+        reasons.append(Fact("reason.minima", {"minima": len(minima), "case": case}))
+    return tuple(reasons)
 
 
-def _why_not(verdicts: _Verdicts, start: _Start) -> str:
-    """One sentence on why no theorem on plain gradient descent makes its limit certain."""
+def _promised(promise: _Promise, optimizer: Any, step: Check | None) -> Fact:
+    """What the promise of a theorem means for the steps that are taken."""
+    numbers: dict[str, Any] = {"limit": promise.limit, "citation": promise.reason}
+    if step is None or step:
+        return Fact("reason.certain", {**numbers, "case": "up_to" if step is None else "default"})
+    numbers["log_largest_step"] = step.numbers["log_largest_step"]
+    if isinstance(optimizer, NormalizedGD):
+        claims = claim_words(observed_by(optimizer, ON_P, promise.citation))
+        return Fact("reason.observed", {**numbers, "claims": claims})
+    return Fact("reason.steps", {**numbers, "condition": step})
+
+
+def _why_not(verdicts: _Verdicts, start: _Start) -> Fact:
+    """Why no theorem on plain gradient descent makes its limit certain."""
     if verdicts.left_out is not None:
-        return f"Not certain: {verdicts.left_out.sentence}."
-    globally, failed, n = verdicts.globally, verdicts.locally.failed[0], verdicts.n_inputs
-    if failed.name == "start beyond R" and start.is_in_cone:
-        return "Expected, not certain: the start lies in the cone of Eqs (32) and (46), but below the norm that the full proof asks for."
-    if start.point is None:
-        ending = "and without a start A Thm 3 cannot say which candidate descent reaches"
-    else:
-        ending = f"{'and A Thm 3 does not apply' if globally.applies else 'nor does A Thm 3'}: {failed.sentence}"
-    if globally.applies:
-        return f"Not certain: A Thm 2 leaves the direction open for n = {n}, {ending}."
-    lacking = " and ".join(check.name for check in globally.failed)
-    return f"Not certain: A Thm 2 does not apply ({lacking}), {ending}."
+        return Fact("reason.condition", {"condition": verdicts.left_out})
+    globally, failed = verdicts.globally, verdicts.locally.failed[0]
+    if failed.code == "condition.start_beyond_radius" and start.is_in_cone:
+        return Fact("reason.cone")
+    numbers = {"n": verdicts.n_inputs, "lacking": [check.name for check in globally.failed], "condition": failed}
+    case = "open" if globally.applies else "neither"
+    return Fact("reason.no_theorem", {**numbers, "case": case if start.point is None else f"{case}_from_start"})
 
 
 def _path_to_set(problem: ScoredTokens, slopes: Check, max_problems: int) -> tuple[TheoremVerdict, SetSolution]:
@@ -368,47 +356,29 @@ def _path_to_set(problem: ScoredTokens, slopes: Check, max_problems: int) -> tup
     sets = optimal_sets_of(problem)
     found = set_svm(problem.data, sets, max_problems=max_problems)
     count = len(found.solutions)
-    sentence = {
-        Status.OPTIMAL: f"some direction lets an optimal token of every input beat those that are not, with margin {found.margin:.4g} "
-        f"at {count} global {'minimum' if count == 1 else 'minima'}",
-        Status.INFEASIBLE: "no direction lets an optimal token of every input beat those that are not",
-        Status.INACCURATE: "rounding decides whether a direction lets optimal tokens beat those that are not",
-    }.get(
-        found.status, f"the search for all global minima was not finished after max_problems = {max_problems} problems"
-    )
-    numbers = {"margin": found.margin, "minima": float(count)}
-    separable = Check("separable sets", found.status is Status.OPTIMAL, sentence, numbers)
-    conclusion = "the regularisation path, divided by ΞR, converges to the set of global minima of ATT-SVM'"
-    return TheoremVerdict(
-        "A Thm 8", (slopes, _check_linear_mixing(problem, sets, slopes), separable), conclusion
-    ), found
+    undecided = found.status not in (Status.OPTIMAL, Status.INFEASIBLE, Status.TRIVIAL)
+    case = {Status.OPTIMAL: "several" if count > 1 else "optimal", Status.INACCURATE: "default"}.get(found.status)
+    numbers = {"margin": found.margin, "minima": count, "case": case or found.status.name.lower()}
+    separable = Check("condition.separable_sets", None if undecided else found.status is Status.OPTIMAL, numbers)
+    mixing = _check_linear_mixing(problem, sets, slopes)
+    return TheoremVerdict("A Thm 8", (slopes, mixing, separable), Fact("conclusion.a_thm_8")), found
 
 
 def _check_linear_mixing(problem: ScoredTokens, sets: tuple[IntArray, ...], slopes: Check) -> Check:
     """Assumption D by Lemma 14, for the sets of tokens that share the highest score."""
-    name = "A Assumption D"
     if not slopes:
-        return Check(name, False, "A Lemma 14 gives it for losses that strictly decrease")
-    undecided = Check(name, False, "rounding decides which tokens share the highest score of an input")
+        return Check("condition.assumption_d", False)
     if problem.sharp_differences(problem.optimal)[1].any():
-        return undecided
+        return Check("condition.assumption_d", None)
     try:
         constants = mixing_constants_of(problem, sets)
-    except InputError:  # a chain of tokens each of which ties with the next only
-        return undecided
+    except InputError:
+        # A chain of tokens each of which ties with the next only.
+        return Check("condition.assumption_d", None)
     shifted = int(np.sum(constants.shift != 0.0))
-    after = (
-        f", after a shift of the scores of {shifted} of {problem.data.n_inputs} inputs to positive ones"
-        if shifted
-        else ""
-    )
-    sentence = (
-        f"holds by A Lemma 14{after}: L - L⋆ lies between {power_text(constants.log_C_minus)} and {power_text(constants.log_C_plus)} "
-        "times the largest probability of non-optimal tokens"
-    )
-    return Check(
-        name, True, sentence, {key: getattr(constants, key) for key in ("log_C_minus", "log_C_plus", "epsilon", "C")}
-    )
+    counts = {"shifted": shifted, "inputs": problem.data.n_inputs, "case": "shifted" if shifted else "default"}
+    numbers = {key: getattr(constants, key) for key in ("log_C_minus", "log_C_plus", "epsilon", "C")}
+    return Check("condition.assumption_d", True, {**numbers, **counts})
 
 
 def _around(problem: ScoredTokens, start: FloatArray | None) -> tuple[_Start, tuple[Check, ...]]:
@@ -417,37 +387,40 @@ def _around(problem: ScoredTokens, start: FloatArray | None) -> tuple[_Start, tu
     Every p in the cone of α selects α, so no other cone can contain the start.
     """
     if start is None or not np.any(start):
-        reason = "no start was given" if start is None else "the start is zero and selects nothing"
-        return _Start(start), (Check("start in a cone", False, f"{reason}, so no cone can contain it"),)
-    part = problem.part
-    name, at = "locally optimal start", directional_margin(part.data, start)
+        case = "absent" if start is None else "default"
+        return _Start(start), (Check("condition.start_in_a_cone", False, {"case": case}),)
+    part, at = problem.part, directional_margin(problem.part.data, start)
     if not at.unique:
-        return _Start(start), (Check(name, False, "the start selects no unique tokens"),)
+        return _Start(start), (Check("condition.locally_optimal_start", False, {"case": "tie"}),)
     found = optimality_of(part, at.selected)
     if found.solution.status is Status.TRIVIAL:
-        return _Start(start, found), (Check(name, False, "no input has two tokens, so there is nothing to select"),)
-    local = bool(found.is_locally_optimal)
-    verb = "are" if local else "are not"
-    sentence = f"the tokens {at.selected.tolist()} that the start selects {verb} locally optimal, score gap {found.score_gap:.4g}"
-    optimal = Check(name, local, sentence, {"score_gap": float(found.score_gap)})
+        return _Start(start, found), (Check("condition.locally_optimal_start", False, {"case": "trivial"}),)
+    local, gap = bool(found.is_locally_optimal), float(found.score_gap)
+    case = "level" if gap == 0.0 else "alone" if gap == np.inf else "default"
+    numbers = {"score_gap": gap, "deficit": -gap, "case": case}
+    optimal = Check("condition.locally_optimal_start", local, numbers)
     # There is no cone if the loss rises.
     if not local or rising_margin(part.loss, *part.score_ranges[0]) is not None:
         return _Start(start, found), (optimal,)
     cone = basin_of(problem, _of_all_inputs(problem, at.selected[None])[0])
     deviation, norm = 0.5 * float(np.sum((unit(start) - unit(cone.p)) ** 2)), float(np.linalg.norm(start))
+    angles = {"angle": _degrees(deviation), "largest_angle": _degrees(cone.mu)}
     narrow = Check(
-        "start in cone_μ",
+        "condition.start_in_cone",
         bool(cone.contains(start, 0.0)),
-        f"1 - correlation with p^mm is {deviation:.4g}, and μ = {cone.mu:.4g}",
-        {"one_minus_cosine": deviation, "mu": cone.mu},
+        {"one_minus_cosine": deviation, "mu": cone.mu, **angles},
     )
     far = Check(
-        "start beyond R",
+        "condition.start_beyond_radius",
         norm >= cone.proven_radius,
-        f"the start's norm is {norm:.4g}; Eq. (46) asks for {cone.radius:.4g}, the full proof for {cone.proven_radius:.4g}",
         {"norm": norm, "radius": cone.radius, "proven_radius": cone.proven_radius},
     )
     return _Start(start, found, cone), (optimal, narrow, far)
+
+
+def _degrees(deviation: float) -> float:
+    """The angle whose cosine is one less a deviation, without cancellation."""
+    return float(np.degrees(2.0 * np.arcsin(np.sqrt(min(deviation, 2.0) / 2.0))))
 
 
 def _candidates(problem: ScoredTokens, max_problems: int) -> Candidates | None:

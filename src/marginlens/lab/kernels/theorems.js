@@ -119,7 +119,7 @@ export function basinCone(problem, selected) {
 
 // ---- conditions: { code, holds, numbers }, as in Python
 
-/** A condition with its numbers; `way` tells apart in which way it holds or fails. */
+/** A condition with its numbers; holds is null if rounding decides, and `way` tells apart in which way it holds or fails. */
 export function check(code, holds, numbers = {}, way = "default") {
   return { code, holds, numbers: { ...numbers, case: way } };
 }
@@ -144,7 +144,7 @@ function checkAssumptionB(problem) {
   const holds = smallest > 0 && others.every((places) => allTied(problem, places));
   const first = optimal.map((t, i) => (t === 0 && problem.lengths[i] > 1 ? 1 : 0)); // of the other tokens
   const { near } = sharpDifferences(problem, first);
-  if (holds && others.flat().some((at) => near[at])) return check("condition.assumption_b", false, numbers, "rounding");
+  if (holds && others.flat().some((at) => near[at])) return check("condition.assumption_b", null, numbers);
   return check("condition.assumption_b", holds, numbers, wayOf(smallest));
 }
 
@@ -223,13 +223,13 @@ function setSvm(problem, sets, maxProblems) {
 function checkLinearMixing(problem, sets) {
   const { n, scores, blur } = problem;
   const { logM1, logSmallest } = slopesOf(problem);
-  if (sharpDifferences(problem, optimalTokens(problem)).near.some(Boolean)) return check("condition.assumption_d", false, {}, "rounding");
+  if (sharpDifferences(problem, optimalTokens(problem)).near.some(Boolean)) return check("condition.assumption_d", null);
   let [C, epsilon, bestLow, bestHigh] = [0, Infinity, Infinity, -Infinity];
   for (const [i, inside] of sets.entries()) {
     const outside = placesOf(problem, i).filter((at) => !inside.includes(at));
     const lowestInside = Math.min(...inside.map((at) => scores[at] - blur[at]));
     if (!allTied(problem, inside) || outside.some((at) => scores[at] + blur[at] >= lowestInside))
-      return check("condition.assumption_d", false, {}, "rounding");
+      return check("condition.assumption_d", null);
     if (outside.length === 0) continue;
     const nu = Math.max(...inside.map((at) => scores[at]));
     const lowest = Math.min(...outside.map((at) => scores[at]));
@@ -271,9 +271,9 @@ export function predict(problem, maxProblems = MAX_PROBLEMS) {
   const slopes = checkAssumptionA(part);
   const { isStrict, smallestGap } = strictOptimum(part);
   const strict = check("condition.strict_optimum", isStrict, { smallest_gap: smallestGap }, wayOf(smallestGap));
-  const separable = check("condition.separable_optimum", status === OPTIMAL, { margin: marginOf(global.solution) }, status.toLowerCase());
+  const separable = check("condition.separable_optimum", status === INACCURATE ? null : status === OPTIMAL, { margin: marginOf(global.solution) }, status.toLowerCase());
   const undecided = undecidedInputs(problem).slice(0, 1);
-  const leftOut = undecided.map((i) => check("condition.inputs_left_out", false, { input: i + 1 }));
+  const leftOut = undecided.map((i) => check("condition.inputs_left_out", null, { input: i + 1 }));
   const globally = verdict("A Thm 2", [...leftOut, slopes, checkAssumptionB(part), separable]);
   const around = aroundStart(problem, part, whole);
   const locally = verdict("A Thm 3", [...leftOut, slopes, ...around.conditions]);
@@ -289,7 +289,8 @@ export function predict(problem, maxProblems = MAX_PROBLEMS) {
     const members = inputsOf(part).map((i) => placesOf(part, i).filter((at) => difference[at] === 0));
     sets = setSvm(part, members, maxProblems);
     const [isFound, minima] = [sets.status === OPTIMAL, sets.points.length];
-    const separated = check("condition.separable_sets", isFound, { margin: sets.margin, minima }, isFound && minima > 1 ? "several" : sets.status.toLowerCase());
+    const isOpen = ![OPTIMAL, INFEASIBLE, TRIVIAL].includes(sets.status);
+    const separated = check("condition.separable_sets", isOpen ? null : isFound, { margin: sets.margin, minima }, isFound && minima > 1 ? "several" : sets.status === INACCURATE ? "default" : sets.status.toLowerCase());
     verdicts.push(verdict("A Thm 8", [...leftOut, slopes, checkLinearMixing(part, members), separated]));
   }
   const candidates = candidatesOf(part, sets);

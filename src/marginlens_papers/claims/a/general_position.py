@@ -176,7 +176,7 @@ class Separator(NamedTuple):
 
     p: FloatArray
     margin: float
-    conditions: tuple[Check, ...]
+    conditions: tuple[Any, ...]
 
     @property
     def applies(self) -> bool:

@@ -20,7 +20,7 @@ function conditionItem() {
     node: element("li", {}, question, " ", mark, " ", sentence, " ", label),
     fill(condition) {
       const { question: asked, reference } = questionOf(condition.code);
-      setText(mark, condition.holds ? "✓ Yes." : "✗ No.");
+      setText(mark, condition.holds === null ? "? Undecided." : condition.holds ? "✓ Yes." : "✗ No.");
       mark.className = condition.holds ? "holds" : "fails";
       setText(question, asked);
       setText(sentence, render(condition));
