@@ -34,7 +34,7 @@ def test_solve_prints_the_prediction_and_every_direction(here):
     assert "A Thm 1 applies: the regularisation path converges to the GMM direction." in result.stdout
     assert "✗ A Assumption B: Within an input the scores of the lesser tokens differ by up to 0.9" in result.stdout
     assert "ends at: token 0." in result.stdout
-    assert "proved?  yes, by X Thm 1" in result.stdout
+    assert "proved?  Yes: once ‖p‖ reaches" in result.stdout
 
 
 def test_solve_json_has_the_limits_of_path_and_run(here):
