@@ -88,8 +88,7 @@ def test_joint_training_can_be_switched_on_and_off(lab):
     assert "Norm of the head" in shown
     assert "Correlation of the head" in shown
     theorems = lab.find_element("id", "theorems").text
-    assert "Theorem 5" in theorems
-    assert "Theorem 6" in theorems
+    assert "Theorems 5 and 6" in theorems
     reveal(lab, "#settings")
     lab.find_element("css selector", "input[name='train'][value='attention']").click()
     reveal(lab, "#curves")

@@ -29,6 +29,8 @@ ERRORS = {
     "index_array",
     "array_of_any",
     "batch_index",
+    "refuse",
+    "refuse_options",
     "share_number",
     "whole_number",
     "positive_number",

@@ -27,11 +27,14 @@ LISTED = (".json", ".npz")  # files that list sequences
 
 # ---- the options
 
-FILE_HELP = (
-    "Text of any length, also packed as .gz, .bz2 or .xz, - for stdin; or a .json or .npz file with sequences, labels and optionally "
-    "vocabulary and E."
-)
-TextOrList = Annotated[Path, typer.Argument(metavar="FILE", help=FILE_HELP)]
+TextOrList = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE",
+        help="Text of any length, also packed as .gz, .bz2 or .xz, - for stdin; or a .json or .npz file with sequences, labels and optionally "
+        "vocabulary and E.",
+    ),
+]
 Window = Annotated[int | None, typer.Option(help=f"Tokens of each window of a text, {WINDOW} by default.")]
 AsWords = Annotated[bool, typer.Option("--words", help="Cut a text into words, not into characters.")]
 VocabularySize = Annotated[int | None, typer.Option(help=f"Words with an id of their own, {MAX_WORDS} by default.")]
@@ -41,8 +44,10 @@ LastTokens = Annotated[list[str] | None, typer.Option(help="Last token to show; 
 HeldOut = Annotated[float | None, typer.Option(help="Share to predict after learning the rest, such as 0.1.")]
 Prefix = Annotated[str | None, typer.Option(help="Text that the automaton continues.")]
 Continued = Annotated[int | None, typer.Option(help=f"Tokens to continue it by, {N_CONTINUED} by default.")]
-ENCODING_HELP = "Text encoding, such as latin-1; UTF-8 by default."
-Encoding = Annotated[str | None, typer.Option(help=ENCODING_HELP, autocompletion=words_of(*ENCODINGS))]
+Encoding = Annotated[
+    str | None,
+    typer.Option(help="Text encoding, such as latin-1; UTF-8 by default.", autocompletion=words_of(*ENCODINGS)),
+]
 GraphSeed = Annotated[int, typer.Option(help="Random seed of embeddings, samples and continuation.")]
 Margin = Annotated[bool, typer.Option("--margin", help="Solve the Graph-SVM: how large W must be.")]
 GraphPlot = Annotated[Path | None, typer.Option(help="Picture (.png, .svg, .pdf) of the shown graphs.")]

@@ -26,19 +26,26 @@ PAGE = "index.html"
 
 # ---- the options
 
-MODEL_HELP = "Folder that save_pretrained wrote, minilm for the packaged all-MiniLM-L6-v2, or the .parquet file of a monitored run."
-Model = Annotated[str, typer.Argument(metavar="MODEL_OR_PATH", help=MODEL_HELP)]
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL_OR_PATH",
+        help="Folder that save_pretrained wrote, minilm for the packaged all-MiniLM-L6-v2, or the .parquet file of a monitored run.",
+    ),
+]
 TextFile = Annotated[Path | None, typer.Option(help="Text with one input per line; sentences of our own by default.")]
 Images = Annotated[Path | None, typer.Option(help="Images: .npz, .npy, .png or .jpg, or a folder of them.")]
 PageFolder = Annotated[Path | None, typer.Option(help="Folder of the page: probe-report, or none with --json.")]
-MAX_MARGIN_HELP = "Ask how max-margin each head is: the longest part, off with --checkpoints."
-MaxMargin = Annotated[bool | None, typer.Option(help=MAX_MARGIN_HELP)]
+MaxMargin = Annotated[
+    bool | None, typer.Option(help="Ask how max-margin each head is: the longest part, off with --checkpoints.")
+]
 Limit = Annotated[int | None, typer.Option(help="Number of inputs to use, the first ones.")]
 Queries = Annotated[int, typer.Option(help="Queries of each input in the max-margin part.")]
 ProbeSeed = Annotated[int, typer.Option(help="Random seed of queries and baselines.")]
 Offset = Annotated[int | None, typer.Option(help="Offset of query and key for W with rotary positions.")]
-DEVICE_HELP = f"Device of the model: {', '.join(DEVICES)}."
-Device = Annotated[str, typer.Option(help=DEVICE_HELP, autocompletion=words_of(*DEVICES))]
+Device = Annotated[
+    str, typer.Option(help=f"Device of the model: {', '.join(DEVICES)}.", autocompletion=words_of(*DEVICES))
+]
 Checkpoints = Annotated[bool, typer.Option("--checkpoints", help="Draw curves over checkpoints in a folder.")]
 Against = Annotated[str | None, typer.Option(help="Model to compare with, on the same inputs.")]
 TrustPickle = Annotated[bool, typer.Option("--trust-pickle", help="Load pickled weights, which can run code.")]

@@ -31,12 +31,15 @@ if TYPE_CHECKING:
     from marginlens.theory import Prediction, TokenOptimality
     from marginlens.typing import FloatArray, IntArray
 
-NORM_HELP = (
-    "Norm, such as l-inf or l3, in which to solve the ATT-SVM of the selected, or else the highest-scoring, tokens."
-)
 Selected = Annotated[str | None, typer.Option(help="Token of each input, such as 0,1,2: solve their ATT-SVM alone.")]
 Start = Annotated[str | None, typer.Option(help="Point where training will start, such as 0.5,-1.")]
-SolvedNorm = Annotated[str | None, typer.Option(help=NORM_HELP, autocompletion=words_of(*LISTED_NORMS))]
+SolvedNorm = Annotated[
+    str | None,
+    typer.Option(
+        help="Norm, such as l-inf or l3, in which to solve the ATT-SVM of the selected, or else the highest-scoring, tokens.",
+        autocompletion=words_of(*LISTED_NORMS),
+    ),
+]
 MAX_DIRECTIONS = 10  # printed; JSON has all
 
 

@@ -51,7 +51,7 @@ TAKES: dict[str, set[str]] = {  # options of each optimizer
     "mirror-descent": {"norm", "decay"},
 }
 NEEDS_NORM = {  # with examples of norms
-    "steepest-descent": "l-inf, l3 or, for sequences, spectral",
+    "steepest-descent": "l-inf, l3 or spectral",
     "mirror-descent": "l1.75 or l3",
 }
 RANDOM = "random"  # a start drawn from the standard normal distribution
@@ -64,20 +64,35 @@ norm_names = words_of(*LISTED_NORMS)
 # ---- the options
 
 Steps = Annotated[int | None, typer.Option(help="Number of steps: 1000 by default, 4000 for sequences.")]
-STEP_SIZE_HELP = "Length of a step, or with --constant the factor of the gradient; by default 1, for sequences 0.01."
-StepSize = Annotated[float | None, typer.Option(help=STEP_SIZE_HELP)]
+StepSize = Annotated[
+    float | None,
+    typer.Option(
+        help="Length of a step, or with --constant the factor of the gradient; by default 1, for sequences 0.01."
+    ),
+]
 Constant = Annotated[bool, typer.Option("--constant", help="Plain gradient descent, with steps 1/L by default.")]
-OPTIMIZER_HELP = f"Optimizer: {', '.join(OPTIMIZERS.names)}."
-OptimizerName = Annotated[str | None, typer.Option(help=OPTIMIZER_HELP, autocompletion=optimizer_names)]
-NORM_HELP = "Norm of steepest steps, such as l-inf; lP for the power of mirror descent."
-StepNorm = Annotated[str | None, typer.Option(help=NORM_HELP, autocompletion=norm_names)]
+OptimizerName = Annotated[
+    str | None, typer.Option(help=f"Optimizer: {', '.join(OPTIMIZERS.names)}.", autocompletion=optimizer_names)
+]
+StepNorm = Annotated[
+    str | None,
+    typer.Option(
+        help="Norm of steepest steps, such as l-inf; lP for the power of mirror descent.", autocompletion=norm_names
+    ),
+]
 Momentum = Annotated[float | None, typer.Option(help="Momentum of steepest descent in any norm, below 1.")]
 Eps = Annotated[float | None, typer.Option(help="ε of Adam, 0 by default.")]
 Decay = Annotated[float | None, typer.Option(help="Power A of falling steps S·t^-A, 0 by default.")]
-LOSS_HELP = f"Loss: {', '.join(LOSSES.names)}; for sequences {', '.join(NEXT_TOKEN_LOSSES.names)}."
-LossName = Annotated[str | None, typer.Option(help=LOSS_HELP, autocompletion=loss_names)]
-START_HELP = "Start of p, or of W row by row, such as 0.5,-1; or random. Zero by default."
-TrainingStart = Annotated[str | None, typer.Option(help=START_HELP)]
+LossName = Annotated[
+    str | None,
+    typer.Option(
+        help=f"Loss: {', '.join(LOSSES.names)}; for sequences {', '.join(NEXT_TOKEN_LOSSES.names)}.",
+        autocompletion=loss_names,
+    ),
+]
+TrainingStart = Annotated[
+    str | None, typer.Option(help="Start of p, or of W row by row, such as 0.5,-1; or random. Zero by default.")
+]
 Seed = Annotated[int | None, typer.Option(help="Random seed of --start random, 0 by default.")]
 
 

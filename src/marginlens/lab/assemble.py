@@ -23,12 +23,11 @@ from marginlens.lab.presets import presets as known_presets
 from marginlens.lab.problem_files import LabProblem
 from marginlens.pages import render
 from marginlens.runtime.files import as_path, check_place, write_whole
-from marginlens.words import texts
+from marginlens.words import text, texts
 
 ENTRY = "page/main.js"
 WORKER = "page/worker.js"
 DATA, SCRIPT = "page_data.json", "python_script.txt"
-DESCRIPTION = "Drag tokens and see at once which of them attention will select, and why. One page that asks nothing of the network."
 
 _ADDRESS = re.compile(r"https?://[^\s#\"<>]+")
 _IMPORT = re.compile(r'^import ?\{([^{}]*)\} ?from ?"(\.{1,2}/[\w./-]+\.js)";\n?', re.MULTILINE)
@@ -204,7 +203,7 @@ def lab_page(
         words=_json_inside(page_words()),
         problem=_json_inside(None if problem is None else _opening(problem)),
         address=address,
-        description=DESCRIPTION,
+        description=text("lab.description"),
     )
 
 
