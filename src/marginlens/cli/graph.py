@@ -31,8 +31,8 @@ TextOrList = Annotated[
     Path,
     typer.Argument(
         metavar="FILE",
-        help="Text of any length, also packed as .gz, .bz2 or .xz, - for stdin; or a .json or .npz file with sequences, labels and optionally "
-        "vocabulary and E.",
+        help="Text of any length, also packed as .gz, .bz2 or .xz, - for stdin; or a .json or .npz file with sequences, labels and "
+        "optionally vocabulary and E.",
     ),
 ]
 Window = Annotated[int | None, typer.Option(help=f"Tokens of each window of a text, {WINDOW} by default.")]
