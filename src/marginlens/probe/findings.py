@@ -40,7 +40,10 @@ def main_result(result: ProbeResult) -> Fact:
     """What a reader should know first: what most heads are and, if that was asked, how close they are to their max-margin solutions."""
     n_heads = int(np.sum(result.kinds != ""))
     kind, count = _kinds(result)[0]
-    kinds = Fact("probe.most_heads", {"heads": Fact(f"head_kind_count.{kind}", {"count": count}), "total": n_heads})
+    kinds = Fact(
+        "probe.most_heads",
+        {"heads": Fact(f"head_kind_count.{kind}", {"count": count}), "count": count, "total": n_heads},
+    )
     own, random = (_known(result, f"correlation{ending}") for ending in BASELINES)
     if not own.size:
         return kinds
