@@ -284,16 +284,11 @@ def predict(
         rule = UnprovedSteps(given, batch_size)
     found = predictions(risk, Request(start, rule, max_problems, prove, as_progress(progress)))
     reason = Fact("not_followed.risk" if prove else "not_followed.not_asked")
-    found = [
-        prediction if prediction.outcome or prediction.not_followed else replace(prediction, not_followed=reason)
-        for prediction in found
-    ]
+    found = [each if each.outcome or each.not_followed else replace(each, not_followed=reason) for each in found]
     if isinstance(risk, AttentionRisk | MatrixRisk | FactorRisk | MulticlassRisk) and given is not None:
         biases = implicit_bias(given, risk, start=start, batch_size=batch_size)
-        found = [
-            replace(prediction, bias=bias)
-            for prediction, bias in zip(found, biases if isinstance(biases, list) else [biases], strict=True)
-        ]
+        every = biases if isinstance(biases, list) else [biases]
+        found = [replace(prediction, bias=bias) for prediction, bias in zip(found, every, strict=True)]
     return found if getattr(risk, "is_batch", False) else found[0]
 
 
