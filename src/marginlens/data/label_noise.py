@@ -15,19 +15,31 @@ from marginlens.typing import ArrayLike, BoolArray, FloatArray, Seed
 
 
 class NoisyLabels(NamedTuple):
-    """A dataset some of whose labels were flipped: `data` of the same kind, and which, (…, n_inputs), of the labels' shape."""
+    """A dataset with flipped labels: `data`, and `flipped` (…, n_inputs), which marks them."""
 
     data: Any
     flipped: BoolArray
 
 
 def flip_labels(data: TokenDataset | LabelledSequences, share: float, rng: Seed) -> NoisyLabels:
-    """The dataset with each label -1 or +1 flipped with this probability, independently of all others.
+    """Flip each label -1 or +1 with the same probability, independently of all others.
 
     Args:
         data: a `TokenDataset`, one problem or a batch, or `LabelledSequences`.
+
         share: the probability, from 0 to 1.
+
         rng: a `numpy.random.Generator`, or a whole number to seed one.
+
+    Returns:
+        The dataset with the new labels, and which were flipped.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> data, head = ml.data.sphere_tokens(1, 1000, 2, 3, rng=0)
+        >>> noisy, flipped = ml.data.flip_labels(data, 0.1, rng=0)
+        >>> bool(((noisy.y != data.y) == flipped).all())
+        True
     """
     if not isinstance(data, TokenDataset | LabelledSequences):
         raise InputError("data", "a TokenDataset or LabelledSequences", type(data).__name__)
@@ -38,14 +50,25 @@ def flip_labels(data: TokenDataset | LabelledSequences, share: float, rng: Seed)
 
 
 def soft_labels(classes: ArrayLike, n_classes: int, noise: float) -> FloatArray:
-    """The probabilities (n_points, n_classes) of labels that are wrong with this probability, and then any other class alike.
+    """Make the probabilities of labels that are wrong with some probability, and then uniform over the other classes.
 
     As counts of `ContextDataset(H, soft_labels(…))` they are the soft labels of next-token prediction; without noise, the classes.
 
     Args:
         classes: (n_points,) whole numbers from 0.
-        n_classes: at least 2.
-        noise: from 0 to 1.
+
+        n_classes: number of classes, at least 2.
+
+        noise: the probability of a wrong label, from 0 to 1.
+
+    Returns:
+        (n_points, n_classes) probabilities.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> print(ml.data.soft_labels([0, 2], 3, 0.2))
+        [[0.8 0.1 0.1]
+         [0.1 0.1 0.8]]
     """
     count, share = whole_number(n_classes, "n_classes", at_least=2), share_number(noise, "noise")
     own = index_array(classes, "classes", f"whole numbers from 0 to {count - 1}", (-1,), below=count)

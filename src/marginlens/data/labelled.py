@@ -19,7 +19,9 @@ class LabelledSequences(FlatSequences):
 
     Args:
         sequences: one list of ids per sample, or an array (n_samples, n_tokens).
+
         y: (n_samples,) labels, each -1 or +1.
+
         n_vocabulary: how many tokens there are; one more than the largest id by default.
 
     `data[i]` is a pair (ids, label), and `data[:4]` a dataset.
@@ -82,7 +84,9 @@ def embedding_tokens(E: ArrayLike, sequences: Any, y: ArrayLike | None = None) -
 
     Args:
         E: embeddings (n_vocabulary, d_model).
+
         sequences, y: labelled sequences, or token-id lists and their labels.
+
     Returns:
         A dataset of n_samples inputs. With the head v its risk as a function of p is the loss of Eq. (2) with E fixed, so that
         `flow(embedding_tokens(E, sequences, y), v, start=p)` is the flow of Eq. (7).

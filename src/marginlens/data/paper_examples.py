@@ -45,13 +45,27 @@ _FIGURE_1C = [
 
 @implements("A", "Fig 1(a)")
 def figure_1a() -> Example:
-    """One input with three tokens in the plane; both non-optimal tokens score .9, so Assumption B holds."""
+    """Return one input with three tokens in the plane; both non-optimal tokens score .9, so Assumption B holds.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> data, head = ml.data.figure_1a()
+        >>> data
+        TokenDataset(1 inputs × 3 tokens, d_model=3, d_key=2)
+    """
     return scored_tokens([[(-0.1, 1.0), (1.0, 0.0), (0.0, 0.0)]], [[1.0, 0.9, 0.9]])
 
 
 @implements("A", "Fig 1(b)")
 def figure_1b() -> Example:
-    """The tokens of Figure 1(a) with the score of (0, 0) lowered to 0: (1, 0) becomes locally optimal."""
+    """Return the tokens of Figure 1(a) with the score of (0, 0) lowered to 0, so that (1, 0) becomes locally optimal.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> data, head = ml.data.figure_1b()
+        >>> print(data.scores(head))
+        [[1.  0.9 0. ]]
+    """
     return scored_tokens([[(-0.1, 1.0), (1.0, 0.0), (0.0, 0.0)]], [[1.0, 0.9, 0.0]])
 
 
@@ -99,10 +113,16 @@ def figure_8() -> Example:
 
 @implements("C", "Fig 2")
 def figure_2() -> SequenceDataset:
-    """Seven sequences over four tokens with all that the text says of C's Figure 2; the sequences themselves are ours.
+    """Return seven sequences over four tokens that satisfy all the text says of C's Figure 2; the sequences themselves are ours.
 
     Samples 1 to 3 end in e_1 and rank all four tokens: e_4, e_2, e_3, e_1. Samples 4 to 7 end in e_2 and leave e_1, e_2 and e_3
     equal, above e_4. The last sample has O = {3} and R = {1, 3}. Ids count from 0, so e_1 is token 0; embeddings are unit vectors.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> graph = ml.priority_graphs(ml.data.figure_2())[0]
+        >>> [tokens.tolist() for tokens in graph.components]
+        [[3], [1], [2], [0]]
     """
     sequences = [[2, 4, 1], [3, 2, 1], [1, 3, 1], [3, 1, 2], [1, 4, 2], [2, 3, 2], [1, 4, 2]]
     labels = [4, 2, 3, 3, 1, 2, 2]

@@ -16,12 +16,27 @@ from marginlens.typing import ArrayLike, FloatArray, Seed
 def sphere_tokens(
     n_problems: int, n_inputs: int, n_tokens: int, d_model: int, rng: Seed
 ) -> tuple[TokenDataset, FloatArray]:
-    """Tokens and head uniform on the unit sphere, labels ±1 with equal chance, W = I: the data of A's Figure 9.
+    """Draw tokens and head uniformly on the unit sphere, with labels ±1 of equal chance and W = I: the data of A's Figure 9.
 
     Args:
+        n_problems: number of problems in the batch.
+
+        n_inputs: number of inputs of each problem.
+
+        n_tokens: number of tokens of each input.
+
+        d_model: width of a token.
+
         rng: a `numpy.random.Generator`, or a whole number to seed one.
+
     Returns:
         A batch of `n_problems` problems and their heads v, shape (n_problems, d_model).
+
+    Examples:
+        >>> import marginlens as ml
+        >>> data, heads = ml.data.sphere_tokens(100, 4, 6, 3, rng=0)
+        >>> data
+        TokenDataset(100 problems of 4 inputs × 6 tokens, d_model=3, d_key=3)
     """
     sizes = _sizes(n_problems=n_problems, n_inputs=n_inputs, n_tokens=n_tokens, d_model=d_model)
     generator = as_generator(rng)
@@ -34,10 +49,18 @@ def sphere_tokens(
 def sphere_queries(
     n_problems: int, n_inputs: int, n_tokens: int, d_model: int, rng: Seed
 ) -> tuple[TokenDataset, FloatArray, FloatArray]:
-    """`sphere_tokens` with one query per input, uniform on the unit sphere too: for weights W (d_model, d_model) with logits X_i Wᵀ z_i.
+    """Draw `sphere_tokens` with one query per input, uniform on the unit sphere too, for weights W with logits X_i Wᵀ z_i.
+
+    The arguments are those of `sphere_tokens`.
 
     Returns:
         A batch of problems, their heads v (n_problems, d_model), and their queries z (n_problems, n_inputs, d_model).
+
+    Examples:
+        >>> import marginlens as ml
+        >>> data, heads, queries = ml.data.sphere_queries(100, 4, 6, 3, rng=0)
+        >>> queries.shape
+        (100, 4, 3)
     """
     generator = as_generator(rng)
     data, v = sphere_tokens(n_problems, n_inputs, n_tokens, d_model, generator)
@@ -47,9 +70,15 @@ def sphere_queries(
 def gaussian_tokens(
     n_problems: int, n_inputs: int, n_tokens: int, d_model: int, rng: Seed
 ) -> tuple[TokenDataset, FloatArray]:
-    """Standard normal tokens and head, labels ±1 with equal chance, and a key-query matrix that is normal too.
+    """Draw standard normal tokens and head, labels ±1 with equal chance, and a key-query matrix that is normal too.
 
     Arguments and returned values are those of `sphere_tokens`.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> data, heads = ml.data.gaussian_tokens(10, 4, 6, 3, rng=0)
+        >>> data.W.shape
+        (3, 3)
     """
     sizes = _sizes(n_problems=n_problems, n_inputs=n_inputs, n_tokens=n_tokens, d_model=d_model)
     generator = as_generator(rng)
@@ -60,14 +89,23 @@ def gaussian_tokens(
 
 
 def scored_tokens(keys: ArrayLike, scores: ArrayLike, y: ArrayLike | None = None) -> tuple[TokenDataset, FloatArray]:
-    """Tokens whose keys and scores are given outright, by a last coordinate that the head reads and the keys leave out.
+    """Make tokens with given keys and scores, by a last coordinate that the head reads and the keys leave out.
 
     Args:
-        keys: (…, n_inputs, n_tokens, d_key).
+        keys: (…, n_inputs, n_tokens, d_key) keys.
+
         scores: γ of shape (…, n_inputs, n_tokens).
+
         y: labels, all +1 by default.
+
     Returns:
         A dataset with d_model = d_key + 1 and the head v = e_last, so that `data.scores(v)` is `scores`.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> data, head = ml.data.scored_tokens([[(1.0, 0.0), (0.0, 0.0)]], [[0.9, 0.0]])
+        >>> print(data.scores(head))
+        [[0.9 0. ]]
     """
     K, gamma = float_array(keys, "keys"), float_array(scores, "scores")
     if K.ndim not in (3, 4):
@@ -85,14 +123,28 @@ def scored_tokens(keys: ArrayLike, scores: ArrayLike, y: ArrayLike | None = None
 def signal_and_noise(
     n_inputs: int, d_model: int, signal: float, rng: Seed, *, flipped: float = 0.0
 ) -> tuple[TokenDataset, FloatArray]:
-    """Inputs of two tokens: one says the class, the other is noise that no two inputs share.
+    """Draw inputs of two tokens: one determines the class, the other is noise that no two inputs share.
 
     Args:
+        n_inputs: number of inputs.
+
+        d_model: width of a token, at least 3.
+
         signal: length of the first token, which is along the first axis for the class +1 and along the second for -1. The second token is
             Gaussian in the other coordinates, of length about one: so this is the ratio of signal to noise.
-        flipped: share of the labels that are turned round, those of the first inputs, rounded to a whole number of them.
+
+        rng: seed or generator.
+
+        flipped: share of the labels that are flipped, those of the first inputs, rounded to a whole number of them.
+
     Returns:
         One problem, with the labels to train on, and the classes (n_inputs,), ±1 with equal chance.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> data, classes = ml.data.signal_and_noise(10, 50, 2.0, rng=0, flipped=0.2)
+        >>> int((data.y != classes).sum())
+        2
     """
     n, d = _sizes(n_inputs=n_inputs, d_model=d_model)
     if d < 3:
@@ -109,7 +161,7 @@ def signal_and_noise(
 
 
 def as_generator(rng: Seed) -> np.random.Generator:
-    """`rng` if it is a NumPy generator, or one seeded by a whole number."""
+    """Return `rng` if it is a NumPy generator, or one seeded by a whole number."""
     if isinstance(rng, np.random.Generator):
         return rng
     if isinstance(rng, int | np.integer) and not isinstance(rng, bool) and rng >= 0:

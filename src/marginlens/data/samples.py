@@ -21,6 +21,7 @@ def write_samples(folder: str | os.PathLike[str]) -> list[Path]:
 
     Args:
         folder: where they are written; it is made where it is not there. A file that is there and is no sample is never overwritten.
+
     Returns:
         The paths of the files.
     """

@@ -65,7 +65,7 @@ class FlatSequences(Displayed, Tabular):
     __hash__ = None  # type: ignore[assignment]
 
     def take(self, samples: IntArray) -> Self:
-        """The samples (n_taken,) with these indices, in this order, as a dataset of its own."""
+        """Take the samples (n_taken,) with these indices, in this order, as a dataset."""
         chosen = np.asarray(samples, dtype=np.int64)
         lengths = self.lengths[chosen]
         part = copy(self)
@@ -82,7 +82,7 @@ class FlatSequences(Displayed, Tabular):
 
     @abstractmethod
     def arrays(self) -> dict[str, Any]:
-        """What a file holds of the dataset, by name."""
+        """Return the arrays of a file by name."""
 
     def _columns(self) -> dict[str, Any]:
         rows = [self.tokens[a:b] for a, b in zip(self.offsets[:-1], self.offsets[1:], strict=True)]
@@ -102,14 +102,23 @@ class SequenceDataset(FlatSequences):
 
     Args:
         sequences: one list of ids per sample, lengths may differ; or an array (n_samples, n_tokens).
+
         labels: (n_samples,) the id that follows each sequence.
+
         E: embeddings (n_vocabulary, d_model), no two rows alike. Ids run from 0 to n_vocabulary - 1.
+
         unrealizable: what to do with samples whose label is not among their own tokens, which attention cannot output:
             "refuse" names them, "drop" leaves them out and lists them in `dropped`, "keep" trains on them with the others and lists them
             in `unrealizable`. Under C Eᵀ = I a loss of the label's output has no slope there, and the log-loss is infinite; with a general
             head attention learns to select the token whose embedding serves the label best.
 
     `data[i]` is a pair (ids, label), `data[:4]` a dataset, and `last` (n_samples,) the last token of each sequence, which is its query.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> ml.SequenceDataset([[0, 1, 2], [1, 2]], [1, 2], np.eye(3))
+        SequenceDataset(2 sequences × up to 3 of 3 tokens, d_model=3)
     """
 
     LABELS = "labels"
@@ -136,33 +145,33 @@ class SequenceDataset(FlatSequences):
 
     @classmethod
     def of_positions(cls, tokens: IntArray, offsets: IntArray, labels: IntArray, E: FloatArray) -> Self:
-        """A dataset from arrays already in its own form, which are neither checked nor copied."""
+        """Make a dataset from arrays already in its own form, which are neither checked nor copied."""
         data = object.__new__(cls)
         data.tokens, data.offsets, data.labels, data.E = tokens, offsets, labels, E
         data.dropped = np.empty(0, dtype=np.int64)
         return data
 
     def take(self, samples: IntArray) -> Self:
-        """The samples (n_taken,) with these indices, in this order, as a dataset of its own."""
+        """Take the samples (n_taken,) with these indices, in this order, as a dataset."""
         part = super().take(samples)
         part.dropped = np.empty(0, dtype=np.int64)
         return part
 
     def original_samples(self) -> IntArray:
-        """(n_samples,) the index of each sample before some were dropped."""
+        """Return the index (n_samples,) of each sample before some were dropped."""
         return np.delete(np.arange(len(self) + len(self.dropped)), self.dropped)
 
     # ---- shape
 
     def arrays(self) -> dict[str, Any]:
-        """What a file holds of the dataset, by name: padded sequences (n_samples, n_tokens), lengths, labels and E."""
+        """Return the arrays of a file by name: padded sequences (n_samples, n_tokens), lengths, labels and E."""
         padded = np.zeros((len(self), int(self.lengths.max())), dtype=np.int64)
         padded[np.arange(padded.shape[1]) < self.lengths[:, None]] = self.tokens
         return {"sequences": padded, "lengths": self.lengths, "labels": self.labels, "E": self.E}
 
     @property
     def n_vocabulary(self) -> int:
-        """How many tokens there are, K."""
+        """The number of tokens, K."""
         return self.E.shape[0]
 
     @property
@@ -204,7 +213,7 @@ class SequenceDataset(FlatSequences):
         return np.flatnonzero(~self.is_realizable)
 
     def realizable(self) -> SequenceDataset:
-        """The samples whose sequence holds their label; the dataset itself where all do."""
+        """Take the samples whose sequence holds their label; the dataset itself if all do."""
         with_label = np.flatnonzero(self.is_realizable)
         if len(with_label) == len(self):
             return self
@@ -215,26 +224,47 @@ class SequenceDataset(FlatSequences):
         return part
 
     def logits(self, W: ArrayLike) -> FloatArray:
-        r"""(n_positions,) the attention logits :math:`x_{it}^\top W \bar x_i` of a weight matrix (d_model, d_model)."""
+        r"""Compute the attention logits :math:`x_{it}^\top W \bar x_i`.
+
+        Args:
+            W: (d_model, d_model) key-query weights.
+
+        Returns:
+            (n_positions,) logits.
+        """
         weights = self.weights(W)
         queries = np.unique(self.last)
         table = self.E @ (weights @ self.E[queries].T)  # (n_vocabulary, n_queries)
         return table[self.tokens, np.repeat(np.searchsorted(queries, self.last), self.lengths)]
 
     def attention(self, W: ArrayLike) -> FloatArray:
-        """(n_positions,) the softmax of the logits within each sequence."""
+        """Compute the softmax of the logits within each sequence.
+
+        Args:
+            W: (d_model, d_model) key-query weights.
+
+        Returns:
+            (n_positions,) attention weights.
+
+        Examples:
+            >>> import numpy as np
+            >>> import marginlens as ml
+            >>> data = ml.SequenceDataset([[0, 1, 2]], [1], np.eye(3))
+            >>> print(data.attention(np.diag([0.0, 0.0, np.log(2.0)])).round(3))
+            [0.25 0.25 0.5 ]
+        """
         logits = self.logits(W)
         first = self.offsets[:-1]
         weights = np.exp(logits - np.repeat(np.maximum.reduceat(logits, first), self.lengths))
         return weights / np.repeat(np.add.reduceat(weights, first), self.lengths)
 
     def weights(self, W: ArrayLike, argument: str = "W") -> FloatArray:
-        """`W` checked: finite, of shape (d_model, d_model)."""
+        """Check that W is finite and of shape (d_model, d_model)."""
         return real_array(W, argument, (self.d_model, self.d_model))
 
 
 def reject_unrealizable(lacking: IntArray, labels: IntArray, remedy: str) -> InputError:
-    """The refusal of the samples `lacking` (n_lacking,), whose label is not among their own tokens, with what to do about them."""
+    """Make the error about the samples `lacking` (n_lacking,), whose label is not among their own tokens."""
     i = int(lacking[0])
     return InputError(
         "labels",
@@ -245,7 +275,7 @@ def reject_unrealizable(lacking: IntArray, labels: IntArray, remedy: str) -> Inp
 
 
 def check_sequence(sequence: ArrayLike, n_vocabulary: int, argument: str = "sequence") -> IntArray:
-    """One sequence as (n_tokens,) ids from 0 to `n_vocabulary` - 1."""
+    """Check one sequence, (n_tokens,) ids from 0 to `n_vocabulary` - 1."""
     expected = f"a list of at least one id from 0 to {n_vocabulary - 1}"
     ids = index_array(sequence, argument, expected, (-1,), below=n_vocabulary)
     if not ids.size:
@@ -254,14 +284,14 @@ def check_sequence(sequence: ArrayLike, n_vocabulary: int, argument: str = "sequ
 
 
 def as_sequences(data: object) -> SequenceDataset:
-    """`data` if it is a sequence dataset, else the sentence that says what is expected."""
+    """Return `data` if it is a sequence dataset, otherwise raise."""
     if not isinstance(data, SequenceDataset):
         raise InputError("data", "a SequenceDataset", type(data).__name__)
     return data
 
 
 def check_realizable(data: SequenceDataset, argument: str = "data") -> SequenceDataset:
-    """`data` if every sequence holds its label, else the sentence that says what to do."""
+    """Return `data` if every sequence holds its label, otherwise raise."""
     lacking = data.unrealizable
     if len(lacking):
         raise InputError(
@@ -291,7 +321,7 @@ def _embeddings(E: ArrayLike) -> FloatArray:
 
 
 def flat_sequences(sequences: Any) -> tuple[IntArray, IntArray]:
-    """All ids in one array, and where each sequence starts."""
+    """Join all ids in one array, with the offset of each sequence."""
     expected = "a list of token-id lists, or an array of whole numbers (n_samples, n_tokens)"
     array = sequences if isinstance(sequences, np.ndarray) else None
     if array is None or array.dtype == object:
@@ -318,7 +348,7 @@ def _ids(sequence: ArrayLike, i: int) -> IntArray:
 
 
 def check_ids(tokens: IntArray, offsets: IntArray, n_vocabulary: int) -> None:
-    """Refuse ids outside a vocabulary, with the place of the first."""
+    """Raise if an id is outside a vocabulary, with the position of the first."""
     outside = (tokens < 0) | (tokens >= n_vocabulary)
     if outside.any():
         position = int(np.argmax(outside))

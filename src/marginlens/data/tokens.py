@@ -14,8 +14,10 @@ from marginlens.result import Displayed, Tabular, axes_for
 from marginlens.result.palette import INPUTS, LOCAL
 from marginlens.runtime.files import DATA_FORMAT, write_result
 from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
+from marginlens.words import text
 
-_POWER = 520  # entries times 2^-520 have products whose sums stay in range
+# Entries times 2^-520 have products whose sums stay in range.
+_POWER = 520
 _SMALL = 2.0**-_POWER
 _ARRAYS = ("X", "K", "y", "lengths", "mask")
 
@@ -29,15 +31,23 @@ class TokenDataset(Displayed, Tabular):
     Args:
         X: tokens: an array (n_inputs, n_tokens, d_model), or (batch, n_inputs, n_tokens, d_model), or a list with one array
             (n_tokens_i, d_model) per input when lengths differ, or a list of such lists.
+
         y: labels, each -1 or +1, of shape (n_inputs,) or (batch, n_inputs).
+
         K: keys in the same form as X; their width d_key may differ from d_model. Defaults to X Wᵀ.
+
         W: key-query matrix (d_key, d_model); defaults to the identity. Give K or W, not both.
 
     Shorter inputs are padded: `lengths` (…, n_inputs) counts the real tokens and `mask` (…, n_inputs, n_tokens) marks them; padded
     rows of X and K are zero. `len(data)` is the number of problems, `data[j]` the j-th as a dataset of its own, and `data[:4]`,
-    `data[mask]` or `data[[2, 0]]` a batch of these problems. Two datasets are equal when all that they hold is.
+    `data[mask]` or `data[[2, 0]]` a batch of these problems. Two datasets are equal if all their arrays are.
 
-    `to_frame()` has one row per token: problem (of a batch), input, label, token (its place in the input), x, key.
+    `to_frame()` has one row per token: problem (of a batch), input, label, token (its index in the input), x, key.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> ml.TokenDataset([[[0, 0], [1, 1]], [[0, 0], [1, -1]]], [1, -1])
+        TokenDataset(2 inputs × 2 tokens, d_model=2, d_key=2)
     """
 
     X: FloatArray
@@ -119,17 +129,18 @@ class TokenDataset(Displayed, Tabular):
         )
 
     def plot(self, ax: Axes | None = None) -> Any:
-        """Draw the keys of the inputs, each in its colour: the plane where they have two coordinates, else their first two principal
-        components; of a batch the first problem. Returns the axes.
+        """Draw the keys of the inputs in one colour each: their two coordinates, or else their first two principal components.
+
+        Of a batch the first problem is drawn. Return the axes.
         """
         ax, data = axes_for(ax), self[0] if self.is_batch else self
-        points, names = data.K, ("first coordinate of the keys", "second coordinate")
+        points, names = data.K, (text("axis.first_key"), text("axis.second_key"))
         if data.d_key != 2:
             real = data.K[data.mask]
             centred = real - real.mean(axis=0)
             axes = np.linalg.svd(centred, full_matrices=False)[2][:2]
             points = (data.K - real.mean(axis=0)) @ np.pad(axes, ((0, 2 - len(axes)), (0, 0))).T
-            names = ("first principal component of the keys", "second")
+            names = (text("axis.first_component"), text("axis.second_component"))
         few = data.n_inputs <= len(INPUTS)
         for i in range(data.n_inputs):
             x, y = points[i][data.mask[i]].T
@@ -155,11 +166,21 @@ class TokenDataset(Displayed, Tabular):
         return columns | {"x": self.X[place], "key": self.K[place]}
 
     def as_batch(self) -> TokenDataset:
-        """The same data with a leading batch axis: itself for a batch, a batch of one for a single problem."""
+        """Return the data with a leading batch axis: a batch as it is, one problem as a batch of one."""
         return self if self.is_batch else self._with(True, {name: getattr(self, name)[None] for name in _ARRAYS})
 
     def repeat(self, n_copies: int) -> TokenDataset:
-        """A batch of `n_copies` of this one problem (views, no copies): the way to descend from many starts."""
+        """Repeat one problem as a batch of views, to descend from many starts.
+
+        Args:
+            n_copies: number of problems in the batch.
+
+        Examples:
+            >>> import marginlens as ml
+            >>> data, head = ml.data.figure_1b()
+            >>> len(data.repeat(100))
+            100
+        """
         if self.is_batch:
             raise InputError("data", "one problem", f"a batch of {len(self)}", "Take one with data[j].")
         n = whole_number(n_copies, "n_copies", at_least=0)
@@ -167,7 +188,11 @@ class TokenDataset(Displayed, Tabular):
         return self._with(True, {name: np.broadcast_to(array, (n, *array.shape)) for name, array in arrays.items()})
 
     def take_inputs(self, which: ArrayLike) -> TokenDataset:
-        """The same problem, or batch, with only some of its inputs: `which` marks them, (n_inputs,) booleans, or lists their indices."""
+        """Take some inputs of the problem, or of every problem of a batch.
+
+        Args:
+            which: (n_inputs,) booleans, or indices of inputs.
+        """
         chosen = np.asarray(which)
         listed = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen.astype(np.int64)
         if listed.size == 0:
@@ -183,7 +208,7 @@ class TokenDataset(Displayed, Tabular):
         write_result(path, DATA_FORMAT, self.arrays())
 
     def arrays(self) -> dict[str, Any]:
-        """What a file holds of the dataset, by name: X, y, the keys or W unless they are the tokens, and lengths where they differ."""
+        """Return the arrays of a file by name: X, y, the keys or W unless they are the tokens, and lengths if they differ."""
         arrays: dict[str, Any] = {"X": self.X, "y": self.y}
         if self.W is None:
             arrays["K"] = self.K
@@ -192,13 +217,13 @@ class TokenDataset(Displayed, Tabular):
         return arrays if self.mask.all() else {**arrays, "lengths": self.lengths}
 
     def with_keys(self, K: FloatArray) -> TokenDataset:
-        """The same tokens and labels with other keys, (…, n_inputs, n_tokens, d_key), zero where there is no token."""
+        """Replace the keys by others of shape (…, n_inputs, n_tokens, d_key), which are zero in padding."""
         data = self._with(self.is_batch, {**{name: getattr(self, name) for name in _ARRAYS}, "K": K})
         data.W = None
         return data
 
     def shortened(self, lengths: IntArray) -> TokenDataset:
-        """The first tokens of each input alone, as many as `lengths` (…, n_inputs) says."""
+        """Keep only the first tokens of each input, as many as `lengths` (…, n_inputs) says."""
         mask = self.mask & (np.arange(self.n_tokens) < lengths[..., None])
         arrays = {name: np.where(mask[..., None], getattr(self, name), 0.0) for name in ("X", "K")}
         return self._with(self.is_batch, {**arrays, "y": self.y, "lengths": lengths, "mask": mask})
@@ -218,17 +243,31 @@ class TokenDataset(Displayed, Tabular):
 
     @implements("A", "Def 1")
     def scores(self, head: ArrayLike) -> FloatArray:
-        r"""Token scores :math:`\gamma_{it} = Y_i v^\top x_{it}`, shape (…, n_inputs, n_tokens); -inf where there is no token."""
+        r"""Compute the token scores :math:`\gamma_{it} = Y_i v^\top x_{it}`.
+
+        Args:
+            head: v of shape (d_model,), or (batch, d_model) for a batch.
+
+        Returns:
+            (…, n_inputs, n_tokens) scores, -inf in padding.
+
+        Examples:
+            >>> import marginlens as ml
+            >>> data, head = ml.data.figure_1b()
+            >>> print(data.scores(head))
+            [[1.  0.9 0. ]]
+        """
         v = self.head(head)
         flat = self.X.reshape(*self.batch_shape, -1, self.d_model)
         with np.errstate(over="ignore", invalid="ignore"):
             products = flat @ v[..., None]
-            if not np.isfinite(products).all():  # a sum of terms that overflow may itself be in range
+            if not np.isfinite(products).all():
+                # A sum of terms that overflow may itself be in range.
                 products = np.ldexp((flat * _SMALL) @ (v * _SMALL)[..., None], 2 * _POWER)
         return np.where(self.mask, products.reshape(self.mask.shape) * self.y[..., None], -np.inf)
 
     def finite_scores(self, head: ArrayLike) -> FloatArray:
-        """The same `scores`; refused where one is beyond the range of double precision."""
+        """Compute `scores`, or raise if one is beyond the range of double precision."""
         scores = self.scores(head)
         if not np.isfinite(scores[self.mask]).all():
             got = f"entries up to {np.abs(self.head(head)).max():.3g}, with tokens up to {np.abs(self.X).max():.3g}"
@@ -237,17 +276,30 @@ class TokenDataset(Displayed, Tabular):
 
     @implements("A", "Def 1")
     def optimal(self, head: ArrayLike) -> IntArray:
-        """Index of the highest score of each input, shape (…, n_inputs); the first one where several tie."""
+        """Find the token with the highest score of each input, the first one if several tie.
+
+        Args:
+            head: v of shape (d_model,), or (batch, d_model) for a batch.
+
+        Returns:
+            (…, n_inputs) token indices.
+
+        Examples:
+            >>> import marginlens as ml
+            >>> data, head = ml.data.figure_1b()
+            >>> data.optimal(head)
+            array([0])
+        """
         return np.argmax(self.scores(head), axis=-1)
 
     # ---- arguments that other functions take together with a dataset
 
     def head(self, head: ArrayLike, argument: str = "head") -> FloatArray:
-        """A head v checked and broadcast to (…, d_model)."""
+        """Check a head v and broadcast it to (…, d_model)."""
         return self._vector(head, argument, self.d_model)
 
     def point(self, p: ArrayLike, argument: str = "p") -> FloatArray:
-        """A weight vector p checked and broadcast to (…, d_key)."""
+        """Check a weight vector p and broadcast it to (…, d_key)."""
         return self._vector(p, argument, self.d_key)
 
     def _vector(self, value: object, argument: str, width: int) -> FloatArray:
@@ -255,7 +307,7 @@ class TokenDataset(Displayed, Tabular):
         return np.broadcast_to(real_array(value, argument, shape), (*self.batch_shape, width))
 
     def selection(self, selected: ArrayLike, argument: str = "selected") -> IntArray:
-        """Token indices checked against each input's length and broadcast to (…, n_inputs)."""
+        """Check token indices against the length of each input and broadcast them to (…, n_inputs)."""
         expected = f"whole numbers of shape ({self.n_inputs},): one token index per input"
         array = array_of_any(selected, argument, expected)
         if array.dtype.kind not in "iu" or array.shape not in ((self.n_inputs,), self.y.shape):
@@ -273,14 +325,14 @@ class TokenDataset(Displayed, Tabular):
 
 
 def as_dataset(data: object) -> TokenDataset:
-    """`data` if it is a token dataset, else the sentence that says what is expected."""
+    """Return `data` if it is a token dataset, otherwise raise."""
     if not isinstance(data, TokenDataset):
         raise InputError("data", "a TokenDataset", type(data).__name__)
     return data
 
 
 def _tokens(value: object, argument: str) -> tuple[FloatArray, IntArray, bool]:
-    """Padded tokens, their lengths, and whether there is a batch axis."""
+    """Pad tokens; also return their lengths, and whether there is a batch axis."""
     expected = "of shape (n_inputs, n_tokens, d_model) or (batch, n_inputs, n_tokens, d_model), or a list of (n_tokens_i, d_model) arrays"
     if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 0:
         raise InputError(argument, "at least one input", "an empty dataset")

@@ -19,10 +19,22 @@ from marginlens.typing import ArrayLike, BoolArray, IntArray
 
 @implements("C", "Eq. (4)")
 def tied_positions(data: SequenceDataset, graphs: Mapping[int, PriorityGraph] | None = None) -> BoolArray:
-    """(n_positions,) whether a position's token is the label or in the label's component: the sets R_i.
+    """Mark the positions whose token is the label or in the label's component: the sets R_i.
 
     Args:
-        graphs: the priority graphs of the data, made when not given.
+        data: the sequences with their labels.
+
+        graphs: the priority graphs of the data; made by default.
+
+    Returns:
+        (n_positions,) marks.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> from marginlens.graphs import tied_positions
+        >>> data = ml.data.figure_2()
+        >>> tied_positions(data)[data.offsets[6] :]  # tokens 0, 3, 1 of the last sequence, with label 1
+        array([ True, False,  True])
     """
     check_realizable(as_sequences(data))
     graphs = priority_graphs(data) if graphs is None else graphs
@@ -66,13 +78,24 @@ def component_table(graphs: Mapping[int, PriorityGraph], n_vocabulary: int) -> t
 
 @implements("C", "Def 1", "Eq. (5)")
 def cyclic_subset(data: SequenceDataset, graphs: Mapping[int, PriorityGraph] | None = None) -> CyclicSubset:
-    r"""The cyclic subdataset: samples of :math:`\mathcal I`, without the tokens that their label strictly dominates.
+    r"""Take the cyclic subdataset: samples of :math:`\mathcal I`, without the tokens that their label strictly dominates.
 
-    A sample stays when it holds two different tokens of its label's component. Its query is still the last token of the whole
-    sequence, which need not survive the removal: `queries` holds it and `last` gives it.
+    A sample stays if it holds two different tokens of its label's component. Its query is still the last token of the whole sequence,
+    even if that token is removed: `queries` and `last` hold it.
+
+    Args:
+        data: the sequences with their labels.
+
+        graphs: the priority graphs of the data; made by default.
 
     Returns:
-        A `CyclicSubset`, without any sample where the data are acyclic.
+        A `CyclicSubset`, without any sample if the data are acyclic.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> subset = ml.cyclic_subset(ml.data.figure_2())
+        >>> len(subset), subset.samples.tolist()
+        (4, [3, 4, 5, 6])
     """
     graphs = priority_graphs(as_sequences(data)) if graphs is None else graphs
     tied = tied_positions(data, graphs)
@@ -97,13 +120,13 @@ class CyclicSubset(SequenceDataset):
         return subset
 
     def take(self, samples: IntArray) -> CyclicSubset:
-        """Some samples (n_taken,), by their indices, as a subset of their own."""
+        """Take some samples (n_taken,), by their indices, as a subset."""
         chosen = super().take(samples)
         chosen.queries, chosen.samples = self.queries[samples], self.samples[samples]
         return chosen
 
     def arrays(self) -> dict[str, Any]:
-        """No file holds a subset, whose last tokens are not its own."""
+        """Raise, because a file cannot hold a subset, whose last tokens may be missing from its sequences."""
         raise InputError("data", "a SequenceDataset", "a CyclicSubset", "Save the whole data.")
 
     @property
@@ -113,12 +136,13 @@ class CyclicSubset(SequenceDataset):
 
 
 def selected_positions(data: SequenceDataset, W: ArrayLike, threshold: float) -> BoolArray:
-    r"""(n_positions,) whether attention selects a position: :math:`s_{it} > ` `threshold` at the weights W.
+    r"""Mark the positions (n_positions,) that attention selects: :math:`s_{it} > ` `threshold` at the weights W.
 
     A position counts by its own weight: of a token that occurs three times, each occurrence has a third of the token's attention.
 
     Args:
         W: (d_model, d_model).
+
         threshold: from 0 up to below 1; what the text writes as s > 0 means s > .01 in its authors' code.
     """
     limit = real_number(threshold, "threshold", "a number from 0 up to below 1", lambda number: 0.0 <= number < 1.0)
@@ -138,16 +162,28 @@ def selected_positions(data: SequenceDataset, W: ArrayLike, threshold: float) ->
 
 @implements("C", "§6")
 def pseudo_graphs(data: SequenceDataset, W: ArrayLike, threshold: float) -> dict[int, PriorityGraph]:
-    r"""The graphs of what W selects: an edge from every selected token of a sequence to every other token of it.
+    r"""Make the graphs of what W selects: an edge from every selected token of a sequence to every other token of it.
 
     .. math:: x_{t_1} \to x_{t_2} \in \mathcal G^{(k)} \ \text{if}\ s_{t_1} > \epsilon,\quad s = \mathbb S(X W \bar x),\ \bar x = e_k
 
     Args:
         W: (d_model, d_model) trained weights.
+
         threshold: ε, from 0 up to below 1, applied to each position by itself.
+
     Returns:
-        A dictionary from last token to its `PriorityGraph`, for `graph_svm` and `cyclic_correction`; the tokens that a sequence selects
+        A dictionary from last token to its `PriorityGraph`, for `graph_svm` and `cyclic_correction`. Tokens that a sequence selects
         together are tied in it.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> from marginlens.graphs import pseudo_graphs
+        >>> data = ml.SequenceDataset([[0, 1, 2]], [1], np.eye(3))
+        >>> W = np.zeros((3, 3))
+        >>> W[0, 2] = 9.0  # selects token 0 after token 2
+        >>> pseudo_graphs(data, W, 0.01)[2].strict.tolist()
+        [[0, 1], [0, 2]]
     """
     chosen = selected_positions(data, W, threshold)
     K, sample = data.n_vocabulary, data.sample
@@ -161,16 +197,24 @@ def pseudo_graphs(data: SequenceDataset, W: ArrayLike, threshold: float) -> dict
 
 @implements("C", "§6")
 def leading_subset(data: SequenceDataset, graphs: Mapping[int, PriorityGraph]) -> CyclicSubset:
-    r"""What is left of the data when every sequence keeps only its tokens of highest priority in the given graphs.
+    r"""Keep only the tokens of highest priority in the given graphs, in every sequence.
 
     For the data's own priority graphs these are the tokens tied with the label, and the result is `cyclic_subset`; for pseudo-graphs
-    they are the tokens tied with the selected ones. Labels stay, whether or not they are kept. A sample stays when it keeps two
-    different tokens.
+    they are the tokens tied with the selected ones. The labels stay even if their tokens do not. A sample stays if it keeps two different
+    tokens.
 
     Args:
         graphs: graphs that hold every token of every sequence with the last token it has.
+
     Returns:
-        A `CyclicSubset`, without any sample where none keeps two different tokens.
+        A `CyclicSubset`, without any sample if none keeps two different tokens.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> from marginlens.graphs import leading_subset
+        >>> data = ml.data.figure_2()
+        >>> leading_subset(data, ml.priority_graphs(data)) == ml.cyclic_subset(data)
+        True
     """
     rank = position_ranks(data, graphs)
     starts = data.offsets[:-1]
@@ -181,7 +225,7 @@ def leading_subset(data: SequenceDataset, graphs: Mapping[int, PriorityGraph]) -
 
 
 class LocalRule(Case):
-    """Which tokens a sequence keeps in the local cyclic subset of C §6, given pseudo-graphs; the value is the code of its sentence.
+    """Rule for the tokens that a sequence keeps in the local cyclic subset of C §6; the value is the code of its sentence.
 
     For the data's own priority graphs both rules are `cyclic_subset`. The paper defers "a rigorous definition of local" W^cyc.
     """
@@ -192,11 +236,13 @@ class LocalRule(Case):
 
 @implements("C", "§6")
 def local_subset(data: SequenceDataset, graphs: Mapping[int, PriorityGraph], rule: LocalRule) -> CyclicSubset:
-    """The local cyclic subset: what every sequence keeps in the given pseudo-graphs, by either rule.
+    """Take the local cyclic subset: the tokens that every sequence keeps in the given pseudo-graphs, by either rule.
 
     Args:
         graphs: `pseudo_graphs(data, W, threshold)`.
+
         rule: `LocalRule.LABELS_COMPONENT` or `LocalRule.SELECTED_COMPONENT`.
+
     Returns:
         A `CyclicSubset`, without any sample where none keeps two different tokens. By the label's component every label is kept;
         by the selected one it may be missing from its own sample.
@@ -207,7 +253,7 @@ def local_subset(data: SequenceDataset, graphs: Mapping[int, PriorityGraph], rul
 
 @implements("C", "§6")
 def local_subspace(graphs: Mapping[int, PriorityGraph], subset: CyclicSubset) -> CyclicSubspace:
-    r"""The local S_cyc: the span of Definition 3 over those components of which some sample of a local subset keeps tokens.
+    r"""Compute the local S_cyc: the span of Definition 3 over the components of which some sample of a local subset keeps tokens.
 
     By `LocalRule.SELECTED_COMPONENT` these are all components of several tokens, and the span is `cyclic_subspace(E, graphs)`: every edge
     inside a component comes from a sequence that selects its head. By `LocalRule.LABELS_COMPONENT` they are the components of the
@@ -215,6 +261,7 @@ def local_subspace(graphs: Mapping[int, PriorityGraph], subset: CyclicSubset) ->
 
     Args:
         graphs: the graphs that the subset was made with.
+
         subset: from `local_subset`.
     """
     last, component = subset.last[subset.sample], position_ranks(subset, graphs)
@@ -230,7 +277,7 @@ def local_subspace(graphs: Mapping[int, PriorityGraph], subset: CyclicSubset) ->
 
 
 def as_local_rule(rule: object) -> LocalRule:
-    """`rule`, if it is one."""
+    """Return `rule` if it is one, otherwise raise."""
     if not isinstance(rule, LocalRule):
         raise InputError("rule", "LocalRule.LABELS_COMPONENT or LocalRule.SELECTED_COMPONENT", repr(rule))
     return rule

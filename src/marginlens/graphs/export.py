@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def to_networkx(graph: PriorityGraph) -> nx.DiGraph:
-    """A priority graph as a `networkx.DiGraph` on token ids.
+    """Convert a priority graph to a `networkx.DiGraph` on token ids.
 
     Returns:
         A graph with attribute `last`. Every node carries its `component` (0 has the highest priority); every edge label → token
@@ -36,7 +36,16 @@ def to_networkx(graph: PriorityGraph) -> nx.DiGraph:
 
 
 def to_table(graph: PriorityGraph) -> dict[str, Any]:
-    """A priority graph as plain lists: last, nodes, edges (label, token, count), and components for the reader."""
+    """Convert a priority graph to plain lists: last, nodes, edges (label, token, count), and components.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> from marginlens.graphs import to_table
+        >>> data = ml.SequenceDataset([[0, 1, 2]], [1], np.eye(3))
+        >>> to_table(ml.priority_graphs(data)[2])["edges"]
+        [[1, 0, 1], [1, 2, 1]]
+    """
     as_graph(graph)
     return {
         "last": graph.last,
@@ -47,7 +56,16 @@ def to_table(graph: PriorityGraph) -> dict[str, Any]:
 
 
 def from_tables(tables: Iterable[Mapping[str, Any]]) -> dict[int, PriorityGraph]:
-    """The graphs of tables as `to_table` makes them, by last token; components are found anew from the edges."""
+    """Read the graphs of tables made by `to_table`, by last token; components are computed again from the edges.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> from marginlens.graphs import from_tables, to_table
+        >>> data = ml.SequenceDataset([[0, 1, 2]], [1], np.eye(3))
+        >>> from_tables(to_table(graph) for graph in ml.priority_graphs(data).values())[2].strict.tolist()
+        [[1, 0], [1, 2]]
+    """
     graphs = {}
     if not isinstance(tables, Iterable) or isinstance(tables, str | bytes | Mapping | np.ndarray):
         raise InputError("tables", "a list of tables made by to_table", type(tables).__name__)

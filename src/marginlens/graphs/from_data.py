@@ -27,11 +27,11 @@ def priority_graphs(
     window: int | None = None,
     separator: int | None = None,
 ) -> dict[int, PriorityGraph]:
-    """The token-priority graph of every last token that occurs, from the labels of the data.
+    """Make the token-priority graph of every last token that occurs, from the labels of the data.
 
-    For each sequence ending in k with label y, the graph of k has an edge from y to every other token of the sequence. Takes time
-    linear in the number of positions. Of a sequence that lacks its label, the edges come from the token that `separated_tokens` gives;
-    it is left out if there is none, and so is a last token that only such sequences have.
+    For each sequence ending in k with label y, the graph of k has an edge from y to every other token of the sequence. This takes time
+    linear in the number of positions. If a sequence lacks its label, its edges come from the token that `separated_tokens` gives; if there
+    is none, the sequence is left out, and so is a last token that only such sequences have.
 
     A text that does not fit in memory comes in chunks, whose counts add up: its sequences are the windows of `window` tokens, each
     followed by its next token, across the ends of chunks too. Memory grows with the different triples of last token, label and other
@@ -40,11 +40,25 @@ def priority_graphs(
     Args:
         data: sequences and their labels; or an iterable of chunks, arrays (n_tokens,) of token ids that are consecutive pieces of a
             text, such as `marginlens.data.TextTokens`.
+
         head: C (n_vocabulary, d_model), which matters for sequences without their label alone; None for C Eᵀ = I, as for chunks.
+
         window: T, the tokens of each window of a text in chunks.
+
         separator: an id that stands between texts in chunks and belongs to none, such as an end-of-text token; no window holds it.
+
     Returns:
         A dictionary from last token to its `PriorityGraph`.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> data = ml.SequenceDataset([[0, 1, 2], [2, 0, 2]], [1, 0], np.eye(3))
+        >>> graph = ml.priority_graphs(data)[2]
+        >>> graph
+        PriorityGraph(last=2, 3 tokens, 3 edges, 3 components, 3 strict)
+        >>> graph.edges.tolist()  # 0 above 2, 1 above 0, 1 above 2
+        [[0, 2], [1, 0], [1, 2]]
     """
     if not isinstance(data, SequenceDataset):
         if head is not None:
@@ -64,14 +78,29 @@ def ranking_evidence(
     window: int | None = None,
     separator: int | None = None,
 ) -> Evidence:
-    """The sequences of a dataset, or the windows of a text in chunks, that put tokens strictly above others in a priority graph.
+    """Collect the sequences of a dataset, or the windows of a text in chunks, behind the strict pairs of a priority graph.
 
     Args:
-        data, window, separator: as in `priority_graphs`.
+        data: as in `priority_graphs`.
+
+        window: as in `priority_graphs`.
+
+        separator: as in `priority_graphs`.
+
         graph: one of `priority_graphs(data)`. Its `counts` are positions; here a sequence that holds a token twice counts once, and one
             that lacks its label does not count.
+
     Returns:
-        The evidence. For chunks, which are read once, `first` has the place of the window's first token among all tokens.
+        The evidence. For chunks, which are read once, `first` is the index of the window's first token among all tokens.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> from marginlens.graphs import ranking_evidence
+        >>> data = ml.SequenceDataset([[0, 1, 2], [0, 1, 2]], [1, 1], np.eye(3))
+        >>> evidence = ranking_evidence(data, ml.priority_graphs(data)[2])
+        >>> evidence.pairs.tolist(), evidence.samples.tolist()
+        ([[1, 0], [1, 2]], [2, 2])
     """
     if not isinstance(data, SequenceDataset):
         return window_evidence(_chunks(data), graph, _window(window), separator)
@@ -80,7 +109,7 @@ def ranking_evidence(
 
 
 def _chunks(data: object) -> Iterable[Any]:
-    """The chunks of a text."""
+    """Return the chunks of a text if they are iterable."""
     if not isinstance(data, Iterable) or isinstance(data, str | bytes):
         raise InputError("data", "a SequenceDataset, or chunks of token ids", type(data).__name__)
     return data
@@ -100,7 +129,7 @@ def _refuse_chunk_options(window: int | None, separator: int | None) -> None:
 
 @implements("C", "Assumption 2")
 def separated_tokens(data: SequenceDataset, head: ArrayLike | None = None) -> IntArray:
-    r"""(n_samples,) the token of each sequence that is to be separated from its others: the label, or the one that serves it best.
+    r"""Find the token of each sequence to separate from its others: the label, or the token that serves the label best.
 
     .. math:: \hat y_i = y_i \ \text{if}\ y_i \in X_i, \qquad \hat y_i = \arg\max_{x \in X_i} c_{y_i}^\top e_x \ \text{otherwise}
 
@@ -108,7 +137,20 @@ def separated_tokens(data: SequenceDataset, head: ArrayLike | None = None) -> In
     the same output, none is better than another, and the sample has no gradient: -1.
 
     Args:
-        head: C (n_vocabulary, d_model), or None for C Eᵀ = I. The smallest id counts where several scores are equal up to rounding.
+        data: the sequences with their labels.
+
+        head: C of shape (n_vocabulary, d_model), or None for C Eᵀ = I. The smallest id counts if scores are equal up to rounding.
+
+    Returns:
+        (n_samples,) tokens, -1 if there is none.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> from marginlens.graphs import separated_tokens
+        >>> data = ml.SequenceDataset([[0, 1], [0, 1]], [1, 2], np.eye(3), unrealizable="keep")
+        >>> separated_tokens(data)
+        array([ 1, -1])
     """
     as_sequences(data)
     targets, lacking = data.labels.copy(), data.unrealizable

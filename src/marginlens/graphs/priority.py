@@ -31,9 +31,13 @@ class PriorityGraph(Displayed, Tabular):
 
     Attributes:
         last: the last token k.
+
         nodes: (n_nodes,) the ids that occur in sequences ending in `last`, increasing.
+
         edges: (n_edges, 2) ids (label, other token), each pair once and no token with itself.
+
         counts: (n_edges,) in how many positions each occurs.
+
         component_of: (n_nodes,) the component of each node; components are numbered so that every edge leads to the same or a
             higher number, so 0 has the highest priority.
 
@@ -49,7 +53,7 @@ class PriorityGraph(Displayed, Tabular):
 
     @property
     def n_components(self) -> int:
-        """How many strongly connected components there are, N_k."""
+        """The number of strongly connected components, N_k."""
         return int(self.component_of.max(initial=-1)) + 1
 
     @cached_property
@@ -79,20 +83,20 @@ class PriorityGraph(Displayed, Tabular):
         return self.n_components == len(self.nodes)
 
     def component(self, token: int) -> int:
-        """The component of a token, -1 for a token that the graph does not hold."""
+        """Find the component of a token, -1 for a token that the graph does not hold."""
         if isinstance(token, bool) or not isinstance(token, int | np.integer):
             raise InputError("token", "a whole number, the id of a token", repr(token))
         return int(self.components_of(np.array([token]))[0])
 
     def components_of(self, tokens: IntArray) -> IntArray:
-        """The component of each token, -1 where the graph does not hold it."""
+        """Find the component of each token, -1 if the graph does not hold it."""
         ids = index_array(tokens, "tokens", "whole numbers, ids of tokens")
         place = np.searchsorted(self.nodes, ids)
         nodes, component_of = np.append(self.nodes, -1), np.append(self.component_of, -1)  # beyond the last one is none
         return np.where(nodes[place] == ids, component_of[place], -1)
 
     def reaches(self, i: int, j: int) -> bool:
-        """Whether a path of edges leads from token i to token j (a token reaches itself)."""
+        """Check whether a path of edges leads from token i to token j (a token reaches itself)."""
         upper, lower = self.component(i), self.component(j)
         return min(upper, lower) >= 0 and (upper == lower or bool(component_order(self).reach[upper, lower]))
 
@@ -117,6 +121,7 @@ class PriorityGraph(Displayed, Tabular):
 
         Args:
             ax: axes to draw on; by default those of a new figure that is as large as the graph needs.
+
             names: what to call each token, by id: a list or a dictionary. Ids by default.
         """
         from marginlens.graphs.picture import draw_graph
@@ -124,7 +129,7 @@ class PriorityGraph(Displayed, Tabular):
         return draw_graph(self, ax, names)
 
     def to_dict(self) -> dict[str, Any]:
-        """The graph in types that `json.dumps` takes."""
+        """Return the graph in types that `json.dumps` takes."""
         arrays = {name: getattr(self, name).tolist() for name in ("nodes", "edges", "counts", "component_of")}
         return {"last": int(self.last), **arrays}
 
@@ -140,7 +145,26 @@ class PriorityGraph(Displayed, Tabular):
 
 
 def graphs_of_edges(last: IntArray, head: IntArray, tail: IntArray, n_vocabulary: int) -> dict[int, PriorityGraph]:
-    """The graphs whose edges head → tail are listed with the last token they belong to; an edge to itself only names a node."""
+    """Make the graphs with the listed edges head → tail and the last token of each; an edge to itself only names a node.
+
+    Args:
+        last: (n_edges,) the last token of each edge.
+
+        head: (n_edges,) the token of higher priority.
+
+        tail: (n_edges,) the token of lower priority.
+
+        n_vocabulary: number of tokens.
+
+    Returns:
+        A dictionary from last token to its `PriorityGraph`.
+
+    Examples:
+        >>> from marginlens.graphs import graphs_of_edges
+        >>> graph = graphs_of_edges([2, 2, 2], [0, 1, 0], [1, 0, 2], 3)[2]
+        >>> graph.component_of.tolist(), graph.is_acyclic  # tokens 0 and 1 reach each other
+        ([0, 0, 1], False)
+    """
     K = whole_number(n_vocabulary, "n_vocabulary", at_least=1)
     if K > MAX_TOKENS:
         raise InputError("n_vocabulary", f"at most {MAX_TOKENS} tokens", K, "Number the tokens that occur from 0 on.")
@@ -158,7 +182,9 @@ class GraphArrays(NamedTuple):
 
     Attributes:
         last: (n_graphs,) last tokens, increasing.
+
         node_offsets, edge_offsets: (n_graphs + 1,) where the nodes and the edges of each graph begin.
+
         nodes, component_of: (n_nodes,) and edges (n_edges, 2), counts (n_edges,): as in `PriorityGraph`.
     """
 
@@ -195,12 +221,18 @@ def graph_arrays(keys: IntArray, counts: IntArray, n_vocabulary: int) -> GraphAr
 
 @implements("C", "Def 2")
 def is_acyclic(graphs: Mapping[int, PriorityGraph]) -> bool:
-    """Whether all graphs are acyclic, which makes the dataset acyclic."""
+    """Check whether all graphs are acyclic, which makes the dataset acyclic.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> ml.graphs.is_acyclic(ml.priority_graphs(ml.data.figure_2()))
+        False
+    """
     return all(graph.is_acyclic for graph in as_graphs(graphs).values())
 
 
 def as_graph(graph: object) -> PriorityGraph:
-    """`graph` if it is a priority graph, else the sentence that says what is expected."""
+    """Return `graph` if it is a priority graph, otherwise raise."""
     if not isinstance(graph, PriorityGraph):
         raise InputError("graph", "a PriorityGraph", type(graph).__name__)
     return graph
@@ -249,6 +281,7 @@ def _ranks(heads: IntArray, tails: IntArray, graph: IntArray) -> tuple[IntArray,
 
     Args:
         heads, tails: (n_edges,) the nodes of each edge.
+
         graph: (n_nodes,) which graph each node is in, from 0 on and increasing.
     """
     ranks, levels = np.empty_like(graph), np.empty_like(graph)
@@ -271,6 +304,7 @@ class ComponentOrder(NamedTuple):
 
     Attributes:
         direct: whether a strict edge leads from one component (row) to another (column).
+
         reach: whether a chain of such edges does; components that neither reaches are not compared by the data.
     """
 
@@ -323,9 +357,13 @@ class Evidence(Result, Tabular):
 
     Attributes:
         pairs: (n_strict, 2) the pairs, as in `graph.strict`.
+
         samples: (n_strict,) how many sequences end in the graph's last token, hold j and are followed by i.
+
         first: (n_strict,) the index of the first of them.
+
         components: (n_ordered, 2) the components with a strict pair between them.
+
         component_samples: (n_ordered,) how many sequences have their label in the first and hold a token of the second, each counted once.
 
     `to_frame()` has one row per strict pair: above, below, sequences, first (the index of the first of them).
