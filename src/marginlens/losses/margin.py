@@ -74,18 +74,18 @@ class Loss:
     code: ClassVar[int] = -1  # which branch of the compiled loop evaluates log|ℓ'|; -1: none, the loop runs in NumPy
 
     def value(self, u: Any) -> FloatArray:
-        """ℓ(u)."""
+        """Return ℓ(u)."""
         raise lacking(self, "value(u)")
 
     def log_abs_derivative(self, u: Any) -> FloatArray:
-        """`log |ℓ'(u)|`, -inf where ℓ' is zero."""
+        """Return `log |ℓ'(u)|`, -inf where ℓ' is zero."""
         if not _defines(self, "derivative"):
             raise lacking(self, "derivative(u) or log_abs_derivative(u)")
         with np.errstate(divide="ignore"):
             return np.log(np.abs(_evaluate(self, "derivative", float_array(u, "u"))))
 
     def derivative(self, u: Any) -> FloatArray:
-        """ℓ'(u)."""
+        """Return ℓ'(u)."""
         if not _defines(self, "log_abs_derivative"):
             raise lacking(self, "derivative(u) or log_abs_derivative(u)")
         u = float_array(u, "u")
@@ -104,7 +104,7 @@ class Loss:
         return sign
 
     def rise(self, u: Any, delta: Any) -> FloatArray:
-        r""":math:`\ell(u - \delta) - \ell(u)`, without cancellation when δ is small."""
+        r"""Return :math:`\ell(u - \delta) - \ell(u)`, without cancellation when δ is small."""
         u, delta = _together(u=u, delta=delta)
         nodes = u[..., None] - delta[..., None] * (0.5 + 0.5 * _NODES)
         slope = slope_of(self, nodes)
@@ -112,7 +112,7 @@ class Loss:
         return np.where(np.abs(delta) <= 1.0, integral, value_of(self, u - delta) - value_of(self, u))
 
     def signed_log_rise(self, u: Any, log_delta: Any, sign: Any) -> SignedLog:
-        r""":math:`\ell(u - \delta) - \ell(u)` as sign and logarithm, for :math:`\delta = \text{sign}\, e^{\text{log_delta}}`.
+        r"""Return :math:`\ell(u - \delta) - \ell(u)` as sign and logarithm, for :math:`\delta = \text{sign}\, e^{\text{log_delta}}`.
 
         Both hold when δ underflows. Where the loss decreases the sign of the rise is that of δ.
         """
@@ -132,7 +132,7 @@ class Loss:
         return SignedLog(np.where(large, rise_sign, small.sign), np.where(large, exact, small.log))
 
     def _small_rise(self, u: FloatArray, log_delta: FloatArray, sign: FloatArray) -> SignedLog:
-        """-ℓ'(u) δ, and for a loss of one's own ℓ''(u) δ²/2 as well, which is all there is where ℓ'(u) is zero."""
+        """Return -ℓ'(u) δ, and for a loss of one's own ℓ''(u) δ²/2 as well, which is all there is where ℓ'(u) is zero."""
         slope = slope_of(self, u)
         first = SignedLog(-slope.sign * sign, slope.log + log_delta)
         if compiled_code(self) >= 0:
@@ -148,7 +148,7 @@ class Loss:
         return SignedLog(np.asarray(total_sign), np.asarray(total))
 
     def _log_integral(self, u: FloatArray, delta: FloatArray) -> SignedLog:
-        """-∫ ℓ' from u to u - δ, by panels of length one from the end where |ℓ'| is larger: the rest is below rounding."""
+        """Return -∫ ℓ' from u to u - δ, by panels of length one from the end where |ℓ'| is larger: the rest is below rounding."""
         low, high, span = np.minimum(u - delta, u), np.maximum(u - delta, u), np.abs(delta)
         from_low = slope_of(self, low).log >= slope_of(self, high).log
         first = np.where(from_low, low, high)
@@ -195,22 +195,30 @@ class _DecreasingLoss(Loss):
     """A loss whose slope is negative everywhere."""
 
     def derivative_sign(self, u: Any) -> FloatArray:
-        """-1 everywhere."""
+        """Return -1 everywhere."""
         return np.full_like(float_array(u, "u"), -1.0)
 
 
 @dataclass(frozen=True)
 class Logistic(_DecreasingLoss):
-    r""":math:`\ell(u) = \log(1 + e^{-u})`."""
+    r"""The loss :math:`\ell(u) = \log(1 + e^{-u})`.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> ml.Logistic().value([0.0, 2.0]).round(4).tolist()
+        [0.6931, 0.1269]
+        >>> ml.Logistic().log_abs_derivative([1000.0]).tolist()
+        [-1000.0]
+    """
 
     code: ClassVar[int] = 0
 
     def value(self, u: Any) -> FloatArray:
-        """log(1 + e^-u), without overflow on either side."""
+        """Return log(1 + e^-u), without overflow on either side."""
         return np.logaddexp(0.0, -float_array(u, "u"))
 
     def log_abs_derivative(self, u: Any) -> FloatArray:
-        """-log(1 + e^u)."""
+        """Return -log(1 + e^u)."""
         return -np.logaddexp(0.0, float_array(u, "u"))
 
     def signed_log_rise(self, u: Any, log_delta: Any, sign: Any) -> SignedLog:
@@ -240,21 +248,27 @@ class Logistic(_DecreasingLoss):
 
 @dataclass(frozen=True)
 class Exponential(_DecreasingLoss):
-    r""":math:`\ell(u) = e^{-u}`; its value overflows to inf for margins below -709, its log-derivative never does."""
+    r"""The loss :math:`\ell(u) = e^{-u}`; its value overflows to inf for margins below -709, its log-derivative never does.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> ml.Exponential().value([0.0, 1.0]).round(4).tolist()
+        [1.0, 0.3679]
+    """
 
     code: ClassVar[int] = 1
 
     def value(self, u: Any) -> FloatArray:
-        """e^-u."""
+        """Return e^-u."""
         with np.errstate(over="ignore"):
             return np.exp(-float_array(u, "u"))
 
     def log_abs_derivative(self, u: Any) -> FloatArray:
-        """-u."""
+        """Return -u."""
         return -float_array(u, "u")
 
     def derivative(self, u: Any) -> FloatArray:
-        """-e^-u."""
+        """Return -e^-u."""
         return -self.value(u)
 
     def constants(self, low: float, high: float) -> LossConstants:
@@ -265,16 +279,22 @@ class Exponential(_DecreasingLoss):
 
 @dataclass(frozen=True)
 class CorrelationLoss(_DecreasingLoss):
-    r""":math:`\ell(u) = -u`: every input pulls with the same force."""
+    r"""The loss :math:`\ell(u) = -u`: every input pulls with the same force.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> ml.losses.CorrelationLoss().value([0.0, 1.0]).tolist()
+        [-0.0, -1.0]
+    """
 
     code: ClassVar[int] = 2
 
     def value(self, u: Any) -> FloatArray:
-        """-u."""
+        """Return -u."""
         return -float_array(u, "u")
 
     def log_abs_derivative(self, u: Any) -> FloatArray:
-        """0."""
+        """Return 0."""
         return np.zeros_like(float_array(u, "u"))
 
     def constants(self, low: float, high: float) -> LossConstants:
@@ -284,7 +304,7 @@ class CorrelationLoss(_DecreasingLoss):
 
 
 def compiled_code(loss: Loss) -> int:
-    """`loss.code`, or -1 for a subclass that overrides what the code stands for, which only NumPy can evaluate."""
+    """Return `loss.code`, or -1 for a subclass that overrides what the code stands for, which only NumPy can evaluate."""
     classes = type(loss).__mro__
     coded = next(k for k, family in enumerate(classes) if "code" in vars(family))
     overridden = any(name in vars(family) for family in classes[:coded] for name in _MARGIN_LOSS_METHODS)
@@ -292,18 +312,18 @@ def compiled_code(loss: Loss) -> int:
 
 
 def value_of(loss: Loss, u: FloatArray) -> FloatArray:
-    """ℓ(u), refused where a loss of one's own gives something else than one finite number for each margin."""
+    """Return ℓ(u), refused if a user's loss gives something else than one finite number for each margin."""
     return _evaluate(loss, "value", u)
 
 
 def slope_of(loss: Loss, u: FloatArray) -> SignedLog:
-    """ℓ'(u) as sign and logarithm, the latter -inf where the sign is zero; refused where a loss of one's own gives something else."""
+    """Return ℓ'(u) as sign and logarithm, the latter -inf where the sign is zero; refused if a user's loss gives something else."""
     log, sign = _evaluate(loss, "log_abs_derivative", u), np.sign(_evaluate(loss, "derivative_sign", u))
     return SignedLog(sign, np.where(sign == 0.0, -np.inf, log))
 
 
 def second_of(loss: Loss, u: FloatArray) -> FloatArray:
-    """ℓ''(u) by a central difference of ℓ'; zero where it underflows."""
+    """Return ℓ''(u) by a central difference of ℓ'; zero where it underflows."""
     h = 1e-5 * (1.0 + np.abs(u))
     ahead, behind = slope_of(loss, u + h), slope_of(loss, u - h)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -320,7 +340,7 @@ def rising_margin(loss: Loss, low: float, high: float) -> float | None:
 
 
 def _evaluate(loss: Loss, method: str, u: FloatArray) -> FloatArray:
-    """`loss.method(u)` as a float64 array; what a loss of one's own gives is checked, for finite u."""
+    """Return `loss.method(u)` as a float64 array; what a user's loss gives is checked, for finite u."""
     if compiled_code(loss) >= 0:
         return np.asarray(getattr(loss, method)(u))
     array = numbers_from(loss, method, getattr(loss, method)(u), np.shape(u))
@@ -419,7 +439,7 @@ def _together(**given: Any) -> list[FloatArray]:
 
 
 def from_log(logarithm: float) -> float:
-    """e to a power, 0.0 or inf where that leaves the range of a double."""
+    """Return e to a power, 0.0 or inf where that leaves the range of a double."""
     with np.errstate(over="ignore"):
         return float(np.exp(logarithm))
 
@@ -432,7 +452,7 @@ def _interval(low: float, high: float) -> tuple[float, float]:
 
 
 def as_loss(loss: Any) -> Loss:
-    """`loss` if it is a Loss that defines what it must, else the sentence that says what is expected."""
+    """Return `loss` if it is a Loss that defines what it must, else the sentence that says what is expected."""
     if not isinstance(loss, Loss):
         what = f"the class {loss.__name__}" if isinstance(loss, type) else type(loss).__name__
         raise InputError(

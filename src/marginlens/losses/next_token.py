@@ -29,15 +29,15 @@ class NextTokenLoss:
     code: ClassVar[int] = -1  # which branch of the compiled loop; -1: none, the loop runs in NumPy
 
     def value(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
-        """(n_samples,) ℓ(y, ŷ)."""
+        """Return (n_samples,) ℓ(y, ŷ)."""
         raise lacking(self, "value(outputs, labels)")
 
     def derivative(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
-        """(n_samples, n_vocabulary) ∂ℓ/∂ŷ."""
+        """Return (n_samples, n_vocabulary) ∂ℓ/∂ŷ."""
         raise lacking(self, "derivative(outputs, labels)")
 
     def second(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
-        """(n_samples, n_vocabulary, n_vocabulary) ∂²ℓ/∂ŷ²."""
+        """Return (n_samples, n_vocabulary, n_vocabulary) ∂²ℓ/∂ŷ²."""
         raise lacking(self, "second(outputs, labels)")
 
 
@@ -45,7 +45,7 @@ class LabelLoss(NextTokenLoss):
     """A loss ℓ(u) of u = ŷ_y alone, the form that Assumption 1 asks for."""
 
     def scalar(self, u: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """ℓ(u), ℓ'(u) and ℓ''(u), elementwise."""
+        """Return ℓ(u), ℓ'(u) and ℓ''(u), elementwise."""
         raise lacking(self, "scalar(u)")
 
     def value(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
@@ -65,12 +65,19 @@ class LabelLoss(NextTokenLoss):
 @implements("C", "Eq. (18)")
 @dataclass(frozen=True)
 class LogLoss(LabelLoss):
-    r""":math:`\ell(u) = -\log u` of :math:`u = \hat y_y > 0`; with C Eᵀ = I that is the likelihood of the label."""
+    r"""The loss :math:`\ell(u) = -\log u` of :math:`u = \hat y_y > 0`; with C Eᵀ = I that is the likelihood of the label.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> ml.LogLoss().value(np.array([[0.25, 0.75]]), np.array([1])).round(4).tolist()
+        [0.2877]
+    """
 
     code: ClassVar[int] = 0
 
     def scalar(self, u: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """-log u, -1/u and 1/u²; infinite where u is not positive."""
+        """Return -log u, -1/u and 1/u²; infinite where u is not positive."""
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             value = np.where(u > 0.0, -np.log(np.where(u > 0.0, u, 1.0)), np.inf)
             return value, -1.0 / u, 1.0 / u**2
@@ -78,47 +85,68 @@ class LogLoss(LabelLoss):
 
 @dataclass(frozen=True)
 class SquaredLoss(LabelLoss):
-    r""":math:`\ell(u) = (1 - u)^2` of :math:`u = \hat y_y`: C's Figure 5 in the text's form."""
+    r"""The loss :math:`\ell(u) = (1 - u)^2` of :math:`u = \hat y_y`: C's Figure 5 in the text's form.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> ml.SquaredLoss().value(np.array([[0.25, 0.75]]), np.array([1])).tolist()
+        [0.0625]
+    """
 
     code: ClassVar[int] = 1
 
     def scalar(self, u: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(1 - u)², -2 (1 - u) and 2."""
+        """Return (1 - u)², -2 (1 - u) and 2."""
         return (1.0 - u) ** 2, -2.0 * (1.0 - u), np.full_like(u, 2.0)
 
 
 @dataclass(frozen=True)
 class CrossEntropy(NextTokenLoss):
-    r""":math:`\ell(y, \hat y) = -\log \mathbb S(\hat y)_y`: the outputs are themselves logits. C's Figure 6."""
+    r"""The loss :math:`\ell(y, \hat y) = -\log \mathbb S(\hat y)_y`: the outputs are themselves logits. C's Figure 6.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> ml.CrossEntropy().value(np.array([[0.0, 0.0]]), np.array([1])).round(4).tolist()
+        [0.6931]
+    """
 
     code: ClassVar[int] = 2
 
     def value(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
-        """log Σ_c e^(ŷ_c - ŷ_y)."""
+        """Return log Σ_c e^(ŷ_c - ŷ_y)."""
         return np.logaddexp.reduce(outputs - _at(outputs, labels)[:, None], axis=1)
 
     def derivative(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
-        """π - 1_y, where 1 - π_y is added up from the others."""
+        """Return π - 1_y, where 1 - π_y is added up from the others."""
         return -_label_minus_softmax(outputs, labels)
 
     def second(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
-        """diag(π) - π πᵀ."""
+        """Return diag(π) - π πᵀ."""
         share = _softmax(outputs)
         return share[:, :, None] * np.eye(outputs.shape[1]) - share[:, :, None] * share[:, None, :]
 
 
 @dataclass(frozen=True)
 class SquaredProbability(NextTokenLoss):
-    r""":math:`\ell(y, \hat y) = (1 - \mathbb S(\hat y)_y)^2`: C's Figure 5 in the form of its authors' code."""
+    r"""The loss :math:`\ell(y, \hat y) = (1 - \mathbb S(\hat y)_y)^2`: C's Figure 5 in the form of its authors' code.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> ml.losses.SquaredProbability().value(np.array([[0.0, 0.0]]), np.array([1])).tolist()
+        [0.25]
+    """
 
     code: ClassVar[int] = 3
 
     def value(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
-        """(1 - π_y)²."""
+        """Return (1 - π_y)²."""
         return _at(_label_minus_softmax(outputs, labels), labels) ** 2
 
     def derivative(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
-        """-2 (1 - π_y) π_y (1_y - π)."""
+        """Return -2 (1 - π_y) π_y (1_y - π)."""
         difference = _label_minus_softmax(outputs, labels)
         miss = _at(difference, labels)
         return (-2.0 * miss * _at(_softmax(outputs), labels))[:, None] * difference
@@ -133,7 +161,7 @@ class SquaredProbability(NextTokenLoss):
 
 
 def as_nexttoken_loss(loss: Any) -> NextTokenLoss:
-    """`loss` if it is a loss of next tokens, else the sentence that says what is expected."""
+    """Return `loss` if it is a loss of next tokens, else the sentence that says what is expected."""
     if not isinstance(loss, NextTokenLoss):
         what = f"the class {loss.__name__}" if isinstance(loss, type) else type(loss).__name__
         raise InputError("loss", "ml.LogLoss(), ml.SquaredLoss(), ml.CrossEntropy() or another NextTokenLoss", what)
@@ -157,22 +185,22 @@ def as_nexttoken_loss(loss: Any) -> NextTokenLoss:
 
 
 def value_of(loss: NextTokenLoss, outputs: FloatArray, labels: IntArray) -> FloatArray:
-    """(n_samples,) ℓ(y, ŷ); refused where a loss of one's own gives something else than one real number for each sample."""
+    """Return (n_samples,) ℓ(y, ŷ); refused if a user's loss gives something else than one real number for each sample."""
     return _checked(loss, "value", loss.value(outputs, labels), labels.shape)
 
 
 def derivative_of(loss: NextTokenLoss, outputs: FloatArray, labels: IntArray) -> FloatArray:
-    """(n_samples, n_vocabulary) ∂ℓ/∂ŷ; refused where a loss of one's own gives something else."""
+    """Return (n_samples, n_vocabulary) ∂ℓ/∂ŷ; refused if a user's loss gives something else."""
     return _checked(loss, "derivative", loss.derivative(outputs, labels), outputs.shape)
 
 
 def second_of(loss: NextTokenLoss, outputs: FloatArray, labels: IntArray) -> FloatArray:
-    """(n_samples, n_vocabulary, n_vocabulary) ∂²ℓ/∂ŷ²; refused where a loss of one's own gives something else."""
+    """Return (n_samples, n_vocabulary, n_vocabulary) ∂²ℓ/∂ŷ²; refused if a user's loss gives something else."""
     return _checked(loss, "second", loss.second(outputs, labels), (*outputs.shape, outputs.shape[1]))
 
 
 def scalar_of(loss: LabelLoss, u: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """ℓ(u), ℓ'(u) and ℓ''(u); refused where a loss of one's own gives something else than three arrays of u's shape."""
+    """Return ℓ(u), ℓ'(u) and ℓ''(u); refused if a user's loss gives something else than three arrays of u's shape."""
     given = loss.scalar(u)
     if loss.code >= 0:
         return given
@@ -184,7 +212,7 @@ def scalar_of(loss: LabelLoss, u: FloatArray) -> tuple[FloatArray, FloatArray, F
 
 
 def label_rise(loss: LabelLoss, u: FloatArray, sign: FloatArray, log_delta: FloatArray) -> SignedLog:
-    """ℓ(u - δ) - ℓ(u) as sign and logarithm: by subtraction where δ is large, as δ times a mean slope where it is small.
+    """Return ℓ(u - δ) - ℓ(u) as sign and logarithm: by subtraction where δ is large, as δ times a mean slope where it is small.
 
     Args:
         sign, log_delta: of δ, (…), which u broadcasts against.
@@ -221,7 +249,7 @@ def _softmax(outputs: FloatArray) -> FloatArray:
 
 
 def _label_minus_softmax(outputs: FloatArray, labels: IntArray) -> FloatArray:
-    """1_y - π, with 1 - π_y as the sum of the others."""
+    """Return 1_y - π, with 1 - π_y as the sum of the others."""
     difference = -_softmax(outputs)
     rows = np.arange(len(labels))
     difference[rows, labels] = 0.0

@@ -18,7 +18,13 @@ _NAMES = ", ".join([*NORMS.names[:3], "lP for a number P such as l1.75", *NORMS.
 
 
 def norm_named(name: Any, argument: str = "norm") -> Norm:
-    """The norm of a name: l1, l2, l-inf, l1.75 (any number from 1 on), frobenius, spectral, nuclear or max-row."""
+    """The norm of a name: l1, l2, l-inf, l1.75 (any number from 1 on), frobenius, spectral, nuclear or max-row.
+
+    Examples:
+        >>> from marginlens.norms.choice import norm_named
+        >>> norm_named("l1.75"), norm_named("spectral")
+        (Lp(p=1.75), Spectral())
+    """
     word = name.strip().lower() if isinstance(name, str) else ""
     try:
         power = float(word[1:]) if word[:1] == "l" and word[1:2].isdigit() else None
@@ -34,12 +40,19 @@ def norm_named(name: Any, argument: str = "norm") -> Norm:
 
 
 def norm_name(norm: Norm) -> str:
-    """The name by which `norm_named` finds a norm of this library."""
+    """The name by which `norm_named` finds a norm of this library.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> from marginlens.norms.choice import norm_name
+        >>> norm_name(ml.LInf())
+        'l-inf'
+    """
     return f"l{norm.p!r}" if type(norm) is Lp else NORMS.name_of(norm)
 
 
 def as_norm(norm: Any, shape: tuple[int, ...], argument: str = "norm") -> Norm:
-    """`norm` if it is one and measures points of this shape, else the error that says what is expected."""
+    """Return `norm` if it is one and measures points of this shape, else the error that says what is expected."""
     if isinstance(norm, type) or not isinstance(norm, Norm):
         got = f"the class {norm.__name__}" if isinstance(norm, type) else repr(norm)
         expected = (

@@ -28,21 +28,30 @@ class L1:
 
     Its steepest direction is ±1 in the first entry of the largest modulus and zero elsewhere. Entries within a relative 1e-12 of the
     largest count as largest, so that rounding does not choose between entries that symmetry makes equal.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> norm = ml.L1()
+        >>> norm.value([3.0, -4.0])
+        7.0
+        >>> norm.steepest([3.0, -4.0]).tolist()
+        [0.0, -1.0]
     """
 
     code: ClassVar[int] = LARGEST_ENTRY
     power: ClassVar[float] = 1.0
 
     def value(self, x: FloatArray) -> float:
-        """‖x‖₁."""
+        """Return ‖x‖₁."""
         return _power_norm(x, "x", 1.0)
 
     def dual(self, g: FloatArray) -> float:
-        """‖g‖∞."""
+        """Return ‖g‖∞."""
         return _power_norm(g, "g", math.inf)
 
     def steepest(self, g: FloatArray) -> FloatArray:
-        """`sign(g_k) e_k` of the first k with `|g_k| = ‖g‖∞`; zero where g is zero."""
+        """Return `sign(g_k) e_k` of the first k with `|g_k| = ‖g‖∞`; zero where g is zero."""
         return self.direction_of(_single(g))
 
     def direction_of(self, gradient: LogScaled) -> FloatArray:
@@ -59,21 +68,31 @@ class L1:
 
 @dataclass(frozen=True)
 class L2:
-    r"""The Euclidean norm :math:`\|x\|_2 = (\sum_j x_j^2)^{1/2}` over all entries of a point; it is its own dual."""
+    r"""The Euclidean norm :math:`\|x\|_2 = (\sum_j x_j^2)^{1/2}` over all entries of a point; it is its own dual.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> norm = ml.L2()
+        >>> norm.value([3.0, -4.0])
+        5.0
+        >>> norm.steepest([3.0, -4.0]).tolist()
+        [0.6, -0.8]
+    """
 
     code: ClassVar[int] = EUCLIDEAN
     power: ClassVar[float] = 2.0
 
     def value(self, x: FloatArray) -> float:
-        """‖x‖₂, without overflow or underflow on the way."""
+        """Return ‖x‖₂, without overflow or underflow on the way."""
         return float(length(float_array(x, "x").ravel()))
 
     def dual(self, g: FloatArray) -> float:
-        """‖g‖₂."""
+        """Return ‖g‖₂."""
         return float(length(float_array(g, "g").ravel()))
 
     def steepest(self, g: FloatArray) -> FloatArray:
-        """g/‖g‖₂, zero where g is zero."""
+        """Return g/‖g‖₂, zero where g is zero."""
         gradient = float_array(g, "g")
         largest = float(np.max(np.abs(gradient), initial=0.0))
         if largest == 0.0:
@@ -92,21 +111,30 @@ class LInf:
 
     Its steepest direction is sign(g). Where an entry of g is zero any number in [-1, 1] attains the maximum, and it is zero: of all
     maximisers the shortest, which moves nothing that the gradient does not.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> norm = ml.LInf()
+        >>> norm.dual([3.0, -4.0])
+        7.0
+        >>> norm.steepest([3.0, -4.0]).tolist()
+        [1.0, -1.0]
     """
 
     code: ClassVar[int] = SIGN
     power: ClassVar[float] = math.inf
 
     def value(self, x: FloatArray) -> float:
-        """‖x‖∞."""
+        """Return ‖x‖∞."""
         return _power_norm(x, "x", math.inf)
 
     def dual(self, g: FloatArray) -> float:
-        """‖g‖₁."""
+        """Return ‖g‖₁."""
         return _power_norm(g, "g", 1.0)
 
     def steepest(self, g: FloatArray) -> FloatArray:
-        """sign(g), entry by entry, with sign(0) = 0."""
+        """Return sign(g), entry by entry, with sign(0) = 0."""
         return np.sign(float_array(g, "g"))
 
     def direction_of(self, gradient: LogScaled) -> FloatArray:
@@ -121,6 +149,15 @@ class Lp:
 
     Its steepest direction :math:`\operatorname{sign}(g_j) (|g_j| / \|g\|_q)^{1/(p-1)}` is the only maximiser. `L1()` and `LInf()` are the
     norms at the two ends.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> norm = ml.Lp(3.0)
+        >>> round(norm.value([3.0, -4.0]), 6)
+        4.497941
+        >>> round(norm.dual([3.0, -4.0]), 6)
+        5.58425
     """
 
     p: float
@@ -139,19 +176,19 @@ class Lp:
 
     @property
     def power(self) -> float:
-        """p, as the compiled loops call it."""
+        """Return p, as the compiled loops call it."""
         return self.p
 
     def value(self, x: FloatArray) -> float:
-        """‖x‖_p."""
+        """Return ‖x‖_p."""
         return _power_norm(x, "x", self.p)
 
     def dual(self, g: FloatArray) -> float:
-        """‖g‖_q, q = p/(p − 1)."""
+        """Return ‖g‖_q, q = p/(p − 1)."""
         return _power_norm(g, "g", self.p / (self.p - 1.0))
 
     def steepest(self, g: FloatArray) -> FloatArray:
-        """`sign(g_j) (|g_j|/‖g‖_q)^(1/(p − 1))`; zero where g is zero."""
+        """Return `sign(g_j) (|g_j|/‖g‖_q)^(1/(p − 1))`; zero where g is zero."""
         return self.direction_of(_single(g))
 
     def direction_of(self, gradient: LogScaled) -> FloatArray:
@@ -176,7 +213,7 @@ def entries(gradient: LogScaled) -> tuple[FloatArray, FloatArray]:
 
 
 def _power_norm(x: FloatArray, argument: str, power: float) -> float:
-    """(Σ |x_j|^p)^(1/p), divided by the largest modulus on the way."""
+    """Return (Σ |x_j|^p)^(1/p), divided by the largest modulus on the way."""
     sizes = np.abs(float_array(x, argument)).ravel()
     largest = float(np.max(sizes, initial=0.0))
     if power == math.inf or largest == 0.0 or not math.isfinite(largest):

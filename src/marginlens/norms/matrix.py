@@ -20,7 +20,14 @@ SPECTRAL, NUCLEAR, MAX_ROW = 10, 11, 12  # codes of their steepest directions, a
 
 @dataclass(frozen=True)
 class Frobenius(L2):
-    """The Euclidean norm of a matrix's entries; another name for `L2`, for margin problems whose variable is a matrix."""
+    """The Euclidean norm of a matrix's entries; another name for `L2`, for margin problems whose variable is a matrix.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> ml.Frobenius().value(np.diag([3.0, 4.0]))
+        5.0
+    """
 
 
 @dataclass(frozen=True)
@@ -30,6 +37,14 @@ class Spectral:
     Its steepest direction is the polar factor :math:`\sum_k u_k v_k^\top` over the singular values of G that are not zero: the step of Muon
     without momentum. Where G lacks rank there are longer maximisers; this is the shortest, which moves nothing that the gradient does not.
     A singular value counts as zero where rows of G depend on larger rows up to a relative 1e-12, so rounding brings no direction.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> ml.Spectral().value(np.diag([3.0, 4.0]))
+        4.0
+        >>> ml.Spectral().steepest(np.diag([3.0, 4.0])).round(6).tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
     """
 
     code: ClassVar[int] = SPECTRAL
@@ -57,6 +72,12 @@ class Nuclear:
     r"""The sum of a matrix's singular values, whose dual is the spectral norm.
 
     Its steepest direction is :math:`u_1 v_1^\top` of the largest singular value; where several are equal to rounding, of one of them.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> round(ml.Nuclear().value(np.diag([3.0, 4.0])), 6)
+        7.0
     """
 
     code: ClassVar[int] = NUCLEAR
@@ -71,7 +92,7 @@ class Nuclear:
         return _schatten(g, "g", 2)
 
     def steepest(self, g: FloatArray) -> FloatArray:
-        """u vᵀ of the largest singular value of g; zero where g is zero."""
+        """Return u vᵀ of the largest singular value of g; zero where g is zero."""
         return _direction(_matrix(g, "g"), _leading)
 
     def direction_of(self, gradient: LogScaled) -> FloatArray:
@@ -84,6 +105,12 @@ class MaxRow:
     r"""The largest Euclidean norm of a row, :math:`\max_i \|x_i\|_2`, whose dual is :math:`\sum_i \|g_i\|_2`.
 
     Its steepest direction divides every row by its norm. A zero row of g stays zero, although any row in the unit ball would do.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> ml.MaxRow().value(np.diag([3.0, 4.0]))
+        4.0
     """
 
     code: ClassVar[int] = MAX_ROW
@@ -98,7 +125,7 @@ class MaxRow:
         return float(np.sum(length(_matrix(g, "g"))))
 
     def steepest(self, g: FloatArray) -> FloatArray:
-        """g with its rows divided by their norms."""
+        """Return g with its rows divided by their norms."""
         return _unit_rows(_matrix(g, "g"))
 
     def direction_of(self, gradient: LogScaled) -> FloatArray:
@@ -118,7 +145,7 @@ def row_scaled(gradient: LogScaled) -> tuple[FloatArray, FloatArray]:
 
 
 def _matrix(x: Any, argument: str, axes: int | None = None) -> FloatArray:
-    """`x` as a matrix, or as several where `axes` says that two axes make up one."""
+    """Return `x` as a matrix, or as several where `axes` says that two axes make up one."""
     array = float_array(x, argument)
     if (array.ndim if axes is None else axes) != 2:
         raise InputError(argument, "a matrix, which this norm measures", f"shape {array.shape}")
@@ -168,7 +195,7 @@ def _polar(left: FloatArray, right: FloatArray, log_scale: FloatArray) -> FloatA
 
 
 def _leading(left: FloatArray, right: FloatArray, log_scale: FloatArray) -> FloatArray:
-    """u vᵀ of the largest singular value of each sum of terms."""
+    """Return u vᵀ of the largest singular value of each sum of terms."""
     count, (q, d) = len(right), (left.shape[2], right.shape[2])
     U, V, logs = (np.empty((count, max(1, min(q, d)), *size)) for size in ((q,), (d,), ()))
     core.singular_triplets(left, right, log_scale, U, V, logs, np.empty(count, dtype=np.int64))

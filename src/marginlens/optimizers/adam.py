@@ -41,9 +41,21 @@ class Adam(Decaying):
 
     Args:
         size: η, a positive number, or a function t → η_t such as `PowerDecay(size, power)`.
+
         betas: β₁ and β₂, each at least 0 and below 1.
+
         eps: ε, at least 0.
+
         weight_decay: λ, decoupled as in AdamW.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> data, heads = ml.data.sphere_tokens(1, n_inputs=3, n_tokens=4, d_model=5, rng=0)
+        >>> risk = ml.AttentionRisk(data[0], heads[0])
+        >>> run = ml.descend(risk, optimizer=ml.Adam(0.01), n_steps=1)
+        >>> np.abs(run.final).round(6).tolist()
+        [0.01, 0.01, 0.01, 0.01, 0.01]
     """
 
     size: StepSize
@@ -69,7 +81,7 @@ class Adam(Decaying):
 
     @decays
     def update(self, gradient: LogScaled, state: AdamState) -> tuple[FloatArray, AdamState]:
-        """-η_t m̂/(√v̂ + ε)."""
+        """Return -η_t m̂/(√v̂ + ε)."""
         (first, second), step = self.betas, state.step
         with np.errstate(divide="ignore", invalid="ignore"):  # the logarithm of zero is -inf
             logs = np.log(np.abs(gradient.array)) + gradient.aligned(gradient.log_scale)

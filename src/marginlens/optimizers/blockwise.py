@@ -19,6 +19,16 @@ class Blockwise:
 
     Args:
         optimizer: the one for every part. For `JointRisk` the parts are v and p, for `FactorRisk` Q and K.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> data, heads = ml.data.sphere_tokens(1, n_inputs=3, n_tokens=4, d_model=5, rng=0)
+        >>> risk = ml.AttentionRisk(data[0], heads[0])
+        >>> factors = risk.as_factors(np.eye(3), 3)
+        >>> rule = ml.optimizers.Blockwise(ml.NormalizedGD(0.1))
+        >>> ml.theory.implicit_bias(rule, factors).norm
+        Nuclear()
     """
 
     optimizer: Optimizer

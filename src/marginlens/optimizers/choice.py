@@ -31,6 +31,13 @@ def optimizer_named(name: Any, size: StepSize, norm: str | None = None, **settin
         norm: the norm, unless the name has it.
 
         settings: further arguments of the class, such as `momentum`.
+
+    Examples:
+        >>> from marginlens.optimizers.choice import optimizer_named
+        >>> optimizer_named("steepest-descent:l3", 0.1)
+        SteepestDescent(norm=Lp(p=3.0), size=0.1, momentum=0.0, nesterov=False)
+        >>> optimizer_named("sign-descent", 0.1, momentum=0.9)
+        SignDescent(0.1, momentum=0.9, nesterov=False)
     """
     argument = "norm" if norm else "optimizer"
     if norm is None and _NORM_ALONE.fullmatch(str(name)):

@@ -16,7 +16,7 @@ from marginlens.typing import FloatArray
 
 
 def as_share(value: Any, argument: str) -> float:
-    """`value` as a number from 0 up to, but not including, 1: how much of a running sum is left after a step."""
+    """Return `value` as a number from 0 up to, but not including, 1: how much of a running sum is left after a step."""
     return real_number(value, argument, "a number of at least 0 and below 1", lambda number: 0.0 <= number < 1.0)
 
 
@@ -95,7 +95,7 @@ def decays(update: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def running_sum(gradient: LogScaled, total: LogScaled | None, momentum: float) -> LogScaled | None:
-    """m = μ m + ∇L, in the log domain; None without momentum."""
+    """Return m = μ m + ∇L, in the log domain; None without momentum."""
     if momentum == 0.0:
         return None
     own = LogScaled(gradient.array, gradient.log_scale, gradient.axes, terms=gradient.terms)

@@ -44,8 +44,18 @@ class GradientDescent(_Euclidean):
 
     Args:
         size: η, positive.
+
         momentum: μ, at least 0 and below 1, of the running sum m = μ m + ∇L that takes the gradient's place.
+
         weight_decay: λ, decoupled as in AdamW; see `marginlens.optimizers.Decaying`.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> data, heads = ml.data.sphere_tokens(1, n_inputs=3, n_tokens=4, d_model=5, rng=0)
+        >>> risk = ml.AttentionRisk(data[0], heads[0])
+        >>> run = ml.descend(risk, optimizer=ml.GradientDescent(0.1), n_steps=200)
+        >>> bool(run.risk.value(run.final) < risk.value(0.0 * run.final))
+        True
     """
 
     with_schedule: ClassVar[str] = "ml.MirrorDescent(2, size) takes such steps with a schedule."
@@ -56,7 +66,7 @@ class GradientDescent(_Euclidean):
 
     @decays
     def update(self, gradient: LogScaled, state: LogScaled | None) -> tuple[FloatArray, LogScaled | None]:
-        """-η ∇L."""
+        """Return -η ∇L."""
         total = running_sum(gradient, state, self.momentum)
         return -self.size * (gradient if total is None else total).value(), total
 
@@ -71,7 +81,16 @@ class NormalizedGD(_Euclidean):
 
     Args:
         size: η, positive.
+
         momentum, weight_decay: as for `GradientDescent`.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> data, heads = ml.data.sphere_tokens(1, n_inputs=3, n_tokens=4, d_model=5, rng=0)
+        >>> risk = ml.AttentionRisk(data[0], heads[0])
+        >>> run = ml.descend(risk, optimizer=ml.NormalizedGD(0.1), n_steps=200)
+        >>> run.selected.tolist()
+        [0, 3, 1]
     """
 
     size: float = 1.0
@@ -83,7 +102,7 @@ class NormalizedGD(_Euclidean):
 
     @decays
     def update(self, gradient: LogScaled, state: LogScaled | None) -> tuple[FloatArray, LogScaled | None]:
-        """-η ∇L/‖∇L‖; zero where the gradient is exactly zero."""
+        """Return -η ∇L/‖∇L‖; zero where the gradient is exactly zero."""
         total = running_sum(gradient, state, self.momentum)
         return -self.size * (gradient if total is None else total).direction(), total
 

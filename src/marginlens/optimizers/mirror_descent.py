@@ -32,11 +32,24 @@ class MirrorDescent(Decaying):
 
     Args:
         p: above 1; p = 2 is gradient descent.
+
         size: η, a positive number, or a function t → η_t such as `PowerDecay(size, power)`.
+
         normalized: divide the gradient by its dual norm :math:`\|\nabla L\|_q`, 1/p + 1/q = 1, so that weights grow at any norm; without it
             they grow like the logarithm of the steps.
+
         momentum: μ of the running sum that takes the gradient's place.
+
         weight_decay: λ, which shrinks x, and with it its image.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> data, heads = ml.data.sphere_tokens(1, n_inputs=3, n_tokens=4, d_model=5, rng=0)
+        >>> risk = ml.AttentionRisk(data[0], heads[0])
+        >>> rule = ml.MirrorDescent(3.0, 0.1, normalized=True)
+        >>> bias = ml.theory.implicit_bias(rule, risk)
+        >>> bias.norm
+        Lp(p=3.0)
     """
 
     p: float

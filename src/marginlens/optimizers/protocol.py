@@ -29,7 +29,7 @@ class Optimizer(Protocol):
 
 
 def as_optimizer(optimizer: Any) -> Optimizer:
-    """`optimizer` if it has the methods of one, else the error that says what is expected."""
+    """Return `optimizer` if it has the methods of one, else the error that says what is expected."""
     if isinstance(optimizer, type) or not isinstance(optimizer, Optimizer):
         got = f"the class {optimizer.__name__}" if isinstance(optimizer, type) else repr(optimizer)
         expected = "an optimizer such as ml.NormalizedGD(size) or ml.GradientDescent(size), or an object with the methods init and update"

@@ -20,7 +20,14 @@ class PowerDecay:
 
     Args:
         size: of the first step.
+
         power: at least 0; up to 1 the steps add up to infinity, so that weights can go to infinity.
+
+    Examples:
+        >>> from marginlens.optimizers import PowerDecay
+        >>> size = PowerDecay(1.0, 0.5)
+        >>> size(0), size(3)
+        (1.0, 0.5)
     """
 
     size: float

@@ -34,10 +34,22 @@ class SteepestDescent(Decaying):
 
     Args:
         norm: in which a step has length η_t; `norm.steepest` says what happens where several steps are as good.
+
         size: η, a positive number, or a function t → η_t such as `PowerDecay(size, power)`.
+
         momentum: μ, at least 0 and below 1; it must forget faster than gradients fall, ηγ < log(1/μ) with γ the best margin in the norm.
+
         nesterov: whether to look ahead.
+
         weight_decay: λ, decoupled as in AdamW; see `marginlens.optimizers.Decaying`.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> data, heads = ml.data.sphere_tokens(1, n_inputs=3, n_tokens=4, d_model=5, rng=0)
+        >>> risk = ml.AttentionRisk(data[0], heads[0])
+        >>> run = ml.descend(risk, optimizer=ml.SteepestDescent(ml.Lp(3.0), 0.1), n_steps=1)
+        >>> round(ml.Lp(3.0).value(run.final), 6)
+        0.1
     """
 
     norm: Norm
@@ -59,7 +71,7 @@ class SteepestDescent(Decaying):
 
     @decays
     def update(self, gradient: LogScaled, state: MomentumState) -> tuple[FloatArray, MomentumState]:
-        """-η_t times the steepest direction; zero where the gradient is exactly zero."""
+        """Return -η_t times the steepest direction; zero where the gradient is exactly zero."""
         if state.step == 0:
             as_norm(self.norm, gradient.array.shape[gradient.array.ndim - gradient.axes :])
         total = running_sum(gradient, state.total, self.momentum)
@@ -100,14 +112,34 @@ class _InAFixedNorm(SteepestDescent):
 
 @dataclass(frozen=True, init=False, repr=False)
 class SignDescent(_InAFixedNorm):
-    r"""Steepest descent in ℓ∞: :math:`x \leftarrow x - \eta_t \operatorname{sign}(m_t)`; with momentum it is Signum."""
+    r"""Steepest descent in ℓ∞: :math:`x \leftarrow x - \eta_t \operatorname{sign}(m_t)`; with momentum it is Signum.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> data, heads = ml.data.sphere_tokens(1, n_inputs=3, n_tokens=4, d_model=5, rng=0)
+        >>> risk = ml.AttentionRisk(data[0], heads[0])
+        >>> run = ml.descend(risk, optimizer=ml.SignDescent(0.1), n_steps=1)
+        >>> np.abs(run.final).tolist()
+        [0.1, 0.1, 0.1, 0.1, 0.1]
+    """
 
     implied = LInf()
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class CoordinateDescent(_InAFixedNorm):
-    """Steepest descent in ℓ1: a step in the one coordinate whose derivative is largest."""
+    """Steepest descent in ℓ1: a step in the one coordinate whose derivative is largest.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> data, heads = ml.data.sphere_tokens(1, n_inputs=3, n_tokens=4, d_model=5, rng=0)
+        >>> risk = ml.AttentionRisk(data[0], heads[0])
+        >>> run = ml.descend(risk, optimizer=ml.CoordinateDescent(0.1), n_steps=1)
+        >>> int(np.count_nonzero(run.final))
+        1
+    """
 
     implied = L1()
 
@@ -122,6 +154,16 @@ class Muon(_InAFixedNorm):
     `Blockwise(Muon(size))`. With constant steps runs reach the spectral margin γ only while ηγ < log(1/μ), .051 for the usual μ = .95;
     beyond it the momentum remembers old gradients, and `Muon(0.5)` stops at about half of the margin (claim X-N6). F Thm 2 is about
     falling steps without look-ahead, `nesterov=False`.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> data, heads = ml.data.sphere_tokens(1, n_inputs=3, n_tokens=4, d_model=5, rng=0)
+        >>> risk = ml.AttentionRisk(data[0], heads[0])
+        >>> on_W = risk.as_matrix(np.eye(3))
+        >>> run = ml.descend(on_W, optimizer=ml.Muon(0.1, momentum=0.0, nesterov=False), n_steps=1)
+        >>> np.linalg.svd(run.final, compute_uv=False).round(6).tolist()
+        [0.1, 0.1, 0.1]
     """
 
     implied = Spectral()

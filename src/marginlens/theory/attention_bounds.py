@@ -16,7 +16,7 @@ PROBABILITY_RTOL = 1e-9  # by which probabilities may miss a sum of one
 
 @implements("X", "E1")
 def entropy_floor(sigma: float, n_tokens: int) -> float:
-    r"""The least entropy of attention whose logits, less their mean, have a Euclidean norm of at most σ.
+    r"""Return the least entropy of attention whose logits, less their mean, have a Euclidean norm of at most σ.
 
     .. math:: \log(1 + (T-1) b) + \frac{\sigma \sqrt{T (T-1)}\, b}{1 + (T-1) b}, \qquad b = e^{-\sigma \sqrt{T/(T-1)}}
 
@@ -24,7 +24,13 @@ def entropy_floor(sigma: float, n_tokens: int) -> float:
 
     Args:
         sigma: at least 0.
+
         n_tokens: T, at least 1.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> round(ml.theory.entropy_floor(2.0, 8), 4)
+        1.5683
     """
     size, T = nonnegative_number(sigma, "sigma"), whole_number(n_tokens, "n_tokens", at_least=1)
     return 0.0 if T == 1 else float(_two_levels(size * np.sqrt(T / (T - 1.0)), np.array([1.0]), T)[0])
@@ -32,7 +38,7 @@ def entropy_floor(sigma: float, n_tokens: int) -> float:
 
 @implements("X", "E1")
 def head_entropy_floor(W: ArrayLike, n_tokens: int, token_norm: float, query_norm: float | None = None) -> float:
-    r"""The least entropy that a head can have on any input of T tokens of bounded length, from its weights alone.
+    r"""Return the least entropy that a head can have on any input of T tokens of bounded length, from its weights alone.
 
     .. math:: \min_{\|x_t\| \le r,\ \|z\| \le q} H\big(\mathbb S(X W^\top z)\big)
         = \min_{1 \le k < T} H(k \text{ logits at } c,\ T - k \text{ at } -c), \quad c = r q \|W\|_2
@@ -42,9 +48,18 @@ def head_entropy_floor(W: ArrayLike, n_tokens: int, token_norm: float, query_nor
 
     Args:
         W: (d_query, d_model) the key-query matrix, scaled as its logits are.
+
         n_tokens: T, at least 1.
+
         token_norm: r, at least 0.
+
         query_norm: q, at least 0; r by default.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> round(ml.theory.head_entropy_floor(np.eye(3), 8, token_norm=1.0), 4)
+        1.6114
     """
     matrix, T = real_array(W, "W", ("d_query", "d_model")), whole_number(n_tokens, "n_tokens", at_least=1)
     r = nonnegative_number(token_norm, "token_norm")
@@ -54,7 +69,7 @@ def head_entropy_floor(W: ArrayLike, n_tokens: int, token_norm: float, query_nor
 
 
 def _two_levels(gap: float, ahead: FloatArray, n_tokens: int) -> FloatArray:
-    """The entropy where k of T logits, for each k of `ahead`, are ahead of all others by `gap`."""
+    """Return the entropy if k of T logits, for each k of `ahead`, are ahead of all others by `gap`."""
     odds = (n_tokens - ahead) / ahead * np.exp(-gap)  # of the others together
     return np.log(ahead) + np.log1p(odds) + gap * odds / (1.0 + odds)
 
@@ -68,16 +83,21 @@ class Sensitivity(NamedTuple):
 
 @implements("X", "E2")
 def attention_sensitivity(p: ArrayLike) -> Sensitivity:
-    r"""How much attention moves, in the sum of moduli, per largest change of a logit: the norm of the softmax's derivative.
+    r"""Return how much attention moves, in the sum of moduli, per largest change of a logit: the norm of the softmax's derivative.
 
     .. math:: \|J\|_{\infty \to 1} = \max_{S} 4\, p(S) (1 - p(S)), \qquad J = \operatorname{diag}(p) - p p^\top
 
     The best S is the set of tokens whose attention is nearest to a half (arXiv 2602.18849, whose theorem was not at hand: checked here).
-    It is one if some set has exactly half, and small where one token has nearly everything. Up to 30 tokens, and wherever one has half or
+    It is one if some set has exactly half, and small if one token has nearly everything. Up to 30 tokens, and whenever one has half or
     more, both bounds agree; else the smallest tokens are added one by one, which leaves a gap of the square of what they can miss.
 
     Args:
         p: (n_tokens,) attention probabilities.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> ml.theory.attention_sensitivity([0.5, 0.3, 0.2])
+        Sensitivity(lower=1.0, upper=1.0)
     """
     shares = real_array(p, "p", ("n_tokens",))
     if shares.size == 0 or shares.min() < 0.0 or abs(float(shares.sum()) - 1.0) > PROBABILITY_RTOL:

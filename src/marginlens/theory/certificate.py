@@ -121,15 +121,25 @@ class Certificate(Proof):
 
     Attributes:
         data, head, loss: the problem.
+
         selected: (n_inputs,) the tokens.
+
         support: (n_support, 2) input and token of those on the margin.
+
         point: (d_key,) where the proof begins; it holds for every point within `tolerance` of it.
+
         optimizer: None for the gradient flow, or the steps.
+
         direction: (d_key,) p̄, the limit.
+
         margin: θ, by how much logits of selected tokens lead per unit of norm.
+
         along, deviation: P_0 = p̄·p and ‖q - q*‖, at the worst point within the tolerance.
+
         radius, growth: of the tube ‖q - q*‖ ≤ R + (K / 2R)(P - P_0), which is never left.
+
         share: ψ of the proof.
+
         progress: below θ', how far a unit of mass moves along p̄ at least.
 
     `verify()` checks every inequality of the proof anew, from the data alone. `to_frame()` has one row per condition.
@@ -187,14 +197,24 @@ class Certificate(Proof):
         yield "support", len(np.unique(support, axis=0)) == len(support), Fact("field.distinct")
 
     def forecast(self, steps: Any) -> Forecast:
-        r"""Norm and angle after further steps, or along a further length of the flow: what is predicted, and bounds that are proved.
+        r"""Predict norm and angle after further steps, or along a further length of the flow, with bounds that are proved.
 
         The law of residual attention puts p at :math:`P\bar p + q^\star`, so that the angle falls like 1/P. Normalised steps add their
-        length to P, or less where they are so long that they go round the ray; plain ones of size η let :math:`e^{\theta P}` grow by
+        length to P, or less if they are so long that they go round the ray; plain ones of size η let :math:`e^{\theta P}` grow by
         about :math:`\eta\theta e^{\bar\rho}` each.
 
         Args:
             steps: how many, or for the flow which length, a number or an array.
+
+        Examples:
+            >>> import marginlens as ml
+            >>> data, heads = ml.data.sphere_tokens(1, n_inputs=3, n_tokens=4, d_model=5, rng=0)
+            >>> risk = ml.AttentionRisk(data[0], heads[0])
+            >>> point = ml.descend(risk, optimizer=ml.NormalizedGD(1.0), n_steps=300).final
+            >>> proof = ml.theory.certify(data[0], heads[0], point, optimizer=ml.NormalizedGD(1.0))
+            >>> angle = proof.forecast(1000).angle
+            >>> bool(angle.low[0] <= angle.predicted[0] <= angle.high[0])
+            True
         """
         return forecast(self, steps)
 
@@ -209,7 +229,18 @@ class Certificate(Proof):
         Args:
             n_steps: take the steps that led to the point again, too, in intervals: so many from `start` have to end within the tolerance of
                 it. Then nothing is left to believe of the run; it takes milliseconds a step.
+
             start: (d_key,), zero if left out.
+
+        Examples:
+            >>> import marginlens as ml
+            >>> data, heads = ml.data.sphere_tokens(1, n_inputs=3, n_tokens=4, d_model=5, rng=0)
+            >>> risk = ml.AttentionRisk(data[0], heads[0])
+            >>> point = ml.descend(risk, optimizer=ml.NormalizedGD(1.0), n_steps=300).final
+            >>> proof = ml.theory.certify(data[0], heads[0], point, optimizer=ml.NormalizedGD(1.0))
+            >>> verdict = proof.verify()
+            >>> verdict.applies, verdict.conditions[-1].code
+            (True, 'tube.drift')
         """
         whole_number(n_steps, "n_steps", at_least=0)
         refused = self.refused()
@@ -271,7 +302,7 @@ def _problem_of(arrays: Mapping[str, Any]) -> tuple[TokenDataset, FloatArray, Lo
 def certificate_of(
     data: TokenDataset, head: FloatArray, loss: Loss, optimizer: Any, point: FloatArray, tubes: Tubes, j: int
 ) -> Certificate:
-    """The certificate of the j-th of some tubes, for its problem."""
+    """Make the certificate of the j-th of several tubes, for its problem."""
     names = ("margin", "along", "deviation", "radius", "growth", "share", "progress")
     return Certificate(
         data=data,
@@ -291,16 +322,30 @@ def certificate_of(
 def certify(
     data: TokenDataset, head: Any, point: Any, *, optimizer: Any = None, loss: Loss | None = None
 ) -> Certificate:
-    """A certificate that training from `point` on converges in direction to the max-margin direction of the tokens that lead there.
+    """Certify that training from `point` on converges in direction to the max-margin direction of the tokens that lead there.
 
     Args:
         data: one problem.
+
         head: v (d_model,).
+
         point: (d_key,).
+
         optimizer: `NormalizedGD(size)`, `GradientDescent(size)`, or None for the gradient flow.
+
         loss: logistic by default.
+
     Raises:
-        InputError: where the proof does not begin at this point; it says what is missing.
+        InputError: if the proof does not begin at this point; it says what is missing.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> data, heads = ml.data.sphere_tokens(1, n_inputs=3, n_tokens=4, d_model=5, rng=0)
+        >>> risk = ml.AttentionRisk(data[0], heads[0])
+        >>> point = ml.descend(risk, optimizer=ml.NormalizedGD(1.0), n_steps=300).final
+        >>> proof = ml.theory.certify(data[0], heads[0], point, optimizer=ml.NormalizedGD(1.0))
+        >>> proof.verify().applies
+        True
     """
     if type(data) is not TokenDataset:
         raise InputError("data", "a TokenDataset itself, not a subclass", type(data).__name__)

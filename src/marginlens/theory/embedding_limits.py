@@ -56,19 +56,30 @@ class TokenRanks(NamedTuple):
     },
 )
 def token_ranks(E: ArrayLike, p: ArrayLike, sequences: Any, *, tie: float | None = None) -> TokenRanks:
-    r"""The selected tokens of every sequence, its secondary selection, and the rest.
+    r"""Rank the tokens of every sequence: the selected ones, the secondary selection, and the rest.
 
     .. math:: \mathcal S_X(p) = \arg\max_{s \in X} p^\top E_s,\quad \mathcal S^2_X(p) = \arg\max_{s \in X \setminus \mathcal S_X(p)}
         p^\top E_s,\quad \mathcal S^<_X(p) = X \setminus (\mathcal S_X(p) \cup \mathcal S^2_X(p))
 
     Args:
         E: embeddings (n_vocabulary, d_model).
+
         p: (d_model,).
+
         sequences: token-id lists, an array, or `LabelledSequences`.
+
         tie: logits that differ from the largest by at most this count as equal; by default what rounding leaves of the two logits that
             are compared, however long the embeddings of other tokens are.
+
     Returns:
         A `TokenRanks` with one array of ids for each sequence; the latter two may be empty.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> ranks = ml.theory.token_ranks(np.eye(3), [3.0, 2.0, 1.0], [[0, 1, 2], [1, 2]])
+        >>> [ids.tolist() for ids in ranks.selected], [ids.tolist() for ids in ranks.below]
+        ([[0], [1]], [[2], []])
     """
     table = real_array(E, "E", ("n_vocabulary", "d_model"))
     query = real_array(p, "p", (table.shape[1],))
@@ -82,14 +93,21 @@ def token_ranks(E: ArrayLike, p: ArrayLike, sequences: Any, *, tie: float | None
 
 @implements("B", "Eq. (8)")
 def selected_tokens(E: ArrayLike, p: ArrayLike, sequences: Any, *, tie: float | None = None) -> Selection:
-    r"""The tokens that p selects in each sequence, those of the largest logit.
+    r"""Find the tokens that p selects in each sequence, those of the largest logit.
 
     .. math:: \mathcal S_X(p) = \{\hat s : \hat s = \arg\max_{s \in X} p^\top E_s\}
 
     Args:
         E, p, sequences, tie: as `token_ranks` takes them.
+
     Returns:
         One ascending array of token ids for each sequence, as `vocabulary_svm` takes them.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> [ids.tolist() for ids in ml.theory.selected_tokens(np.eye(3), [3.0, 2.0, 1.0], [[0, 1, 2], [1, 2]])]
+        [[0], [1]]
     """
     return token_ranks(E, p, sequences, tie=tie).selected
 
@@ -110,7 +128,13 @@ _WINDOW_MIN_GROWTH, _WINDOW_MAX_MOVED = 6.0, 2.5  # fitted: see `check_class_win
 
 @implements("B", "Assumption 4")
 def decisive_tokens(sequences: Any, y: ArrayLike | None = None) -> Selection:
-    """The one completely positive or negative token of each sequence, as a selection; the data must obey Assumption 4."""
+    """The one completely positive or negative token of each sequence, as a selection; the data must obey Assumption 4.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> [ids.tolist() for ids in ml.theory.decisive_tokens([[0, 2], [1, 2]], [1, -1])]
+        [[0], [1]]
+    """
     data = as_labelled(sequences, y)
     obeyed = check_assumption_4(data)
     if not obeyed.holds:
@@ -131,27 +155,37 @@ def _decisive_of_each(data: LabelledSequences) -> Selection:
 def check_theorem_5(
     sequences: Any, y: ArrayLike | None = None, *, rate: float, d_model: int, delta: float = 0.05
 ) -> TheoremVerdict:
-    r"""Assumption 4 and the sizes that Theorem 5 asks for, each with both sides' numbers.
+    r"""Check Assumption 4 and the sizes that Theorem 5 asks for, each with the numbers of both sides.
 
     .. math:: \eta_0 \ge 4 n^2 T^2, \quad d \ge \max\Big\{256,\ \Big(2\log\tfrac{|\mathcal S|^2}{\delta}\Big)^2,\
         (88\eta_0^2 + 111\eta_0 + 2)^8,\ |\mathcal S| + 3\Big\}
 
     With η₀ ≥ 4n²T² the third bound on d is beyond 10^40 already for n = T = 2: no machine meets it, so the verdict is never that the
-    theorem applies. Where what it says comes true is measured: see `check_class_window`.
+    theorem applies. When its conclusion comes true is measured: see `check_class_window`.
 
     All but the bound `|S| + 3` are also what Lemma 14 (a limit selects the decisive token of every sequence) and Lemma 18 (it is
     max-margin) ask for; `check_missed_tokens` asks the question of Lemma 14's proof of the numbers at hand, which needs no width.
 
-    The paper's sequences all have T tokens. Where lengths differ, T is the longest, and the step moves E_s by the mean of y times the
+    The paper's sequences all have T tokens. If lengths differ, T is the longest, and the step moves E_s by the mean of y times the
     share of s in a sequence, so α_s = 0 does not say that it stays: the last condition looks at what moves.
 
     Args:
         sequences, y: labelled sequences, or token-id lists and their labels.
+
         rate: η₀.
+
         d_model: d.
+
         delta: δ.
+
     Returns:
         A verdict; the powers of large numbers are given as their logarithms to base ten.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> verdict = ml.theory.check_theorem_5([[0, 2], [1, 2]], [1, -1], rate=64.0, d_model=512)
+        >>> [check.code for check in verdict.failed]
+        ['embedding.width_rate']
     """
     conditions = tuple(theorem_5_conditions(as_labelled(sequences, y), rate, d_model, delta).values())
     return TheoremVerdict("B Thm 5", conditions, Fact("embedding.theorem_5", {"probability": 1.0 - delta}))
@@ -159,7 +193,7 @@ def check_theorem_5(
 
 @implements("B", "Lemma 13")
 def check_lemma_13(step: FirstStep, delta: float = 0.05) -> TheoremVerdict:
-    r"""Whether ‖p‖ diverges under the flow after this step: the lemma's premises, and the two that its proof uses.
+    r"""Check whether ‖p‖ diverges under the flow after this step: the lemma's premises, and the two that its proof uses.
 
     .. math:: d \ge \max\Big\{256,\ \Big(2\log\tfrac{|\mathcal S|^2}{\delta}\Big)^2,\ |\mathcal S| + 3\Big\}; \qquad
         \exists s \in \mathcal S_c:\ \gamma_s(X) > \gamma_j(X) \ \text{for all}\ j \in X \setminus \{s\},\ X \ni s
@@ -170,7 +204,9 @@ def check_lemma_13(step: FirstStep, delta: float = 0.05) -> TheoremVerdict:
 
     Args:
         step: the first step, after which the flow starts.
+
         delta: δ.
+
     Returns:
         A verdict; `lead` of its condition on scores is the largest over s of the smallest γ_s − γ_j.
     """
@@ -193,7 +229,7 @@ def check_lemma_13(step: FirstStep, delta: float = 0.05) -> TheoremVerdict:
 
 @implements("X", "T5")
 def check_class_window(sequences: Any, y: ArrayLike | None = None, *, rate: float) -> Check:
-    r"""Whether the first step is outside the window in which the flow tends to lose a whole class; measured, not proved.
+    r"""Check whether the first step is outside the window in which the flow tends to lose a whole class; measured, not proved.
 
     .. math:: 2g \max_{q \ge 1/T} \log\frac{G(q)}{G(1/T)} \ge 6 \quad\text{and}\quad m \le \tfrac52 \log(T |\mathcal S_c|), \qquad
         G(q) = \frac{q (1 - q)}{1 + e^{mq}},\quad g = \frac12 \sum_{s \in \mathcal S_c} m_s^2,\quad
@@ -208,10 +244,17 @@ def check_class_window(sequences: Any, y: ArrayLike | None = None, *, rate: floa
 
     Args:
         sequences, y: data that obey Assumption 4.
+
         rate: η₀.
+
     Returns:
         A check that holds outside the window, with `moved` (m), `gain` (g), `growth` (the logarithm of the factor by which a grows), and
         the window's ends `least_growth` and `largest_moved`.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> ml.theory.check_class_window([[0, 2], [1, 2]], [1, -1], rate=10.0).holds
+        True
     """
     data, eta = as_labelled(sequences, y), positive_number(rate, "rate")
     decisive = np.unique(np.concatenate(decisive_tokens(data)))
@@ -304,20 +347,34 @@ class EmbeddingDetails(NamedTuple):
 
     Attributes:
         verdict: B Thm 5 with its conditions.
+
         divergence: B Lemma 13 with its own.
+
         window: whether the step is outside the window in which runs lose a class, which is measured and not proved; None where the data
             break Assumption 4.
+
         important: S_c, the ids of completely positive and completely negative tokens.
+
         step: the first step.
+
         run: the flow of p after it.
+
         selection: the ids that the flow's end selects in each sequence, those that tie included.
+
         solution: the max-margin problem of that selection.
+
         tied: whether the flow ended because tokens that tie balance each other.
+
         correlation: cosine between the flow's end and the predicted direction; nan where there is none.
+
         selects_important: whether each important token is selected somewhere (Theorem 5).
+
         selects_every_sequence: whether each sequence selects its own (Lemma 14), which is more.
+
         only_important: whether nothing else is selected.
+
         lost: the labels none of whose sequences selects an important token of its own.
+
         warning: that a class is lost, or that the step is inside the window; else None.
     """
 
@@ -348,7 +405,7 @@ def predict_embedding_limit(
     delta: float = 0.05,
     until: UntilNorm | UntilLength = UntilNorm(500.0),
 ) -> Prediction:
-    r"""Which conditions of Theorem 5 hold, and the max-margin direction of the selection that the flow reaches.
+    r"""Check the conditions of Theorem 5, and find the max-margin direction of the selection that the flow reaches.
 
     .. math:: E^1, p^1 \ \text{by one step with}\ \eta_0, \qquad \dot p_t = -\nabla_p L(E^1, p_t), \qquad
         \|p_t\| \to \infty,\quad \frac{p_t}{\|p_t\|} \to p_*(p_\infty),\quad \mathcal S_c \subseteq \bigcup_X \mathcal S_X(p_\infty)
@@ -358,13 +415,18 @@ def predict_embedding_limit(
 
     Args:
         start: E⁰, p⁰ and v, as `initial_parameters` draws them.
+
         rate: η₀.
+
         sequences, y: labelled sequences, or ids and labels.
+
         delta: the probability that may be missed.
+
         until: how far to follow the flow.
+
     Returns:
-        A `Prediction` with `EmbeddingDetails`. Its direction is the limit of p/‖p‖ if the selection lasts, certain only where the verdict
-        applies, and None where the flow ends at a minimum; `details.correlation` says how near the flow has come.
+        A `Prediction` with `EmbeddingDetails`. Its direction is the limit of p/‖p‖ if the selection lasts, certain only if the verdict
+        applies, and None if the flow ends at a minimum; `details.correlation` says how near the flow has come.
     """
     data = as_labelled(sequences, y)
     step = first_step(start, rate, data)

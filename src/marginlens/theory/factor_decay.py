@@ -3,7 +3,7 @@ r"""What weight decay does to the factors of W = Q Kᵀ: they balance, and their
 The gradient flow of :math:`L(Q K^\top) + \tfrac\lambda2 (\|Q\|^2 + \|K\|^2)` has, whatever L is,
 
 .. math:: \frac{d}{dt} (Q^\top Q - K^\top K) = -2 \lambda\, (Q^\top Q - K^\top K), \qquad
-    \|Q K^\top\|_* \le \tfrac12 (\|Q\|^2 + \|K\|^2), \ \text{with equality where } Q^\top Q = K^\top K \ \text{(arXiv 2410.23819)}.
+    \|Q K^\top\|_* \le \tfrac12 (\|Q\|^2 + \|K\|^2), \ \text{with equality if } Q^\top Q = K^\top K \ \text{(arXiv 2410.23819)}.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ class FactorBalance(NamedTuple):
 
     Attributes:
         imbalance: (width, width) QᵀQ - KᵀK.
+
         nuclear_norm: ‖Q Kᵀ‖_*.
-        excess: ½ (‖Q‖² + ‖K‖²) - ‖Q Kᵀ‖_*, zero where they are balanced.
+
+        excess: ½ (‖Q‖² + ‖K‖²) - ‖Q Kᵀ‖_*, zero if they are balanced.
     """
 
     imbalance: FloatArray
@@ -37,11 +39,21 @@ class FactorBalance(NamedTuple):
 
 @implements("X", "N8")
 def factor_balance(Q: ArrayLike, K: ArrayLike) -> FactorBalance:
-    """How far the factors of W = Q Kᵀ are from balanced, which weight decay makes them and descent without it keeps as it was.
+    """Measure how far the factors of W = Q Kᵀ are from balanced. Weight decay balances them; descent without it keeps the difference.
 
     Args:
         Q: (d_query, width).
+
         K: (d_model, width).
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> balance = ml.theory.factor_balance(2.0 * np.eye(2), np.eye(2))
+        >>> round(balance.nuclear_norm, 6), round(balance.excess, 6)
+        (4.0, 1.0)
+        >>> round(ml.theory.factor_balance(np.eye(2), np.eye(2)).excess, 6)
+        0.0
     """
     first = real_array(Q, "Q", ("d_query", "width"))
     second = real_array(K, "K", ("d_model", first.shape[1]))
@@ -55,8 +67,9 @@ class NuclearStationarity(NamedTuple):
     """What is left of the conditions under which W minimises, or is stationary for, L(W) + λ ‖W‖_*.
 
     Attributes:
-        slack: 1 - ‖∇L(W)‖₂/λ, not below zero where they hold.
-        misalignment: 1 + ⟨∇L(W), W⟩/(λ ‖W‖_*), zero where they hold, and for W = 0.
+        slack: 1 - ‖∇L(W)‖₂/λ, not below zero if they hold.
+
+        misalignment: 1 + ⟨∇L(W), W⟩/(λ ‖W‖_*), zero if they hold, and for W = 0.
     """
 
     slack: float
@@ -65,14 +78,23 @@ class NuclearStationarity(NamedTuple):
 
 @implements("X", "N8")
 def nuclear_stationarity(gradient: ArrayLike, W: ArrayLike, decay: float) -> NuclearStationarity:
-    r"""Whether W is stationary for the risk with a nuclear norm, :math:`-\nabla L(W) \in \lambda\, \partial \|W\|_*`.
+    r"""Check whether W is stationary for the risk with a nuclear norm, :math:`-\nabla L(W) \in \lambda\, \partial \|W\|_*`.
 
-    It is a minimum where L is convex. Stationary points of L(Q Kᵀ) + λ/2 (‖Q‖² + ‖K‖²) meet the second condition; its minima, both.
+    It is a minimum if L is convex. Stationary points of L(Q Kᵀ) + λ/2 (‖Q‖² + ‖K‖²) meet the second condition; its minima, both.
 
     Args:
         gradient: ∇L(W), (d_query, d_model).
+
         W: of the same shape.
+
         decay: λ, above zero.
+
+    Examples:
+        >>> import numpy as np
+        >>> import marginlens as ml
+        >>> left = ml.theory.nuclear_stationarity(-0.5 * np.eye(2), np.eye(2), 0.5)
+        >>> round(left.slack, 6), round(left.misalignment, 6)
+        (0.0, 0.0)
     """
     G = real_array(gradient, "gradient", ("d_query", "d_model"))
     point = real_array(W, "W", G.shape)

@@ -36,8 +36,11 @@ class Forecast(Result, Tabular):
 
     Attributes:
         steps: (m,) further steps; further lengths for the flow.
+
         along: p̄·p.
+
         norm: ‖p‖.
+
         angle: to the limit, in radians. Each is a `Range`: what is predicted, and bounds that X Thm 1 proves.
 
     `to_frame()` has one row per number of steps: steps, norm, norm_low, norm_high, angle, angle_low, angle_high.

@@ -7,6 +7,16 @@ Steepest descent in a norm drives the weights, among all that select the same to
 the max-margin problem in that very norm: the rows a_r are key differences, for W times queries. That is a theorem for linear models on
 separable data; for attention it is proved for few optimizers, and observed by claims of the ledger for the others. `bias_table` has
 what is known of each optimizer.
+
+Constant steps of length η in a norm that is not Euclidean add ηγ to the margin, γ the best margin in that norm, and multiply the weight
+of a row by about e^-ηγ. Long ones let a single row decide each step, and freeze short of the margin; no sharp bound is known, and
+`conditions` asks for ηγ ≤ 0.1, and says which share of the margin runs kept (`least_share`). Euclidean steps add up and need no such
+condition.
+
+An optimizer with a memory follows the gradients of now only while its memory fades faster than they fall. Each step of length η adds
+ηγ to the margin, γ the best margin in the optimizer's norm, and divides gradients by e^(ηγ): momentum needs ηγ < log(1/β), Adam
+ηγ < ½ log(1/β₂) and β₁ ≤ β₂. Falling steps meet the first two in the end, constant ones do or do not; if they do not, the
+norm is not known, and `conditions` says by which numbers.
 """
 
 from __future__ import annotations
@@ -180,16 +190,6 @@ def implicit_bias(
     r"""Find the norm whose margin the runs of an optimizer head for on a risk, who proves it, and the direction for given tokens.
 
     .. math:: \lim_{t \to \infty} \frac{x(t)}{\|x(t)\|} \in \arg\max_{\|x\| \le 1} \min_r \langle a_r, x\rangle
-
-    Constant steps of length η in a norm that is not Euclidean add ηγ to the margin, γ the best margin in that norm, and multiply the weight
-    of a row by about e^-ηγ. Long ones let a single row decide each step, and freeze short of the margin; no sharp bound is known, and
-    `conditions` asks for ηγ ≤ 0.1, and says which share of the margin runs kept (`least_share`). Euclidean steps add up and need no such
-    condition.
-
-    An optimizer with a memory follows the gradients of now only while its memory fades faster than they fall. Each step of length η adds
-    ηγ to the margin, γ the best margin in the optimizer's norm, and divides gradients by e^(ηγ): momentum needs ηγ < log(1/β), Adam
-    ηγ < ½ log(1/β₂) and β₁ ≤ β₂. Falling steps meet the first two in the end, constant ones do or do not; if they do not, the
-    norm is not known, and `conditions` says by which numbers.
 
     Args:
         optimizer: any of the library's.

@@ -36,9 +36,13 @@ class LabelMargin(NamedTuple):
 
     Attributes:
         selected: (n_inputs,) the tokens α.
+
         head: the solution v^mm; its `active` marks the support set.
-        margin: Γ = 1/‖v^mm‖, zero where the labels cannot be separated.
+
+        margin: Γ = 1/‖v^mm‖, zero if the labels cannot be separated.
+
         support: (n_inputs,) whether an input is a support vector.
+
         slack: (n_inputs,) by how much its margin at unit v exceeds Γ.
     """
 
@@ -50,22 +54,30 @@ class LabelMargin(NamedTuple):
 
     @property
     def support_or_all(self) -> BoolArray:
-        """(n_inputs,) the support set; all inputs where the labels cannot be separated."""
+        """(n_inputs,) the support set; all inputs if the labels cannot be separated."""
         return self.support if self.support.any() else np.ones_like(self.support)
 
 
 @implements("A", "(SVM)")
 def label_margin(data: TokenDataset, selected: ArrayLike) -> LabelMargin:
-    r"""Label margin of a selection, and which inputs are support vectors of the head.
+    r"""Find the label margin of a selection, and the inputs that are support vectors of the head.
 
     .. math:: \Gamma = 1/\|v^{mm}\|, \quad v^{mm} = \arg\min \|v\|\ \text{s.t.}\ Y_i v^\top x_{i\alpha_i} \ge 1, \qquad
         \mathcal S = \{i : Y_i x_{i\alpha_i}^\top v^{mm} = 1\}
 
     Args:
         data: one problem.
+
         selected: (n_inputs,) the token index α_i of each input.
+
     Returns:
         A `LabelMargin`; `.head.kkt_residual()` checks it.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> data = ml.TokenDataset([[[1.0, 0.0], [0.0, 1.0]], [[-1.0, 0.0], [0.0, 1.0]]], [1.0, -1.0])
+        >>> round(ml.theory.label_margin(data, [0, 0]).margin, 6)
+        1.0
     """
     alpha = one_problem(data).selection(selected)
     head = label_svm(np.take_along_axis(data.X, alpha[:, None, None], axis=1)[:, 0], data.y)
@@ -78,8 +90,11 @@ class BestSelections(NamedTuple):
 
     Attributes:
         selections: (n_best, n_inputs).
+
         margin: their label margin Γ.
+
         runner_up: the next smaller one among all selections.
+
         complete: whether every selection was looked at; if not, a climb from many selections found these.
     """
 
@@ -91,14 +106,22 @@ class BestSelections(NamedTuple):
 
 @implements("A", "Assumption C")
 def best_selections(data: TokenDataset, *, max_problems: int = 10_000) -> BestSelections:
-    r"""Selections whose tokens let a head tell the labels apart with the largest margin.
+    r"""Find the selections whose tokens let a head separate the labels with the largest margin.
 
     .. math:: \max_\alpha \Gamma(\alpha), \quad \Gamma(\alpha) = \max_{\|v\| \le 1} \min_i Y_i v^\top x_{i\alpha_i}
 
     Args:
         data: one problem.
+
         max_problems: how many selections may be tried one by one; beyond it single tokens are exchanged from 64 random selections for as
             long as that helps, and the result is not complete.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> data = ml.TokenDataset([[[1.0, 0.0], [0.0, 1.0]], [[-1.0, 0.0], [0.0, 1.0]]], [1.0, -1.0])
+        >>> best = ml.theory.best_selections(data)
+        >>> best.selections.tolist(), round(best.margin, 6)
+        ([[0, 0]], 1.0)
     """
     whole_number(max_problems, "max_problems", at_least=1)
     lengths = [int(length) for length in one_problem(data).lengths]
@@ -164,11 +187,11 @@ def check_assumption_c(
     max_problems: int = 20_000,
     rng: np.random.Generator | int = 0,
 ) -> MixingCheck:
-    r"""Whether attending to other tokens than the selected ones always costs label margin, in proportion to the attention they take.
+    r"""Check that attending to other tokens than the selected ones always costs label margin, in proportion to the attention they take.
 
     .. math:: \Gamma(p) \le \Gamma - \nu \max_i (1 - s_{i\alpha_i}) \quad \text{for all } p
 
-    A lower bound on ν is proved where there are few enough selections β: with multipliers λ of the head's SVM, the label margin of any
+    A lower bound on ν is proved if there are few enough selections β: with multipliers λ of the head's SVM, the label margin of any
     mixture is at most the average of :math:`\|\sum_i \lambda_i Y_i x_{i\beta_i}\|` over its selections, so it is enough that no such norm
     exceeds Γ, and that those that leave α fall short of it. Upper bounds come from p: mixtures of two tokens of one input while all others
     are settled, outright selections, and random p of all sizes, the best of them improved. Where p diverges, linear programs decide: a ray
@@ -176,42 +199,65 @@ def check_assumption_c(
 
     Args:
         data: one problem.
+
         selected: α (n_inputs,).
+
         inputs: (n_inputs,) mask of the inputs to which the statement is confined, such as the support set (Theorem 6); all by default.
+
         n_samples: random p to try.
+
         max_problems: selections up to which the bound and outright selections are tried.
+
         rng: a `numpy.random.Generator`, or a whole number to seed one.
+
     Returns:
-        A `MixingCheck`. It fails when some p costs no more than rounding, and then `counterexample` is one.
+        A `MixingCheck`. It fails if some p costs no more than rounding, and then `counterexample` is one.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> data = ml.TokenDataset([[[1.0, 0.0], [0.0, 1.0]], [[-1.0, 0.0], [0.0, 1.0]]], [1.0, -1.0])
+        >>> check = ml.theory.check_assumption_c(data, [0, 0])
+        >>> check.holds
+        True
     """
     alpha = one_problem(data).selection(selected)
     whole_number(n_samples, "n_samples", at_least=1)
     whole_number(max_problems, "max_problems", at_least=0)
-    mask = f"a mask of shape ({data.n_inputs},) with an input in it"
-    asked = np.ones(data.n_inputs, dtype=bool) if inputs is None else array_of_any(inputs, "inputs", mask)
-    if asked.shape != (data.n_inputs,) or asked.dtype.kind != "b" or not asked.any():
-        raise InputError("inputs", mask, f"{inputs!r}")
+    asked = _asked_inputs(data, inputs)
     rows = np.take_along_axis(data.X, alpha[:, None, None], axis=1)[asked, 0]
     head = label_svm(rows, data.y[asked])
     if head.status is not Status.OPTIMAL:
         numbers = {"margin": 0.0, "nu": 0.0, "proved_nu": 0.0, "selected": alpha.tolist(), "case": "no_head"}
         return MixingCheck("mixing.cost", False, numbers, inputs=asked)
-    gamma = float(head.margin)
-    margin = Fact("mixing.margin", {"margin": gamma, "case": "default" if asked.all() else "support"})
+    cost = _Cost(data, alpha, asked, float(head.margin))
+    margin = Fact("mixing.margin", {"margin": cost.gamma, "case": "default" if asked.all() else "support"})
     if np.all(data.lengths[asked] == 1):
-        numbers = {"margin": gamma, "nu": np.inf, "proved_nu": np.inf, "label_margin": margin, "case": "one_token"}
+        numbers = {"margin": cost.gamma, "nu": np.inf, "proved_nu": np.inf, "label_margin": margin, "case": "one_token"}
         return MixingCheck("mixing.cost", True, numbers, None, True, asked)
-    cost = _Cost(data, alpha, asked, gamma)
     nu, worst = _search(cost, n_samples, max_problems, as_generator(rng))
     free = _free_ray(cost, head) if nu > 0.0 else None
     if free is not None:
         nu, worst = 0.0, free
-    proved_nu = _proved(data, alpha, asked, head, max_problems)
+    return _mixing_check(cost, margin, nu, worst, _proved(data, alpha, asked, head, max_problems))
+
+
+def _asked_inputs(data: TokenDataset, inputs: ArrayLike | None) -> BoolArray:
+    """The mask of the inputs to which the statement is confined."""
+    mask = f"a mask of shape ({data.n_inputs},) with an input in it"
+    asked = np.ones(data.n_inputs, dtype=bool) if inputs is None else array_of_any(inputs, "inputs", mask)
+    if asked.shape != (data.n_inputs,) or asked.dtype.kind != "b" or not asked.any():
+        raise InputError("inputs", mask, f"{inputs!r}")
+    return asked
+
+
+def _mixing_check(cost: _Cost, margin: Fact, nu: float, worst: FloatArray | None, proved_nu: float) -> MixingCheck:
+    """The check for the smallest cost found and the one that is proved."""
+    gamma = cost.gamma
     holds, proved = nu > NO_COST_RTOL * gamma, proved_nu > NO_COST_RTOL * gamma
     gains = nu < -NO_COST_RTOL * gamma
     case = ("proved" if proved else "default") if holds else ("gains" if gains else "default")
     numbers = {"margin": gamma, "nu": nu, "proved_nu": proved_nu, "gain": -nu, "label_margin": margin, "case": case}
-    return MixingCheck("mixing.cost", holds, numbers, None if holds else worst, proved, asked)
+    return MixingCheck("mixing.cost", holds, numbers, None if holds else worst, proved, cost.asked)
 
 
 @dataclass(frozen=True, eq=False)

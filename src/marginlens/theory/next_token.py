@@ -37,9 +37,13 @@ class NextTokenDetails(NamedTuple):
 
     Attributes:
         graphs: last token → `PriorityGraph`.
+
         priority: the Graph-SVM solution.
+
         mix: the cyclic correction.
+
         correction: (d_model, d_model) the limit of the part of W in S_cyc where a theorem gives one, else None.
+
         targets: (n_samples,) the token that W separates in each sequence: its label, or for a sequence that lacks it the one of
             `separated_tokens`; -1 for a sample that is left out.
     """
