@@ -6,6 +6,7 @@
 import { typeset } from "./numbers.js";
 
 const MAX_LOG = 700; // of a number that a double holds
+const TINY_SHARE = 5e-4; // below which a share in percent has two significant digits
 const PLACEHOLDER = /\{(\w+)(?::([^{}]*))?\}/g;
 const FORMAT = /^(,)?(?:\.(\d+))?([defg%])?$/;
 
@@ -66,7 +67,7 @@ function shown(value, format, show) {
     return format.startsWith("# ") ? `${formatted(value, ",")} ${noun}` : noun;
   }
   if (typeof value !== "number") return String(value);
-  return show(format === "exp" ? exponential(value) : formatted(value, format));
+  return show((named[format] ?? formatted)(value, format));
 }
 
 /** e to the power of a number: to four digits if a double holds it, else as a power. */
@@ -74,6 +75,23 @@ function exponential(logarithm) {
   const isInRange = logarithm === -Infinity || Math.abs(logarithm) < MAX_LOG;
   return isInRange ? general(Math.exp(logarithm), 4) : `e^${general(logarithm, 4)}`;
 }
+
+/** A share in whole percent, with more digits if rounding would turn a part into all or nothing. */
+function percent(share) {
+  if (share > 0 && share < TINY_SHARE) return `${general(100 * share, 2)}%`;
+  const isWhole = share === 0 || share === 1 || (share >= 0.095 && share < 0.995);
+  return `${fixed(100 * share, isWhole ? 0 : 1)}%`;
+}
+
+/** A number in three digits, with a minus sign; a dash if there is none. */
+function short(value) {
+  if (!Number.isFinite(value)) return "–";
+  const size = Math.abs(value);
+  const written = (size >= 1e-3 && size < 1e4) || value === 0 ? general(value, 3) : styles.e(value, 1);
+  return written.replaceAll("-", "−");
+}
+
+const named = { exp: exponential, percent, short };
 
 /** A number as Python formats it. */
 function formatted(value, format) {
