@@ -78,15 +78,13 @@ def graph_svm(
     Returns:
         A `GraphSolution` with `multipliers[r] >= 0` for the pair `pairs[r]` = (k, i, j), i ⇒ j, and
         `equality_multipliers[r]` for `tied[r]` = (k, i, j), i ≍ j, of which each component needs one less than it has tokens:
-        W = sum of multipliers times (e_i - e_j) e_kᵀ. W = 0 if nothing is strict. `kkt_residual()` and `certificate_residual()`
-        check it.
+        W = sum of multipliers times (e_i - e_j) e_kᵀ. W = 0 if nothing is strict.
 
     Examples:
         >>> import numpy as np
         >>> import marginlens as ml
         >>> data = ml.SequenceDataset([[0, 1, 2]], [1], np.eye(3))
-        >>> solution = ml.graph_svm(data)
-        >>> print(solution.x[:, 2].round(3))  # the heights of the tokens after token 2
+        >>> print(ml.graph_svm(data).x[:, 2].round(3))  # the heights of the tokens after token 2
         [-0.333  0.667 -0.333]
     """
     if kind_of(as_norm(norm, (0, 0))) is not L2:
@@ -108,16 +106,19 @@ def graph_svm(
         # No W ranks tokens with the same embedding.
         equal = np.arange(len(rows)) == np.argmin(rows.row_norms)
         return problem.from_certificate(equal.astype(np.float64), np.zeros(len(ties)))
-    starts = np.cumsum([0, *(len(graph.strict) for graph in by_last.values())])
-    sufficient = {
-        k: start + sufficient_pairs(graph) for start, (k, graph) in zip(starts, by_last.items(), strict=False)
-    }
+    sufficient = _sufficient_rows(by_last)
     solved = solve_orthonormal(E, by_last, rows, ties, sufficient, progress) if is_orthonormal(E) else None
     if solved is None:
         solved = solve_groups(rows, ties, np.concatenate(list(sufficient.values())), progress)
     if solved.infeasible:
         return problem.from_certificate(solved.strict, solved.tied)
     return problem.from_multipliers(solved.strict, solved.tied, x=solved.W)
+
+
+def _sufficient_rows(by_last: Mapping[int, PriorityGraph]) -> dict[int, IntArray]:
+    """Find the strict rows that imply the others, for each last token."""
+    starts = np.cumsum([0, *(len(graph.strict) for graph in by_last.values())])
+    return {k: start + sufficient_pairs(graph) for start, (k, graph) in zip(starts, by_last.items(), strict=False)}
 
 
 def _triples(pairs: Mapping[int, IntArray]) -> IntArray:
