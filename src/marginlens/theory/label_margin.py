@@ -235,8 +235,7 @@ def check_assumption_c(
         numbers = {"margin": cost.gamma, "nu": np.inf, "proved_nu": np.inf, "label_margin": margin, "case": "one_token"}
         return MixingCheck("mixing.cost", True, numbers, None, True, asked)
     nu, worst = _search(cost, n_samples, max_problems, as_generator(rng))
-    free = _free_ray(cost, head) if nu > 0.0 else None
-    if free is not None:
+    if nu > 0.0 and (free := _free_ray(cost, head)) is not None:
         nu, worst = 0.0, free
     return _mixing_check(cost, margin, nu, worst, _proved(data, alpha, asked, head, max_problems))
 
