@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,88 +12,13 @@ from marginlens.losses.margin import Logistic, Loss
 from marginlens.optimizers import Adam, CoordinateDescent, GradientDescent, NormalizedGD, SignDescent
 from marginlens.optimizers.protocol import as_optimizer
 from marginlens.papers import implements
-from marginlens.result import Result, Tabular
 from marginlens.status import Status
 from marginlens.svm.sets import as_optimal_sets
-from marginlens.theory import checks
+from marginlens.theory.checks import Check
 from marginlens.theory.optimality import one_problem
 from marginlens.theory.scored_tokens import ScoredTokens, all_tied
 from marginlens.theory.unproved_steps import optimizer_words
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
-
-
-@dataclass(frozen=True, repr=False)
-class Check(Result, Tabular):
-    """One condition of a theorem on one problem: what it is called, whether it holds, the numbers that decide it, a sentence.
-
-    `to_frame()` has one row per number that decides: number, value.
-    """
-
-    name: str
-    holds: bool
-    sentence: str
-    numbers: Mapping[str, float] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return self.holds
-
-    def __repr__(self) -> str:
-        numbers = ", ".join(f"{name}={value:.4g}" for name, value in self.numbers.items())
-        return f"Check({self.name}: {'holds' if self.holds else 'fails'}{', ' if numbers else ''}{numbers})"
-
-    def __str__(self) -> str:
-        return f"{'✓' if self.holds else '✗'} {self.name}: {self.sentence}"
-
-    def _columns(self) -> dict[str, Any]:
-        return {"number": list(self.numbers), "value": [float(value) for value in self.numbers.values()]}
-
-
-@dataclass(frozen=True, repr=False)
-class TheoremVerdict(Result, Tabular):
-    """What one theorem says about one problem: its conditions one by one, and its conclusion where they all hold.
-
-    `of_descent` marks one that speaks of descent and leaves its direction open.
-    `to_frame()` has one row per condition: theorem, condition, holds, sentence.
-    """
-
-    citation: str
-    conditions: tuple[Any, ...]
-    conclusion: str
-    of_descent: bool = False
-    quantities = "{citation}: {applies:applies|does not apply}"
-
-    @property
-    def applies(self) -> bool:
-        """Whether every condition holds."""
-        return all(self.conditions)
-
-    @property
-    def failed(self) -> tuple[Check, ...]:
-        """The conditions that do not hold."""
-        return tuple(check for check in self.conditions if not check)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The verdict by name, in types that `json.dumps` takes; the statement under `label` too."""
-        return {"label": self.citation, "applies": self.applies, **super().to_dict()}
-
-    def __str__(self) -> str:
-        outcome = f"applies: {self.conclusion}" if self.applies else "does not apply"
-        return "\n".join([f"{self.citation} {outcome}.", *(f"  {check}." for check in self.conditions)])
-
-    def _columns(self) -> dict[str, Any]:
-        return condition_columns([self])
-
-
-def condition_columns(verdicts: Sequence[TheoremVerdict]) -> dict[str, Any]:
-    """The table of the conditions of theorems: one row each."""
-    rows = [(verdict.citation, check) for verdict in verdicts for check in verdict.conditions]
-    return {
-        "theorem": [citation for citation, _ in rows],
-        "condition": [check.name for _, check in rows],
-        "holds": np.array([check.holds for _, check in rows], dtype=bool),
-        "sentence": [check.sentence for _, check in rows],
-    }
-
 
 # ---- loss, scores and step
 
@@ -108,7 +31,7 @@ _NAMED_STEPS: dict[type, str] = {
 
 
 @implements("A", "Assumption A")
-def check_assumption_a(data: TokenDataset, head: ArrayLike, loss: Loss = Logistic()) -> checks.Check | Any:  # noqa: B008
+def check_assumption_a(data: TokenDataset, head: ArrayLike, loss: Loss = Logistic()) -> Check | Any:  # noqa: B008
     r"""Whether the loss strictly decreases with a bounded, Lipschitz slope on the scores of the problem.
 
     .. math:: \ell' < 0,\quad |\ell'| \le M_1,\quad |\ell'(u) - \ell'(w)| \le M_0 |u - w| \quad \text{on } [\min\gamma, \max\gamma]
@@ -121,7 +44,7 @@ def check_assumption_a(data: TokenDataset, head: ArrayLike, loss: Loss = Logisti
     return ScoredTokens(data, head, loss).each(assumption_a)
 
 
-def assumption_a(problem: ScoredTokens) -> checks.Check:
+def assumption_a(problem: ScoredTokens) -> Check:
     """Whether Assumption A holds for one problem."""
     found = problem.loss_constants[0]
     low, high = problem.score_ranges[0]
@@ -136,11 +59,11 @@ def assumption_a(problem: ScoredTokens) -> checks.Check:
         "low": low,
         "high": high,
     }
-    return checks.Check("condition.assumption_a", found.decreasing and bounded, numbers)
+    return Check("condition.assumption_a", found.decreasing and bounded, numbers)
 
 
 @implements("A", "Assumption B")
-def check_assumption_b(data: TokenDataset, head: ArrayLike) -> checks.Check | Any:
+def check_assumption_b(data: TokenDataset, head: ArrayLike) -> Check | Any:
     r"""Whether all non-optimal tokens of an input score the same, below the optimal one.
 
     .. math:: \gamma_{it} = \gamma_{i\tau} < \gamma_{i\,\mathrm{opt}_i} \quad \text{for all } t, \tau \ne \mathrm{opt}_i
@@ -153,7 +76,7 @@ def check_assumption_b(data: TokenDataset, head: ArrayLike) -> checks.Check | An
     return ScoredTokens(data, head).each(assumption_b)
 
 
-def assumption_b(problem: ScoredTokens) -> checks.Check:
+def assumption_b(problem: ScoredTokens) -> Check:
     """Whether Assumption B holds for one problem."""
     gaps, other = problem.differences(problem.optimal)
     spread = max(float(np.max(np.max(gaps, axis=-1) - np.min(np.where(other, gaps, np.inf), axis=-1))), 0.0)
@@ -161,7 +84,7 @@ def assumption_b(problem: ScoredTokens) -> checks.Check:
     numbers = {"spread": spread, "smallest_gap": gap, "case": _case_of(gap)}
     holds = bool(all_tied(problem.scores, problem.blur, other).all() and gap > 0.0)
     is_decided = not (problem.sharp_differences(np.argmax(other, axis=-1))[1] & other).any()
-    return checks.Check("condition.assumption_b", holds if is_decided or not holds else None, numbers)
+    return Check("condition.assumption_b", holds if is_decided or not holds else None, numbers)
 
 
 def _case_of(gap: float) -> str:
@@ -170,7 +93,7 @@ def _case_of(gap: float) -> str:
 
 
 @implements("A", "Thm 1")
-def check_strict_optimum(data: TokenDataset, head: ArrayLike) -> checks.Check | Any:
+def check_strict_optimum(data: TokenDataset, head: ArrayLike) -> Check | Any:
     r"""Whether the highest score of every input belongs to one token.
 
     .. math:: \gamma_{it} < \gamma_{i\,\mathrm{opt}_i} \quad \text{for all } t \ne \mathrm{opt}_i
@@ -181,15 +104,15 @@ def check_strict_optimum(data: TokenDataset, head: ArrayLike) -> checks.Check | 
     return ScoredTokens(data, head).each(strict_optimum)
 
 
-def strict_optimum(problem: ScoredTokens) -> checks.Check:
+def strict_optimum(problem: ScoredTokens) -> Check:
     """Whether one problem has a strict optimum."""
     gaps, other = problem.differences(problem.optimal)
     gap = float(np.min(gaps[other], initial=np.inf))
-    return checks.Check("condition.strict_optimum", gap > 0.0, {"smallest_gap": gap, "case": _case_of(gap)})
+    return Check("condition.strict_optimum", gap > 0.0, {"smallest_gap": gap, "case": _case_of(gap)})
 
 
 @implements("A", "Def 1")
-def check_separable(data: TokenDataset, head: ArrayLike) -> checks.Check | Any:
+def check_separable(data: TokenDataset, head: ArrayLike) -> Check | Any:
     r"""Whether the GMM direction exists: some p selects the optimal token of every input.
 
     .. math:: \exists p:\ (k_{i\,\mathrm{opt}_i} - k_{it})^\top p \ge 1 \quad \text{for all } t \ne \mathrm{opt}_i
@@ -202,14 +125,12 @@ def check_separable(data: TokenDataset, head: ArrayLike) -> checks.Check | Any:
     return ScoredTokens(data, head).each(separable_optimum)
 
 
-def separable_optimum(problem: ScoredTokens) -> checks.Check:
+def separable_optimum(problem: ScoredTokens) -> Check:
     """Whether one problem has a GMM direction."""
     found = problem.margin(problem.optimal)
     status = found.status
     holds = False if status in (Status.TRIVIAL, Status.INFEASIBLE) else True if status is Status.OPTIMAL else None
-    return checks.Check(
-        "condition.separable_optimum", holds, {"margin": float(found.margin), "case": status.name.lower()}
-    )
+    return Check("condition.separable_optimum", holds, {"margin": float(found.margin), "case": status.name.lower()})
 
 
 @implements("A", "Lemma 6")
@@ -218,7 +139,7 @@ def check_step(
     head: ArrayLike,
     optimizer: Any,
     loss: Loss = Logistic(),  # noqa: B008
-) -> checks.Check | Any:
+) -> Check | Any:
     r"""Whether an optimizer is one that the theorems on gradient descent speak of.
 
     .. math:: p(t+1) = p(t) - \eta \nabla L(p(t)), \quad \eta \le 1/L_p
@@ -229,16 +150,16 @@ def check_step(
     return ScoredTokens(data, head, loss).each(lambda problem: step_size(problem, optimizer))
 
 
-def step_size(problem: ScoredTokens, optimizer: Any) -> checks.Check:
+def step_size(problem: ScoredTokens, optimizer: Any) -> Check:
     """Whether the theorems cover the steps of an optimizer on one problem."""
     rule, found = as_optimizer(optimizer), problem.smoothness
     numbers: dict[str, Any] = {name: getattr(found, name) for name in ("L_p", "largest_step", "from_keys", "log_L_p")}
     numbers["log_largest_step"] = -found.log_L_p
     if type(rule) is GradientDescent:
         holds = bool(rule.size <= found.largest_step)
-        return checks.Check("condition.step_size", holds, {**numbers, "size": rule.size, "case": "gradient_descent"})
+        return Check("condition.step_size", holds, {**numbers, "size": rule.size, "case": "gradient_descent"})
     case = _NAMED_STEPS.get(type(rule), "other")
-    return checks.Check("condition.step_size", False, {**numbers, "optimizer": optimizer_words(rule), "case": case})
+    return Check("condition.step_size", False, {**numbers, "optimizer": optimizer_words(rule), "case": case})
 
 
 # ---- several optimal tokens in an input

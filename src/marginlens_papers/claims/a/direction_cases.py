@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +14,9 @@ from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.papers import implements, uses
 from marginlens.risk import AttentionRisk
 from marginlens.risk.softmax import centred_keys
-from marginlens.theory.assumptions import Check, TheoremVerdict, check_assumption_a
+from marginlens.status import Case
+from marginlens.theory.assumptions import check_assumption_a
+from marginlens.theory.checks import Check, TheoremVerdict
 from marginlens.theory.optimality import (
     DIRECTION_RTOL,
     SAME_DIRECTION_ATOL,
@@ -28,6 +29,7 @@ from marginlens.theory.optimality import (
 )
 from marginlens.theory.scored_tokens import ScoredTokens
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
+from marginlens.words import Fact
 from marginlens_papers.claims.a.general_position import check_distinct_scores, check_general_position
 
 _INDEPENDENT_RTOL = 1e-9  # smallest singular value of unit rows up to which they may be dependent
@@ -164,11 +166,9 @@ def check_neighbour_count(data: TokenDataset, q: Any) -> Check:
     if count == 0:
         smallest = np.inf
     holds = count <= data.d_key and smallest > _INDEPENDENT_RTOL
-    said = f"the direction has {count} directional neighbours in {data.d_key} dimensions"
-    if 0 < count <= data.d_key:
-        said += f", and the smallest singular value of their key differences is {smallest:.3g}"
-    numbers = {"neighbours": float(count), "dimensions": float(data.d_key), "singular_value": smallest}
-    return Check("A Lemma 10", holds, said, numbers)
+    case = "measured" if 0 < count <= data.d_key else "counted"
+    numbers = {"neighbours": count, "dimensions": data.d_key, "singular_value": smallest, "case": case}
+    return Check("claim.neighbour_count", holds, numbers)
 
 
 class _Side(NamedTuple):
@@ -196,15 +196,13 @@ def _like(flags: Any, array: Any) -> Any:
     return np.reshape(flags, np.shape(flags) + (1,) * (np.ndim(array) - np.ndim(flags)))
 
 
-class DirectionCase(Enum):
-    """Which case of Theorem 7's proof a direction belongs to."""
+class DirectionCase(Case):
+    """Which case of Theorem 7's proof a direction belongs to; the value is the code of its sentence."""
 
-    P_MM = "It is a locally optimal max-margin direction, of which Theorem 7 says nothing."
-    A1 = (
-        "It selects one token per input, all its directional neighbours score lower, and its margin is not the largest."
-    )
-    A2 = "It selects one token per input, and a directional neighbour scores higher."
-    B = "It selects several tokens of an input at once."
+    P_MM = "direction_case.p_mm"
+    A1 = "direction_case.a1"
+    A2 = "direction_case.a2"
+    B = "direction_case.b"
 
 
 class DirectionVerdict(NamedTuple):
@@ -286,13 +284,9 @@ def judge_direction(
         check_assumption_a(data, head, loss),
         check_distinct_scores(data, head),
         check_general_position(data, max_problems=max_problems),
-        Check(
-            "not in P^mm",
-            case is not DirectionCase.P_MM,
-            f"the direction belongs to case {case.name}: {case.value[0].lower()}{case.value[1:-1]}",
-        ),
+        Check("claim.not_in_p_mm", case is not DirectionCase.P_MM, {"why": Fact(case.value)}),
     )
-    verdict = TheoremVerdict("A Thm 7", conditions, "the local path does not converge to this direction")
+    verdict = TheoremVerdict("A Thm 7", conditions, Fact("conclusion.thm_7"))
     return DirectionVerdict(cone, case, verdict, *beaten)
 
 

@@ -13,7 +13,8 @@ from marginlens.data.random_tokens import as_generator
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import InputError, whole_number
 from marginlens.papers import implements
-from marginlens.theory.assumptions import Check, strict_optimum
+from marginlens.theory.assumptions import strict_optimum
+from marginlens.theory.checks import Check
 from marginlens.theory.optimality import one_problem
 from marginlens.theory.scored_tokens import ScoredTokens
 from marginlens.typing import FloatArray
@@ -43,9 +44,7 @@ def _distinct_scores(problem: ScoredTokens) -> Check:
     real = np.isfinite(steps)
     gap = float(np.min(steps[real], initial=np.inf))
     holds = bool(np.all(steps[real] > (blur[..., 1:] + blur[..., :-1])[real]))
-    return Check(
-        "distinct scores", holds, f"two scores of one input differ by at least {gap:.4g}", {"smallest_gap": gap}
-    )
+    return Check("claim.distinct_scores", holds, {"smallest_gap": gap})
 
 
 @implements("A", "Thm 7")
@@ -94,17 +93,15 @@ def check_general_position(data: TokenDataset, *, max_problems: int = 50_000, rn
             smallest[kind] = min(
                 smallest[kind], measure(data.K[names[..., 0], names[..., 2]] - data.K[names[..., 0], names[..., 1]])
             )
-    how = f"all {looked_at}" if max(counts) <= max_problems else f"a sample of {looked_at} of the {sum(counts)}"
-    sentence = f"in {how} matrices of key differences the smallest singular value is {smallest[0]:.3g}"
-    if np.isfinite(smallest[1]):
-        sentence += f" and ones stay {smallest[1]:.3g} away from the range"
+    how = "all" if max(counts) <= max_problems else "sample"
     numbers = {
+        "case": f"{how}_with_ones" if np.isfinite(smallest[1]) else how,
         "singular_value": float(smallest[0]),
         "distance": float(smallest[1]),
         "looked_at": float(looked_at),
         "matrices": float(sum(counts)),
     }
-    return Check("general position", min(smallest) > GENERAL_POSITION_RTOL, sentence, numbers)
+    return Check("claim.general_position", min(smallest) > GENERAL_POSITION_RTOL, numbers)
 
 
 def _coefficient(factors: list[list[int]], power: int) -> int:
@@ -176,7 +173,7 @@ class Separator(NamedTuple):
 
     p: FloatArray
     margin: float
-    conditions: tuple[Any, ...]
+    conditions: tuple[Check, ...]
 
     @property
     def applies(self) -> bool:
@@ -218,13 +215,8 @@ def _separator(problem: ScoredTokens) -> Separator:
         margin = float(np.min(np.where(other, (chosen - data.K) @ p, np.inf)))
     negative = int(np.sum(data.y < 0.0))
     conditions = (
-        Check("positive labels", negative == 0, f"{negative} of {data.n_inputs} labels are -1", {"negative": negative}),
+        Check("claim.positive_labels", negative == 0, {"negative": negative, "n_inputs": data.n_inputs}),
         strict_optimum(problem),
-        Check(
-            "head in the range of Wᵀ",
-            outside <= _HEAD_RANGE_RTOL,
-            f"{outside:.4g} of the head's length lies outside the range of Wᵀ",
-            {"outside": outside},
-        ),
+        Check("claim.head_in_range", outside <= _HEAD_RANGE_RTOL, {"outside": outside}),
     )
     return Separator(p, margin, conditions)
