@@ -440,8 +440,8 @@ def predict_embedding_limit(
     return Prediction(
         "embedding flow",
         (details.verdict,),
-        " ".join(map(str, facts)),
-        (str(tokens),),
+        tuple(facts),
+        (tokens,),
         direction=unit(details.solution.x) if goes_on else None,
         details=details,
     )

@@ -105,8 +105,7 @@ def _with_descent(data: TokenDataset, found: Prediction, v: Any, p: Any, optimiz
     said = Fact("joint.unknown", {"unknown": unknown_words(optimizer)})
     if claims:
         said = Fact("joint.observed", {"claims": claim_words(claims)})
-    reasons = found.reasons if isinstance(found.reasons, tuple) else (found.reasons,)
-    return replace(found, reasons=(*reasons, said))
+    return replace(found, reasons=(*found.reasons, said))
 
 
 def _best_prediction(data: TokenDataset, loss: Loss, max_problems: int) -> Prediction:

@@ -108,8 +108,8 @@ def _of_dataset(data: SequenceDataset, head: Any, loss: NextTokenLoss, optimizer
     return Prediction(
         "NextTokenRisk",
         every,
-        str(_why(first, second, third, priority, optimizer, bias)),
-        tuple(map(str, notes)),
+        (_why(first, second, third, priority, optimizer, bias),),
+        tuple(notes),
         direction=direction if third.applies else None,
         path_direction=direction if first.applies or second.applies else None,
         details=NextTokenDetails(solved.graphs, priority, solved.mix, correction, solved.targets),

@@ -120,9 +120,9 @@ class Prediction(Result, Tabular):
     """
 
     problem: str
-    verdicts: tuple[Any, ...]
-    reasons: tuple[Fact | str, ...] | Fact | str
-    notes: tuple[Fact | str, ...] = ()
+    verdicts: tuple[TheoremVerdict, ...]
+    reasons: tuple[Fact, ...]
+    notes: tuple[Fact, ...] = ()
     direction: FloatArray | None = None
     path_direction: FloatArray | None = None
     selected: IntArray | None = None
@@ -137,7 +137,7 @@ class Prediction(Result, Tabular):
     @property
     def why(self) -> str:
         """What is known of the limit, how surely, and what would make it surer, in sentences."""
-        return " ".join(map(str, self.reasons if isinstance(self.reasons, tuple) else (self.reasons,)))
+        return " ".join(map(str, self.reasons))
 
     def to_dict(self) -> dict[str, Any]:
         """The fields by name, with the sentences of `reasons` as `why`, in types that `json.dumps` takes."""

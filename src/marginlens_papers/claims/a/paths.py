@@ -156,7 +156,7 @@ class A_T4(Claim):
         for j in progress.each(range(problems), more=1):
             rng = np.random.default_rng([LOCAL_SEED, j])
             data, v, optima = _problem(rng)
-            position.append(check_general_position(data).holds and check_distinct_scores(data, v).holds)
+            position.append(bool(check_general_position(data) and check_distinct_scores(data, v)))
             for alpha in optima.selections:
                 basin = ml.basin_cone(data, v, alpha)
                 cone = ml.Cone(basin.p, basin.mu, basin.radius)
