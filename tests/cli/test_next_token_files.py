@@ -110,7 +110,7 @@ def test_unrealizable_samples_are_kept_with_a_head(files):
     assert told["direction"] == ml.predict_limit(problem.named.data, head=HEAD).to_dict()["direction"]
     shown = solve("headed.json").stdout
     assert "2 unrealizable kept" in shown
-    assert 'Sample 1 lacks its label: the head separates "2" there.' in shown
+    assert 'Sample 1 does not contain its label, so "2" is separated from its other tokens instead.' in shown
     assert "2 unrealizable dropped" in solve("lacking.json", "--drop").stdout
 
 
