@@ -158,7 +158,7 @@ def test_inseparable_sequences_are_reported_with_a_proof(here):
     shown = " ".join(graph("c.json").stdout.split())
     assert "the certificate proves it. Residual" in shown
     assert 'After "1", 2 rankings contradict each other' in shown
-    assert '"0" over "1" (weight 0.5), "2" over "1" (weight 0.5)' in shown
+    assert '"0" over "1" (weight 0.5) and "2" over "1" (weight 0.5)' in shown
 
 
 @pytest.mark.parametrize(("options", "unit"), [((), None), (("--words",), Words(max_vocabulary=300))])

@@ -125,7 +125,7 @@ class ProblemTokens(NamedTuple):
 
 @_refusing_entries
 def read_problem(path: PathLike) -> tuple[TokenDataset, FloatArray]:
-    r"""The dataset and the head in a file.
+    r"""Read the dataset and the head from a file.
 
     .. math:: (Y_i, X_i, K_i)_{i=1}^n, \quad v \in \mathbb R^d
 

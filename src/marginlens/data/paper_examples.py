@@ -79,7 +79,7 @@ def figure_1c() -> Example:
 
 @implements("A", "Fig 3(a)")
 def figure_3a() -> TokenDataset:
-    """Three inputs of two tokens in the plane, the first at the origin; selecting the second ones makes all support vectors of the head."""
+    """Return three inputs of two tokens in the plane, the first at the origin; the second ones are all support vectors of the head."""
     return _joint_tokens((0.5, 1.0))
 
 
@@ -139,7 +139,7 @@ def cone_example() -> Example:
 
 
 def basin_example() -> Example:
-    """Two inputs with four tokens each: the GMM, two further locally optimal directions and a finite minimum attract starts."""
+    """Return two inputs of four tokens; the GMM, two other locally optimal directions or a finite minimum attract starts."""
     keys = [
         [(0.94, -0.81), (-0.56, 0.26), (-0.5, 0.76), (1.31, -0.84)],
         [(-1.39, -1.17), (-1.99, -1.97), (0.0, -1.17), (-2.11, 0.17)],
@@ -148,7 +148,7 @@ def basin_example() -> Example:
 
 
 def norm_example() -> Example:
-    """One input whose max-margin directions are told at a glance: (1, 0) in ℓ1, (2, 1) in ℓ2 and (1, 1) in ℓ∞."""
+    """Return one input whose max-margin directions are easy to see: (1, 0) in ℓ1, (2, 1) in ℓ2 and (1, 1) in ℓ∞."""
     return scored_tokens([[(2.0, 1.0), (0.0, 0.0), (-1.0, 0.0)]], [[1.0, 0.0, 0.5]])
 
 

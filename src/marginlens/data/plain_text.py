@@ -31,8 +31,9 @@ _ZSTANDARD = b"\x28\xb5\x2f\xfd"
 
 
 def read_text(path: str | os.PathLike[str], encoding: str = "utf-8") -> str:
-    """The text of a file, also of one packed by gzip, bzip2 or xz, or of stdin for "-", with new lines as one character and without a
-    byte-order mark.
+    """Read the text of a file, which gzip, bzip2 or xz may have packed, or of stdin for "-".
+
+    Every line break becomes one character, and a byte-order mark is removed.
     """
     text = "".join(text_blocks(as_path(path, "path", "the path of a file"), encoding, "path"))
     if not text:

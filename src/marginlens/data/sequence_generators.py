@@ -22,7 +22,7 @@ _MAX_DRAWS = 10_000  # datasets that are drawn before a rare kind is given up
 
 @implements("C", "App. D")
 def acyclic_sequences(n_vocabulary: int, d_model: int, n_samples: int, n_tokens: int, rng: Seed) -> SequenceDataset:
-    r"""Random sequences whose label is their token of highest priority under one random order: the data of C's Figure 3.
+    r"""Draw random sequences whose label is their token of highest priority under one random order: the data of C's Figure 3.
 
     .. math:: e_k \sim \mathrm{Unif}(S^{d-1}), \quad x_{it} \sim \mathrm{Unif}[K], \quad y_i = \arg\max_{x \in X_i} \pi(x)
 
@@ -213,7 +213,7 @@ class Levels:
 
 @implements("B", "Eq. (34)")
 def level_sequences(n_samples: int, n_tokens: int, rng: Seed, levels: Levels | None = None) -> LabelledSequences:
-    r"""Sequences of the K-level model: a fair label, then every token independently from p(s|y).
+    r"""Draw sequences of the K-level model: a fair label, then every token independently from p(s|y).
 
     .. math:: y_i \sim \mathrm{Unif}\{-1, +1\}, \quad x_{it} \sim p(\cdot | y_i)
 

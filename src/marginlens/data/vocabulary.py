@@ -123,7 +123,7 @@ class NamedSequences(Described):
 
 @dataclass(frozen=True)
 class Characters:
-    """Every character is a token; ids follow the order of code points."""
+    """A vocabulary in which every character is a token; ids follow the order of code points."""
 
     def split(self, text: str) -> list[str]:
         """The characters of a text."""

@@ -51,7 +51,7 @@ def descend(
     Args:
         problem: a risk (`AttentionRisk`, `JointRisk`, `NextTokenRisk`, or one of your own); or a `TokenDataset`, with the head, for the
             attention weights p; or a `SequenceDataset`, or a list of them, for the key-query weights W of a next-token layer.
-        head, loss: of the risk, where a dataset is given; then as for `AttentionRisk` and `NextTokenRisk`.
+        head, loss: those of the risk, if a dataset is given; as for `AttentionRisk` and `NextTokenRisk`.
         optimizer: `NormalizedGD(size)`, `GradientDescent(size)`, or any object with the methods `init` and `update`. By default
             normalised steps: of size 1 on p, .01 on next-token weights, and .1 on each part of a joint risk.
         start: x(0), `(*risk.shape)` or `(batch, *risk.shape)`; zero by default. A joint start may be a pair (v, p).

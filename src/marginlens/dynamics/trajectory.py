@@ -44,8 +44,8 @@ class Trajectory(Result, Tabular):
         witness: what the run has summed up for `bracket`, None for a loop that sums up nothing.
 
     `to_frame()` has one row per saved step, of each run of a batch: problem (of a batch), step, and every quantity that was kept; margins,
-    selections, attention and iterates as lists, the excess risk as log_excess_risk (natural logarithm) and excess_sign. Of a run without
-    a record it has the end alone: step, status, norm, selected.
+    selections, attention and iterates as lists, the excess risk as log_excess_risk (natural logarithm) and excess_sign. If nothing
+    was recorded, it has one row for the end: step, status, norm, selected.
 
     There is no "converged": the norm diverges while the direction settles. Compare `final` with a prediction and judge.
     """

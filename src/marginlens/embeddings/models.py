@@ -29,11 +29,18 @@ class Parameters(Described):
 
 
 def initial_parameters(n_vocabulary: int, d_model: int, rng: Seed, dtype: Any, spread: float = 1.0) -> Parameters:
-    r"""The values training starts from: :math:`E_s, p \sim N(0, \sigma^2 I/d)` with σ = `spread`, and v uniform on the unit sphere.
+    r"""Draw the start of training: :math:`E_s, p \sim N(0, \sigma^2 I/d)` with σ = `spread`, and v uniform on the unit sphere.
 
     Args:
+        n_vocabulary: number of tokens.
+
+        d_model: d, the width of an embedding.
+
         rng: a `numpy.random.Generator`, or a whole number to seed one.
+
         dtype: float32 or float64.
+
+        spread: σ.
     """
     K, d = (whole_number(n, name, at_least=1) for n, name in ((n_vocabulary, "n_vocabulary"), (d_model, "d_model")))
     kind, generator = _kind(dtype), as_generator(rng)

@@ -84,7 +84,7 @@ class TokenStatistics(Displayed, Tabular):
 
 
 def token_statistics(sequences: Any, y: ArrayLike | None = None) -> TokenStatistics:
-    r"""How often each token occurs under each label, in one pass over the positions.
+    r"""Count how often each token occurs under each label, in one pass over the positions.
 
     .. math:: \alpha_s = \frac{1}{\sum_i T_i} \sum_i y_i \sum_{t=1}^{T_i} 1_{x_{it} = s}
 

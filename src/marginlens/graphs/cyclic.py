@@ -244,7 +244,7 @@ def local_subset(data: SequenceDataset, graphs: Mapping[int, PriorityGraph], rul
         rule: `LocalRule.LABELS_COMPONENT` or `LocalRule.SELECTED_COMPONENT`.
 
     Returns:
-        A `CyclicSubset`, without any sample where none keeps two different tokens. By the label's component every label is kept;
+        A `CyclicSubset`, without any sample if none keeps two different tokens. By the label's component every label is kept;
         by the selected one it may be missing from its own sample.
     """
     by_label = as_local_rule(rule) is LocalRule.LABELS_COMPONENT

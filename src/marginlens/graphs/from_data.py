@@ -134,7 +134,7 @@ def separated_tokens(data: SequenceDataset, head: ArrayLike | None = None) -> In
     .. math:: \hat y_i = y_i \ \text{if}\ y_i \in X_i, \qquad \hat y_i = \arg\max_{x \in X_i} c_{y_i}^\top e_x \ \text{otherwise}
 
     This is the remark after Assumption 2, for losses that fall with the label's output. Under C Eᵀ = I every token of such a sequence has
-    the same output, none is better than another, and the sample has no gradient: -1.
+    the same output, so none is better than another, the sample has no gradient, and its entry is -1.
 
     Args:
         data: the sequences with their labels.

@@ -35,8 +35,9 @@ class Spectral:
     r"""The largest singular value of a matrix, whose dual is the nuclear norm.
 
     Its steepest direction is the polar factor :math:`\sum_k u_k v_k^\top` over the singular values of G that are not zero: the step of Muon
-    without momentum. Where G lacks rank there are longer maximisers; this is the shortest, which moves nothing that the gradient does not.
-    A singular value counts as zero where rows of G depend on larger rows up to a relative 1e-12, so rounding brings no direction.
+    without momentum. If G does not have full rank, there are longer maximisers; this is the shortest, which moves nothing that the
+    gradient does not. A singular value counts as zero if rows of G depend on larger rows up to a relative 1e-12, so rounding brings no
+    direction.
 
     Examples:
         >>> import numpy as np

@@ -45,7 +45,7 @@ class GradientDescent(_Euclidean):
     Args:
         size: η, positive.
 
-        momentum: μ, at least 0 and below 1, of the running sum m = μ m + ∇L that takes the gradient's place.
+        momentum: μ, at least 0 and below 1, of the running sum m = μ m + ∇L that replaces the gradient.
 
         weight_decay: λ, decoupled as in AdamW; see `marginlens.optimizers.Decaying`.
 

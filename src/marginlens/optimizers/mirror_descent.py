@@ -38,9 +38,9 @@ class MirrorDescent(Decaying):
         normalized: divide the gradient by its dual norm :math:`\|\nabla L\|_q`, 1/p + 1/q = 1, so that weights grow at any norm; without it
             they grow like the logarithm of the steps.
 
-        momentum: μ of the running sum that takes the gradient's place.
+        momentum: μ of the running sum that replaces the gradient.
 
-        weight_decay: λ, which shrinks x, and with it its image.
+        weight_decay: λ; each step first multiplies x by 1 - η_t λ.
 
     Examples:
         >>> import marginlens as ml

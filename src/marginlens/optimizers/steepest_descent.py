@@ -33,7 +33,7 @@ class SteepestDescent(Decaying):
     below the smallest float64 still has its direction, and an old one the weight that is due to it.
 
     Args:
-        norm: in which a step has length η_t; `norm.steepest` says what happens where several steps are as good.
+        norm: the norm in which a step has length η_t; its `steepest` says which step is taken if several are equally good.
 
         size: η, a positive number, or a function t → η_t such as `PowerDecay(size, power)`.
 

@@ -187,7 +187,7 @@ def _lettering(size: float, tick_size: float) -> dict[str, Any]:
 
 
 def figure(n_panels: int = 1, *, width: float = 4.6, height: float = 4.0) -> tuple[Figure, list[Axes]]:
-    """A figure with `n_panels` axes side by side, each `width` × `height` inches, in the house style."""
+    """Make a figure with `n_panels` axes side by side, each `width` × `height` inches, in the house style."""
     with mpl.rc_context(house_style()):
         fig = Figure(figsize=(width * n_panels, height), layout="constrained")
         axes = [fig.add_subplot(1, n_panels, k + 1) for k in range(n_panels)]

@@ -511,13 +511,13 @@ class CheckpointCurves(_Measured):
     Attributes:
         model: the family and size that all checkpoints share.
 
-        names: (n_checkpoints) what they are called.
+        names: (n_checkpoints,) what they are called.
 
         steps: (n_checkpoints,) the numbers in these names, or 0, 1, 2, … if they have none.
 
         measures: name → (n_checkpoints, n_layers, n_heads), those of the max-margin part among them if it was asked for.
 
-        n_inputs: on how many inputs.
+        n_inputs: the number of inputs measured.
 
         notes: what could not be measured, and why; `str` of a note is its text.
 

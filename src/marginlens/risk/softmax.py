@@ -23,7 +23,7 @@ def centred_keys(data: TokenDataset) -> FloatArray:
 
 
 def softmax(data: TokenDataset, p: ArrayLike) -> FloatArray:
-    """Attention probabilities at p, (…, n_inputs, n_tokens), zero where there is no token."""
+    """Return the attention probabilities at p, of shape (…, n_inputs, n_tokens): zero for padded tokens."""
     return probabilities(logits(data, p), data.mask)
 
 

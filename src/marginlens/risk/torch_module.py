@@ -148,7 +148,7 @@ def _rounding_otherwise(generator: np.random.Generator) -> Any:
 def from_torch(
     module: Any, loss: Callable[..., Any], *, select: Callable[[Any], Any] | None = None, n_inputs: int | None = None
 ) -> TorchRisk:
-    """A torch module of your own as a risk: `descend`, optimizers, mini-batches and `path` take it.
+    """Make a risk of your own torch module, for `descend`, optimizers, mini-batches and `path`.
 
     Args:
         module: a `torch.nn.Module`, which is turned to float64 and whose parameters are moved. They are trained from where they are.
@@ -157,7 +157,7 @@ def from_torch(
         select: a function of the module that gives a whole number for each input, such as the token with the most attention.
         n_inputs: how many inputs there are; then `descend(..., batch_size=…)` works.
     Returns:
-        A `TorchRisk`, which `marginlens.testing.check_risk` passes where the loss is smooth; `risk.noise(x)` says where autograd has lost
+        A `TorchRisk`, which `marginlens.testing.check_risk` passes if the loss is smooth; `risk.noise(x)` says where autograd has lost
         the gradient to rounding, and `risk.load(run.final)` puts weights into the module.
     """
     try:

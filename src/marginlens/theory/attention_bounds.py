@@ -43,8 +43,8 @@ def head_entropy_floor(W: ArrayLike, n_tokens: int, token_norm: float, query_nor
     .. math:: \min_{\|x_t\| \le r,\ \|z\| \le q} H\big(\mathbb S(X W^\top z)\big)
         = \min_{1 \le k < T} H(k \text{ logits at } c,\ T - k \text{ at } -c), \quad c = r q \|W\|_2
 
-    Exact: tokens at ±r along the image of the query are such an input. No rotary positions, biases or causal masks: with a mask T is the
-    number of visible tokens.
+    The bound is attained, by tokens at ±r along the image of the query. Rotary positions and biases are not
+    covered; with a causal mask T is the number of visible tokens.
 
     Args:
         W: (d_query, d_model) the key-query matrix, scaled as its logits are.
@@ -83,13 +83,13 @@ class Sensitivity(NamedTuple):
 
 @implements("X", "E2")
 def attention_sensitivity(p: ArrayLike) -> Sensitivity:
-    r"""Return how much attention moves, in the sum of moduli, per largest change of a logit: the norm of the softmax's derivative.
+    r"""Return how far attention moves, in the ℓ1 norm, per unit change of the logits in the ℓ∞ norm: the norm of the softmax's derivative.
 
     .. math:: \|J\|_{\infty \to 1} = \max_{S} 4\, p(S) (1 - p(S)), \qquad J = \operatorname{diag}(p) - p p^\top
 
-    The best S is the set of tokens whose attention is nearest to a half (arXiv 2602.18849, whose theorem was not at hand: checked here).
+    The best S is the set of tokens whose attention is nearest to a half (see arXiv 2602.18849; checked here independently).
     It is one if some set has exactly half, and small if one token has nearly everything. Up to 30 tokens, and whenever one has half or
-    more, both bounds agree; else the smallest tokens are added one by one, which leaves a gap of the square of what they can miss.
+    more, both bounds agree; otherwise the smallest tokens are added one by one, and a small gap between the bounds may remain.
 
     Args:
         p: (n_tokens,) attention probabilities.

@@ -56,7 +56,7 @@ def in_cone(p: ArrayLike, q: Any, mu: Any, radius: Any = 0.0) -> Any:
 
 @implements("A", "Eq. (8)")
 def sample_cone(q: Any, mu: float, radius: float, n: int, rng: Any) -> FloatArray:
-    r"""Points of the cone C_{mu,R}(q) that cover its inside, its boundary and its smallest norm.
+    r"""Draw points of the cone C_{mu,R}(q) that cover its inside, its boundary and its smallest norm.
 
     Every other point lies on the boundary, correlation 1 - mu; the others are uniform over the cap of directions. Every other pair
     of points has norm R, the others up to 3 R, evenly in the logarithm.
@@ -64,7 +64,7 @@ def sample_cone(q: Any, mu: float, radius: float, n: int, rng: Any) -> FloatArra
     Args:
         q: (d_key,) the axis.
         mu: in (0, 2].
-        radius: R >= 0; norms start at 1 where it is 0.
+        radius: R >= 0; norms start at 1 if it is 0.
         n: how many points.
         rng: a `numpy.random.Generator`, or a whole number to seed one.
     Returns:

@@ -19,7 +19,7 @@ class Check(Result, Tabular):
     `to_frame()` has one row per number: number, value.
 
     Attributes:
-        code: an entry of `words/texts.toml`, such as "strict_optimum".
+        code: an entry of `words/texts.toml`, such as "condition.strict_optimum".
 
         holds: whether the condition holds; None if it cannot be decided.
 

@@ -68,7 +68,7 @@ def token_ranks(E: ArrayLike, p: ArrayLike, sequences: Any, *, tie: float | None
 
         sequences: token-id lists, an array, or `LabelledSequences`.
 
-        tie: logits that differ from the largest by at most this count as equal; by default what rounding leaves of the two logits that
+        tie: logits that differ from the largest by at most this count as equal; by default the rounding error of the two logits that
             are compared, however long the embeddings of other tokens are.
 
     Returns:
@@ -128,7 +128,7 @@ _WINDOW_MIN_GROWTH, _WINDOW_MAX_MOVED = 6.0, 2.5  # fitted: see `check_class_win
 
 @implements("B", "Assumption 4")
 def decisive_tokens(sequences: Any, y: ArrayLike | None = None) -> Selection:
-    """The one completely positive or negative token of each sequence, as a selection; the data must obey Assumption 4.
+    """Find the one completely positive or negative token of each sequence; the data must obey Assumption 4.
 
     Examples:
         >>> import marginlens as ml

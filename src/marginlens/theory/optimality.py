@@ -191,14 +191,14 @@ class LocalOptima(Result, Tabular):
 
     Attributes:
         selections: (n_found, n_inputs) the locally optimal α.
-        directions: (n_found, d_key) p^mm(α) as unit vectors; zero where no input has two tokens, because then there is nothing to separate.
+        directions: (n_found, d_key) p^mm(α) as unit vectors; zero if no input has two tokens, because then there is nothing to separate.
         margins: (n_found,) 1/‖p^mm(α)‖.
         score_gaps: (n_found,) smallest γ_α - γ_t over the neighbours of α.
         is_global: (n_found,) whether α attains the highest score of every input.
         n_solved: hard-margin problems solved.
         n_brute_force: how many selections there are.
 
-    `to_frame()` has one row per direction: kind ("GMM" where it is globally optimal, else "LMM"), selection, margin, score_gap, direction.
+    `to_frame()` has one row per direction: kind ("GMM" if it is globally optimal, else "LMM"), selection, margin, score_gap, direction.
     """
 
     selections: IntArray
@@ -371,7 +371,7 @@ class DirectionalMargin(NamedTuple):
 
 @implements("A", "Def 3", "Eq. (59)", "Eq. (60)", "Eq. (61)", "Eq. (65)")
 def directional_margin(data: TokenDataset, q: Any, head: Any = None) -> DirectionalMargin:
-    r"""Tokens that a direction selects, its margin, and the neighbours that attain it.
+    r"""Find the tokens that a direction selects, its margin, and the neighbours that attain it.
 
     .. math:: \alpha_i \in \arg\max_t k_{it}^\top q, \quad
         \Gamma_q = \min_{i,\, t \ne \alpha_i} (k_{i\alpha_i} - k_{it})^\top q, \quad

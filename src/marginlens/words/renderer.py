@@ -48,7 +48,7 @@ class Fact:
     """A code with the numbers of its sentence; `str` of it is the sentence.
 
     Args:
-        code: an entry of `texts.toml`, such as "outcome.unknown".
+        code: an entry of `texts.toml`, such as "status.completed".
 
         numbers: what its placeholders name: numbers, names, lists of them, or other facts.
 
@@ -167,7 +167,7 @@ def numbered(count: int, one: str, several: str) -> str:
 
 
 def listed(items: Sequence[Any]) -> str:
-    """Items as a list in prose.
+    """Join items as a list in prose.
 
     Examples:
         >>> from marginlens.words import listed
@@ -179,7 +179,7 @@ def listed(items: Sequence[Any]) -> str:
 
 
 def exponential(logarithm: float) -> str:
-    """e to the power of a number: to four digits if a double holds it, else as a power.
+    """Write e to the power of a number: with four digits if a double can hold it, otherwise as a power.
 
     Examples:
         >>> from marginlens.words import exponential
@@ -204,7 +204,7 @@ def percent(share: float) -> str:
 
 
 def short(value: float) -> str:
-    """A number in three digits, with a minus sign; a dash if there is none.
+    """Write a number in three digits, with a minus sign; write a dash if there is none.
 
     Examples:
         >>> from marginlens.words import short

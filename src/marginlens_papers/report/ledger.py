@@ -291,8 +291,9 @@ class Ledger(Sequence[Entry], Displayed, Tabular):
 
 
 def ledger(folder: str | os.PathLike[str] = FOLDER) -> Ledger:
-    """Every claim that marginlens knows, in the order of the papers, then those of installed packages, each with its last result where
-    `folder` holds one.
+    """List every claim that marginlens knows, with its last result if `folder` holds one.
+
+    Claims are in the order of the papers, followed by those of installed packages.
     """
     stored = {entry.id: (entry.result, entry.unfinished) for entry in read_ledger(Path(folder))}
     return Ledger(Entry.of(claim, *stored.get(claim.id, ())) for claim in catalogue.known_claims())

@@ -360,6 +360,8 @@ def read_images(path: str | os.PathLike[str], settings: ImageSettings) -> ImageI
         path: a .npy array, a .npz with one array (or one of the names images, pixel_values, x_test, X, x, data), one .png or .jpg, or a
             folder of such pictures, in the order of their names. Pickled objects are never loaded. The model's image processor brings
             pictures to its size.
+
+        settings: how the model takes its images.
     """
     from PIL import Image
 
@@ -392,8 +394,10 @@ def prepare_images(images: ArrayLike, settings: ImageSettings) -> ImageInputs:
 
     Args:
         images: bytes (n_images, height, width, channels), normalised here; grey ones may leave out the last axis. Those of another size
-            or with other channels (grey, or with transparency) are brought to the model's as pictures from files are. Or floats
-            (n_images, channels, height, width), which are taken as normalised already.
+            or with other channels (grey, or with transparency) are converted as pictures from files are. Alternatively floats
+            (n_images, channels, height, width), which must already be normalised.
+
+        settings: how the model takes its images.
 
     Examples:
         >>> import numpy as np
