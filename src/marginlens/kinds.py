@@ -1,4 +1,4 @@
-"""Whose behaviour an object has: that of its own class, or of one that it inherits from."""
+"""Find the class that defines the methods of a norm or an optimizer, and the attributes that belong to them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ NORM_METHODS = frozenset({"value", "dual", "steepest", "direction_of"})
 OPTIMIZER_METHODS = frozenset({"init", "update"})
 
 
-def kind_of(given: Any) -> type:
-    """The class that defines the methods of a norm or an optimizer.
+def defining_class(given: Any) -> type:
+    """Return the class that defines the methods of a norm or an optimizer.
 
-    `class MyL1(L1)` that redefines none of them is an `L1` to every solver; as soon as it redefines one, it is a norm of its own.
+    A subclass `MyL1(L1)` that redefines none of them is an `L1` to every solver. If it redefines one, it is a new norm.
     """
     methods = NORM_METHODS | OPTIMIZER_METHODS
     return next((kind for kind in type(given).__mro__ if methods & vars(kind).keys()), type(given))
 
 
-def declared(given: Any, name: str) -> Any:
-    """An attribute that goes with the methods of a norm or an optimizer, None where they were redefined without it."""
+def inherited_attr(given: Any, name: str) -> Any:
+    """Return an attribute that belongs to the methods of a norm or an optimizer, or None if a subclass redefines them without it."""
     kinds = type(given).__mro__
-    holds = any(name in vars(kind) for kind in kinds[: kinds.index(kind_of(given)) + 1])
+    holds = any(name in vars(kind) for kind in kinds[: kinds.index(defining_class(given)) + 1])
     return getattr(given, name) if holds else None

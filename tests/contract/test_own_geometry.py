@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from marginlens.kinds import declared, kind_of
+from marginlens.kinds import defining_class, inherited_attr
 from marginlens.optimizers.compiled import compiled_rule
 from marginlens.testing import check_norm
 from tolerances import ROUNDING, SIX_DIGITS
@@ -138,7 +138,7 @@ def test_predict_takes_the_norm_that_an_optimizer_names():
     data, v = problem(2, 4, 5, 3)
     risk = ml.AttentionRisk(data, v)
     bias = ml.predict(risk, optimizer=Lion(0.01)).bias
-    assert kind_of(bias.norm) is ml.LInf
+    assert defining_class(bias.norm) is ml.LInf
     assert not bias.proved
     assert not bias.observed
     assert bias.solution.margin == pytest.approx(
@@ -163,11 +163,11 @@ def test_a_subclass_inherits_behaviour_until_it_overrides_it():
             move, state = super().update(gradient, state)
             return 0.5 * move, state
 
-    assert kind_of(MySpectral()) is ml.Spectral
-    assert kind_of(ml.Frobenius()) is ml.L2
-    assert kind_of(Box()) is Box
-    assert declared(MyL1(), "code") == ml.L1.code
-    assert declared(Box(), "code") is None
+    assert defining_class(MySpectral()) is ml.Spectral
+    assert defining_class(ml.Frobenius()) is ml.L2
+    assert defining_class(Box()) is Box
+    assert inherited_attr(MyL1(), "code") == ml.L1.code
+    assert inherited_attr(Box(), "code") is None
     assert compiled_rule(ml.SignDescent(0.1), (3,)) is not None
     assert compiled_rule(Slower(0.1), (3,)) is None
     assert compiled_rule(ml.SteepestDescent(Box(), 0.1), (3,)) is None

@@ -383,11 +383,12 @@ def test_the_explanation_names_theorems_assumptions_and_candidates():
 
 def test_a_risk_without_a_theorem_has_a_reason():
     curved = ml.AttentionRisk(figure_1a()[0], lambda x: x[..., 0])
-    for risk, name in ((Quadratic(), "Quadratic:"), (curved, "AttentionRisk with a nonlinear head:")):
+    for risk, name, case in ((Quadratic(), "Quadratic", "default"), (curved, "AttentionRisk", "nonlinear")):
         found = predict(risk, start=[1.0, 1.0], optimizer=ml.GradientDescent(0.1))
         assert (found.verdicts, found.direction, found.path_direction) == ((), None, None)
         assert str(found) == found.why
-        assert found.why.startswith(f"No theorem is known for {name} descend(risk) trains on it")
+        assert found.reasons[0].code == "reason.uncovered"
+        assert (found.reasons[0].numbers["risk"], found.reasons[0].numbers["case"]) == (name, case)
 
 
 @pytest.mark.statement("A Thm 1", "A Thm 2")

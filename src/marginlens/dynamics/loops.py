@@ -22,7 +22,7 @@ from marginlens.dynamics.device_descent import device_loop
 from marginlens.dynamics.mini_batches import MiniBatches
 from marginlens.errors import InputError
 from marginlens.gpu.device import as_device
-from marginlens.kinds import kind_of
+from marginlens.kinds import defining_class
 from marginlens.losses.margin import compiled_code
 from marginlens.norms.matrix import MAX_ROW, NUCLEAR, SPECTRAL
 from marginlens.optimizers import Blockwise, GradientDescent, MirrorDescent, NormalizedGD, Optimizer
@@ -197,7 +197,7 @@ def matrix_loop(risk: MatrixRisk, optimizer: Optimizer, batches: MiniBatches | N
 @compiled_loop.register
 def factor_loop(risk: FactorRisk, optimizer: Any, batches: MiniBatches | None = None) -> Loop | None:
     """On the factors of W, without momentum: together, or each by its own steps in a norm of the entries."""
-    of_p, apart = risk.of_p, kind_of(optimizer) is Blockwise
+    of_p, apart = risk.of_p, defining_class(optimizer) is Blockwise
     rule = compiled_rule(optimizer.optimizer if apart else optimizer, risk.shape)
     if not of_p.is_linear or compiled_code(of_p.loss) < 0 or rule is None or rule.momentum > 0.0:
         return None
@@ -237,7 +237,7 @@ def _classifier_loop(
 
 def is_plain(optimizer: Optimizer) -> TypeGuard[GradientDescent | NormalizedGD]:
     """Whether the steps are those of gradient descent, plain or normalised, without momentum and weight decay."""
-    return isinstance(optimizer, PLAIN) and kind_of(optimizer) in PLAIN and optimizer.is_plain
+    return isinstance(optimizer, PLAIN) and defining_class(optimizer) in PLAIN and optimizer.is_plain
 
 
 @compiled_loop.register
@@ -263,9 +263,9 @@ def _is_moderate(keys: FloatArray) -> bool:
 @compiled_loop.register
 def joint_loop(risk: JointRisk, optimizer: Any, batches: MiniBatches | None = None) -> Loop | None:
     """On head and attention weights (v, p), by plain steps and mirror descent of constant size; normalised steps are by block."""
-    by_block = kind_of(optimizer) is Blockwise
+    by_block = defining_class(optimizer) is Blockwise
     rule = optimizer.optimizer if by_block else optimizer
-    if batches is not None or compiled_code(risk.loss) < 0 or kind_of(rule) not in (*PLAIN, MirrorDescent):
+    if batches is not None or compiled_code(risk.loss) < 0 or defining_class(rule) not in (*PLAIN, MirrorDescent):
         return None
     if callable(rule.size) or rule.momentum > 0.0 or rule.weight_decay > 0.0:
         return None

@@ -8,7 +8,7 @@ import numpy as np
 
 from marginlens.arithmetic.log_scaled import LogScaled
 from marginlens.errors import InputError
-from marginlens.kinds import declared
+from marginlens.kinds import inherited_attr
 from marginlens.names import NORMS, nearest
 from marginlens.norms.entrywise import L1, L2, LInf, Lp
 from marginlens.norms.protocol import Norm
@@ -73,7 +73,7 @@ def direction_of(norm: Norm, gradient: LogScaled) -> FloatArray:
     A norm that has a method `direction_of(gradient)` of its own answers itself, from entries that may be far below the smallest float64.
     Any other is asked for `steepest` of each point, scaled to moderate size.
     """
-    directly = declared(norm, "direction_of")
+    directly = inherited_attr(norm, "direction_of")
     if directly is not None:
         direction: FloatArray = directly(gradient)
         return direction

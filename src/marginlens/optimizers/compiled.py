@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from marginlens import core
-from marginlens.kinds import declared
+from marginlens.kinds import inherited_attr
 from marginlens.norms.entrywise import EUCLIDEAN
 from marginlens.optimizers.protocol import Optimizer
 from marginlens.optimizers.schedules import StepSize
@@ -46,7 +46,7 @@ class Rule(NamedTuple):
 
 def compiled_rule(optimizer: Optimizer, shape: tuple[int, ...]) -> Rule | None:
     """The rule of an optimizer on points of this shape; None where it has none, or a subclass has changed its steps."""
-    compiled = declared(optimizer, "compiled")
+    compiled = inherited_attr(optimizer, "compiled")
     if compiled is None:
         return None
     rule: Rule | None = compiled(shape)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from marginlens.arithmetic.log_scaled import LogScaled
-from marginlens.kinds import declared
+from marginlens.kinds import inherited_attr
 from marginlens.norms import L1, LInf, Norm, Spectral
 from marginlens.norms.choice import as_norm, direction_of
 from marginlens.optimizers.compiled import STEEPEST, Rule
@@ -83,7 +83,7 @@ class SteepestDescent(Decaying):
 
     def compiled(self, shape: tuple[int, ...]) -> Rule | None:
         """As the compiled loop knows it; None in a norm that has no code there."""
-        code = declared(as_norm(self.norm, shape), "code")
+        code = inherited_attr(as_norm(self.norm, shape), "code")
         if code is None:
             return None
         power = getattr(self.norm, "power", 2.0)

@@ -6,7 +6,7 @@ import numpy as np
 
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import InputError, array_of_any, index_array, n_axes, real_array, share_number
-from marginlens.kinds import kind_of
+from marginlens.kinds import defining_class
 from marginlens.norms import L2, Norm
 from marginlens.papers import implements
 from marginlens.svm.on_device import solve_on_device
@@ -65,7 +65,7 @@ def att_svm(
         rows = of_row[..., :, None] * rows[..., None, :]
     if device == "cpu":
         return shortest_above(rows, lower, norm=norm, pairs=pairs)
-    if query is not None or kind_of(norm) is not L2:
+    if query is not None or defining_class(norm) is not L2:
         raise InputError("device", "'cpu' with queries or a norm other than L2", repr(device))
     return solve_on_device(device, data, data.selection(selected), rows, pairs)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from marginlens.errors import index_array, real_array
-from marginlens.kinds import kind_of
+from marginlens.kinds import defining_class
 from marginlens.norms import L2, Frobenius, Norm
 from marginlens.norms.choice import as_norm
 from marginlens.svm.solution import MarginSolution, Status
@@ -60,7 +60,7 @@ def bilinear_svm(X: ArrayLike, Q: ArrayLike, triples: ArrayLike, *, norm: Norm =
          [-0.5 -0.5]
          [ 0.   0.5]]
     """
-    if kind_of(as_norm(norm, (0, 0))) is not L2:
+    if defining_class(as_norm(norm, (0, 0))) is not L2:
         return solve_in_norm(bilinear_svm(X, Q, triples), norm)
     tokens, queries = real_array(X, "X", ("n_tokens", "d_tokens")), real_array(Q, "Q", ("n_queries", "d_queries"))
     rows = BilinearRows(tokens, queries, _triples(triples, len(queries), len(tokens)))

@@ -14,7 +14,7 @@ from marginlens.data.sequences import SequenceDataset
 from marginlens.errors import InputError, real_array
 from marginlens.graphs.from_data import priority_graphs
 from marginlens.graphs.priority import PriorityGraph, as_graphs, sufficient_pairs
-from marginlens.kinds import kind_of
+from marginlens.kinds import defining_class
 from marginlens.norms import L2, Frobenius, Norm
 from marginlens.norms.choice import as_norm
 from marginlens.papers import implements
@@ -87,7 +87,7 @@ def graph_svm(
         >>> print(ml.graph_svm(data).x[:, 2].round(3))  # the heights of the tokens after token 2
         [-0.333  0.667 -0.333]
     """
-    if kind_of(as_norm(norm, (0, 0))) is not L2:
+    if defining_class(as_norm(norm, (0, 0))) is not L2:
         return solve_in_norm(graph_svm(data, graphs, progress=progress), norm)
     if graphs is None:
         # It raises if the data are not a dataset.

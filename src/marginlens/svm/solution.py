@@ -12,7 +12,7 @@ import scipy
 from marginlens.arithmetic.directions import length
 from marginlens.arithmetic.rounding import EPS, exact_products
 from marginlens.errors import InputError, batch_index
-from marginlens.kinds import kind_of
+from marginlens.kinds import defining_class
 from marginlens.norms import L1, L2, LInf, Lp, Norm, Nuclear, Spectral
 from marginlens.norms.choice import norm_name, norm_named
 from marginlens.result import Displayed, Result, Tabular, axes_for, table
@@ -165,7 +165,7 @@ class MarginSolution(Result, Tabular):
     @property
     def is_euclidean(self) -> bool:
         """Whether the norm is `L2` or `Frobenius`."""
-        return kind_of(self.norm) is L2
+        return defining_class(self.norm) is L2
 
     @property
     def is_unique(self) -> Any:
@@ -395,7 +395,7 @@ class MarginSolution(Result, Tabular):
         """
         if self.is_euclidean:
             return self.kkt_residual() <= np.clip(16.0 * self.rounding_floor(), KKT_RTOL, MAX_KKT_RTOL)
-        residual, rtol = self.kkt_residual(), GAP_RTOL_BY_NORM.get(kind_of(self.norm), GAP_RTOL)
+        residual, rtol = self.kkt_residual(), GAP_RTOL_BY_NORM.get(defining_class(self.norm), GAP_RTOL)
         if np.all(residual <= rtol):
             return residual <= rtol
         return residual <= np.clip(16.0 * self.rounding_floor(), rtol, MAX_KKT_RTOL)
@@ -504,7 +504,7 @@ class MarginSolution(Result, Tabular):
             active=np.where(solved[..., None], (row_norms > 0.0) & (near | (weights > 0.0)), self.active),
         )
         gap = size / share * dual / np.sum(self.lower * multipliers, axis=-1) - 1.0  # of the bracket, to rounding
-        proved = ~solved | ((share > 0.0) & (gap <= 0.5 * GAP_RTOL_BY_NORM.get(kind_of(norm), GAP_RTOL)))
+        proved = ~solved | ((share > 0.0) & (gap <= 0.5 * GAP_RTOL_BY_NORM.get(defining_class(norm), GAP_RTOL)))
         if not proved.all():
             proved = np.asarray(solution.is_verified())
         verdict = np.where(proved, np.array(Status.OPTIMAL), np.array(Status.INACCURATE))
@@ -543,7 +543,7 @@ class MarginSolution(Result, Tabular):
     def _over_points(self, points: FloatArray, *, is_dual: bool) -> FloatArray:
         """(…) the norm, or the dual norm, of each of the points (…, d) in the shape of x; nan where a point is not finite."""
         norm: Any = self.norm
-        kind = kind_of(norm)
+        kind = defining_class(norm)
         if kind in (L1, L2, LInf, Lp):
             return power_norms(points, _dual_power(norm.power) if is_dual else norm.power)
         function = norm.dual if is_dual else norm.value
@@ -581,7 +581,7 @@ class MarginSolution(Result, Tabular):
 
 def has_unique_minimum(solution: MarginSolution) -> bool | None:
     """Whether the x of one feasible problem is the only one of its norm; None where that is not decided."""
-    kind = kind_of(solution.norm)
+    kind = defining_class(solution.norm)
     if kind in (L2, Lp) or solution.status is Status.TRIVIAL:
         return True
     if kind not in (L1, LInf) or solution.status is not Status.OPTIMAL:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from marginlens.kinds import kind_of
+from marginlens.kinds import defining_class
 from marginlens.norms import L2, Frobenius
 from marginlens.optimizers import GradientDescent, Optimizer, SteepestDescent
 from marginlens.optimizers.schedules import size_at
@@ -65,7 +65,7 @@ def _can_freeze(steps: Steps) -> bool:
     """Whether long constant steps stop short of the margin: they do in every norm except the Euclidean."""
     if steps.betas is not None:
         return True
-    return steps.norm is not None and steps.size is not None and kind_of(steps.norm) not in (L2, Frobenius)
+    return steps.norm is not None and steps.size is not None and defining_class(steps.norm) not in (L2, Frobenius)
 
 
 def _short_steps(steps: Steps, solution: MarginSolution | None) -> Check:
@@ -98,7 +98,7 @@ def least_share(steps: Steps, solution: MarginSolution | None) -> float | None:
         The share; None for steps with a memory, or if γ or the rows are not known.
     """
     gain = gain_of_first_step(steps, solution)
-    remembers = kind_of(steps.optimizer) is not SteepestDescent or steps.momentum > 0.0
+    remembers = defining_class(steps.optimizer) is not SteepestDescent or steps.momentum > 0.0
     if gain is None or solution is None or steps.norm is None or remembers or len(solution.rows) > MAX_ROWS:
         return None
     rows = np.asarray(solution.rows).reshape(-1, *solution.x.shape)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from marginlens.kinds import kind_of
+from marginlens.kinds import defining_class
 from marginlens.norms import L1, L2, Frobenius, LInf, Lp, MaxRow, Norm, Nuclear, Spectral
 from marginlens.optimizers import Adam, GradientDescent, MirrorDescent, NormalizedGD, Optimizer, SteepestDescent
 from marginlens.theory.unproved_steps import Steps, optimizer_words, part_of, steps_of
@@ -72,9 +72,9 @@ _NORMS = {
 
 def norm_words(norm: Any) -> Fact:
     """Name a norm."""
-    if kind_of(norm) is Lp:
+    if defining_class(norm) is Lp:
         return Fact("norm.lp", {"p": norm.p})
-    kind = type(norm) if type(norm) in _NORMS else kind_of(norm)
+    kind = type(norm) if type(norm) in _NORMS else defining_class(norm)
     return Fact(_NORMS[kind]) if kind in _NORMS else Fact("norm.other", {"name": type(norm).__name__})
 
 
@@ -102,7 +102,7 @@ def _decays(training: Training) -> bool:
 
 
 def _is_in(*norms: type[Norm]) -> Callable[[Training], bool]:
-    return lambda training: kind_of(training.steps.norm) in norms
+    return lambda training: defining_class(training.steps.norm) in norms
 
 
 def _unknown(training: Training) -> None:

@@ -28,7 +28,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from marginlens.errors import InputError, whole_number
-from marginlens.kinds import kind_of
+from marginlens.kinds import defining_class
 from marginlens.norms import L2, Norm
 from marginlens.optimizers import (
     Blockwise,
@@ -288,7 +288,7 @@ def bias_on_sequences(
     bias = _known_bias(optimizer, shape, ON_SEQUENCES, ON_SEQUENCES)
     if bias is None:
         return None
-    is_plain = kind_of(bias.norm) is L2 and bias.early_norm is None and steps_of(optimizer).momentum == 0.0
+    is_plain = defining_class(bias.norm) is L2 and bias.early_norm is None and steps_of(optimizer).momentum == 0.0
     return _checked(optimizer, bias, solve, () if is_plain else (acyclic,))
 
 
@@ -441,5 +441,5 @@ def _solve_W(risk: MatrixRisk | FactorRisk, tokens: IntArray, norm: Norm) -> Mar
     first = pairs[:, 0] * data.n_tokens
     query = np.zeros(len(pairs), dtype=np.int64) if risk.shares_query else pairs[:, 0]
     triples = np.stack([query, first + pairs[:, 1], first + pairs[:, 2]], axis=-1)
-    in_norm = norm if kind_of(norm) in PROVED_BY_F else Transposed(norm)
+    in_norm = norm if defining_class(norm) in PROVED_BY_F else Transposed(norm)
     return bilinear_svm(data.X.reshape(-1, data.d_model), queries, triples, norm=in_norm)

@@ -10,7 +10,7 @@ import numpy as np
 from marginlens.data.sequences import SequenceDataset
 from marginlens.errors import InputError
 from marginlens.graphs import PriorityGraph, priority_graphs, separated_tokens
-from marginlens.kinds import kind_of
+from marginlens.kinds import defining_class
 from marginlens.losses.next_token import LabelLoss, LogLoss, NextTokenLoss
 from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction
 from marginlens.nexttoken.loss_check import LossCheck, check_loss
@@ -170,7 +170,7 @@ def _bias(solved: _Solved, optimizer: Any) -> ImplicitBias | None:
 
     def in_norm(norm: Norm) -> MarginSolution | None:
         try:
-            return solved.priority if kind_of(norm) is L2 else graph_svm(solved.data.E, solved.graphs, norm=norm)
+            return solved.priority if defining_class(norm) is L2 else graph_svm(solved.data.E, solved.graphs, norm=norm)
         except InputError:
             # No solver takes the norm.
             return None

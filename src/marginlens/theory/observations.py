@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from marginlens.kinds import kind_of
+from marginlens.kinds import defining_class
 from marginlens.names import kebab
 from marginlens.norms import LInf, Lp, Norm
 from marginlens.optimizers import (
@@ -38,7 +38,7 @@ def run_kind(optimizer: Optimizer) -> tuple[Any, ...] | None:
     if isinstance(optimizer, Blockwise):
         part = run_kind(optimizer.optimizer)
         # Sign descent by block or on the whole point is the same.
-        by_entry = kind_of(getattr(optimizer.optimizer, "norm", None)) is LInf
+        by_entry = defining_class(getattr(optimizer.optimizer, "norm", None)) is LInf
         return part if part is None or by_entry else ("by block", *part)
     steps = steps_of(optimizer)
     is_momentum_alone = steps.kind is GradientDescent and steps.momentum > 0.0
@@ -64,7 +64,7 @@ _KINDS: dict[type, Any] = {
 
 def _norm_key(norm: Norm) -> str:
     """A norm as `observed.json` names it."""
-    kind = kind_of(norm)
+    kind = defining_class(norm)
     return f"l{norm.p:g}" if isinstance(norm, Lp) and kind is Lp else kebab(kind.__name__)
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marginlens.kinds import kind_of
+from marginlens.kinds import defining_class
 from marginlens.nexttoken.contexts import FinitePart, finite_part
 from marginlens.optimizers import GradientDescent, NormalizedGD, PowerDecay, SteepestDescent
 from marginlens.papers import implements
@@ -76,7 +76,7 @@ def check_steepest_theorem(optimizer: Any, bias: ImplicitBias) -> TheoremVerdict
     decided = status in (Status.OPTIMAL, Status.INFEASIBLE)
     separable = Check("requirement.separable_points", status is Status.OPTIMAL if decided else None)
     called = norm_words(steepest_in)
-    norm = Check("requirement.proved_norm", kind_of(steepest_in) in PROVED_BY_F, {"norm": called})
+    norm = Check("requirement.proved_norm", defining_class(steepest_in) in PROVED_BY_F, {"norm": called})
     size = optimizer.size
     decays = isinstance(size, PowerDecay) and size.power == 0.5
     steps = Check("requirement.falling_steps", decays, {"size": repr(size)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from marginlens.kinds import declared, kind_of
+from marginlens.kinds import defining_class, inherited_attr
 from marginlens.norms import L2, Norm
 from marginlens.optimizers import (
     Adam,
@@ -73,12 +73,12 @@ def steps_of(optimizer: Any) -> Steps:
     Returns:
         Its `Steps`.
     """
-    defining, library = kind_of(optimizer), next((kind for kind in LIBRARY if isinstance(optimizer, kind)), None)
+    defining, library = defining_class(optimizer), next((kind for kind in LIBRARY if isinstance(optimizer, kind)), None)
     return Steps(
         optimizer=optimizer,
         kind=library if defining is library else None,
         redefined=redefines_steps(optimizer),
-        norm=optimizer.norm if defining is SteepestDescent else declared(optimizer, "norm"),
+        norm=optimizer.norm if defining is SteepestDescent else inherited_attr(optimizer, "norm"),
         size=getattr(optimizer, "size", None),
         momentum=getattr(optimizer, "momentum", 0.0),
         nesterov=getattr(optimizer, "nesterov", False),
@@ -121,7 +121,7 @@ def as_theorems_see(optimizer: Any) -> Any:
 
 def redefines_steps(optimizer: Any) -> bool:
     """Whether an optimizer derives from a class of the library and takes other steps, which nothing known of that class covers."""
-    return isinstance(optimizer, Decaying) and kind_of(optimizer) not in LIBRARY
+    return isinstance(optimizer, Decaying) and defining_class(optimizer) not in LIBRARY
 
 
 def optimizer_words(optimizer: Any) -> Fact:

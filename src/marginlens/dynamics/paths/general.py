@@ -28,7 +28,7 @@ import scipy
 from marginlens.arithmetic.directions import length, unit
 from marginlens.dynamics.paths.path import PathPoints, PathSearch, SearchState, ball_bindings, no_region, path_search
 from marginlens.errors import InputError
-from marginlens.kinds import kind_of
+from marginlens.kinds import defining_class
 from marginlens.norms import L1, L2, LInf, Lp, MaxRow, Norm, Nuclear, Spectral
 from marginlens.norms.choice import direction_of
 from marginlens.risk.attention import AttentionRisk
@@ -163,7 +163,7 @@ class GeneralSearch(PathSearch):
 
     def _minimum(self, radius: float, start: FloatArray) -> FloatArray:
         """A local minimum over the ball, from a point of it."""
-        kind = kind_of(self.norm)
+        kind = defining_class(self.norm)
         project = PROJECTIONS.get(kind)
         if project is not None:
             x = self._projected(start, radius, project)
@@ -261,7 +261,7 @@ class GeneralSearch(PathSearch):
 
         In other norms the gap of Frank and Wolfe over R ‖∇L‖_*, or the gradient over that at zero where that is less.
         """
-        if kind_of(self.norm) is L2:
+        if defining_class(self.norm) is L2:
             return self._slopes(state)[:, 0]
         at_zero = float(self.risk.gradient(np.zeros(self.risk.shape)).log_norm)
         residuals = []

@@ -14,7 +14,7 @@ import numpy as np
 from marginlens.arithmetic.directions import correlation, length, unit
 from marginlens.data.random_tokens import as_generator
 from marginlens.errors import InputError, n_axes, real_array, whole_number
-from marginlens.kinds import kind_of
+from marginlens.kinds import defining_class
 from marginlens.norms import L2, Norm
 from marginlens.norms.choice import as_norm
 from marginlens.papers import implements
@@ -311,7 +311,9 @@ def path(
     if restarts is not None:
         whole_number(restarts, "restarts", at_least=0)
     as_progress(progress)
-    search = path_search(risk, region, restarts) if kind_of(norm) is L2 else _in_norm(risk, norm, region, restarts)
+    search = (
+        path_search(risk, region, restarts) if defining_class(norm) is L2 else _in_norm(risk, norm, region, restarts)
+    )
     limits = search.check_radii(radii)
     with single_blas_thread():
         begin = search.begin(as_generator(rng))

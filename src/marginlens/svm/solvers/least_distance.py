@@ -13,7 +13,7 @@ from marginlens import core
 from marginlens.arithmetic.directions import length
 from marginlens.arithmetic.rounding import EPS, exact_products
 from marginlens.errors import InputError, float_array, index_array, n_axes, real_array
-from marginlens.kinds import kind_of
+from marginlens.kinds import defining_class
 from marginlens.norms import L2, Norm
 from marginlens.norms.choice import as_norm
 from marginlens.runtime.threads import parallel_over
@@ -115,7 +115,7 @@ def shortest_above(rows: FloatArray, lower: FloatArray, *, norm: Norm = L2(), pa
 def _in_norm(euclidean: MarginSolution, norm: Norm) -> MarginSolution:
     """The solution of the same problem in this norm."""
     shape = euclidean.x.shape[euclidean.lower.ndim - 1 :]
-    is_euclidean = kind_of(as_norm(norm, shape)) is L2
+    is_euclidean = defining_class(as_norm(norm, shape)) is L2
     return replace(euclidean, norm=norm) if is_euclidean else solve_in_norm(euclidean, norm)
 
 

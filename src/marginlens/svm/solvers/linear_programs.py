@@ -17,7 +17,7 @@ import numpy as np
 import scipy
 
 from marginlens import core
-from marginlens.kinds import kind_of
+from marginlens.kinds import defining_class
 from marginlens.norms import L1, Norm
 from marginlens.runtime.threads import parallel_over
 from marginlens.svm.solvers.batch import COST_PER_ENTRY, MAX_ROWS_TOGETHER, NormBatch, over_working_rows
@@ -50,7 +50,7 @@ def first_basis(rows: FloatArray, lower: FloatArray, multipliers: FloatArray, is
 
 def solve_linear_programs(batch: NormBatch, norm: Norm) -> None:
     """A batch of problems in ℓ1 or ℓ∞."""
-    is_box = kind_of(norm) is L1
+    is_box = defining_class(norm) is L1
     basis = first_basis(batch.rows, batch.lower, batch.multipliers, is_box)
     state = (is_box, *basis, batch.x, batch.multipliers)
     n_rows = batch.lower.shape[1]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from marginlens import core
-from marginlens.kinds import kind_of
+from marginlens.kinds import defining_class
 from marginlens.norms import MaxRow, Nuclear
 from marginlens.norms.protocol import Norm
 from marginlens.runtime.threads import n_threads
@@ -60,7 +60,7 @@ def _solve_single(batch: NormBatch, j: int, norm: Norm) -> None:
     n, m = len(used), len(used) - 2 * n_ties
     rows = batch.rows[j][used[: n - n_ties]].reshape(-1, *batch.shape)
     right = _span(rows.reshape(-1, batch.shape[1]))
-    by_row = kind_of(norm) is MaxRow
+    by_row = defining_class(norm) is MaxRow
     left = np.eye(batch.shape[0]) if by_row else _span(rows.transpose(0, 2, 1).reshape(-1, batch.shape[0]))
     if not by_row and min(left.shape[1], right.shape[1]) == 1:  # of rank one: all norms of singular values are equal
         return
@@ -69,7 +69,7 @@ def _solve_single(batch: NormBatch, j: int, norm: Norm) -> None:
     start = left.T @ (batch.x[j].reshape(batch.shape) / size) @ right
     weights = batch.multipliers[j, used]
     multipliers = np.concatenate([weights[:m], _difference(weights[m:])])
-    nuclear, height = kind_of(norm) is Nuclear, 1 if by_row else left.shape[1]
+    nuclear, height = defining_class(norm) is Nuclear, 1 if by_row else left.shape[1]
     factors = _rank_one_factors(reduced) if nuclear else (np.empty((0, height)), np.empty((0, right.shape[1])))
     cone = Cone(reduced.reshape(len(rows), -1), *factors, batch.lower[j, used[:m]] / size, nuclear)
     x, solved = _over_working_rows(cone, start.reshape(-1), multipliers)

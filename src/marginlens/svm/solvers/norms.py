@@ -10,7 +10,7 @@ import numpy as np
 
 from marginlens.arithmetic.directions import length
 from marginlens.errors import InputError
-from marginlens.kinds import kind_of
+from marginlens.kinds import defining_class
 from marginlens.norms import L1, LInf, Lp, MaxRow, Norm, Nuclear, Spectral
 from marginlens.svm.solution import MarginSolution, Status
 from marginlens.svm.solvers.batch import NormBatch
@@ -44,7 +44,7 @@ def solve_in_norm(euclidean: _Solution, norm: Norm) -> _Solution:
     comes back scaled such that no row is violated, the multipliers such that Aᵀλ + Cᵀμ has the dual norm ‖x‖, and the `gap` of
     the solution's `bracket` alone says whether it is OPTIMAL.
     """
-    kind = kind_of(norm)
+    kind = defining_class(norm)
     _check_size(euclidean, norm)
     batched = (len(euclidean), euclidean.lower.shape[-1])
     rows = np.asarray(euclidean.rows).reshape(*batched, euclidean.x.size // len(euclidean))

@@ -10,7 +10,7 @@ import numpy as np
 from marginlens.arithmetic.directions import correlation
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.errors import InputError, n_axes, real_array
-from marginlens.kinds import kind_of
+from marginlens.kinds import defining_class
 from marginlens.norms import L2, Frobenius, Norm
 from marginlens.norms.choice import as_norm
 from marginlens.papers import implements
@@ -105,7 +105,7 @@ def multi_token_limit(
     basis = right[used].T
     finite = basis @ ((left[:, used].T @ goals) / values[used])
     residual = float(np.abs(C @ finite - goals).max(initial=0.0))
-    euclidean = kind_of(as_norm(norm, shape)) is L2
+    euclidean = defining_class(as_norm(norm, shape)) is L2
     direction = least_distance(A, np.ones(len(A)), equalities=C if len(C) else None, pairs=pairs)
     direction = replace(direction, x=direction.x.reshape(shape))
     direction = replace(direction, norm=norm) if euclidean else solve_in_norm(direction, norm)
