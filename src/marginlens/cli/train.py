@@ -229,7 +229,7 @@ class Request:
             typed = self.point(data.d_key, rng) if run is None or self.start is not None else run.start
             start = np.array(data.as_batch().point(typed, "start")[0])
             default = STEP_SIZE if asked.optimizer_name in EUCLIDEAN else STEEPEST_STEP_SIZE
-            if is_plain:  # what the theorems allow for every problem
+            if is_plain and v is not None:  # what the theorems allow for every problem
                 size = float(np.min(ml.theory.smoothness(data, v, loss).largest_step))
             if size == 0.0:
                 raise InputError(

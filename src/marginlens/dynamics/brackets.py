@@ -18,7 +18,7 @@ from marginlens.norms import Norm
 from marginlens.norms.choice import as_norm
 from marginlens.risk.matrix import FactorRisk
 from marginlens.svm.solution import Bracket
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import FloatArray, Index, IntArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class DualAccumulator:
     residuals: FloatArray
     anchors: FloatArray
 
-    def __getitem__(self, index: Any) -> DualAccumulator:
+    def __getitem__(self, index: Index) -> DualAccumulator:
         """The same for one run, or for several."""
         return DualAccumulator(self.residuals[index], self.anchors[index])
 

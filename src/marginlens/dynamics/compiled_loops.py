@@ -16,7 +16,7 @@ from marginlens.optimizers.schedules import sizes_of
 from marginlens.risk.next_token import NextTokenRisk, loss_code, needs_whole_heads
 from marginlens.runtime.progress import ProgressCallback
 from marginlens.runtime.threads import Work, run_in_slices
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 RAN_ALL, STATIONARY, NON_FINITE, TIED = 0, 1, 2, 3  # by which loops say how a run ended
 N_LANES = 4  # inputs that the core takes at a time
@@ -34,7 +34,7 @@ def moves_in_keys(n_rows: int, d: int) -> bool:
     return 2 * d <= n_rows
 
 
-def problem_arrays(batch: TokenDataset, head: Any) -> dict[str, Any]:
+def problem_arrays(batch: TokenDataset, head: ArrayLike) -> dict[str, Any]:
     """Keys, scores and lengths of all problems, as the core names them; of the first alone if many starts share it and one head."""
     problems = batch[0].as_batch() if batch.is_repeated and np.ndim(head) == 1 else batch
     scores = np.where(problems.mask, problems.finite_scores(head), 0.0)

@@ -15,11 +15,13 @@ from marginlens.dynamics.mini_batches import Sampling, as_mini_batches
 from marginlens.dynamics.record import Record, Saved, check_record, measure, steps_to_save
 from marginlens.dynamics.trajectory import ENDINGS, Trajectory
 from marginlens.errors import InputError, whole_number
+from marginlens.losses.margin import Loss
+from marginlens.losses.next_token import NextTokenLoss
 from marginlens.optimizers import Blockwise, GradientDescent, NormalizedGD, Optimizer
 from marginlens.optimizers.protocol import as_optimizer
 from marginlens.papers import implements
 from marginlens.risk.attention import AttentionRisk
-from marginlens.risk.build import as_risk
+from marginlens.risk.build import HeadLike, Problem, as_risk
 from marginlens.risk.joint import JointRisk
 from marginlens.risk.matrix import as_query
 from marginlens.risk.next_token import NextTokenRisk
@@ -31,13 +33,13 @@ from marginlens.typing import ArrayLike, FloatArray
 @implements("A", "Eq. (3)", "Fig 3(a)", "Fig 3(b)", "Fig 3(c)")
 @implements("C", "Algo-GD")
 def descend(
-    problem: Any,
-    head: Any = None,
+    problem: Problem,
+    head: HeadLike | None = None,
     *,
-    loss: Any = None,
+    loss: Loss | NextTokenLoss | None = None,
     optimizer: Optimizer | None = None,
     n_steps: int = 1000,
-    start: Any = None,
+    start: ArrayLike | None = None,
     record: Record | None = None,
     progress: ProgressCallback | None = None,
     device: str = "cpu",
@@ -113,7 +115,7 @@ def _witness(risk: Any, state: MatrixState) -> DualAccumulator:
 
 
 def trajectory_of(
-    risk: Any, points: FloatArray, ends: tuple[Any, Any], steps: Any, record: Record | None
+    risk: Risk, points: FloatArray, ends: tuple[Any, Any], steps: Any, record: Record | None
 ) -> Trajectory:
     """The trajectory of iterates (batch, n_saved + 1, *shape), the final ones last, with how and after how many steps runs ended."""
     is_batch = holds_batch(risk)

@@ -27,12 +27,13 @@ from marginlens.gpu.descent import (
     Steps,
 )
 from marginlens.gpu.device import Device
-from marginlens.losses.margin import compiled_code
+from marginlens.losses.margin import Loss, compiled_code
 from marginlens.norms.entrywise import EUCLIDEAN, LARGEST_ENTRY, POWER, SIGN
 from marginlens.optimizers import Optimizer
 from marginlens.optimizers.compiled import GRADIENT, STEEPEST, Rule, compiled_rule
 from marginlens.optimizers.schedules import sizes_of
 from marginlens.risk.attention import AttentionRisk
+from marginlens.risk.protocol import Risk
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.typing import FloatArray, IntArray
 
@@ -61,7 +62,7 @@ def not_served(device: Device, what: str) -> InputError:
 
 
 def device_kernel(
-    device: Device, shape: Shape, loss: Any, optimizer: Optimizer, *, is_ragged: bool = False
+    device: Device, shape: Shape, loss: Loss, optimizer: Optimizer, *, is_ragged: bool = False
 ) -> tuple[DescentKernel, Rule]:
     """The kernel for problems of this shape, and the rule of its steps; a loss or an optimizer that it does not serve is refused."""
     code, rule = compiled_code(loss), compiled_rule(optimizer, (shape.width,))
@@ -164,7 +165,7 @@ class DeviceLoop:
 
 
 def device_loop(
-    device: Device, risk: Any, optimizer: Optimizer, batches: MiniBatches | None, on_cpu: Callable[[IntArray], Any]
+    device: Device, risk: Risk, optimizer: Optimizer, batches: MiniBatches | None, on_cpu: Callable[[IntArray], Any]
 ) -> DeviceLoop:
     """The loop that takes the steps on a device.
 

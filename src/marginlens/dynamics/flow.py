@@ -16,14 +16,15 @@ from marginlens.dynamics.descend import trajectory_of
 from marginlens.dynamics.record import Record, check_record, steps_to_save
 from marginlens.dynamics.trajectory import Trajectory
 from marginlens.errors import InputError, array_of_any, positive_number
-from marginlens.losses.margin import compiled_code
+from marginlens.losses.margin import Loss, compiled_code
+from marginlens.losses.next_token import NextTokenLoss
 from marginlens.papers import implements
 from marginlens.risk.attention import AttentionRisk
-from marginlens.risk.build import as_risk
+from marginlens.risk.build import HeadLike, Problem, as_risk
 from marginlens.risk.protocol import Risk, holds_batch, starting_points
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.runtime.threads import single_blas_thread
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import ArrayLike, ComplexArray, FloatArray, IntArray
 
 DEFAULT_RTOL = 1e-7  # local error of one step of the integrator
 END_NORM_RTOL = 1e-9  # by how much of it a flow may end beyond the norm that was asked for
@@ -57,12 +58,12 @@ class UntilNorm:
 
 @implements("B", "Eq. (7)")
 def flow(
-    problem: Any,
-    head: Any = None,
+    problem: Problem,
+    head: HeadLike | None = None,
     *,
-    loss: Any = None,
+    loss: Loss | NextTokenLoss | None = None,
     until: UntilLength | UntilNorm = UntilNorm(500.0),
-    start: Any = None,
+    start: ArrayLike | None = None,
     record: Record | None = None,
     rtol: float = DEFAULT_RTOL,
     progress: ProgressCallback | None = None,
@@ -110,7 +111,7 @@ def flow(
     return trajectory_of(risk, points, ends, steps, record)
 
 
-def _limits(until: Any) -> tuple[float, float]:
+def _limits(until: object) -> tuple[float, float]:
     """The arc length and the norm at which to stop, one of them infinite."""
     if isinstance(until, UntilLength):
         return until.length, np.inf
@@ -122,7 +123,7 @@ def _limits(until: Any) -> tuple[float, float]:
 class _Stops:
     """The arc lengths at which the iterate is kept: listed beforehand, or every so often for as long as the flow lasts."""
 
-    def __init__(self, record: Any, longest: float) -> None:
+    def __init__(self, record: Record | None, longest: float) -> None:
         self.every = 0
         self.listed: IntArray = np.empty(0, dtype=np.int64)
         if isinstance(record, Record) and not np.isfinite(longest):
@@ -357,7 +358,7 @@ class _Factors(NamedTuple):
     pivots: IntArray
 
 
-def _factored(matrix: Any) -> _Factors:
+def _factored(matrix: FloatArray | ComplexArray) -> _Factors:
     """Radau's factors by LAPACK itself: SciPy's functions check and wrap, which takes longer than matrices this small."""
     from scipy.linalg import lapack
 
@@ -366,7 +367,7 @@ def _factored(matrix: Any) -> _Factors:
     return _Factors(lapack.zgetrs if is_complex else lapack.dgetrs, lu, pivots)
 
 
-def _solved(factors: _Factors, right: Any) -> Any:
+def _solved(factors: _Factors, right: FloatArray | ComplexArray) -> Any:
     """The solution for one right side."""
     return factors.solve(factors.lu, factors.pivots, right)[0]
 

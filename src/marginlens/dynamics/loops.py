@@ -161,7 +161,7 @@ class StepwiseLoop:
 
 
 @singledispatch
-def compiled_loop(risk: Any, optimizer: Optimizer, batches: MiniBatches | None = None) -> Loop | None:
+def compiled_loop(risk: Risk, optimizer: Optimizer, batches: MiniBatches | None = None) -> Loop | None:
     """The compiled loop that serves this risk with this optimizer, None where there is none."""
     return None
 

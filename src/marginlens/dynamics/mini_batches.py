@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marginlens.errors import InputError, whole_number
+from marginlens.risk.protocol import Risk
 from marginlens.typing import IntArray
 
 BLOCK = 256  # epochs, or steps with replacement, that are drawn at once
@@ -62,7 +63,7 @@ class MiniBatches(NamedTuple):
         return self.sampling.inputs(begin, end, self.n_inputs, self.size)
 
 
-def as_mini_batches(batch_size: Any, sampling: Any, risk: Any) -> MiniBatches | None:
+def as_mini_batches(batch_size: int | None, sampling: Sampling | None, risk: Risk) -> MiniBatches | None:
     """The mini-batches that are asked for, None where every step sees all inputs; refused for a risk that cannot be split into inputs."""
     if sampling is not None and not isinstance(sampling, Sampling):
         raise InputError("sampling", "an ml.Sampling, or None", repr(sampling))
@@ -70,9 +71,10 @@ def as_mini_batches(batch_size: Any, sampling: Any, risk: Any) -> MiniBatches | 
         if sampling is not None:
             raise InputError("sampling", "None where no batch_size is given", repr(sampling))
         return None
-    if not hasattr(risk, "of_inputs") or getattr(risk, "n_inputs", None) is None:
+    count = getattr(risk, "n_inputs", None)
+    if not hasattr(risk, "of_inputs") or count is None:
         raise InputError("batch_size", "None for a risk without n_inputs and of_inputs(inputs)", f"{batch_size!r}")
-    n_inputs = int(risk.n_inputs)
+    n_inputs = int(count)
     size = whole_number(batch_size, "batch_size", at_least=1)
     if size > n_inputs:
         raise InputError("batch_size", f"at most the number of inputs, {n_inputs}", f"{size}")

@@ -60,7 +60,7 @@ class Record:
         return chosen.astype(np.int64)
 
 
-def steps_to_save(record: Any, n_steps: int) -> IntArray:
+def steps_to_save(record: Record | None, n_steps: int) -> IntArray:
     """The steps that `record` asks to keep of a run of `n_steps`: none for None, else those of an `ml.Record`."""
     if record is None:
         return np.empty(0, dtype=np.int64)
@@ -95,7 +95,7 @@ class Saved(Mapping[str, Any]):
         return f"Saved({', '.join(self.kept) or 'nothing'} at {len(self.steps)} steps)"
 
 
-def check_record(record: Any, risk: Risk) -> None:
+def check_record(record: Record | None, risk: Risk) -> None:
     """Refuse a record that asks for quantities that the risk does not have."""
     for name in record.keep if isinstance(record, Record) else ():
         if name in _METHODS and not hasattr(risk, _METHODS[name]):

@@ -16,11 +16,12 @@ from marginlens.result import Result, Tabular, axes_for, draw_matrix
 from marginlens.result.drawing import draw_fan
 from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk.attention import ExcessRisk
+from marginlens.risk.protocol import Risk
 from marginlens.runtime.files import read_result, write_result
 from marginlens.runtime.progress import ProgressCallback
 from marginlens.status import Status, names_of, statuses
 from marginlens.svm.solution import Bracket
-from marginlens.typing import Axes, FloatArray, IntArray
+from marginlens.typing import Axes, FloatArray, Index, IntArray
 
 RUN_FORMAT = "marginlens-run-1"  # the entry "format" of a file that holds a run
 _PER_RUN = ("final", "attention", "selected", "norm", "steps_taken")
@@ -97,7 +98,7 @@ class Trajectory(Result, Tabular):
     def __len__(self) -> int:
         return len(self.status) if self.is_batch else 1
 
-    def __getitem__(self, index: Any) -> Trajectory:
+    def __getitem__(self, index: Index) -> Trajectory:
         """One run without the batch axis for a whole number; a batch for a slice, a mask (batch,) or a list. Neither can be resumed."""
         places = batch_index(index, len(self), "runs")
         if not self.is_batch:
@@ -124,7 +125,7 @@ class Trajectory(Result, Tabular):
         write_result(path, RUN_FORMAT, arrays)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], risk: Any = None) -> Trajectory:
+    def load(cls, path: str | os.PathLike[str], risk: Risk | None = None) -> Trajectory:
         """The run in a file that `save` wrote. It cannot be resumed: go on with `descend(risk, start=run.final)`.
 
         Args:
@@ -227,5 +228,5 @@ class Trajectory(Result, Tabular):
         return f"Trajectory({shape[0]} runs, norms {self.norm.min():.4g} … {self.norm.max():.4g}, {early} ended early)"
 
 
-def _at(value: Any, places: Any) -> Any:
+def _at(value: Any, places: Index) -> Any:
     return type(value)(value.sign[places], value.log[places]) if hasattr(value, "sign") else value[places]

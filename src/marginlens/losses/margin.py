@@ -14,7 +14,7 @@ import scipy
 
 from marginlens.errors import NOT_NUMBERS, InputError, float_array, real_number
 from marginlens.papers import implements
-from marginlens.typing import FloatArray
+from marginlens.typing import ArrayLike, FloatArray
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 VISIBLE = 1e-290  # values below this have lost digits to underflow
@@ -73,25 +73,25 @@ class Loss:
 
     code: ClassVar[int] = -1  # which branch of the compiled loop evaluates log|ℓ'|; -1: none, the loop runs in NumPy
 
-    def value(self, u: Any) -> FloatArray:
+    def value(self, u: ArrayLike) -> FloatArray:
         """Return ℓ(u)."""
         raise lacking(self, "value(u)")
 
-    def log_abs_derivative(self, u: Any) -> FloatArray:
+    def log_abs_derivative(self, u: ArrayLike) -> FloatArray:
         """Return `log |ℓ'(u)|`, -inf where ℓ' is zero."""
         if not _defines(self, "derivative"):
             raise lacking(self, "derivative(u) or log_abs_derivative(u)")
         with np.errstate(divide="ignore"):
             return np.log(np.abs(_evaluate(self, "derivative", float_array(u, "u"))))
 
-    def derivative(self, u: Any) -> FloatArray:
+    def derivative(self, u: ArrayLike) -> FloatArray:
         """Return ℓ'(u)."""
         if not _defines(self, "log_abs_derivative"):
             raise lacking(self, "derivative(u) or log_abs_derivative(u)")
         u = float_array(u, "u")
         return self.derivative_sign(u) * np.exp(_evaluate(self, "log_abs_derivative", u))
 
-    def derivative_sign(self, u: Any) -> FloatArray:
+    def derivative_sign(self, u: ArrayLike) -> FloatArray:
         """The sign of ℓ'(u): -1, 0 or 1."""
         u = float_array(u, "u")
         if not _defines(self, "derivative"):
@@ -103,7 +103,7 @@ class Loss:
             sign[hidden] = _sign_from_values(self, u[hidden])
         return sign
 
-    def rise(self, u: Any, delta: Any) -> FloatArray:
+    def rise(self, u: ArrayLike, delta: ArrayLike) -> FloatArray:
         r"""Return :math:`\ell(u - \delta) - \ell(u)`, without cancellation when δ is small."""
         u, delta = _together(u=u, delta=delta)
         nodes = u[..., None] - delta[..., None] * (0.5 + 0.5 * _NODES)
@@ -111,7 +111,7 @@ class Loss:
         integral = delta * 0.5 * np.sum(_WEIGHTS * (-slope.sign * np.exp(slope.log)), axis=-1)
         return np.where(np.abs(delta) <= 1.0, integral, value_of(self, u - delta) - value_of(self, u))
 
-    def signed_log_rise(self, u: Any, log_delta: Any, sign: Any) -> SignedLog:
+    def signed_log_rise(self, u: ArrayLike, log_delta: ArrayLike, sign: ArrayLike) -> SignedLog:
         r"""Return :math:`\ell(u - \delta) - \ell(u)` as sign and logarithm, for :math:`\delta = \text{sign}\, e^{\text{log_delta}}`.
 
         Both hold when δ underflows. Where the loss decreases the sign of the rise is that of δ.
@@ -194,7 +194,7 @@ class Loss:
 class _DecreasingLoss(Loss):
     """A loss whose slope is negative everywhere."""
 
-    def derivative_sign(self, u: Any) -> FloatArray:
+    def derivative_sign(self, u: ArrayLike) -> FloatArray:
         """Return -1 everywhere."""
         return np.full_like(float_array(u, "u"), -1.0)
 
@@ -213,15 +213,15 @@ class Logistic(_DecreasingLoss):
 
     code: ClassVar[int] = 0
 
-    def value(self, u: Any) -> FloatArray:
+    def value(self, u: ArrayLike) -> FloatArray:
         """Return log(1 + e^-u), without overflow on either side."""
         return np.logaddexp(0.0, -float_array(u, "u"))
 
-    def log_abs_derivative(self, u: Any) -> FloatArray:
+    def log_abs_derivative(self, u: ArrayLike) -> FloatArray:
         """Return -log(1 + e^u)."""
         return -np.logaddexp(0.0, float_array(u, "u"))
 
-    def signed_log_rise(self, u: Any, log_delta: Any, sign: Any) -> SignedLog:
+    def signed_log_rise(self, u: ArrayLike, log_delta: ArrayLike, sign: ArrayLike) -> SignedLog:
         r"""Exact: :math:`\ell(u - \delta) - \ell(u) = \log(1 + z)` with :math:`z = |\ell'(u)| (e^\delta - 1)`."""
         if compiled_code(self) < 0:  # a subclass with a slope of its own
             return super().signed_log_rise(u, log_delta, sign)
@@ -258,16 +258,16 @@ class Exponential(_DecreasingLoss):
 
     code: ClassVar[int] = 1
 
-    def value(self, u: Any) -> FloatArray:
+    def value(self, u: ArrayLike) -> FloatArray:
         """Return e^-u."""
         with np.errstate(over="ignore"):
             return np.exp(-float_array(u, "u"))
 
-    def log_abs_derivative(self, u: Any) -> FloatArray:
+    def log_abs_derivative(self, u: ArrayLike) -> FloatArray:
         """Return -u."""
         return -float_array(u, "u")
 
-    def derivative(self, u: Any) -> FloatArray:
+    def derivative(self, u: ArrayLike) -> FloatArray:
         """Return -e^-u."""
         return -self.value(u)
 
@@ -289,11 +289,11 @@ class CorrelationLoss(_DecreasingLoss):
 
     code: ClassVar[int] = 2
 
-    def value(self, u: Any) -> FloatArray:
+    def value(self, u: ArrayLike) -> FloatArray:
         """Return -u."""
         return -float_array(u, "u")
 
-    def log_abs_derivative(self, u: Any) -> FloatArray:
+    def log_abs_derivative(self, u: ArrayLike) -> FloatArray:
         """Return 0."""
         return np.zeros_like(float_array(u, "u"))
 
@@ -353,7 +353,7 @@ def _evaluate(loss: Loss, method: str, u: FloatArray) -> FloatArray:
     return array
 
 
-def numbers_from(loss: Any, method: str, given: Any, shape: tuple[int, ...]) -> FloatArray:
+def numbers_from(loss: object, method: str, given: object, shape: tuple[int, ...]) -> FloatArray:
     """What a method of a loss of one's own gave, as a float64 array of this shape; refused where it is anything else."""
     try:
         array = np.asarray(given)
@@ -372,7 +372,7 @@ def _defines(loss: Loss, method: str) -> bool:
     return getattr(type(loss), method) is not getattr(Loss, method)
 
 
-def lacking(loss: Any, method: str) -> InputError:
+def lacking(loss: object, method: str) -> InputError:
     return InputError("loss", f"a loss that defines {method}", f"{type(loss).__name__}, which does not")
 
 
@@ -451,7 +451,7 @@ def _interval(low: float, high: float) -> tuple[float, float]:
     return low, high
 
 
-def as_loss(loss: Any) -> Loss:
+def as_loss(loss: object) -> Loss:
     """Return `loss` if it is a Loss that defines what it must, else the sentence that says what is expected."""
     if not isinstance(loss, Loss):
         what = f"the class {loss.__name__}" if isinstance(loss, type) else type(loss).__name__

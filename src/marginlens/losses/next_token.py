@@ -3,7 +3,7 @@ r"""Losses ℓ(y, ŷ) of a predicted next token: ŷ = C f is what the head makes
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -160,7 +160,7 @@ class SquaredProbability(NextTokenLoss):
         return -2.0 * hit * (1.0 - 2.0 * hit) * outer + 2.0 * miss * hit * spread
 
 
-def as_nexttoken_loss(loss: Any) -> NextTokenLoss:
+def as_nexttoken_loss(loss: object) -> NextTokenLoss:
     """Return `loss` if it is a loss of next tokens, else the sentence that says what is expected."""
     if not isinstance(loss, NextTokenLoss):
         what = f"the class {loss.__name__}" if isinstance(loss, type) else type(loss).__name__
@@ -229,7 +229,7 @@ def label_rise(loss: LabelLoss, u: FloatArray, sign: FloatArray, log_delta: Floa
         )
 
 
-def _checked(loss: NextTokenLoss, method: str, given: Any, shape: tuple[int, ...]) -> FloatArray:
+def _checked(loss: NextTokenLoss, method: str, given: object, shape: tuple[int, ...]) -> FloatArray:
     """What a method of a loss gave, as a float64 array of this shape without nan; inf stands for a loss that is not defined there."""
     if loss.code >= 0:
         return np.asarray(given)

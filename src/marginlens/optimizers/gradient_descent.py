@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar, TypeGuard
 
 import numpy as np
 
@@ -111,7 +111,11 @@ class NormalizedGD(_Euclidean):
         return Rule.of(STEEPEST, self.size, power=2.0, momentum=self.momentum)
 
 
-def has_plain_steps(optimizer: Any) -> bool:
+PlainDescent = GradientDescent | NormalizedGD
+
+
+def has_plain_steps(optimizer: object) -> TypeGuard[PlainDescent]:
     """Whether an optimizer is one of these two without momentum and decay; a subclass may take any steps, so it is not."""
-    is_plain = type(optimizer) in (GradientDescent, NormalizedGD) and optimizer.is_plain
-    return is_plain and bool(0.0 < optimizer.size < np.inf)
+    if not isinstance(optimizer, PlainDescent) or type(optimizer) not in (GradientDescent, NormalizedGD):
+        return False
+    return optimizer.is_plain and bool(0.0 < optimizer.size < np.inf)

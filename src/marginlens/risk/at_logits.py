@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from marginlens.data.tokens import TokenDataset
 from marginlens.losses.margin import VISIBLE, SignedLog, slope_of, value_of
 from marginlens.risk.heads import Shortfall
 from marginlens.risk.softmax import Attended, probabilities
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from marginlens.risk.attention import AttentionRisk
@@ -28,7 +28,7 @@ class TokenRisk(ABC):
     data: TokenDataset
 
     @abstractmethod
-    def at_point(self, x: Any) -> AtLogits:
+    def at_point(self, x: ArrayLike) -> AtLogits:
         """The risk at the attention logits of a point."""
 
     @property
@@ -44,27 +44,27 @@ class TokenRisk(ABC):
         """How many inputs a problem has."""
         return self.data.n_inputs
 
-    def value(self, x: Any) -> FloatArray:
+    def value(self, x: ArrayLike) -> FloatArray:
         """The risk, (…)."""
         return self.at_point(x).value()
 
-    def log_value(self, x: Any) -> FloatArray:
+    def log_value(self, x: ArrayLike) -> FloatArray:
         """Its logarithm, (…); nan where it is negative. Losses that underflow fall like their slopes."""
         return self.at_point(x).log_value()
 
-    def excess(self, x: Any, selected: Any = None) -> ExcessRisk:
+    def excess(self, x: ArrayLike, selected: ArrayLike | None = None) -> ExcessRisk:
         """The risk less that of selecting one token per input outright, those with the largest logits by default."""
         return self.at_point(x).excess(selected)
 
-    def margins(self, x: Any) -> FloatArray:
+    def margins(self, x: ArrayLike) -> FloatArray:
         """Y_i f(X_i) of every input, (…, n_inputs)."""
         return self.at_point(x).margins()
 
-    def attention(self, x: Any) -> FloatArray:
+    def attention(self, x: ArrayLike) -> FloatArray:
         """Softmax probabilities, (…, n_inputs, n_tokens), zero where there is no token."""
         return self.at_point(x).attention()
 
-    def select(self, x: Any) -> IntArray:
+    def select(self, x: ArrayLike) -> IntArray:
         """The token with the largest attention in each input, (…, n_inputs)."""
         return self.at_point(x).select()
 
@@ -112,7 +112,7 @@ class AtLogits:
             of_positive = np.asarray(np.logaddexp.reduce(logs, axis=-1)) - np.log(margin.shape[-1])
             return np.where(np.any(value < 0.0, axis=-1), np.log(np.mean(value, axis=-1)), of_positive)
 
-    def excess(self, selected: Any = None) -> ExcessRisk:
+    def excess(self, selected: ArrayLike | None = None) -> ExcessRisk:
         """The risk less that of selecting one token per input outright, those with the largest logits by default."""
         alpha = (
             self.select()

@@ -24,7 +24,7 @@ from marginlens.risk.protocol import MarginRows, as_points
 from marginlens.risk.smoothness import smoothness
 from marginlens.risk.softmax import centred_keys
 from marginlens.runtime.threads import parallel_over
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, Index, IntArray
 
 KEY_RANK_RTOL = (
     1e-12  # singular values of the keys, relative to the largest, below which a direction is no part of their span
@@ -51,9 +51,9 @@ class SecondOrder(NamedTuple):
     log_excess_terms: FloatArray
     log_scale: FloatArray
 
-    def take(self, which: Any) -> SecondOrder:
+    def take(self, which: Index) -> SecondOrder:
         """The same for some of the points."""
-        return SecondOrder(*(part[which] for part in self))
+        return SecondOrder._make(part[which] for part in self)
 
 
 class KeySpan(NamedTuple):
@@ -95,7 +95,7 @@ class AttentionRisk(TokenRisk, Described):
         """(d_key,)."""
         return (self.data.d_key,)
 
-    def __getitem__(self, index: Any) -> AttentionRisk:
+    def __getitem__(self, index: Index) -> AttentionRisk:
         """The risk of one problem of a batch, or of several."""
         head = self.head if callable(self.head) else np.broadcast_to(self.head, (len(self), self.data.d_model))[index]
         return replace(self, data=self.data[index], head=head)
@@ -118,7 +118,7 @@ class AttentionRisk(TokenRisk, Described):
     def _keys(self) -> FloatArray:
         return centred_keys(self.data)
 
-    def logits(self, x: Any) -> FloatArray:
+    def logits(self, x: ArrayLike) -> FloatArray:
         """Attention logits K p, (…, n_inputs, n_tokens), of keys less their input's mean, which no softmax notices."""
         points = self.data.point(x) if self.is_batch else as_points(x, self.shape)
         K, is_batch = self.data.K, self.is_batch
@@ -136,7 +136,7 @@ class AttentionRisk(TokenRisk, Described):
         """The risk where the attention logits are these, (…, n_inputs, n_tokens), whatever weights made them."""
         return AtLogits(self, logits)
 
-    def at_point(self, x: Any) -> AtLogits:
+    def at_point(self, x: ArrayLike) -> AtLogits:
         """The risk at the logits K p."""
         return self.at(self.logits(x))
 
@@ -147,12 +147,12 @@ class AttentionRisk(TokenRisk, Described):
     # ---- values
 
     @implements("A", "Eq. (1)")
-    def value(self, x: Any) -> FloatArray:
+    def value(self, x: ArrayLike) -> FloatArray:
         """L(p), (…)."""
         return super().value(x)
 
     @implements("A", "Eq. (63)")
-    def excess(self, x: Any, selected: Any = None) -> ExcessRisk:
+    def excess(self, x: ArrayLike, selected: ArrayLike | None = None) -> ExcessRisk:
         r"""Risk at p less the risk of selecting one token per input outright, exact when it is far below the smallest float64.
 
         .. math:: L(p) - \frac1n \sum_{i=1}^n \ell(\gamma_{i\alpha_i})
@@ -162,7 +162,7 @@ class AttentionRisk(TokenRisk, Described):
         """
         return super().excess(x, selected)
 
-    def selection(self, selected: Any) -> IntArray:
+    def selection(self, selected: ArrayLike) -> IntArray:
         """Checked token indices (…, n_inputs); those of one problem may have leading axes, as its points may."""
         if self.is_batch or n_axes(selected) < 2:
             return self.data.selection(selected)
@@ -189,7 +189,7 @@ class AttentionRisk(TokenRisk, Described):
             "Eq. (13b)": "The same in p, with keys in place of tokens.",
         },
     )
-    def gradient(self, x: Any) -> LogScaled:
+    def gradient(self, x: ArrayLike) -> LogScaled:
         r"""Exact gradient at p, accurate to rounding relative to its own size at any norm of p.
 
         .. math:: \nabla L(p) = \frac1n \sum_{i=1}^n \ell'_i\, K_i^\top \mathbb S'(K_i p)\, \gamma_i
@@ -199,7 +199,7 @@ class AttentionRisk(TokenRisk, Described):
         """
         return self.at_point(x).gradient()
 
-    def residual_attention(self, x: Any) -> FloatArray:
+    def residual_attention(self, x: ArrayLike) -> FloatArray:
         r"""The multipliers of the margin rows that the attention at p shows, (…, n_inputs, n_tokens), the largest scaled to one.
 
         .. math:: \lambda_{it} = |\ell'_i|\, s_{it} (f_i - \gamma_{it}), \qquad
@@ -293,7 +293,7 @@ class AttentionRisk(TokenRisk, Described):
         """The token whose outright selection has the largest margin Y f in each input, (…, n_inputs)."""
         return np.argmax(self.token_margins(), axis=-1)
 
-    def margin_rows(self, selected: Any) -> MarginRows:
+    def margin_rows(self, selected: ArrayLike) -> MarginRows:
         r"""k_α − k_t for each other token t of each input, with lower bound 1: the constraints of (ATT-SVM)."""
         if self.is_batch:
             raise InputError("data", "one problem", f"a batch of {len(self)}", "Take one with data[j].")

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from marginlens.data.contexts import ContextDataset
 from marginlens.data.sequences import SequenceDataset
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import InputError
-from marginlens.losses.margin import Logistic
-from marginlens.losses.next_token import LogLoss
+from marginlens.losses.margin import Logistic, Loss, as_loss
+from marginlens.losses.next_token import LogLoss, NextTokenLoss, as_nexttoken_loss
 from marginlens.risk.attention import AttentionRisk
 from marginlens.risk.cross_entropy import ContextRisk
 from marginlens.risk.next_token import NextTokenRisk
 from marginlens.risk.protocol import Risk
+from marginlens.typing import ArrayLike
+
+Problem = Risk | TokenDataset | ContextDataset | SequenceDataset | Sequence[SequenceDataset]
+HeadLike = ArrayLike | Callable[..., object] | Sequence[ArrayLike | None]
 
 
-def as_risk(problem: Any, head: Any = None, loss: Any = None) -> Any:
+def as_risk(problem: object, head: HeadLike | None = None, loss: Loss | NextTokenLoss | None = None) -> Any:
     """`problem` if it is a risk; else the risk of a dataset with this head and loss.
 
     Args:
@@ -32,9 +37,9 @@ def as_risk(problem: Any, head: Any = None, loss: Any = None) -> Any:
                 "None",
                 "Train head and attention together with ml.JointRisk(data).",
             )
-        return AttentionRisk(problem, head, Logistic() if loss is None else loss)
+        return AttentionRisk(problem, head, Logistic() if loss is None else as_loss(loss))
     if isinstance(problem, SequenceDataset | list | tuple):
-        return NextTokenRisk(problem, head, LogLoss() if loss is None else loss)
+        return NextTokenRisk(problem, head, LogLoss() if loss is None else as_nexttoken_loss(loss))
     if isinstance(problem, ContextDataset):
         problem = ContextRisk(problem)
     if isinstance(problem, type) or not isinstance(problem, Risk):

@@ -14,7 +14,7 @@ from marginlens.papers import implements
 from marginlens.risk.attention import AttentionRisk
 from marginlens.risk.heads import Shortfall
 from marginlens.risk.softmax import Attended, attend
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 
 @implements("X", "M")
@@ -31,7 +31,7 @@ class CopyRisk(AttentionRisk):
     """
 
     @classmethod
-    def of(cls, data: TokenDataset, match: Any) -> CopyRisk:
+    def of(cls, data: TokenDataset, match: ArrayLike) -> CopyRisk:
         """The risk of one problem or a batch; match: (n_inputs,) or (batch, n_inputs), the token to copy from each input."""
         chosen = as_dataset(data).selection(match)
         centred = copy(data)
@@ -44,7 +44,7 @@ class CopyRisk(AttentionRisk):
         """The token to copy in each input, (…, n_inputs): the first whose value is the origin, which values are measured from."""
         return np.asarray(np.argmin(np.where(self.data.mask, np.linalg.norm(self.data.X, axis=-1), np.inf), axis=-1))
 
-    def log_value(self, x: Any) -> FloatArray:
+    def log_value(self, x: ArrayLike) -> FloatArray:
         """log L(p), (…), which is all in excess of the risk of the matching tokens."""
         return np.asarray(self.excess(x, self.match).log)
 

@@ -84,7 +84,7 @@ class _CrossEntropyRisk(Described, ABC):
         misfit, leak, _, _ = self._parts(x)
         return np.asarray(np.sum(self.labels.p * (np.expm1(misfit) - misfit), axis=-1) + np.logaddexp(0.0, leak))
 
-    def _log_sum_with(self, x: ArrayLike, floor: Any) -> FloatArray:
+    def _log_sum_with(self, x: ArrayLike, floor: float | FloatArray) -> FloatArray:
         """log of the mean over points of their excess plus `floor`, (n_points,) or one for all."""
         misfit, leak, _, _ = self._parts(x)
         inside = np.sum(self.labels.p * (np.expm1(misfit) - misfit), axis=-1) + floor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,7 +13,7 @@ from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.errors import InputError, missing_extra
 from marginlens.papers import uses
 from marginlens.risk.softmax import Attended, attend, probabilities
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 Shortfall = tuple[FloatArray, FloatArray, FloatArray]
 SUBTRACTED_CHANGE = 1e-4  # a nonlinear head's change that plain subtraction gives to twelve digits
@@ -124,7 +125,7 @@ class TorchHead:
         return output.detach().numpy().reshape(z.shape[:-1]), slope.numpy().reshape(z.shape)
 
 
-def as_head(data: TokenDataset, head: Any) -> Head:
+def as_head(data: TokenDataset, head: ArrayLike | Callable[..., object]) -> Head:
     """The head that `head` stands for: a vector is linear, a callable a nonlinear ψ, which may have `on_data`, its own `Head`."""
     if isinstance(head, type):
         raise InputError(

@@ -17,7 +17,7 @@ from marginlens.risk.at_logits import AtLogits, TokenRisk, pairwise_gradient
 from marginlens.risk.attention import AttentionRisk
 from marginlens.risk.protocol import MarginRows, as_points
 from marginlens.risk.softmax import attend, logits
-from marginlens.typing import ArrayLike, FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, Index, IntArray
 
 
 def attention_output(data: TokenDataset, log_s: FloatArray, alpha: IntArray) -> FloatArray:
@@ -61,7 +61,7 @@ class JointRisk(TokenRisk, Described):
         """(d_model + d_key,)."""
         return (self.data.d_model + self.data.d_key,)
 
-    def __getitem__(self, index: Any) -> JointRisk:
+    def __getitem__(self, index: Index) -> JointRisk:
         """The risk of one problem of a batch, or of several."""
         return JointRisk(self.data[index], self.loss)
 
@@ -79,7 +79,7 @@ class JointRisk(TokenRisk, Described):
         array = as_points(x, self.shape)
         return HeadAndAttention(array[..., : self.data.d_model], array[..., self.data.d_model :])
 
-    def start(self, start: Any) -> FloatArray:
+    def start(self, start: ArrayLike | None) -> FloatArray:
         """A start as a point or a pair (v, p), with or without a batch axis, or None for zero, as an array `(batch, *shape)`."""
         if start is None:
             return np.zeros((len(self), *self.shape))

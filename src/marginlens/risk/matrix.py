@@ -15,7 +15,7 @@ from marginlens.papers import implements, uses
 from marginlens.result import Described
 from marginlens.risk.at_logits import AtLogits, TokenRisk
 from marginlens.risk.protocol import MarginRows, as_points, of_each_problem
-from marginlens.typing import ArrayLike, FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, Index, IntArray
 
 if TYPE_CHECKING:
     from marginlens.risk.attention import AttentionRisk
@@ -53,7 +53,7 @@ class _RiskThroughP(TokenRisk):
         """Whether all inputs have one query, so that one p serves them all."""
         return self.query.ndim == 1
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Index) -> Any:
         """The risk of one problem of a batch, or of several."""
         of_p = self.of_p[index]
         query = self.query[index] if self.query.ndim == 3 else self.query
@@ -99,7 +99,7 @@ class _RiskThroughP(TokenRisk):
             right, scale = by_input.array, by_input.log_scale
         return np.broadcast_to(self.query, (*right.shape[:-1], self.d_query)), right, scale
 
-    def _point(self, x: Any) -> FloatArray:
+    def _point(self, x: ArrayLike) -> FloatArray:
         return of_each_problem(x, self.shape, len(self)) if self.is_batch else real_array(x, "x", self.shape)
 
 
@@ -207,7 +207,7 @@ class FactorRisk(_RiskThroughP, Described):
         """Where Q and K are among the rows of a point."""
         return {"Q": slice(0, self.d_query), "K": slice(self.d_query, None)}
 
-    def start(self, start: Any) -> FloatArray:
+    def start(self, start: ArrayLike | None) -> FloatArray:
         """A start as a point or a pair (Q, K), with or without a batch axis, or None for zero, as an array `(batch, *shape)`."""
         if isinstance(start, tuple | list) and len(start) == 2 and min(map(n_axes, start)) > 1:
             widths = {"start[0]": self.d_query, "start[1]": self.of_p.data.d_model}

@@ -18,7 +18,7 @@ from marginlens.risk.attention import AttentionRisk
 from marginlens.risk.heads import Shortfall
 from marginlens.risk.matrix import _RiskOfMatrix
 from marginlens.risk.softmax import Attended
-from marginlens.typing import ArrayLike, FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, Index, IntArray
 
 
 @implements("A", "Eq. (4)")
@@ -68,7 +68,7 @@ class MultiHeadRisk(_RiskOfMatrix, Described):
             raise InputError("heads", "queries none of which is zero", "some that are", "Inputs must have one length.")
 
     @classmethod
-    def self_attention(cls, data: TokenDataset, head: Any, loss: Loss | None = None) -> Self:
+    def self_attention(cls, data: TokenDataset, head: ArrayLike, loss: Loss | None = None) -> Self:
         """The layer of A Eq. (4): every token of an input is a query of it; inputs must have one length."""
         return cls(data, head, as_dataset(data).X, Logistic() if loss is None else loss)
 
@@ -90,7 +90,7 @@ class MultiHeadRisk(_RiskOfMatrix, Described):
             return np.tile(np.eye(self.n_heads), (self.data.n_inputs, 1))
         return np.ascontiguousarray(self.heads.reshape(*self.heads.shape[:-3], -1, self.heads.shape[-1]))
 
-    def __getitem__(self, index: Any) -> MultiHeadRisk:
+    def __getitem__(self, index: Index) -> MultiHeadRisk:
         """The risk of one problem of a batch, or of several."""
         head = np.broadcast_to(self.head, (len(self), self.data.d_model))[index]
         heads = self.heads[index] if n_axes(self.heads) == 4 else self.heads

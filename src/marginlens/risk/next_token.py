@@ -442,7 +442,7 @@ class NextTokenRisk(Described):
         signs, logs = ([np.concatenate([getattr(e, part) for e in row]) for row in found] for part in ("sign", "log"))
         return ExcessRisk(np.stack(signs), np.stack(logs))
 
-    def _each(self, x: Any, question: Any) -> Any:
+    def _each(self, x: ArrayLike, question: Any) -> Any:
         """The answer of every dataset at its own W."""
         if not self.is_batch:
             return question(self.datasets[0], self.datasets[0].weights(x), self.heads[0], self.loss)

@@ -11,7 +11,7 @@ from marginlens.data.sequences import SequenceDataset, as_sequences
 from marginlens.errors import InputError, n_axes, real_array
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular, table
-from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 _ROUNDINGS = 4.0  # a score this many roundings of its own sum away from 0 or 1 is 0 or 1
 _INVERSION = 16.0  # and all of C Eᵀ is I when it is within so many roundings of a matrix inversion
@@ -40,7 +40,7 @@ class NextTokenHead:
         return np.eye(self.n_vocabulary) if self.table is None else self.table
 
 
-def as_head(data: SequenceDataset, head: Any) -> NextTokenHead:
+def as_head(data: SequenceDataset, head: ArrayLike | None) -> NextTokenHead:
     """The head of a dataset: None for C Eᵀ = I, else C of shape (n_vocabulary, d_model).
 
     Scores that differ from 0 or 1 by no more than the rounding of their own sum are taken as 0 or 1, and C is taken to satisfy C Eᵀ = I
@@ -75,7 +75,7 @@ def as_heads(datasets: tuple[SequenceDataset, ...], head: Any) -> tuple[NextToke
     return tuple(as_head(data, C) for data, C in zip(datasets, head, strict=True))
 
 
-def is_listed(head: Any) -> bool:
+def is_listed(head: object) -> bool:
     """Whether `head` holds several heads: an array with three axes, or a list of matrices and None."""
     if isinstance(head, list | tuple):
         return any(C is None or n_axes(C) == 2 for C in head)
@@ -126,7 +126,7 @@ class HeadCheck(Result, Tabular):
 
 
 @implements("C", "Assumption 3", "Assumption 4")
-def check_head(data: SequenceDataset, head: Any = None) -> HeadCheck:
+def check_head(data: SequenceDataset, head: ArrayLike | None = None) -> HeadCheck:
     r"""Whether a head picks each label's own token (Assumption 3), and whether it does nothing else (Assumption 4).
 
     .. math:: \arg\max_{k \in [K]} c_y^\top e_k = y \quad (y \in [K]); \qquad C E^\top = I_K

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Sized
+from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 
@@ -28,12 +29,12 @@ def of_each_problem(x: ArrayLike, shape: tuple[int, ...], n_problems: int, argum
     return np.broadcast_to(real_array(x, argument, whole if n_axes(x) == len(whole) else shape), whole)
 
 
-def holds_batch(risk: Any) -> bool:
+def holds_batch(risk: object) -> TypeGuard[Sized]:
     """Whether a risk stands for a batch of problems; one that does not say so stands for one."""
     return bool(getattr(risk, "is_batch", False))
 
 
-def starting_points(risk: Any, start: Any) -> FloatArray:
+def starting_points(risk: Risk, start: ArrayLike | None) -> FloatArray:
     """x(0) as an array `(batch, *shape)` of its own, zero for None; a risk whose points have parts may take them apart: `start(start)`."""
     if hasattr(risk, "start"):
         return np.array(risk.start(start), dtype=np.float64)

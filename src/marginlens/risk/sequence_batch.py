@@ -14,7 +14,7 @@ from marginlens.errors import InputError
 from marginlens.graphs.cyclic import CyclicSubset
 from marginlens.result import Described
 from marginlens.risk.next_token_heads import NextTokenHead
-from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 _MANY_PAIRS = 500  # of a dataset, from which on its matrices are large
 _GATHERED_AT_ONCE = 2**15  # entries of embeddings, which stay in the processor's cache
@@ -315,7 +315,7 @@ def _completed(keys: IntArray, reduced: ReducedProblem, rows: IntArray) -> IntAr
     return np.concatenate(pieces)
 
 
-def as_batch(data: Any) -> tuple[SequenceDataset, ...]:
+def as_batch(data: object) -> tuple[SequenceDataset, ...]:
     """`data` as a tuple of datasets of one width: a dataset, or a list of them."""
     if isinstance(data, SequenceDataset):
         return (data,)
@@ -339,7 +339,7 @@ def as_batch(data: Any) -> tuple[SequenceDataset, ...]:
     return tuple(map(as_sequences, data))
 
 
-def _named(wrong: Any) -> str:
+def _named(wrong: object) -> str:
     return "an empty list" if isinstance(wrong, list | tuple) else type(wrong).__name__
 
 
@@ -348,5 +348,5 @@ def _problem(rows: IntArray, tokens: IntArray) -> IntArray:
     return np.searchsorted(rows, tokens, side="right") - 1
 
 
-def _starts(sizes: Any) -> IntArray:
+def _starts(sizes: ArrayLike) -> IntArray:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

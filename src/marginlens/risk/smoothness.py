@@ -13,7 +13,7 @@ from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.losses.margin import Logistic, Loss, LossConstants, as_loss
 from marginlens.papers import implements, uses
 from marginlens.result import Result, Tabular
-from marginlens.typing import BoolArray, FloatArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -56,7 +56,7 @@ class Smoothness(Result, Tabular):
 
 @implements("A", "Eq. (6)", "Lemma 6")
 @uses("A", {"Eq. (24)": "The constant of Eq. (6) again, as the lemma states it."})
-def smoothness(data: TokenDataset, head: Any, loss: Loss = Logistic()) -> Smoothness:  # noqa: B008
+def smoothness(data: TokenDataset, head: ArrayLike, loss: Loss = Logistic()) -> Smoothness:  # noqa: B008
     r"""Lipschitz constant of the gradient of the training risk, so that descent with steps up to its inverse never climbs.
 
     .. math:: \frac1n \sum_i \big(M_0 \|\gamma_i\|^2 \|K_i\|^2 + 3 M_1 \|\gamma_i\| \|K_i\|^2\big)
@@ -105,7 +105,7 @@ def loss_on_scores(scores: FloatArray, mask: BoolArray, loss: Loss) -> list[Loss
     return [loss.constants(a, b) for a, b in zip(low.tolist(), high.tolist(), strict=True)]
 
 
-def _log_bound(slopes: Any, scores: Any, keys: Any) -> Any:
+def _log_bound(slopes: FloatArray, scores: FloatArray, keys: FloatArray) -> Any:
     """log of the mean of (M0 ‖γ_i‖² + 3 M1 ‖γ_i‖) ‖K_i‖² over the inputs, from the logarithms of all of them, which no square overflows."""
     log_M0, log_M1 = slopes[..., None]
     terms = np.logaddexp(log_M0 + 2.0 * scores, np.log(3.0) + log_M1 + scores) + 2.0 * keys  # (…, n_inputs)

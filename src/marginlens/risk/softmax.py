@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -27,7 +26,7 @@ def softmax(data: TokenDataset, p: ArrayLike) -> FloatArray:
     return probabilities(logits(data, p), data.mask)
 
 
-def probabilities(logits: FloatArray, mask: Any) -> FloatArray:
+def probabilities(logits: FloatArray, mask: BoolArray) -> FloatArray:
     """Softmax of logits over the unmasked tokens; nan for an input whose logits have overflowed."""
     masked = np.where(mask, logits, -np.inf)
     with np.errstate(invalid="ignore"):
@@ -66,7 +65,7 @@ class Attended:
         return self.top_score - self.delta
 
 
-def attend(logits: FloatArray, scores: FloatArray, mask: Any, alpha: IntArray | None = None) -> Attended:
+def attend(logits: FloatArray, scores: FloatArray, mask: BoolArray, alpha: IntArray | None = None) -> Attended:
     """Attention over the unmasked tokens, relative to `alpha` or, by default, to the largest logit of each input."""
     logits = np.where(mask, logits, -np.inf)
     by_largest = alpha is None

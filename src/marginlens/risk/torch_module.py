@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +12,10 @@ from marginlens.arithmetic.log_scaled import LogScaled
 from marginlens.errors import InputError, missing_extra, whole_number
 from marginlens.result import Described
 from marginlens.risk.protocol import MarginRows, as_points
-from marginlens.typing import ArrayLike, FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, IntArray, Seed
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -39,7 +42,7 @@ class TorchRisk(Described):
         """(n_parameters,)."""
         return (sum(one.numel() for one in self._parameters),)
 
-    def start(self, start: Any) -> FloatArray:
+    def start(self, start: ArrayLike | None) -> FloatArray:
         """A start (n_parameters,), or None for the parameters that the module has now, as an array (1, n_parameters) of its own."""
         if start is not None:
             return np.array(as_points(start, self.shape, "start"))[None]
@@ -88,7 +91,7 @@ class TorchRisk(Described):
             return LogScaled(array, np.asarray(0.0))
         return LogScaled(array / largest, np.asarray(np.log(largest)))
 
-    def noise(self, x: ArrayLike, rng: Any = 0) -> float:
+    def noise(self, x: ArrayLike, rng: Seed = 0) -> float:
         """How much of the gradient is rounding: how far it moves, relative to its length, when every operation rounds otherwise.
 
         All that torch computes on the way, forwards and back, is changed by random last bits. Near zero where the gradient is exact; of
@@ -134,7 +137,7 @@ def _rounding_otherwise(generator: np.random.Generator) -> Any:
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             given = {one.data_ptr() for one in args if isinstance(one, torch.Tensor)}
 
-            def moved(result: Any) -> Any:
+            def moved(result: object) -> Any:
                 if not (isinstance(result, torch.Tensor) and result.is_floating_point()) or result.data_ptr() in given:
                     return result
                 bits = torch.as_tensor(generator.uniform(-1.0, 1.0, tuple(result.shape)), dtype=result.dtype)
@@ -146,7 +149,11 @@ def _rounding_otherwise(generator: np.random.Generator) -> Any:
 
 
 def from_torch(
-    module: Any, loss: Callable[..., Any], *, select: Callable[[Any], Any] | None = None, n_inputs: int | None = None
+    module: torch.nn.Module,
+    loss: Callable[..., Any],
+    *,
+    select: Callable[[Any], Any] | None = None,
+    n_inputs: int | None = None,
 ) -> TorchRisk:
     """Make a risk of your own torch module, for `descend`, optimizers, mini-batches and `path`.
 

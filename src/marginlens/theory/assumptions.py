@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ from marginlens.data.tokens import TokenDataset
 from marginlens.errors import InputError, positive_number
 from marginlens.losses.margin import Logistic, Loss
 from marginlens.optimizers import Adam, CoordinateDescent, GradientDescent, NormalizedGD, SignDescent
-from marginlens.optimizers.protocol import as_optimizer
+from marginlens.optimizers.protocol import Optimizer, as_optimizer
 from marginlens.papers import implements
 from marginlens.status import Status
 from marginlens.svm.sets import as_optimal_sets
@@ -137,7 +138,7 @@ def separable_optimum(problem: ScoredTokens) -> Check:
 def check_step(
     data: TokenDataset,
     head: ArrayLike,
-    optimizer: Any,
+    optimizer: Optimizer,
     loss: Loss = Logistic(),  # noqa: B008
 ) -> Check | Any:
     r"""Whether an optimizer is one that the theorems on gradient descent speak of.
@@ -150,7 +151,7 @@ def check_step(
     return ScoredTokens(data, head, loss).each(lambda problem: step_size(problem, optimizer))
 
 
-def step_size(problem: ScoredTokens, optimizer: Any) -> Check:
+def step_size(problem: ScoredTokens, optimizer: Optimizer) -> Check:
     """Whether the theorems cover the steps of an optimizer on one problem."""
     rule, found = as_optimizer(optimizer), problem.smoothness
     numbers: dict[str, Any] = {name: getattr(found, name) for name in ("L_p", "largest_step", "from_keys", "log_L_p")}
@@ -166,7 +167,7 @@ def step_size(problem: ScoredTokens, optimizer: Any) -> Check:
 
 
 @implements("A", "Def 1")
-def optimal_sets(data: TokenDataset, head: Any) -> tuple[IntArray, ...]:
+def optimal_sets(data: TokenDataset, head: ArrayLike) -> tuple[IntArray, ...]:
     r"""The tokens that share the highest score of each input, up to rounding.
 
     .. math:: O_i = \Big\{ t : \gamma_{it} = \max_\tau \gamma_{i\tau} \Big\}
@@ -209,7 +210,12 @@ class MixingConstants(NamedTuple):
 
 
 @implements("A", "Lemma 14", "Eq. (85)")
-def mixing_constants(data: TokenDataset, head: Any, optimal_sets: Any, loss: Loss = Logistic()) -> MixingConstants:  # noqa: B008
+def mixing_constants(
+    data: TokenDataset,
+    head: ArrayLike,
+    optimal_sets: Sequence[ArrayLike],
+    loss: Loss = Logistic(),  # noqa: B008
+) -> MixingConstants:
     r"""Why a linear head satisfies Assumption D: the excess risk is the probability of non-optimal tokens up to constant factors.
 
     .. math:: \epsilon = \min_{i,\ t \notin O_i} \Big(1 - \frac{\gamma_{it}}{\nu_i}\Big), \quad

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from marginlens.errors import InputError
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss, slope_of
 from marginlens.names import kebab
 from marginlens.optimizers import NormalizedGD
-from marginlens.optimizers.gradient_descent import has_plain_steps
+from marginlens.optimizers.gradient_descent import PlainDescent, has_plain_steps
+from marginlens.optimizers.protocol import Optimizer
 from marginlens.papers import implements
 from marginlens.runtime.threads import parallel_over
 from marginlens.status import Status
@@ -49,7 +50,7 @@ def missing_fact(missing: Missing) -> Fact:
     return Fact(f"outcome.missing.{missing.name.lower()}")
 
 
-def moving_fact(optimizer: Any) -> Fact:
+def moving_fact(optimizer: PlainDescent | None) -> Fact:
     """What moves: the gradient flow or the steps, as a noun."""
     if optimizer is None:
         return Fact("outcome.moving.flow")
@@ -96,7 +97,9 @@ def dependent_part(data: TokenDataset, head: ArrayLike) -> TokenDataset:
 
 
 @implements("X", "Thm 1")
-def find_tubes(data: TokenDataset, head: Any, points: Any, optimizer: Any, loss: Loss) -> Tubes:
+def find_tubes(
+    data: TokenDataset, head: ArrayLike, points: ArrayLike, optimizer: Optimizer | None, loss: Loss
+) -> Tubes:
     r"""Whether each point lies in a tube that the flow or descent never leaves, so that its direction converges to the tube's.
 
     .. math:: p = P\bar p + q,\ q \perp \bar p: \qquad P \ge P_0, \quad \|q - q^\star\| \le R + \tfrac{K}{2R}(P - P_0)
@@ -121,7 +124,7 @@ def find_tubes(data: TokenDataset, head: Any, points: Any, optimizer: Any, loss:
     return tubes_at(ScoredTokens(data, head, loss), np.asarray(points, dtype=np.float64), optimizer)
 
 
-def tubes_at(problem: ScoredTokens, points: FloatArray, optimizer: Any) -> Tubes:
+def tubes_at(problem: ScoredTokens, points: FloatArray, optimizer: PlainDescent | None) -> Tubes:
     """The tube around each point (batch, d_key) of a batch, or what is missing."""
     scored = problem.shortened
     part = scored.data

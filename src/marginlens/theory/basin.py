@@ -17,7 +17,7 @@ from marginlens.result import Result, Tabular
 from marginlens.status import Status
 from marginlens.theory.optimality import TokenOptimality, largest_distance, one_problem, optimality_of
 from marginlens.theory.scored_tokens import ScoredTokens
-from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray, Seed
 
 _BOUNDARY_RTOL = (
     1e-9  # boundary samples keep this share of mu between them and the boundary, so that rounding leaves them in
@@ -27,7 +27,7 @@ _RADIUS_RTOL = 1e-14  # samples are longer than the radius by this share of it, 
 
 
 @implements("A", "Eq. (7)", "Eq. (8)")
-def in_cone(p: ArrayLike, q: Any, mu: Any, radius: Any = 0.0) -> Any:
+def in_cone(p: ArrayLike, q: ArrayLike, mu: ArrayLike, radius: ArrayLike = 0.0) -> Any:
     r"""Whether p correlates with q by at least 1 - mu and is at least as long as the radius.
 
     .. math:: C_{\mu,R}(q) = \Big\{ p : \Big\langle \frac{p}{\|p\|}, \frac{q}{\|q\|} \Big\rangle \ge 1 - \mu,\ \|p\| \ge R \Big\}
@@ -43,7 +43,7 @@ def in_cone(p: ArrayLike, q: Any, mu: Any, radius: Any = 0.0) -> Any:
     if points.ndim == 0 or axis.ndim == 0 or points.shape[-1] != axis.shape[-1]:
         raise InputError("q", f"vectors of p's width, shape {points.shape}", f"shape {axis.shape}")
     if not (wide >= 0.0).all() or np.isnan(least).any():
-        raise InputError("mu, radius", "a width of at least 0 and a norm", f"mu={mu}, radius={radius}")
+        raise InputError("mu, radius", "a width of at least 0 and a norm", f"mu={wide}, radius={least}")
     try:
         distance = np.linalg.norm(unit(points) - unit(axis), axis=-1)  # sqrt(2 (1 - cosine)); nan for a zero vector
         return as_scalar((distance <= np.sqrt(2.0 * wide) + _UNIT_DISTANCE_ATOL) & (length(points) >= least))
@@ -55,7 +55,7 @@ def in_cone(p: ArrayLike, q: Any, mu: Any, radius: Any = 0.0) -> Any:
 
 
 @implements("A", "Eq. (8)")
-def sample_cone(q: Any, mu: float, radius: float, n: int, rng: Any) -> FloatArray:
+def sample_cone(q: ArrayLike, mu: float, radius: float, n: int, rng: Seed) -> FloatArray:
     r"""Draw points of the cone C_{mu,R}(q) that cover its inside, its boundary and its smallest norm.
 
     Every other point lies on the boundary, correlation 1 - mu; the others are uniform over the cap of directions. Every other pair
@@ -241,11 +241,11 @@ class BasinCone(Result, Tabular):
 
     # ---- points
 
-    def contains(self, p: Any, radius: float | None = None) -> Any:
+    def contains(self, p: ArrayLike, radius: float | None = None) -> Any:
         """Whether p, (…, d_key), lies in the cone at a norm of at least `radius`, by default that of Eq. (46)."""
         return in_cone(p, self.p, self.mu, self.radius if radius is None else radius)
 
-    def sample(self, n: int, rng: Any, radius: float | None = None) -> FloatArray:
+    def sample(self, n: int, rng: Seed, radius: float | None = None) -> FloatArray:
         """`n` points of the cone, (n, d_key), at norms from `radius` on, by default that of Eq. (46)."""
         return sample_cone(self.p, self.mu, self.radius if radius is None else radius, n, rng)
 
@@ -279,7 +279,7 @@ class BasinCone(Result, Tabular):
         "Eq. (50)": "The second condition on that radius, in the display after it: `BasinCone.explicit_radius`.",
     },
 )
-def basin_cone(data: TokenDataset, head: Any, selected: ArrayLike, *, loss: Loss = Logistic()) -> BasinCone:  # noqa: B008
+def basin_cone(data: TokenDataset, head: ArrayLike, selected: ArrayLike, *, loss: Loss = Logistic()) -> BasinCone:  # noqa: B008
     r"""The cone around a locally optimal direction in which descent converges to it, with the radii from which on that holds.
 
     .. math:: \mu = \frac18 \Big(\frac{\min(\frac12, \delta)}{A}\Big)^2, \quad

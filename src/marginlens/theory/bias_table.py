@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from marginlens.kinds import defining_class
 from marginlens.norms import L1, L2, Frobenius, LInf, Lp, MaxRow, Norm, Nuclear, Spectral
@@ -70,9 +70,9 @@ _NORMS = {
 }
 
 
-def norm_words(norm: Any) -> Fact:
+def norm_words(norm: Norm) -> Fact:
     """Name a norm."""
-    if defining_class(norm) is Lp:
+    if isinstance(norm, Lp) and defining_class(norm) is Lp:
         return Fact("norm.lp", {"p": norm.p})
     kind = type(norm) if type(norm) in _NORMS else defining_class(norm)
     return Fact(_NORMS[kind]) if kind in _NORMS else Fact("norm.other", {"name": type(norm).__name__})

@@ -18,6 +18,7 @@ from marginlens.losses.margin import Logistic, Loss
 from marginlens.names import LOSSES
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.optimizers.gradient_descent import has_plain_steps
+from marginlens.optimizers.protocol import Optimizer
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular
 from marginlens.runtime.files import read_result, write_result
@@ -26,7 +27,7 @@ from marginlens.theory.checks import Check, TheoremVerdict
 from marginlens.theory.forecast import Forecast, forecast
 from marginlens.theory.intervals import Proving, distance_after
 from marginlens.theory.tube_conditions import tube_conditions
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, IntArray
 from marginlens.words import Fact
 
 _LARGEST = sys.float_info.max
@@ -196,7 +197,7 @@ class Certificate(Proof):
         yield "support", is_unselected, Fact("field.not_selected")
         yield "support", len(np.unique(support, axis=0)) == len(support), Fact("field.distinct")
 
-    def forecast(self, steps: Any) -> Forecast:
+    def forecast(self, steps: ArrayLike) -> Forecast:
         r"""Predict norm and angle after further steps, or along a further length of the flow, with bounds that are proved.
 
         The law of residual attention puts p at :math:`P\bar p + q^\star`, so that the angle falls like 1/P. Normalised steps add their
@@ -219,7 +220,7 @@ class Certificate(Proof):
         return forecast(self, steps)
 
     @implements("X", "Thm 1")
-    def verify(self, start: Any = None, n_steps: int = 0) -> TheoremVerdict:
+    def verify(self, start: ArrayLike | None = None, n_steps: int = 0) -> TheoremVerdict:
         """Recompute every inequality of the proof from the data, in exact products of the given numbers and intervals for the rest.
 
         It shares no code with the search that found the tube: inner products are exact integers, the max-margin direction is solved for in
@@ -270,18 +271,20 @@ def _is_one_problem(data: TokenDataset) -> bool:
     return shapes and signs and lengths and bool(np.isfinite(data.X).all() and np.isfinite(data.K).all())
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, float | int) and type(value) is not bool and bool(-_LARGEST <= value <= _LARGEST)
 
 
-def _is_vector(value: Any, size: int) -> bool:
-    is_real = type(value) is np.ndarray and value.dtype == np.float64
-    return is_real and value.shape == (size,) and bool(np.isfinite(value).all())
+def _is_vector(value: object, size: int) -> bool:
+    if not (type(value) is np.ndarray and value.dtype == np.float64):
+        return False
+    return value.shape == (size,) and bool(np.isfinite(value).all())
 
 
-def _are_indices(value: Any, shape: tuple[int, ...], below: IntArray) -> bool:
-    is_whole = type(value) is np.ndarray and np.issubdtype(value.dtype, np.integer)
-    return is_whole and value.shape == shape and bool(np.all((value >= 0) & (value < below)))
+def _are_indices(value: object, shape: tuple[int, ...], below: IntArray) -> bool:
+    if not (type(value) is np.ndarray and np.issubdtype(value.dtype, np.integer)):
+        return False
+    return value.shape == shape and bool(np.all((value >= 0) & (value < below)))
 
 
 def _problem_of(arrays: Mapping[str, Any]) -> tuple[TokenDataset, FloatArray, Loss]:
@@ -300,7 +303,13 @@ def _problem_of(arrays: Mapping[str, Any]) -> tuple[TokenDataset, FloatArray, Lo
 
 
 def certificate_of(
-    data: TokenDataset, head: FloatArray, loss: Loss, optimizer: Any, point: FloatArray, tubes: Tubes, j: int
+    data: TokenDataset,
+    head: FloatArray,
+    loss: Loss,
+    optimizer: Optimizer | None,
+    point: FloatArray,
+    tubes: Tubes,
+    j: int,
 ) -> Certificate:
     """Make the certificate of the j-th of several tubes, for its problem."""
     names = ("margin", "along", "deviation", "radius", "growth", "share", "progress")
@@ -320,7 +329,12 @@ def certificate_of(
 
 @implements("X", "Thm 1")
 def certify(
-    data: TokenDataset, head: Any, point: Any, *, optimizer: Any = None, loss: Loss | None = None
+    data: TokenDataset,
+    head: ArrayLike,
+    point: ArrayLike,
+    *,
+    optimizer: Optimizer | None = None,
+    loss: Loss | None = None,
 ) -> Certificate:
     """Certify that training from `point` on converges in direction to the max-margin direction of the tokens that lead there.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -55,7 +56,9 @@ class TokenRanks(NamedTuple):
         "Eq. (21)": "The tokens below both, its attribute below.",
     },
 )
-def token_ranks(E: ArrayLike, p: ArrayLike, sequences: Any, *, tie: float | None = None) -> TokenRanks:
+def token_ranks(
+    E: ArrayLike, p: ArrayLike, sequences: LabelledSequences | Iterable[ArrayLike], *, tie: float | None = None
+) -> TokenRanks:
     r"""Rank the tokens of every sequence: the selected ones, the secondary selection, and the rest.
 
     .. math:: \mathcal S_X(p) = \arg\max_{s \in X} p^\top E_s,\quad \mathcal S^2_X(p) = \arg\max_{s \in X \setminus \mathcal S_X(p)}
@@ -92,7 +95,9 @@ def token_ranks(E: ArrayLike, p: ArrayLike, sequences: Any, *, tie: float | None
 
 
 @implements("B", "Eq. (8)")
-def selected_tokens(E: ArrayLike, p: ArrayLike, sequences: Any, *, tie: float | None = None) -> Selection:
+def selected_tokens(
+    E: ArrayLike, p: ArrayLike, sequences: LabelledSequences | Iterable[ArrayLike], *, tie: float | None = None
+) -> Selection:
     r"""Find the tokens that p selects in each sequence, those of the largest logit.
 
     .. math:: \mathcal S_X(p) = \{\hat s : \hat s = \arg\max_{s \in X} p^\top E_s\}
@@ -127,7 +132,7 @@ _WINDOW_MIN_GROWTH, _WINDOW_MAX_MOVED = 6.0, 2.5  # fitted: see `check_class_win
 
 
 @implements("B", "Assumption 4")
-def decisive_tokens(sequences: Any, y: ArrayLike | None = None) -> Selection:
+def decisive_tokens(sequences: LabelledSequences | Iterable[ArrayLike], y: ArrayLike | None = None) -> Selection:
     """Find the one completely positive or negative token of each sequence; the data must obey Assumption 4.
 
     Examples:
@@ -153,7 +158,12 @@ def _decisive_of_each(data: LabelledSequences) -> Selection:
 
 @implements("B", "Thm 5", "Eq. (10)", "Lemma 14", "Lemma 18")
 def check_theorem_5(
-    sequences: Any, y: ArrayLike | None = None, *, rate: float, d_model: int, delta: float = 0.05
+    sequences: LabelledSequences | Iterable[ArrayLike],
+    y: ArrayLike | None = None,
+    *,
+    rate: float,
+    d_model: int,
+    delta: float = 0.05,
 ) -> TheoremVerdict:
     r"""Check Assumption 4 and the sizes that Theorem 5 asks for, each with the numbers of both sides.
 
@@ -228,7 +238,9 @@ def check_lemma_13(step: FirstStep, delta: float = 0.05) -> TheoremVerdict:
 
 
 @implements("X", "T5")
-def check_class_window(sequences: Any, y: ArrayLike | None = None, *, rate: float) -> Check:
+def check_class_window(
+    sequences: LabelledSequences | Iterable[ArrayLike], y: ArrayLike | None = None, *, rate: float
+) -> Check:
     r"""Check whether the first step is outside the window in which the flow tends to lose a whole class; measured, not proved.
 
     .. math:: 2g \max_{q \ge 1/T} \log\frac{G(q)}{G(1/T)} \ge 6 \quad\text{and}\quad m \le \tfrac52 \log(T |\mathcal S_c|), \qquad
@@ -399,7 +411,7 @@ class EmbeddingDetails(NamedTuple):
 def predict_embedding_limit(
     start: Parameters,
     rate: float,
-    sequences: Any,
+    sequences: LabelledSequences | Iterable[ArrayLike],
     y: ArrayLike | None = None,
     *,
     delta: float = 0.05,

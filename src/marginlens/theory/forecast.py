@@ -14,7 +14,7 @@ from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.result import Result, Tabular
 from marginlens.theory.attraction import STEEPNESS, dependent_part
 from marginlens.theory.residual_law import ResidualLaw, residual_law
-from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from marginlens.theory.certificate import Certificate
@@ -60,7 +60,7 @@ class Forecast(Result, Tabular):
         return columns
 
 
-def forecast(proof: Certificate, steps: Any) -> Forecast:
+def forecast(proof: Certificate, steps: ArrayLike) -> Forecast:
     """What `Certificate.forecast` gives; the bounds are at the end of docs/proofs/attraction.md."""
     expected = "numbers of further steps, or lengths of the flow, at least 0"
     asked = np.atleast_1d(float_array(steps, "steps", expected)).ravel()

@@ -267,7 +267,7 @@ def _of_one(
 
 
 def bias_on_sequences(
-    optimizer: Optimizer, shape: Shape, solve: Callable[[Norm], MarginSolution | None], acyclic: Any
+    optimizer: Optimizer, shape: Shape, solve: Callable[[Norm], MarginSolution | None], acyclic: Check
 ) -> ImplicitBias | None:
     """Find the bias on next tokens.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +13,10 @@ from marginlens.optimizers import NormalizedGD
 from marginlens.theory.checks import Check
 
 if TYPE_CHECKING:
+    from mpmath.ctx_iv import MPIntervalContext, ivmpf
+
     from marginlens.theory.certificate import Certificate
+    from marginlens.typing import ArrayLike
 
 BITS = 300  # of the intervals' ends
 BITS_A_STEP = 12  # by which intervals may widen in a step
@@ -26,7 +29,7 @@ class Exact(NamedTuple):
     power: int
 
     @classmethod
-    def of(cls, values: Any) -> Exact:
+    def of(cls, values: ArrayLike) -> Exact:
         """The doubles of an array."""
         mantissa, exponent = np.frexp(np.asarray(values, dtype=np.float64))
         lowest = int(exponent[mantissa != 0.0].min(initial=0))
@@ -69,18 +72,18 @@ class Proving:
         except (ArithmeticError, ValueError) as problem:
             self._fail("proof.intervals", error=type(problem).__name__)
 
-    def demand(self, code: str, small: Any, large: Any, **numbers: Any) -> None:
+    def demand(self, code: str, small: ivmpf, large: ivmpf, **numbers: Any) -> None:
         """Check small < large, and end the proof unless it holds for all numbers of both intervals.
 
         The check has the `room`, the share of `large` that is left between them, and the ends `small` and `large` that decide.
         """
         self._compare(code, bool(small < large), small, large, numbers)
 
-    def at_most(self, code: str, small: Any, large: Any) -> None:
+    def at_most(self, code: str, small: ivmpf, large: ivmpf) -> None:
         """Check small ≤ large, like `demand`."""
         self._compare(code, bool(small <= large), small, large, {})
 
-    def _compare(self, code: str, holds: bool, small: Any, large: Any, numbers: dict[str, Any]) -> None:
+    def _compare(self, code: str, holds: bool, small: ivmpf, large: ivmpf, numbers: Mapping[str, object]) -> None:
         room = float(self.mpmath.mpf(1) - self.mpmath.mpf((small / large).b)) if large.a > 0 else 0.0
         sides = {"small": float(self.mpmath.mpf(small.b)), "large": float(self.mpmath.mpf(large.a))}
         self.checks.append(Check(code, holds, {"room": room if holds else float("nan"), **sides, **numbers}))
@@ -96,27 +99,27 @@ class Proving:
     def _fail(self, code: str, **numbers: Any) -> None:
         self.checks.append(Check(code, False, {"room": float("nan"), **numbers}))
 
-    def sum(self, values: Iterable[Any]) -> Any:
+    def sum(self, values: Iterable[ivmpf]) -> Any:
         """A sum, 0 of none."""
         return sum(values, self.iv.mpf(0))
 
-    def dot(self, x: Iterable[Any], y: Iterable[Any]) -> Any:
+    def dot(self, x: Iterable[ivmpf], y: Iterable[ivmpf]) -> Any:
         """An inner product."""
         return self.sum(a * b for a, b in zip(x, y, strict=True))
 
-    def largest(self, values: Iterable[Any]) -> Any:
+    def largest(self, values: Iterable[ivmpf]) -> Any:
         """An upper bound on all of some numbers, 0 for none."""
         return self.iv.mpf(max((value.b for value in values), default=0))
 
-    def smallest(self, values: Iterable[Any]) -> Any:
+    def smallest(self, values: Iterable[ivmpf]) -> Any:
         """A lower bound on all of some numbers."""
         return self.iv.mpf(min(value.a for value in values))
 
-    def not_negative(self, square: Any) -> Any:
+    def not_negative(self, square: ivmpf) -> Any:
         """What is known to be at least zero, without the part of its interval that is below."""
         return self.iv.mpf([max(square.a, 0), max(square.b, 0)])
 
-    def eliminated(self, code: str, matrix: list[list[Any]]) -> tuple[list[list[Any]], list[tuple[int, int, Any]]]:
+    def eliminated(self, code: str, matrix: list[list[ivmpf]]) -> tuple[list[list[Any]], list[tuple[int, int, Any]]]:
         """A positive definite matrix made upper triangular, and the multiples of rows that were subtracted.
 
         All of its pivots are positive, which proves that it is positive definite; the check of that code fails if it may not be. What
@@ -132,11 +135,11 @@ class Proving:
                     upper[i][k] = upper[i][k] - factor * pivots[k]
         return upper, factors
 
-    def solver(self, code: str, matrix: list[list[Any]]) -> Callable[[list[Any]], list[Any]]:
+    def solver(self, code: str, matrix: list[list[ivmpf]]) -> Callable[[list[Any]], list[Any]]:
         """Solve linear systems with a positive definite matrix; `code` is that of the check that it is one."""
         upper, factors = self.eliminated(code, matrix)
 
-        def solve(right: list[Any]) -> list[Any]:
+        def solve(right: list[ivmpf]) -> list[Any]:
             x = list(right)
             for i, j, factor in factors:
                 x[i] = x[i] - factor * x[j]
@@ -148,19 +151,19 @@ class Proving:
         return solve
 
 
-def steepness_of(iv: Any, loss: Loss) -> Any:
+def steepness_of(iv: MPIntervalContext, loss: Loss) -> Any:
     """Λ, a bound on the slope of log|ℓ'|."""
     return iv.mpf(0 if type(loss) is CorrelationLoss else 1)
 
 
-def slope_in(iv: Any, loss: Loss, margin: Any) -> Any:
+def slope_in(iv: MPIntervalContext, loss: Loss, margin: ivmpf) -> Any:
     """-ℓ' at a margin."""
     if type(loss) is Logistic:
         return 1 / (1 + iv.exp(margin))
     return iv.exp(-margin) if type(loss) is Exponential else iv.mpf(1)
 
 
-def distance_after(proving: Proving, proof: Certificate, start: Any, n_steps: int) -> Any:
+def distance_after(proving: Proving, proof: Certificate, start: ArrayLike, n_steps: int) -> Any:
     """An interval that holds the distance of the point of a proof from where exact steps from a start lead.
 
     The state is the logit of every token and how much of every key has been added to p, so that a step needs only the exact inner

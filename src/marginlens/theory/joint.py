@@ -13,6 +13,7 @@ from marginlens.data.tokens import TokenDataset
 from marginlens.losses.margin import Logistic, Loss, compiled_code, slope_of
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.optimizers.gradient_descent import has_plain_steps
+from marginlens.optimizers.protocol import Optimizer
 from marginlens.papers import implements
 from marginlens.risk import JointRisk
 from marginlens.status import Status
@@ -23,6 +24,7 @@ from marginlens.theory.intervals import Exact
 from marginlens.theory.label_margin import (
     BestSelections,
     LabelMargin,
+    MixingCheck,
     best_selections,
     check_assumption_c,
     label_margin,
@@ -89,16 +91,23 @@ def predict_joint(risk: JointRisk, request: Request) -> list[Prediction]:
     return [_with_descent(data[j], found[j], *starts[j], request.optimizer, risk.loss) for j in range(len(data))]
 
 
-def _with_descent(data: TokenDataset, found: Prediction, v: Any, p: Any, optimizer: Any, loss: Loss) -> Prediction:
+def _with_descent(
+    data: TokenDataset,
+    found: Prediction,
+    v: FloatArray | None,
+    p: FloatArray | None,
+    optimizer: Optimizer | None,
+    loss: Loss,
+) -> Prediction:
     """The prediction with what X Theorem 3 says of descent from the start (v, p), where there is one."""
-    verdict = None if v is None else check_polarisation(data, v, p, optimizer, loss)
-    if verdict is not None:
+    if v is not None and p is not None:
+        verdict = check_polarisation(data, v, p, optimizer, loss)
         found = replace(found, verdicts=(*found.verdicts, verdict))
-    if verdict is not None and verdict.applies:
-        exact = all(check.numbers.get("largest_deviation", 0.0) == 0.0 for check in verdict.conditions)
-        case = "steps" if optimizer is not None else "any" if exact else "flow"
-        certain = Fact("joint.certain", {"steps": repr(optimizer), "conclusion": verdict.conclusion, "case": case})
-        return replace(found, reasons=(certain,), selected=np.argmax(data.scores(v), axis=-1))
+        if verdict.applies:
+            exact = all(check.numbers.get("largest_deviation", 0.0) == 0.0 for check in verdict.conditions)
+            case = "steps" if optimizer is not None else "any" if exact else "flow"
+            certain = Fact("joint.certain", {"steps": repr(optimizer), "conclusion": verdict.conclusion, "case": case})
+            return replace(found, reasons=(certain,), selected=np.argmax(data.scores(v), axis=-1))
     if optimizer is None:
         return found
     claims = observed_by(optimizer, ON_BOTH)
@@ -209,7 +218,7 @@ class FixedHead(NamedTuple):
     alignment: float
 
 
-def mixing_cost(mixing: Any) -> float:
+def mixing_cost(mixing: MixingCheck) -> float:
     """ν of Assumption C: the proved one, or the smallest one found; zero where the assumption fails."""
     if not mixing.holds:
         return 0.0
@@ -259,7 +268,7 @@ LAST_STEP = 9.0  # times defect, c and the longest step of the scores
 
 @implements("X", "Thm 3")
 def check_polarisation(
-    data: TokenDataset, head: FloatArray, p: FloatArray, optimizer: Any, loss: Loss
+    data: TokenDataset, head: FloatArray, p: FloatArray, optimizer: Optimizer | None, loss: Loss
 ) -> TheoremVerdict:
     r"""Whether the token that scores highest at the start is where head and attention, trained together, end.
 

@@ -8,6 +8,8 @@ from marginlens.losses.margin import Exponential, Logistic, Loss
 from marginlens.theory.intervals import Exact, Proving, slope_in
 
 if TYPE_CHECKING:
+    from mpmath.ctx_iv import MPIntervalContext, ivmpf
+
     from marginlens.theory.checks import Check
     from marginlens.theory.finite_minimum import MinimumCertificate
 
@@ -98,7 +100,7 @@ def _derivatives(proving: Proving, proof: MinimumCertificate, tokens: _Tokens) -
     return _Derivatives([first * slope for slope in slopes], hessian, third)
 
 
-def _loss_derivatives(iv: Any, loss: Loss, margin: Any) -> tuple[Any, Any]:
+def _loss_derivatives(iv: MPIntervalContext, loss: Loss, margin: ivmpf) -> tuple[Any, Any]:
     """ℓ' and ℓ'' at a margin."""
     slope = slope_in(iv, loss, margin)
     if type(loss) is Logistic:
@@ -106,7 +108,7 @@ def _loss_derivatives(iv: Any, loss: Loss, margin: Any) -> tuple[Any, Any]:
     return -slope, slope if type(loss) is Exponential else iv.mpf(0)
 
 
-def _loss_bounds(iv: Any, loss: Loss, low: Any) -> tuple[Any, Any, Any]:
+def _loss_bounds(iv: MPIntervalContext, loss: Loss, low: ivmpf) -> tuple[Any, Any, Any]:
     """Bounds on |ℓ'|, |ℓ''| and |ℓ'''| for margins from `low` on."""
     slope = slope_in(iv, loss, low)
     if type(loss) is Logistic:

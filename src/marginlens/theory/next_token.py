@@ -16,6 +16,7 @@ from marginlens.nexttoken.correction import CyclicCorrection, cyclic_correction
 from marginlens.nexttoken.loss_check import LossCheck, check_loss
 from marginlens.norms import L2, Norm
 from marginlens.optimizers import GradientDescent, NormalizedGD
+from marginlens.optimizers.protocol import Optimizer
 from marginlens.risk import NextTokenRisk
 from marginlens.risk.next_token_heads import HeadCheck, check_head
 from marginlens.status import Status
@@ -25,7 +26,7 @@ from marginlens.theory.implicit_bias import ImplicitBias, bias_on_sequences, che
 from marginlens.theory.observations import claim_words
 from marginlens.theory.prediction import EQ17_ONLY, Prediction, Request, predictions
 from marginlens.theory.unproved_steps import optimizer_words
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import ArrayLike, FloatArray, IntArray
 from marginlens.words import Fact
 
 _N_STARTS = 8  # random starts in the search for another minimum along S_cyc
@@ -88,7 +89,9 @@ class _Solved(NamedTuple):
     decreasing: LossCheck
 
 
-def _of_dataset(data: SequenceDataset, head: Any, loss: NextTokenLoss, optimizer: Any) -> Prediction:
+def _of_dataset(
+    data: SequenceDataset, head: ArrayLike | None, loss: NextTokenLoss, optimizer: Optimizer | None
+) -> Prediction:
     """The prediction for one dataset."""
     solved = _solve(data, head, loss)
     stated = _verdicts(solved, optimizer)
@@ -117,7 +120,7 @@ def _of_dataset(data: SequenceDataset, head: Any, loss: NextTokenLoss, optimizer
     )
 
 
-def _solve(data: SequenceDataset, head: Any, loss: NextTokenLoss) -> _Solved:
+def _solve(data: SequenceDataset, head: ArrayLike | None, loss: NextTokenLoss) -> _Solved:
     """The graphs of a dataset and the problems on them."""
     scores = check_head(data, head)
     # The scores of Assumption 4, whether or not a C has them.
@@ -139,7 +142,7 @@ def _solve(data: SequenceDataset, head: Any, loss: NextTokenLoss) -> _Solved:
     )
 
 
-def _verdicts(solved: _Solved, optimizer: Any, remark: str = "") -> tuple[Any, Any, Any]:
+def _verdicts(solved: _Solved, optimizer: Optimizer | None, remark: str = "") -> tuple[Any, Any, Any]:
     """C Theorems 1 to 3 with their conditions; with a remark, under Eq. (17) instead of the assumptions on C."""
     slope = Check("next_token.loss", solved.decreasing.holds, {"reason": solved.decreasing.sentence})
     labels, separable, mix = _check_realizable(solved), _check_separable(solved.priority), solved.mix
@@ -165,7 +168,7 @@ def _verdicts(solved: _Solved, optimizer: Any, remark: str = "") -> tuple[Any, A
     )
 
 
-def _bias(solved: _Solved, optimizer: Any) -> ImplicitBias | None:
+def _bias(solved: _Solved, optimizer: Optimizer) -> ImplicitBias | None:
     """The implicit bias of the optimizer, by the Graph-SVM in its norm."""
 
     def in_norm(norm: Norm) -> MarginSolution | None:
@@ -218,7 +221,7 @@ def _check_separable(priority: MarginSolution) -> Check:
     return Check("next_token.separable", priority.status is Status.OPTIMAL, {**numbers, "case": case})
 
 
-def _check_steps(data: SequenceDataset, optimizer: Any, mix: CyclicCorrection) -> tuple[Check, ...]:
+def _check_steps(data: SequenceDataset, optimizer: Optimizer | None, mix: CyclicCorrection) -> tuple[Check, ...]:
     if isinstance(optimizer, NormalizedGD) and mix.status is not Status.TRIVIAL:
         return (Check("step_size.circling", False),)
     return check_plain_steps(optimizer, "1/L", 1.0 / NextTokenRisk(data).smoothness())
@@ -264,7 +267,7 @@ def _why(
     second: TheoremVerdict,
     third: TheoremVerdict,
     priority: MarginSolution,
-    optimizer: Any,
+    optimizer: Optimizer | None,
     bias: ImplicitBias | None,
 ) -> Fact:
     """What is known of the limit, and how surely."""
@@ -275,11 +278,11 @@ def _why(
         return Fact("next_token.finite", {"case": "chain" if is_chain else "default"})
     if not (first.applies or second.applies):
         return Fact("next_token.uncertain", {"reason": third.failed[0]})
-    is_plain = optimizer is None or isinstance(optimizer, GradientDescent)
-    numbers = {
-        "citation": (first if first.applies else second).citation,
-        "descent": Fact("optimizer.gradient_descent") if is_plain else optimizer_words(optimizer),
-    }
+    if optimizer is None or isinstance(optimizer, GradientDescent):
+        descent = Fact("optimizer.gradient_descent")
+    else:
+        descent = optimizer_words(optimizer)
+    numbers = {"citation": (first if first.applies else second).citation, "descent": descent}
     if bias is not None and bias.observed and not bias.proved:
         return Fact("next_token.path_certain", {**numbers, "claims": claim_words(bias.observed), "case": "observed"})
     return Fact("next_token.path_certain", numbers)

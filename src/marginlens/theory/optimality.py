@@ -24,7 +24,7 @@ _MAX_LOG = 700.0  # logarithms below this in modulus belong to numbers that a do
 _NUMBERS_AT_ONCE = 4_000_000  # entries of the constraint matrices that one batch of problems may hold
 
 
-def one_problem(data: Any) -> TokenDataset:
+def one_problem(data: TokenDataset) -> TokenDataset:
     """`data` if it holds one problem, else the sentence that says how to take one out of a batch."""
     if as_dataset(data).is_batch:
         raise InputError("data", "one problem", f"a batch of {len(data)}", "Take one with data[j].")
@@ -43,7 +43,7 @@ def largest_distance(vectors: FloatArray, mask: BoolArray) -> float:
     return float(np.max(np.where(mask[:, :, None] & mask[:, None], distances, 0.0)))
 
 
-def power_text(logarithm: Any) -> str:
+def power_text(logarithm: float) -> str:
     """e to a power for a sentence: to four digits where a double holds it, as e^-900 where it would be zero or infinite."""
     in_range = logarithm == -np.inf or abs(logarithm) < _MAX_LOG
     return f"{np.exp(logarithm):.4g}" if in_range else f"e^{logarithm:.4g}"
@@ -112,7 +112,7 @@ class TokenOptimality(Result, Tabular):
 
 
 @implements("A", "Def 2")
-def token_optimality(data: TokenDataset, head: Any, selected: ArrayLike) -> TokenOptimality:
+def token_optimality(data: TokenDataset, head: ArrayLike, selected: ArrayLike) -> TokenOptimality:
     r"""Whether the selected tokens are locally or globally optimal, with the neighbours and the score gap that decide it.
 
     .. math:: \mathcal T_i = \{t : (k_{i\alpha_i} - k_{it})^\top p^{mm}(\alpha) = 1\}, \qquad
@@ -153,7 +153,7 @@ def optimality_of(
 
 
 @implements("A", "Def 1")
-def globally_optimal_direction(data: TokenDataset, head: Any) -> TokenOptimality:
+def globally_optimal_direction(data: TokenDataset, head: ArrayLike) -> TokenOptimality:
     r"""The globally optimal max-margin (GMM) direction, whether it exists, and whether the optimal tokens are unique.
 
     .. math:: p^{mm\star} = p^{mm}(\mathrm{opt}), \qquad \mathrm{opt}_i \in \arg\max_t \gamma_{it}
@@ -222,7 +222,7 @@ class LocalOptima(Result, Tabular):
 
 
 @implements("A", "P^mm")
-def locally_optimal_directions(data: TokenDataset, head: Any, *, max_problems: int = 100_000) -> LocalOptima:
+def locally_optimal_directions(data: TokenDataset, head: ArrayLike, *, max_problems: int = 100_000) -> LocalOptima:
     r"""Every locally optimal max-margin direction of one problem.
 
     .. math:: \mathcal P^{mm} = \Big\{ \frac{p^{mm}(\alpha)}{\|p^{mm}(\alpha)\|} : \alpha \text{ is locally optimal} \Big\}
@@ -370,7 +370,7 @@ class DirectionalMargin(NamedTuple):
 
 
 @implements("A", "Def 3", "Eq. (59)", "Eq. (60)", "Eq. (61)", "Eq. (65)")
-def directional_margin(data: TokenDataset, q: Any, head: Any = None) -> DirectionalMargin:
+def directional_margin(data: TokenDataset, q: ArrayLike, head: ArrayLike | None = None) -> DirectionalMargin:
     r"""Find the tokens that a direction selects, its margin, and the neighbours that attain it.
 
     .. math:: \alpha_i \in \arg\max_t k_{it}^\top q, \quad
@@ -415,7 +415,7 @@ def _margins(data: TokenDataset, q: FloatArray, selected: IntArray) -> FloatArra
     return np.einsum("...itd,...d->...it", away, q)
 
 
-def as_direction(data: TokenDataset, x: Any, argument: str) -> FloatArray:
+def as_direction(data: TokenDataset, x: ArrayLike, argument: str) -> FloatArray:
     point = data.point(x, argument)
     if not np.all(np.any(point != 0.0, axis=-1)):
         raise InputError(argument, "a direction, so not zero", "a zero vector")

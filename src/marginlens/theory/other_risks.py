@@ -9,6 +9,7 @@ import numpy as np
 from marginlens.kinds import defining_class
 from marginlens.nexttoken.contexts import FinitePart, finite_part
 from marginlens.optimizers import GradientDescent, NormalizedGD, PowerDecay, SteepestDescent
+from marginlens.optimizers.protocol import Optimizer
 from marginlens.papers import implements
 from marginlens.risk import ContextRisk, MulticlassRisk
 from marginlens.risk.copying import CopyRisk
@@ -54,7 +55,7 @@ def predict_classifier(risk: MulticlassRisk, request: Request) -> list[Predictio
 
 
 @implements("F", "Thm 1", "Thm 2")
-def check_steepest_theorem(optimizer: Any, bias: ImplicitBias) -> TheoremVerdict | None:
+def check_steepest_theorem(optimizer: Optimizer | None, bias: ImplicitBias) -> TheoremVerdict | None:
     r"""Whether F's theorem on normalised steepest descent (Thm 1), or on the same with momentum (Thm 2), covers an optimizer.
 
     .. math:: W_{t+1} = W_t - \eta_t \arg\max_{\|\Delta\| \le 1} \langle m_t, \Delta\rangle,\ \eta_t \propto t^{-1/2}, \qquad
@@ -173,7 +174,7 @@ def predict_copying(risk: CopyRisk, request: Request) -> list[Prediction]:
     return [_of_copying(problem, request.optimizer) for problem in problems]
 
 
-def _of_copying(risk: CopyRisk, optimizer: Any) -> Prediction:
+def _of_copying(risk: CopyRisk, optimizer: Optimizer | None) -> Prediction:
     solution = att_svm(risk.data, risk.match)
     known = [_check_matches(solution), _check_values(risk)]
     if optimizer is not None and (not isinstance(optimizer, GradientDescent) or redefines_steps(optimizer)):

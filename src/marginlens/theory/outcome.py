@@ -14,7 +14,8 @@ from marginlens.dynamics import descend
 from marginlens.dynamics.compiled_loops import RAN_ALL, STATIONARY
 from marginlens.dynamics.flow import FlowRun, field_of
 from marginlens.optimizers import GradientDescent, NormalizedGD
-from marginlens.optimizers.gradient_descent import has_plain_steps
+from marginlens.optimizers.gradient_descent import PlainDescent, has_plain_steps
+from marginlens.optimizers.protocol import Optimizer
 from marginlens.result import Result, Tabular
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.status import Status
@@ -274,7 +275,7 @@ class Outcome(Result, Tabular):
         return {"input": index, "selected": selected, "runner_up": token, "lead": lead, "score": score}
 
 
-def why_not_followed(problem: ScoredTokens, optimizer: Any) -> Fact | None:
+def why_not_followed(problem: ScoredTokens, optimizer: Optimizer | None) -> Fact | None:
     """Why no run of this kind is followed, None if it is."""
     data, losses = problem.data, [kind.__name__ for kind in STEEPNESS]
     if type(data) is not TokenDataset:
@@ -289,7 +290,10 @@ def why_not_followed(problem: ScoredTokens, optimizer: Any) -> Fact | None:
 
 
 def outcomes(
-    problem: ScoredTokens, starts: FloatArray | None, optimizer: Any, progress: ProgressCallback | None = None
+    problem: ScoredTokens,
+    starts: FloatArray | None,
+    optimizer: PlainDescent | None,
+    progress: ProgressCallback | None = None,
 ) -> list[Outcome]:
     """Where training p ends, problem by problem; `why_not_followed` has to be asked before.
 
@@ -318,7 +322,7 @@ def outcomes(
     return [still[j] if j in still else runs[j] for j in range(len(problem))]
 
 
-def _unmoved(data: TokenDataset, start: FloatArray, optimizer: Any) -> Outcome:
+def _unmoved(data: TokenDataset, start: FloatArray, optimizer: PlainDescent | None) -> Outcome:
     """Training if no output depends on p: every gradient is zero."""
     return Outcome(
         selected=directional_margin(data, start if np.any(start) else np.ones_like(start)).selected,
@@ -363,7 +367,7 @@ class _Run(NamedTuple):
     error: float = 0.0
 
 
-def _marks(optimizer: Any) -> Iterator[int]:
+def _marks(optimizer: PlainDescent) -> Iterator[int]:
     """The numbers of steps after which points are looked at."""
     most, marks = MAX_STEPS if isinstance(optimizer, NormalizedGD) else MAX_PLAIN_STEPS, FIRST_STEPS
     while marks < most:
@@ -372,11 +376,11 @@ def _marks(optimizer: Any) -> Iterator[int]:
     yield most
 
 
-def _most_looks(optimizer: Any) -> int:
+def _most_looks(optimizer: PlainDescent) -> int:
     return sum(1 for _ in _marks(optimizer))
 
 
-def _by_steps(problem: ScoredTokens, starts: FloatArray, optimizer: Any, progress: Progress) -> list[Outcome]:
+def _by_steps(problem: ScoredTokens, starts: FloatArray, optimizer: PlainDescent, progress: Progress) -> list[Outcome]:
     """Take steps on all problems, and look at each point after ever more of them, until its limit is proved."""
     points = starts.copy()
     twins = _nudged(starts, NUDGE * np.maximum(length(starts), optimizer.size))
@@ -412,7 +416,7 @@ def _by_steps(problem: ScoredTokens, starts: FloatArray, optimizer: Any, progres
 def _by_flow(
     problem: ScoredTokens,
     start: FloatArray,
-    optimizer: Any,
+    optimizer: PlainDescent | None,
     n_steps: int = 0,
     start_error: float = 0.0,
     progress: Progress | None = None,

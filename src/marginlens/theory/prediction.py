@@ -10,15 +10,16 @@ import numpy as np
 
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import InputError, whole_number
-from marginlens.losses.margin import Logistic
-from marginlens.optimizers.protocol import as_optimizer
+from marginlens.losses.margin import Logistic, Loss, as_loss
+from marginlens.losses.next_token import NextTokenLoss
+from marginlens.optimizers.protocol import Optimizer, as_optimizer
 from marginlens.papers import implements
 from marginlens.result import Displayed, Result, Tabular, axes_for, table
 from marginlens.result.drawing import draw_bars, draw_checklist, draw_rays, draw_sentence
 from marginlens.result.palette import GLOBAL, LOCAL
 from marginlens.risk import AttentionRisk, FactorRisk, JointRisk, MatrixRisk, MulticlassRisk
-from marginlens.risk.build import as_risk
-from marginlens.risk.protocol import Risk
+from marginlens.risk.build import HeadLike, Problem, as_risk
+from marginlens.risk.protocol import Risk, holds_batch
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.theory.bias_table import PROOF_A, PROOF_C, is_known, unknown_words
 from marginlens.theory.certificate import Certificate
@@ -28,7 +29,7 @@ from marginlens.theory.implicit_bias import ImplicitBias, implicit_bias
 from marginlens.theory.observations import claim_words
 from marginlens.theory.outcome import Answer, Outcome
 from marginlens.theory.unproved_steps import UnprovedSteps, as_theorems_see
-from marginlens.typing import Axes, FloatArray, IntArray
+from marginlens.typing import ArrayLike, Axes, FloatArray, IntArray
 from marginlens.words import Fact, text
 
 EQ17_ONLY = ", under Eq. (17) alone"  # added to a citation where a proof is read without the matrix C of C Assumption 4
@@ -231,10 +232,10 @@ class Prediction(Result, Tabular):
 @implements("C", "Thm 1", "Thm 2", "Thm 3", "Eq. (2)", "Eq. (3)")
 @implements("X", "Thm 1", "Thm 3")
 def predict(
-    risk: Any,
+    risk: Risk,
     *,
-    start: Any = None,
-    optimizer: Any = None,
+    start: ArrayLike | None = None,
+    optimizer: Optimizer | None = None,
     max_problems: int = 10_000,
     prove: bool = True,
     batch_size: int | None = None,
@@ -277,11 +278,12 @@ def predict(
     risk = as_risk(risk)
     whole_number(max_problems, "max_problems", at_least=1)
     given = None if optimizer is None else as_optimizer(optimizer)
-    rule = as_theorems_see(given)
-    if batch_size is not None and given is None:
-        raise InputError("batch_size", "None if no optimizer is given", f"{batch_size}")
-    if batch_size is not None and batch_size < getattr(risk, "n_inputs", 0):
-        rule = UnprovedSteps(given, batch_size)
+    rule = None if given is None else as_theorems_see(given)
+    if batch_size is not None:
+        if given is None:
+            raise InputError("batch_size", "None if no optimizer is given", f"{batch_size}")
+        if batch_size < getattr(risk, "n_inputs", 0):
+            rule = UnprovedSteps(given, batch_size)
     found = predictions(risk, Request(start, rule, max_problems, prove, as_progress(progress)))
     reason = Fact("not_followed.risk" if prove else "not_followed.not_asked")
     found = [each if each.outcome or each.not_followed else replace(each, not_followed=reason) for each in found]
@@ -289,18 +291,18 @@ def predict(
         biases = implicit_bias(given, risk, start=start, batch_size=batch_size)
         every = biases if isinstance(biases, list) else [biases]
         found = [replace(prediction, bias=bias) for prediction, bias in zip(found, every, strict=True)]
-    return found if getattr(risk, "is_batch", False) else found[0]
+    return found if holds_batch(risk) else found[0]
 
 
 @implements("A", "Thm 1", "Thm 2", "Thm 3", "Thm 5", "Thm 6", "Thm 8")
 @implements("C", "Thm 1", "Thm 2", "Thm 3", "Eq. (2)", "Eq. (3)")
 def predict_limit(
-    data: Any,
-    head: Any = None,
+    data: Problem,
+    head: HeadLike | None = None,
     *,
-    loss: Any = None,
-    start: Any = None,
-    optimizer: Any = None,
+    loss: Loss | NextTokenLoss | None = None,
+    start: ArrayLike | None = None,
+    optimizer: Optimizer | None = None,
     max_problems: int = 10_000,
     prove: bool = True,
     progress: ProgressCallback | None = None,
@@ -316,19 +318,20 @@ def predict_limit(
     Returns:
         A `Prediction`, or a list of them for a batch.
     """
-    joint = isinstance(data, TokenDataset) and head is None
-    risk = JointRisk(data, Logistic() if loss is None else loss) if joint else as_risk(data, head, loss)
-    asked = {"start": start, "optimizer": optimizer, "max_problems": max_problems}
-    return predict(risk, **asked, prove=prove, progress=progress)
+    if isinstance(data, TokenDataset) and head is None:
+        risk: Risk = JointRisk(data, Logistic() if loss is None else as_loss(loss))
+    else:
+        risk = as_risk(data, head, loss)
+    return predict(risk, start=start, optimizer=optimizer, max_problems=max_problems, prove=prove, progress=progress)
 
 
 @singledispatch
-def predictions(risk: Any, request: Request) -> list[Prediction]:
+def predictions(risk: Risk, request: Request) -> list[Prediction]:
     """The predictions for each problem of a risk: by default that no theorem is known for it."""
-    return [without_theorem(risk, request.optimizer)] * (len(risk) if getattr(risk, "is_batch", False) else 1)
+    return [without_theorem(risk, request.optimizer)] * (len(risk) if holds_batch(risk) else 1)
 
 
-def without_theorem(risk: Risk, optimizer: Any) -> Prediction:
+def without_theorem(risk: Risk, optimizer: Optimizer | None) -> Prediction:
     """The prediction for a risk that no theorem covers."""
     name, case = type(risk).__name__, "default"
     if isinstance(risk, AttentionRisk):

@@ -121,7 +121,7 @@ class ResidualLaw(Result, Tabular):
 
 
 @implements("X", "O")
-def residual_law(data: TokenDataset, head: Any, selected: ArrayLike, *, loss: Loss = Logistic()) -> ResidualLaw:  # noqa: B008
+def residual_law(data: TokenDataset, head: ArrayLike, selected: ArrayLike, *, loss: Loss = Logistic()) -> ResidualLaw:  # noqa: B008
     r"""Predict the small probabilities of a saturated model, and the finite-norm position that follows.
 
     .. math:: |\ell'_i|\, s_{it}\, (\gamma_{i\alpha_i} - \gamma_{it}) \ \propto\ \lambda_{it}, \qquad

@@ -18,7 +18,7 @@ from marginlens.result import Described
 from marginlens.risk import AttentionRisk
 from marginlens.risk.smoothness import Smoothness, loss_on_scores, smoothness_on_scores
 from marginlens.svm import MarginSolution, att_svm
-from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, Index, IntArray
 
 SCORE_RTOL = 1e-12  # error of a score, relative to the sum of |v_j x_j| over coordinates, that rounding alone can make
 _CANCELS = 1e-6  # share of these sums below which the difference of two scores has lost too many digits for a proof
@@ -108,7 +108,7 @@ class ScoredTokens(Described):
     def __iter__(self) -> Iterator[ScoredTokens]:
         return (self[j] for j in range(len(self)))
 
-    def __getitem__(self, index: Any) -> ScoredTokens:
+    def __getitem__(self, index: Index) -> ScoredTokens:
         """One problem of a batch for a whole number, a batch of some of them for a mask or a list."""
         if not self.is_batch:
             return self.as_batch()[index]

@@ -26,6 +26,8 @@ from marginlens.optimizers import NormalizedGD
 from marginlens.theory.intervals import Exact, Proving, slope_in, steepness_of
 
 if TYPE_CHECKING:
+    from mpmath.ctx_iv import MPIntervalContext, ivmpf
+
     from marginlens.theory.certificate import Certificate
     from marginlens.theory.checks import Check
 
@@ -248,7 +250,9 @@ class _Growth(NamedTuple):
     slow: set[int]  # 𝒮, rows whose o_r is part of K
 
 
-def _growth(proving: Proving, proof: Certificate, rows: _Rows, ray: _Ray, masses: _Masses, e: Any, h: Any) -> _Growth:
+def _growth(
+    proving: Proving, proof: Certificate, rows: _Rows, ray: _Ray, masses: _Masses, e: ivmpf, h: ivmpf
+) -> _Growth:
     """One step, Eqs (12) and (13): K is large enough for its steps and for slow rows."""
     iv = proving.iv
     R, psi, progress, K = map(iv.mpf, (proof.radius, proof.share, proof.progress, proof.growth))
@@ -285,7 +289,7 @@ def _drift(
     proving.demand("tube.drift", iv.mpf(proof.deviation) ** 2 + 2 * drift / progress, R**2)
 
 
-def _backward_integral(iv: Any, R: Any, kappa: Any, d: Any, h: Any) -> Any:
+def _backward_integral(iv: MPIntervalContext, R: ivmpf, kappa: ivmpf, d: ivmpf, h: ivmpf) -> Any:
     """i_r of Eq. (14)."""
     if d * R > kappa:
         return R / d + kappa / d**2 + h * R

@@ -64,7 +64,7 @@ class Steps:
         return None if callable(self.size) else 0.0
 
 
-def steps_of(optimizer: Any) -> Steps:
+def steps_of(optimizer: Optimizer) -> Steps:
     """Read from an optimizer what theorems ask of it.
 
     Args:
@@ -78,7 +78,9 @@ def steps_of(optimizer: Any) -> Steps:
         optimizer=optimizer,
         kind=library if defining is library else None,
         redefined=redefines_steps(optimizer),
-        norm=optimizer.norm if defining is SteepestDescent else inherited_attr(optimizer, "norm"),
+        norm=optimizer.norm
+        if isinstance(optimizer, SteepestDescent) and defining is SteepestDescent
+        else inherited_attr(optimizer, "norm"),
         size=getattr(optimizer, "size", None),
         momentum=getattr(optimizer, "momentum", 0.0),
         nesterov=getattr(optimizer, "nesterov", False),
@@ -88,7 +90,7 @@ def steps_of(optimizer: Any) -> Steps:
     )
 
 
-def part_of(optimizer: Any) -> Any:
+def part_of(optimizer: Optimizer) -> Any:
     """The optimizer of each part for a `Blockwise`, else the optimizer itself."""
     return optimizer.optimizer if isinstance(optimizer, Blockwise) else optimizer
 
@@ -96,16 +98,16 @@ def part_of(optimizer: Any) -> Any:
 class UnprovedSteps:
     """Marks an optimizer that no theorem on plain steps covers: it has momentum, weight decay, mini-batches, or steps of its own."""
 
-    def __init__(self, optimizer: Any, batch_size: int | None = None) -> None:
+    def __init__(self, optimizer: Optimizer, batch_size: int | None = None) -> None:
         self.optimizer, self.batch_size = optimizer, batch_size
         self.init, self.update = optimizer.init, optimizer.update
 
 
-def as_theorems_see(optimizer: Any) -> Any:
+def as_theorems_see(optimizer: Optimizer) -> Any:
     """The optimizer as theorems about steps without momentum and weight decay see it.
 
     Args:
-        optimizer: any optimizer, or None.
+        optimizer: any optimizer.
 
     Returns:
         The optimizer, or an `UnprovedSteps` if no theorem covers its steps.
@@ -119,12 +121,12 @@ def as_theorems_see(optimizer: Any) -> Any:
     return optimizer
 
 
-def redefines_steps(optimizer: Any) -> bool:
+def redefines_steps(optimizer: Optimizer) -> bool:
     """Whether an optimizer derives from a class of the library and takes other steps, which nothing known of that class covers."""
     return isinstance(optimizer, Decaying) and defining_class(optimizer) not in LIBRARY
 
 
-def optimizer_words(optimizer: Any) -> Fact:
+def optimizer_words(optimizer: Optimizer) -> Fact:
     """Name an optimizer with the settings that can change its bias.
 
     Args:
@@ -146,7 +148,7 @@ def optimizer_words(optimizer: Any) -> Fact:
     return Fact("named_optimizer.with_settings", {"name": name, "settings": settings}) if settings else name
 
 
-def _settings(optimizer: Any) -> list[Fact]:
+def _settings(optimizer: Optimizer) -> list[Fact]:
     """The settings that can change the bias of an optimizer."""
     settings = []
     if isinstance(optimizer, Adam):

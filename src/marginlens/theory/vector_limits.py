@@ -12,6 +12,7 @@ from marginlens.arithmetic.directions import length, unit
 from marginlens.errors import InputError
 from marginlens.losses.margin import rising_margin
 from marginlens.optimizers import GradientDescent, NormalizedGD
+from marginlens.optimizers.protocol import Optimizer
 from marginlens.risk import AttentionRisk, MatrixRisk, matrix_from_vector
 from marginlens.risk.protocol import starting_points
 from marginlens.status import Status
@@ -119,7 +120,7 @@ def _wide(risk: MatrixRisk) -> AttentionRisk:
     return AttentionRisk(data.with_keys(keys.reshape(*data.X.shape[:-1], -1)), risk.of_p.head, risk.of_p.loss)
 
 
-def _on_p(optimizer: Any, size: float) -> Any:
+def _on_p(optimizer: Optimizer | None, size: float) -> Any:
     """The steps of p = Wᵀu, ‖u‖ = size, that steps of W make."""
     if not isinstance(optimizer, GradientDescent | NormalizedGD):
         return optimizer
@@ -184,7 +185,7 @@ class _Start(NamedTuple):
     @property
     def is_in_cone(self) -> bool:
         """Whether the cone of Eqs (32) and (46) contains the start."""
-        return self.cone is not None and bool(self.cone.contains(self.point))
+        return self.cone is not None and self.point is not None and bool(self.cone.contains(self.point))
 
 
 class _Verdicts(NamedTuple):
@@ -309,7 +310,11 @@ def _promise(verdicts: _Verdicts, gmm: TokenOptimality, at_start: TokenOptimalit
 
 
 def _reasons(
-    promise: _Promise | None, optimizer: Any, step: Check | None, why_not: Fact | None, minima: FloatArray | None
+    promise: _Promise | None,
+    optimizer: Optimizer | None,
+    step: Check | None,
+    why_not: Fact | None,
+    minima: FloatArray | None,
 ) -> tuple[Fact, ...]:
     """What is known of the limit, how surely, and what would make it surer."""
     reasons = []
@@ -327,7 +332,7 @@ def _reasons(
     return tuple(reasons)
 
 
-def _promised(promise: _Promise, optimizer: Any, step: Check | None) -> Fact:
+def _promised(promise: _Promise, optimizer: Optimizer | None, step: Check | None) -> Fact:
     """What the promise of a theorem means for the steps that are taken."""
     numbers: dict[str, Any] = {"limit": promise.limit, "citation": promise.reason}
     if step is None or step:

@@ -71,7 +71,7 @@ class Cone(Described):
 
 
 @path_search.register(AttentionRisk)
-def _vector_search(risk: AttentionRisk, region: Any, restarts: int | None) -> AttentionSearch:
+def _vector_search(risk: AttentionRisk, region: object, restarts: int | None) -> AttentionSearch:
     if region is not None and (not isinstance(region, Cone) or len(region.axis) != risk.data.d_key):
         got = f"an axis of length {len(region.axis)}" if isinstance(region, Cone) else type(region).__name__
         raise InputError("region", f"a Cone with an axis of length {risk.data.d_key}", got)
@@ -80,7 +80,7 @@ def _vector_search(risk: AttentionRisk, region: Any, restarts: int | None) -> At
 
 
 @path_search.register(MatrixRisk)
-def _matrix_search(risk: MatrixRisk, region: Any, restarts: int | None) -> AttentionSearch:
+def _matrix_search(risk: MatrixRisk, region: object, restarts: int | None) -> AttentionSearch:
     """The search for p with keys u_i ⊗ x_it; for one query u with keys ‖u‖ x_it, where W = u pᵀ/‖u‖ is as long as p (A Lemma 1)."""
     X, u = risk.of_p.data.X, risk.query
     if risk.shares_query and region is None:  # the axis of a cone need not be some u pᵀ

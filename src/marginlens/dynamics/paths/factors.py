@@ -10,7 +10,6 @@ Far out the direction tends to the nuclear-norm solution of the selected tokens,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import scipy
@@ -125,6 +124,6 @@ class FactorSearch(GeneralSearch):
 
 
 @path_search.register(FactorRisk)
-def _factor_search(risk: FactorRisk, region: Any, restarts: int | None) -> FactorSearch:
+def _factor_search(risk: FactorRisk, region: object, restarts: int | None) -> FactorSearch:
     no_region(region, "FactorRisk")
     return FactorSearch(risk, 8 if restarts is None else restarts)

@@ -33,6 +33,7 @@ from marginlens.norms import L1, L2, LInf, Lp, MaxRow, Norm, Nuclear, Spectral
 from marginlens.norms.choice import direction_of
 from marginlens.risk.attention import AttentionRisk
 from marginlens.risk.matrix import MatrixRisk
+from marginlens.risk.protocol import Risk
 from marginlens.svm import att_svm
 from marginlens.typing import FloatArray
 
@@ -91,7 +92,7 @@ PROJECTIONS: dict[type, Projection] = {
 
 
 @path_search.register(object)
-def general_search(risk: Any, region: Any, restarts: int | None, norm: Norm = L2()) -> GeneralSearch:
+def general_search(risk: Risk, region: object, restarts: int | None, norm: Norm = L2()) -> GeneralSearch:
     """The search for a risk that has none of its own, and for balls of any norm."""
     no_region(region, type(risk).__name__)
     return GeneralSearch(risk, 8 if restarts is None else restarts, norm)

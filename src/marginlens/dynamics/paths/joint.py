@@ -63,7 +63,7 @@ VANISHED_OUTPUT = (
 
 
 @path_search.register(JointRisk)
-def joint_search(risk: JointRisk, region: Any, restarts: int | None) -> JointSearch:
+def joint_search(risk: JointRisk, region: object, restarts: int | None) -> JointSearch:
     """The search over v and p, for the log-loss."""
     no_region(region, "a joint risk")
     if type(risk.loss) is not Logistic or compiled_code(risk.loss) < 0:

@@ -68,7 +68,7 @@ class CyclicAndStrict(NamedTuple):
 
 
 @path_search.register(NextTokenRisk)
-def next_token_search(risk: NextTokenRisk, region: Any, restarts: int | None) -> NextTokenSearch:
+def next_token_search(risk: NextTokenRisk, region: object, restarts: int | None) -> NextTokenSearch:
     """The search over W of a dataset that some W realises."""
     data, loss, head = check_realizable(risk.datasets[0]), risk.loss, risk.heads[0]
     if not isinstance(loss, LabelLoss):
@@ -90,7 +90,7 @@ def next_token_search(risk: NextTokenRisk, region: Any, restarts: int | None) ->
 
 
 @path_search.register(ContextRisk)
-def decoder_search(risk: ContextRisk, region: Any, restarts: int | None) -> NextTokenSearch:
+def decoder_search(risk: ContextRisk, region: object, restarts: int | None) -> NextTokenSearch:
     """The search over W of a decoder: convex, so that it takes no restarts."""
     no_region(region, "ContextRisk")
     data = risk.data

@@ -15,16 +15,18 @@ from marginlens.arithmetic.directions import correlation, length, unit
 from marginlens.data.random_tokens import as_generator
 from marginlens.errors import InputError, n_axes, real_array, whole_number
 from marginlens.kinds import defining_class
+from marginlens.losses.margin import Loss
+from marginlens.losses.next_token import NextTokenLoss
 from marginlens.norms import L2, Norm
 from marginlens.norms.choice import as_norm
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular, axes_for
 from marginlens.result.palette import GLOBAL, LOCAL
-from marginlens.risk.build import as_risk
-from marginlens.risk.protocol import holds_batch
+from marginlens.risk.build import HeadLike, Problem, as_risk
+from marginlens.risk.protocol import Risk, holds_batch
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.runtime.threads import single_blas_thread
-from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray, ObjectArray
+from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray, ObjectArray, Seed
 
 
 class Binding(Enum):
@@ -51,7 +53,7 @@ class SearchState(NamedTuple):
     branches: Any
     generator: np.random.Generator
 
-    def reached(self, radius: Any, point: Any, branches: Any = None) -> SearchState:
+    def reached(self, radius: float | FloatArray, point: Any, branches: Any = None) -> SearchState:
         """The state with one radius more, its point, and what is carried on from there."""
         return SearchState(np.append(self.radii, [radius], axis=0), (*self.points, point), branches, self.generator)
 
@@ -101,7 +103,7 @@ class PathSearch(ABC):
 
 
 @singledispatch
-def path_search(risk: Any, region: Any, restarts: int | None) -> PathSearch:
+def path_search(risk: object, region: object, restarts: int | None) -> PathSearch:
     """The search that serves this kind of risk; the modules beside this one register theirs, `general` that of every other risk."""
     raise NotImplementedError
 
@@ -262,15 +264,15 @@ class Path(Result, Tabular):
 @implements("A", "Eq. (2)", "Eq. (9)", "Eq. (66)", "Thm 4", "Thm 5", "Thm 6", "Thm 7", "Thm 8")
 @implements("C", "Algo-RP", "Eq. (11)", "Lemma 4", "Thm 1", "Thm 2")
 def path(
-    problem: Any,
+    problem: Problem,
     radii: ArrayLike,
     *,
-    head: Any = None,
-    loss: Any = None,
+    head: HeadLike | None = None,
+    loss: Loss | NextTokenLoss | None = None,
     norm: Norm = L2(),
-    region: Any = None,
+    region: object = None,
     restarts: int | None = None,
-    rng: Any = 0,
+    rng: Seed = 0,
     progress: ProgressCallback | None = None,
 ) -> Path:
     r"""The point of smallest risk in each ball, or in what a region leaves of it.
@@ -320,7 +322,7 @@ def path(
     return _extended(risk, search, begin, limits, progress)
 
 
-def _in_norm(risk: Any, norm: Norm, region: Any, restarts: int | None) -> PathSearch:
+def _in_norm(risk: Risk, norm: Norm, region: object, restarts: int | None) -> PathSearch:
     """The general search, in balls of another norm than the Euclidean; refused where points have parts or a region is asked for."""
     no_region(region, f"a path in {norm!r}")
     if hasattr(risk, "blocks") or hasattr(risk, "batch"):
@@ -329,7 +331,7 @@ def _in_norm(risk: Any, norm: Norm, region: Any, restarts: int | None) -> PathSe
 
 
 def _extended(
-    risk: Any, search: PathSearch, state: SearchState, radii: FloatArray, progress: ProgressCallback | None
+    risk: Risk, search: PathSearch, state: SearchState, radii: FloatArray, progress: ProgressCallback | None
 ) -> Path:
     """The path over the radii of `state` and these."""
     state = state._replace(generator=copy.deepcopy(state.generator))  # so that a path can be resumed twice
@@ -348,7 +350,7 @@ def ball_bindings(binds: BoolArray) -> ObjectArray:
     return np.array([Binding.NONE, Binding.BALL], dtype=object)[binds.astype(int)]
 
 
-def no_region(region: Any, name: str) -> None:
+def no_region(region: object, name: str) -> None:
     """Refuse a region where the search of this kind of risk knows none."""
     if region is not None:
         raise InputError("region", f"left out for {name}", repr(region))

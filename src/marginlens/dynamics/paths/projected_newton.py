@@ -14,7 +14,7 @@ import numpy as np
 
 from marginlens.arithmetic.log_scaled import ExcessRisk
 from marginlens.risk.attention import SecondOrder
-from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, Index, IntArray
 
 BOUNDARY_RTOL = (
     1e-12  # distance to a boundary, relative to the radius (or in the sine of the angle), that counts as on it
@@ -70,7 +70,7 @@ class PositiveRisk(ABC):
 
     @staticmethod
     def expansion(
-        gradient: FloatArray, hessian: FloatArray, terms: Any, log: FloatArray, log_scale: Any
+        gradient: FloatArray, hessian: FloatArray, terms: ArrayLike, log: FloatArray, log_scale: ArrayLike
     ) -> SecondOrder:
         """Derivatives of a risk that selects nothing."""
         nothing = np.zeros((len(gradient), 1), dtype=np.int64)
@@ -99,7 +99,7 @@ class ActiveConstraints(NamedTuple):
         slope = gradient - np.einsum("bk,bkr->br", np.einsum("bkr,br->bk", normals, gradient), normals)
         return cls(slope, normals, multipliers, curvature)
 
-    def take(self, which: Any) -> ActiveConstraints:
+    def take(self, which: Index) -> ActiveConstraints:
         """The same for some of the points."""
         return ActiveConstraints(*(part[which] for part in self))
 
