@@ -41,7 +41,7 @@ def unit(x: ArrayLike) -> FloatArray:
 
 
 def correlation(a: ArrayLike, b: ArrayLike, *, axes: int = 1) -> Any:
-    r"""Cosine between weights, batch by batch.
+    r"""Compute the cosine between weights, batch by batch.
 
     .. math:: \frac{\langle a, b\rangle}{\|a\|\,\|b\|}
 
@@ -73,7 +73,7 @@ def _flattened(a: Any, b: Any, axes: int) -> tuple[FloatArray, FloatArray]:
 
 
 def angle(a: ArrayLike, b: ArrayLike, *, axes: int = 1) -> Any:
-    r"""Angle in radians between weights, accurate for tiny angles too (Kahan's formula).
+    r"""Compute the angle in radians between weights, accurate for tiny angles too (Kahan's formula).
 
     As in `correlation`, the last `axes` axes make up one weight: with `axes=2` the angle is that between matrices (d, d), one number;
     with the default it is that between their rows, one number for each.

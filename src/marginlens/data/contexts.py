@@ -23,7 +23,7 @@ class ContextDataset(Displayed, Tabular):
         \mathcal S_j = \{z : \hat p_{jz} > 0\}, \quad \mathcal H = -\sum_j \hat\pi_j \sum_{z \in \mathcal S_j} \hat p_{jz} \log \hat p_{jz}
 
     Args:
-        H: (n_contexts, d_model) one embedding a context, an array or a SciPy sparse matrix.
+        H: (n_contexts, d_model) one embedding per context, an array or a SciPy sparse matrix.
         counts: (n_contexts, n_vocabulary) how often each token followed each context, or any weights that are not negative; an array or a
             SciPy sparse matrix. Every context must have been followed by something.
 

@@ -31,7 +31,7 @@ def sphere_problems(
     seed: int,
     cell: int = 0,
 ) -> tuple[TokenDataset, FloatArray]:
-    """Problems first … last - 1 of a cell as `sphere_tokens` makes them: tokens and head uniform on the unit sphere, labels ±1, W = I.
+    """Draw problems first … last - 1 of a cell as `sphere_tokens` does: tokens and head uniform on the unit sphere, labels ±1, W = I.
 
     Problem j is the same, bit by bit, whatever `first` and `last` are, and on every processor and device.
 
@@ -55,7 +55,7 @@ def gaussian_problems(
     seed: int,
     cell: int = 0,
 ) -> tuple[TokenDataset, FloatArray]:
-    """Problems first … last - 1 of a cell as `gaussian_tokens` makes them: standard normal tokens and heads, labels ±1, keys X Wᵀ.
+    """Draw problems first … last - 1 of a cell as `gaussian_tokens` does: standard normal tokens and heads, labels ±1, keys X Wᵀ.
 
     W (d_model, d_model) has entries of variance 1/d_model and is the same for all problems of a cell. Arguments and returned values are
     those of `sphere_problems`.

@@ -98,7 +98,7 @@ def save(path: PathLike, data: TokenDataset | FlatSequences) -> None:
 
 @_refusing_entries
 def load(path: PathLike) -> TokenDataset | SequenceDataset | LabelledSequences:
-    """The dataset in a file that `save`, `write_problem`, `write_sequences` or `write_labelled` wrote, or in one of their form."""
+    """Load the dataset in a file that `save`, `write_problem`, `write_sequences` or `write_labelled` wrote, or in one of their form."""
     expected = "a file that data.save or one of marginlens.data's writers wrote"
     entries = read_entries(path, expected)
     if "sequences" in entries:
@@ -345,7 +345,7 @@ def holds_sequences(path: PathLike) -> bool:
 
 
 def read_sequences(path: PathLike, *, unrealizable: str = "refuse") -> NamedSequences:
-    """The sequences in a JSON or .npz file.
+    """Read the sequences in a JSON or .npz file.
 
     Args:
         path: a JSON file with "sequences", a list of lists, and "labels", a list as long. Both hold ids, or both names. Names follow
@@ -400,10 +400,12 @@ def read_sequence_problem(path: PathLike, *, unrealizable: str = "refuse") -> Se
 
 
 def write_sequences(path: PathLike, data: SequenceDataset, names: Any = None, *, head: ArrayLike | None = None) -> None:
-    """Write a dataset so that `read_sequences` gives it back; an existing file stays whole until the new one is.
+    """Write a dataset so that `read_sequences` gives it back; an existing file is replaced only once the new one is complete.
 
     Args:
-        path: a .npz is written where it ends so, JSON otherwise.
+        path: the file; a path that ends in .npz gives a NumPy file, any other JSON.
+
+        data: the dataset.
 
         names: (n_vocabulary,) what the tokens are called, written as "vocabulary".
 
@@ -450,7 +452,7 @@ def _n_vocabulary(sequences: list[Any], labels: list[int], E: Any) -> int:
 
 @_refusing_entries
 def read_labelled(path: PathLike, split: str | None = None) -> tuple[LabelledSequences, list[str] | None]:
-    """The labelled sequences in a file and the names of their tokens, where it has them.
+    """Read the labelled sequences in a file, and the names of their tokens if it has them.
 
     Args:
         path: a `.npz` with `tokens` (n_positions,), `offsets` (n_samples + 1,), `y` (n_samples,) of ±1 and optionally `names`

@@ -78,7 +78,7 @@ def as_labelled(sequences: Any, y: ArrayLike | None = None) -> LabelledSequences
 
 @implements("B", "Eq. (1)")
 def embedding_tokens(E: ArrayLike, sequences: Any, y: ArrayLike | None = None) -> TokenDataset:
-    r"""The token dataset whose inputs are the embedded sequences; a token that occurs twice is two rows.
+    r"""Make the token dataset whose inputs are the embedded sequences; a token that occurs twice is two rows.
 
     .. math:: X_i = K_i = E_{X_i} = [E_{x_{i1}}, \dots, E_{x_{iT_i}}]^\top
 

@@ -71,7 +71,7 @@ def figure_1b() -> Example:
 
 @implements("A", "Fig 1(c)", "Fig 4")
 def figure_1c() -> Example:
-    """Three inputs with seven tokens each; the first token of each scores 1, the others .5."""
+    """Return three inputs with seven tokens each; the first token of each scores 1, the others .5."""
     scores = np.full((3, 7), 0.5)
     scores[:, 0] = 1.0
     return scored_tokens(_FIGURE_1C, scores)
@@ -85,7 +85,7 @@ def figure_3a() -> TokenDataset:
 
 @implements("A", "Fig 3(b)")
 def figure_3b() -> TokenDataset:
-    """Figure 3(a) with the last token moved up to (.5, 1.5), where it no longer is a support vector of the head."""
+    """Return Figure 3(a) with the last token moved up to (.5, 1.5), so that it is no longer a support vector of the head."""
     return _joint_tokens((0.5, 1.5))
 
 
@@ -96,13 +96,13 @@ def _joint_tokens(last: tuple[float, float]) -> TokenDataset:
 
 @implements("A", "Fig 5")
 def figure_5(C: float) -> Example:
-    """Two inputs, optimal tokens (1, 1) with score C and (1, -1) with score 1, each beside the token (0, 0) with score 0."""
+    """Return two inputs: optimal tokens (1, 1) with score C and (1, -1) with score 1, and in each the token (0, 0) with score 0."""
     return scored_tokens([[(1.0, 1.0), (0.0, 0.0)], [(1.0, -1.0), (0.0, 0.0)]], [[C, 0.0], [1.0, 0.0]])
 
 
 @implements("A", "Fig 8")
 def figure_8() -> Example:
-    """Two inputs with two tokens each in the plane, where the globally optimal direction is not the only locally optimal one.
+    """Return two inputs of two tokens in the plane, whose globally optimal direction is not the only locally optimal one.
 
     The paper prints no coordinates: these are ours, and satisfy every sentence about the figure. Token 0 of each input scores 1, token 1
     scores 0, so that Assumption B holds. The GMM direction (1, 2) selects (0, 0). The selection (0, 1) has the separator (1, 0), which
@@ -134,7 +134,7 @@ def figure_2() -> SequenceDataset:
 
 @implements("A", "Fig 2")
 def cone_example() -> Example:
-    """One input with three tokens: (1, 0) is locally optimal beside the optimal (-1, .8), with a cone wide enough to be drawn to scale."""
+    """Return one input with three tokens: (1, 0) is locally optimal, with a cone wide enough to draw to scale; (-1, .8) is optimal."""
     return scored_tokens([[(1.0, 0.0), (0.0, 0.0), (-1.0, 0.8)]], [[0.6, 0.0, 1.0]])
 
 
@@ -153,5 +153,5 @@ def norm_example() -> Example:
 
 
 def norm_selection_example() -> Example:
-    """One input on which descents from zero part: normalised and coordinate descent select the optimal token, sign descent another one."""
+    """Return one input on which normalised and coordinate descent from zero select the optimal token, and sign descent another."""
     return scored_tokens([[(-1.5, -1.0), (1.0, 1.0), (1.5, 0.5)]], [[0.8, 0.2, 1.0]])

@@ -20,7 +20,7 @@ def write_samples(folder: str | os.PathLike[str]) -> list[Path]:
     separator, evenly, and twice to words that depend on the word.
 
     Args:
-        folder: where they are written; it is made where it is not there. A file that is there and is no sample is never overwritten.
+        folder: where they are written; it is made if it does not exist. A file that is not one of the samples is never overwritten.
 
     Returns:
         The paths of the files.

@@ -41,7 +41,7 @@ def acyclic_sequences(n_vocabulary: int, d_model: int, n_samples: int, n_tokens:
 
 
 def ordered_sequences(order: Any, d_model: int, n_samples: int, n_tokens: int, rng: Seed) -> SequenceDataset:
-    """Random sequences whose label is their first token in a given order.
+    """Draw random sequences whose label is their first token in a given order.
 
     Args:
         order: (n_vocabulary,) every id once, highest priority first.
@@ -61,7 +61,7 @@ def ordered_sequences(order: Any, d_model: int, n_samples: int, n_tokens: int, r
 
 @implements("C", "App. D")
 def cyclic_sequences(n_vocabulary: int, d_model: int, n_samples: int, n_tokens: int, rng: Seed) -> SequenceDataset:
-    r"""Random sequences with random labels, at least two tokens of which are of equal priority: the data of C's Figure 4.
+    r"""Draw random sequences with random labels, at least two tokens of which are of equal priority: the data of C's Figure 4.
 
     .. math:: e_k \sim \mathrm{Unif}(S^{d-1}), \quad x_{it} \sim \mathrm{Unif}[K], \quad y_i \sim \mathrm{Unif}\{x_{i1}, \dots, x_{iT}\}
 

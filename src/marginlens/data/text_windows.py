@@ -19,7 +19,7 @@ MAX_ONE_HOT = 4_096  # tokens up to which one-hot embeddings are made: 134 MB
 def text_windows(
     text: str, window: int, unit: Any = None, *, d_model: int | None = None, rng: Seed = 0
 ) -> NamedSequences:
-    r"""Every window of a text with the token that follows it, without those that attention cannot continue.
+    r"""List every window of a text with the token that follows it, without those that attention cannot continue.
 
     .. math:: X_i = (x_i, \dots, x_{i+T-1}), \quad y_i = x_{i+T} \in X_i
 
@@ -101,7 +101,7 @@ def split_text_windows(
     d_model: int | None = None,
     rng: Seed = 0,
 ) -> SequenceSplit:
-    """Windows of the beginning of a text to learn from, and those of its end held out; no window reaches into the other part.
+    """Split a text into windows of its beginning to learn from and held-out windows of its end; no window reaches into both.
 
     The vocabulary is that of the whole text, so that both parts have the same ids.
 
@@ -133,7 +133,7 @@ def _holds_a_label(ids: IntArray, window: int) -> bool:
 
 
 def split_sequences(named: NamedSequences, *, held_out: float = 0.1, rng: Seed = 0) -> SequenceSplit:
-    """Some sequences at random held out, the others to learn from.
+    """Hold out some sequences at random, and keep the others to learn from.
 
     Args:
         held_out: their share, between 0 and 1.

@@ -148,7 +148,7 @@ class Characters:
 class Words:
     """Every word and every mark is a token; ids follow the frequency of the words, the most frequent first.
 
-    Words too rare for the vocabulary all become one unknown token. Leaving them out instead would put side by side what the text
+    Words too rare for the vocabulary all become one unknown token. Leaving them out instead would make neighbours of words that the text
     keeps apart; the unknown token holds their place.
 
     Args:

@@ -141,7 +141,7 @@ def trajectory_of(
 
 @implements("A", "Lemma 1")
 def matching_optimizer(optimizer: GradientDescent | NormalizedGD, query: ArrayLike) -> GradientDescent | NormalizedGD:
-    """The optimizer on W that corresponds to `optimizer` on p for this query (d_query,): steps η/‖u‖² plain, η/‖u‖ normalised."""
+    """Return the optimizer on W that matches `optimizer` on p for this query (d_query,): steps η/‖u‖² plain, η/‖u‖ normalised."""
     if type(optimizer) not in (GradientDescent, NormalizedGD) or not optimizer.is_plain:
         raise InputError("optimizer", "ml.GradientDescent(size) or ml.NormalizedGD(size)", repr(optimizer))
     size = float(length(as_query(query)))

@@ -48,7 +48,7 @@ class UntilLength:
 
 @dataclass(frozen=True)
 class UntilNorm:
-    """Follow a flow until ‖x‖ has this value; a start of at least that norm is where it ends."""
+    """Follow a flow until ‖x‖ has this value; a start of at least that norm ends it at once."""
 
     norm: float
 

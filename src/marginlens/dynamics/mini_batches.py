@@ -16,7 +16,7 @@ BLOCK = 256  # epochs, or steps with replacement, that are drawn at once
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the inputs of a step are drawn: without replacement epoch by epoch, or each for itself.
+    """How the inputs of a step are drawn: without replacement epoch by epoch, or each independently.
 
     All problems of a batch see the same inputs at the same step, so that a batch of runs is a loop over its problems; and what a step sees
     depends on its number and the seed alone, so that a run that is resumed is the run that was never interrupted.
@@ -24,7 +24,7 @@ class Sampling:
     Args:
         rng: a whole number of at least 0, the seed, or a `numpy.random.Generator`, from which one is drawn.
         replacement: draw each input of a step from all of them. Without it every epoch is a random order of all inputs, cut into
-            batches, of which the last is smaller where `batch_size` does not divide their number.
+            batches, of which the last is smaller if `batch_size` does not divide their number.
     """
 
     rng: Any = 0

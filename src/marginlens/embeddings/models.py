@@ -135,7 +135,7 @@ def scalar_gradients(pairs: DistinctTokens, samples: IntArray, a: Any, b: Any) -
     },
 )
 def loss_and_gradients(model: Parameters, sequences: Any, y: ArrayLike | None = None) -> tuple[float, Parameters]:
-    r"""The logistic loss of the one-layer model over a dataset, and its gradients in closed form.
+    r"""Compute the logistic loss of the one-layer model over a dataset, and its gradients in closed form.
 
     .. math:: L = \frac1n \sum_i \log(1 + e^{-y_i f(X_i)}),\quad f(X) = \mathrm{Softmax}(p^\top E_X^\top) E_X v,\quad
         \nabla_{E} L = \frac{\partial L}{\partial a} p^\top + \frac{\partial L}{\partial b} v^\top,\quad

@@ -63,7 +63,7 @@ class FirstStep(Result, Tabular):
 
 @implements("B", "Eq. (4)", "Eq. (5)", "Lemma 2")
 def first_step(start: Parameters, rate: float, sequences: Any, y: ArrayLike | None = None) -> FirstStep:
-    r"""One step of gradient descent on E and p, and its parts.
+    r"""Take one step of gradient descent on E and p, and return its parts.
 
     .. math:: E^1_s = E^0_s - \eta_0 \nabla_{E_s} L(E^0, p^0) = E^0_s + \frac{\eta_0}{2} \alpha_s v + err_s,\quad
         p^1 = p^0 - \eta_0 \nabla_p L(E^0, p^0) = p^0 + err_p
@@ -94,7 +94,7 @@ def as_first_step(step: object) -> FirstStep:
 
 
 def mean_signed_share(sequences: Any, y: ArrayLike | None = None) -> FloatArray:
-    r"""(n_vocabulary,) how the first step weighs a token: the mean over sequences of its share in them, signed by the label.
+    r"""Compute how the first step weighs each token, (n_vocabulary,): the mean over sequences of its share in them, signed by the label.
 
     .. math:: \frac1n \sum_i \frac{y_i}{T_i} \sum_{t=1}^{T_i} 1_{x_{it} = s}
 

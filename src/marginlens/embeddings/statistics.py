@@ -148,7 +148,7 @@ class SingleDecisiveToken(Displayed, Tabular):
 
 @implements("B", "Assumption 4")
 def check_assumption_4(sequences: Any, y: ArrayLike | None = None) -> SingleDecisiveToken:
-    """Whether each sequence holds a single completely positive or negative token and otherwise irrelevant tokens.
+    """Check whether each sequence holds a single completely positive or negative token and otherwise irrelevant tokens.
 
     Args:
         sequences, y: as `token_statistics` takes them.

@@ -68,7 +68,7 @@ class Device(Protocol):
 
 
 def as_device(device: Any) -> Device | None:
-    """The device of this name: None for 'cpu', else a CUDA device; refused in one sentence where there is none.
+    """Return the device of this name: None for 'cpu', otherwise a CUDA device; raise an error if there is none.
 
     'cuda' is CuPy's current device, so that the device of a surrounding `cupy.cuda.Device(k)` is taken.
     """
@@ -119,7 +119,7 @@ def import_cupy() -> Any:
 
 
 def source_text(name: str) -> str:
-    """The text of a file of marginlens/gpu/source with the files that it includes put in, those of marginlens/core too, each once."""
+    """Return the text of a file of marginlens/gpu/source, with every file that it includes (also of marginlens/core) inserted once."""
     included: set[str] = set()
 
     def text(path: str) -> str:

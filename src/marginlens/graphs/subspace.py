@@ -28,7 +28,7 @@ _MAX_EXPONENT = 200  # powers of two from length one at which products of four e
 
 @implements("C", "Def 3")
 def cyclic_subspace(E: ArrayLike, graphs: Mapping[int, PriorityGraph]) -> CyclicSubspace:
-    r"""The span of what separates tokens of the same component from their mean, for every last token.
+    r"""Compute the span of the differences that separate tokens of the same component from their mean, for every last token.
 
     .. math:: \mathcal S_{\rm cyc} = {\rm span}\{(e_j - \bar e_i^{(k)})\, e_k^\top :\ j \in \mathcal C_i^{(k)},\ |\mathcal C_i^{(k)}| > 1\}
 
@@ -64,11 +64,11 @@ class CyclicSubspace(Described):
     Attributes:
         E: (n_vocabulary, d_model).
         queries: (n_queries,) the last tokens whose graph has a component of several tokens.
-        tokens, columns, groups: (n_cells,) the tokens of those components, the place in `queries` of their last token and the number
+        tokens, columns, groups: (n_cells,) the tokens of those components, the index in `queries` of their last token and the number
             of their component, group after group.
 
-    Singular values of the normalised generators below 64 max(shape) roundoffs of the largest count as zero. Where the rows of E in
-    use are orthogonal and equally long (one-hot, say), projecting is centring within components and no basis is formed; where a basis
+    Singular values of the normalised generators below 64 max(shape) roundoffs of the largest count as zero. If the rows of E in
+    use are orthogonal and equally long (one-hot, say), projecting is centring within components and no basis is formed; if a basis
     would take long, the generators' Gram matrix is factored, or projections are least-squares problems solved by iteration.
     """
 

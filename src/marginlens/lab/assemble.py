@@ -182,7 +182,7 @@ def _style() -> Markup:
 def lab_page(
     problem: Shown | None = None, presets: Sequence[Mapping[str, Any]] | None = None, *, address: str | None = None
 ) -> str:
-    """The text of the lab's page, which needs no other file and no network.
+    """Return the text of the lab's page, which needs no other file and no network.
 
     Args:
         problem: what the page opens with: a `LabProblem` in the plane, a problem in its JSON form, a preset or its name, or a state; the

@@ -78,7 +78,7 @@ def _preset_of(entry: dict[str, Any]) -> Preset:
 
 
 def preset(name: str) -> Preset:
-    """The preset of a name, in capitals or not."""
+    """Return the preset of a name, in capitals or not."""
     known = {entry.name.lower(): entry for entry in presets()}
     if not isinstance(name, str) or name.lower() not in known:
         close = get_close_matches(str(name).lower(), known, 1, 0.4)
@@ -108,7 +108,7 @@ Shown = str | Preset | LabProblem | Mapping[str, Any]  # what the page can open 
 
 
 def permalink(shown: Shown) -> str:
-    """The hash, "#" included, that opens the lab with a preset, a problem or a state.
+    """Return the hash, "#" included, that opens the lab with a preset, a problem or a state.
 
     Args:
         shown: the name of a preset or the preset, a `LabProblem` in the plane, or a state as JSON values; what a state leaves out is as at

@@ -156,7 +156,7 @@ def _checked_words(words: Any, lengths: list[int]) -> tuple[tuple[str, ...], ...
 
 
 def read_problem(path: PathLike) -> LabProblem:
-    """The problem in a file: JSON that the lab or `write_problem` wrote, or any file that `marginlens.data.read_problem` reads.
+    """Read the problem in a file: JSON that the lab or `write_problem` wrote, or any file that `marginlens.data.read_problem` reads.
 
     What a file leaves out has the lab's defaults: start zero, normalised descent with steps of length 1, the logistic loss, 1,000 steps.
     """

@@ -72,7 +72,7 @@ class Spectral:
 class Nuclear:
     r"""The sum of a matrix's singular values, whose dual is the spectral norm.
 
-    Its steepest direction is :math:`u_1 v_1^\top` of the largest singular value; where several are equal to rounding, of one of them.
+    Its steepest direction is :math:`u_1 v_1^\top` of the largest singular value; if several are equal up to rounding, one of them is taken.
 
     Examples:
         >>> import numpy as np

@@ -19,7 +19,7 @@ class PowerDecay:
     r"""Steps that fall like a power of their number, :math:`\eta_t = \text{size} \cdot (t + 1)^{-\text{power}}`, t = 0, 1, ….
 
     Args:
-        size: of the first step.
+        size: length of the first step.
 
         power: at least 0; up to 1 the steps add up to infinity, so that weights can go to infinity.
 

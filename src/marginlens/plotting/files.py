@@ -18,17 +18,17 @@ FIGURE_SUFFIXES = (".png", ".svg", ".pdf")  # of the files that `write_figure` w
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as a PNG of 150 dots per inch, fewer when it would be wider or taller than 2000 pixels."""
+    """Return the figure as a PNG of 150 dots per inch, fewer if it would be wider or taller than 2000 pixels."""
     return _saved(figure, "png", _dots(figure), {"Software": None})
 
 
 def svg(figure: Figure) -> bytes:
-    """The figure as an SVG; one of more than a megabyte has its curves and points drawn as an image inside it."""
+    """Return the figure as an SVG; one of more than a megabyte has its curves and points drawn as an image inside it."""
     return _vector(figure, "svg", {"Date": None})
 
 
 def pdf(figure: Figure) -> bytes:
-    """The figure as a PDF with its fonts inside; one of more than a megabyte has its curves and points drawn as an image inside it."""
+    """Return the figure as a PDF with its fonts; one of more than a megabyte has its curves and points drawn as an image inside it."""
     return _vector(figure, "pdf", {"CreationDate": None, "Creator": None, "Producer": None})
 
 

@@ -40,7 +40,7 @@ def draw_graphs(
     title: str = "",
     headings: Sequence[str] | None = None,
 ) -> Figure:
-    """Priority graphs side by side.
+    """Draw priority graphs side by side.
 
     Tokens of equal priority share a shaded box; up to six of them show their edges as dashed arrows. An arrow from one box to a
     lower one means strictly higher priority; arrows that a chain of others implies are left out. Many single tokens that stand

@@ -40,14 +40,14 @@ _HATCHES = ("", "//", "\\\\", "xx", "..", "++", "--", "||", "oo", "**")
 
 
 def recorded_steps(n_steps: int, dense: int = 400) -> list[int]:
-    """The steps at which a run is recorded for a figure: the first `dense` of them, then forty for each factor of ten."""
+    """Return the steps at which a run is recorded for a figure: the first `dense` of them, then forty for each factor of ten."""
     factor = max(n_steps / dense, 1.0)
     late = np.geomspace(min(dense, n_steps), n_steps, 2 + int(40 * np.log10(factor)))
     return sorted({*range(min(dense, n_steps) + 1), *(round(float(step)) for step in late)})
 
 
 def scatter_input_tokens(ax: Axes, keys: FloatArray, scores: FloatArray, colour: object, size: float) -> None:
-    """The tokens (n_tokens, 2) of one input: a star for the highest score, discs for the others."""
+    """Draw the tokens (n_tokens, 2) of one input: a star for the highest score, discs for the others."""
     best = scores == scores.max()
     look: dict[str, Any] = {"color": [colour], "edgecolor": "white", "linewidth": 0.8, "zorder": 7}
     ax.scatter(keys[~best, 0], keys[~best, 1], s=size, marker="o", **look)
@@ -55,14 +55,14 @@ def scatter_input_tokens(ax: Axes, keys: FloatArray, scores: FloatArray, colour:
 
 
 def starts(ax: Axes, points: FloatArray, **style: Any) -> None:
-    """Where paths begin: small open circles."""
+    """Mark where paths begin, with small open circles."""
     look: dict[str, Any] = {"s": 30, "facecolor": "white", "edgecolor": INK, "linewidth": 1.2, "zorder": 6}
     x, y = np.atleast_2d(points).T
     ax.scatter(x, y, **{**look, **style})
 
 
 def ray(ax: Axes, direction: FloatArray, length: float, **style: Any) -> None:
-    """A dashed half-line from the origin along `direction`."""
+    """Draw a dashed half-line from the origin along `direction`."""
     tip = length * direction / np.linalg.norm(direction)
     ax.plot([0.0, tip[0]], [0.0, tip[1]], **{"linestyle": (0, (5, 3)), "linewidth": 2.2, "zorder": 3, **style})
 
@@ -75,7 +75,7 @@ def separating_line(ax: Axes, normal: FloatArray, through: FloatArray, length: f
 
 
 def arrowed_path(ax: Axes, points: FloatArray, *, arrows: int = 3, **style: Any) -> None:
-    """A trajectory (n_points, 2) with arrow heads at equal arc length, pointing forward."""
+    """Draw a trajectory (n_points, 2) with arrow heads at equal arc length, pointing forward."""
     look = {"color": PATH, "linewidth": 1.6, "zorder": 4, **style}
     ax.plot(points[:, 0], points[:, 1], **look)
     travelled = np.concatenate([[0.0], np.cumsum(np.linalg.norm(np.diff(points, axis=0), axis=1))])

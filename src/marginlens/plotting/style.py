@@ -115,7 +115,7 @@ def house_style() -> dict[str, Any]:
 
 
 def paper(width: float | str = "column", height: float | None = None, *, font_size: float = 8.0) -> PlotStyle:
-    """A style for figures in a paper: as wide as a column, small type, and vector files with their fonts inside.
+    """Return a style for figures in a paper: as wide as a column, small type, and vector files with their fonts inside.
 
     `savefig("name")` writes a PDF, whose TrueType fonts are embedded (`pdf.fonttype` 42: publishers refuse Type 3), and an SVG holds its
     letters as outlines (`svg.fonttype` "path": it looks the same without the font; set "none" to have texts that can be edited).
@@ -150,7 +150,7 @@ def paper(width: float | str = "column", height: float | None = None, *, font_si
 
 
 def slides(width: float = 10.0, height: float = 5.6) -> PlotStyle:
-    """A style for slides of 16 : 9: type and lines that can be read from the last row. Files are vectors, as those of `paper`.
+    """Return a style for 16:9 slides: type and lines readable from the last row. Files are vectors, as those of `paper`.
 
     Args:
         width, height: inches of the figure.
@@ -206,12 +206,12 @@ def in_style(draw: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shades(count: int) -> list[Any]:
-    """`count` colours of the ordered palette, without the ends that are lost on a light or a dark ground."""
+    """Return `count` colours of the ordered palette, without the ends that are lost on a light or a dark ground."""
     return [mpl.colormaps[SEQUENCE](level) for level in np.linspace(0.2, 0.86, count)]
 
 
 def note_at(ax: Axes, text: str, at: Any, offset: tuple[float, float], **style: Any) -> None:
-    """A short text beside a point, `offset` in points, on a white ground that keeps it readable over lines."""
+    """Write a short text next to a point, `offset` in points, on a white ground that keeps it readable over lines."""
     ground = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
     look = {"fontsize": 10, "ha": "left", "va": "center", "zorder": 8, "bbox": ground, **style}
     ax.annotate(text, xy=tuple(at), xytext=offset, textcoords="offset points", **look)

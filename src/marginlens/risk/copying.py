@@ -24,7 +24,7 @@ class CopyRisk(AttentionRisk):
     .. math:: L(p) = \frac1{2n} \sum_{i=1}^n \Big\| \sum_t \mathbb S(K_i p)_t\, x_{it} - x_{i m_i} \Big\|^2
 
     Make one by `CopyRisk.of(data, match)`. The tokens X are the values, which may have any width; the keys K decide the attention, and
-    with keys u_i ⊗ k_it, one query u_i for each input, p is the key-query matrix W. Labels play no part. Where the loss vanishes along a
+    with keys u_i ⊗ k_it, one query u_i for each input, p is the key-query matrix W. Labels play no part. If the loss vanishes along a
     run of gradient descent, its direction tends to that of `att_svm(data, match)`.
 
     Distances are kept as logarithms, so that gradients are exact however far the loss has fallen.

@@ -280,7 +280,7 @@ def _stacked_terms(above: RankOneTerms, below: RankOneTerms) -> RankOneTerms:
 
 @implements("A", "Lemma 1")
 def matrix_from_vector(p: ArrayLike, query: ArrayLike) -> FloatArray:
-    r"""The matrix that attends to X with query u exactly as p does.
+    r"""Return the matrix that attends to X with query u exactly as p does.
 
     .. math:: W = \frac{u\, p^\top}{\|u\|^2}, \qquad W^\top u = p
 

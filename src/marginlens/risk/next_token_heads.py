@@ -127,7 +127,7 @@ class HeadCheck(Result, Tabular):
 
 @implements("C", "Assumption 3", "Assumption 4")
 def check_head(data: SequenceDataset, head: ArrayLike | None = None) -> HeadCheck:
-    r"""Whether a head picks each label's own token (Assumption 3), and whether it does nothing else (Assumption 4).
+    r"""Check whether a head picks each label's own token (Assumption 3), and whether it does nothing else (Assumption 4).
 
     .. math:: \arg\max_{k \in [K]} c_y^\top e_k = y \quad (y \in [K]); \qquad C E^\top = I_K
 

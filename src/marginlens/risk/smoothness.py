@@ -57,7 +57,7 @@ class Smoothness(Result, Tabular):
 @implements("A", "Eq. (6)", "Lemma 6")
 @uses("A", {"Eq. (24)": "The constant of Eq. (6) again, as the lemma states it."})
 def smoothness(data: TokenDataset, head: ArrayLike, loss: Loss = Logistic()) -> Smoothness:  # noqa: B008
-    r"""Lipschitz constant of the gradient of the training risk, so that descent with steps up to its inverse never climbs.
+    r"""Bound the Lipschitz constant of the gradient of the training risk, so that descent with steps up to its inverse never climbs.
 
     .. math:: \frac1n \sum_i \big(M_0 \|\gamma_i\|^2 \|K_i\|^2 + 3 M_1 \|\gamma_i\| \|K_i\|^2\big)
         \;\le\; L_p = \frac1n \sum_i \big(M_0 \|v\|^2 \|W\|^2 \|X_i\|^4 + 3 M_1 \|v\| \|W\|^2 \|X_i\|^3\big)

@@ -33,7 +33,7 @@ _NAMED_STEPS: dict[type, str] = {
 
 @implements("A", "Assumption A")
 def check_assumption_a(data: TokenDataset, head: ArrayLike, loss: Loss = Logistic()) -> Check | Any:  # noqa: B008
-    r"""Whether the loss strictly decreases with a bounded, Lipschitz slope on the scores of the problem.
+    r"""Check whether the loss strictly decreases with a bounded, Lipschitz slope on the scores of the problem.
 
     .. math:: \ell' < 0,\quad |\ell'| \le M_1,\quad |\ell'(u) - \ell'(w)| \le M_0 |u - w| \quad \text{on } [\min\gamma, \max\gamma]
 
@@ -65,13 +65,13 @@ def assumption_a(problem: ScoredTokens) -> Check:
 
 @implements("A", "Assumption B")
 def check_assumption_b(data: TokenDataset, head: ArrayLike) -> Check | Any:
-    r"""Whether all non-optimal tokens of an input score the same, below the optimal one.
+    r"""Check whether all non-optimal tokens of an input score the same, below the optimal one.
 
     .. math:: \gamma_{it} = \gamma_{i\tau} < \gamma_{i\,\mathrm{opt}_i} \quad \text{for all } t, \tau \ne \mathrm{opt}_i
 
     Returns:
         A `Check` with spread, the largest difference among non-optimal scores of one input, and smallest_gap, the smallest
-        difference to the optimal one; a list of them for a batch. Equal means exactly equal: where scores differ by less than errors of
+        difference to the optimal one; a list of them for a batch. Equal means exactly equal: if scores differ by less than errors of
         double precision, rounding decides, and the check fails.
     """
     return ScoredTokens(data, head).each(assumption_b)
@@ -95,7 +95,7 @@ def _case_of(gap: float) -> str:
 
 @implements("A", "Thm 1")
 def check_strict_optimum(data: TokenDataset, head: ArrayLike) -> Check | Any:
-    r"""Whether the highest score of every input belongs to one token.
+    r"""Check whether the highest score of every input belongs to one token.
 
     .. math:: \gamma_{it} < \gamma_{i\,\mathrm{opt}_i} \quad \text{for all } t \ne \mathrm{opt}_i
 
@@ -114,7 +114,7 @@ def strict_optimum(problem: ScoredTokens) -> Check:
 
 @implements("A", "Def 1")
 def check_separable(data: TokenDataset, head: ArrayLike) -> Check | Any:
-    r"""Whether the GMM direction exists: some p selects the optimal token of every input.
+    r"""Check whether the GMM direction exists: some p selects the optimal token of every input.
 
     .. math:: \exists p:\ (k_{i\,\mathrm{opt}_i} - k_{it})^\top p \ge 1 \quad \text{for all } t \ne \mathrm{opt}_i
 
@@ -141,7 +141,7 @@ def check_step(
     optimizer: Optimizer,
     loss: Loss = Logistic(),  # noqa: B008
 ) -> Check | Any:
-    r"""Whether an optimizer is one that the theorems on gradient descent speak of.
+    r"""Check whether the theorems on gradient descent cover an optimizer.
 
     .. math:: p(t+1) = p(t) - \eta \nabla L(p(t)), \quad \eta \le 1/L_p
 
@@ -168,7 +168,7 @@ def step_size(problem: ScoredTokens, optimizer: Optimizer) -> Check:
 
 @implements("A", "Def 1")
 def optimal_sets(data: TokenDataset, head: ArrayLike) -> tuple[IntArray, ...]:
-    r"""The tokens that share the highest score of each input, up to rounding.
+    r"""Find the tokens that share the highest score of each input, up to rounding.
 
     .. math:: O_i = \Big\{ t : \gamma_{it} = \max_\tau \gamma_{i\tau} \Big\}
 
@@ -216,7 +216,7 @@ def mixing_constants(
     optimal_sets: Sequence[ArrayLike],
     loss: Loss = Logistic(),  # noqa: B008
 ) -> MixingConstants:
-    r"""Why a linear head satisfies Assumption D: the excess risk is the probability of non-optimal tokens up to constant factors.
+    r"""Compute the constants of Assumption D for a linear head, which bound the excess risk by the probability of non-optimal tokens.
 
     .. math:: \epsilon = \min_{i,\ t \notin O_i} \Big(1 - \frac{\gamma_{it}}{\nu_i}\Big), \quad
         C = \max_{i,\ t \notin O_i} (-\gamma_{it})_+, \quad C_+ = B (C + \max_i \nu_i), \quad C_- = \frac{A\,\epsilon}{n} \min_i \nu_i

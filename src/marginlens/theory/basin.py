@@ -28,7 +28,7 @@ _RADIUS_RTOL = 1e-14  # samples are longer than the radius by this share of it, 
 
 @implements("A", "Eq. (7)", "Eq. (8)")
 def in_cone(p: ArrayLike, q: ArrayLike, mu: ArrayLike, radius: ArrayLike = 0.0) -> Any:
-    r"""Whether p correlates with q by at least 1 - mu and is at least as long as the radius.
+    r"""Check whether p correlates with q by at least 1 - mu and is at least as long as the radius.
 
     .. math:: C_{\mu,R}(q) = \Big\{ p : \Big\langle \frac{p}{\|p\|}, \frac{q}{\|q\|} \Big\rangle \ge 1 - \mu,\ \|p\| \ge R \Big\}
 
@@ -280,7 +280,7 @@ class BasinCone(Result, Tabular):
     },
 )
 def basin_cone(data: TokenDataset, head: ArrayLike, selected: ArrayLike, *, loss: Loss = Logistic()) -> BasinCone:  # noqa: B008
-    r"""The cone around a locally optimal direction in which descent converges to it, with the radii from which on that holds.
+    r"""Compute the cone around a locally optimal direction in which descent converges to it, with the radii from which on that holds.
 
     .. math:: \mu = \frac18 \Big(\frac{\min(\frac12, \delta)}{A}\Big)^2, \quad
         R = \frac{\max(2, \delta^{-1})}{\Theta} \log\frac{C_0 T \Gamma A}{\pi\,\gamma^{gap}_{\min}}, \quad

@@ -174,7 +174,7 @@ def check_theorem_5(
     theorem applies. When its conclusion comes true is measured: see `check_class_window`.
 
     All but the bound `|S| + 3` are also what Lemma 14 (a limit selects the decisive token of every sequence) and Lemma 18 (it is
-    max-margin) ask for; `check_missed_tokens` asks the question of Lemma 14's proof of the numbers at hand, which needs no width.
+    max-margin) ask for; `check_missed_tokens` checks what the proof of Lemma 14 needs on the given numbers, without a bound on the width.
 
     The paper's sequences all have T tokens. If lengths differ, T is the longest, and the step moves E_s by the mean of y times the
     share of s in a sequence, so α_s = 0 does not say that it stays: the last condition looks at what moves.

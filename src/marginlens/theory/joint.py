@@ -270,7 +270,7 @@ LAST_STEP = 9.0  # times defect, c and the longest step of the scores
 def check_polarisation(
     data: TokenDataset, head: FloatArray, p: FloatArray, optimizer: Optimizer | None, loss: Loss
 ) -> TheoremVerdict:
-    r"""Whether the token that scores highest at the start is where head and attention, trained together, end.
+    r"""Check whether head and attention, trained together, end at the token that scores highest at the start.
 
     .. math:: u = Y X v, \ a = K p: \qquad \dot u = g\, c\, \sigma(a), \quad
         \dot a = g\, \kappa\, \big(\mathrm{diag}\,\sigma - \sigma\sigma^\top\big) u, \qquad g = -\ell'(u^\top \sigma(a)) > 0

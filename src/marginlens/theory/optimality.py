@@ -113,7 +113,7 @@ class TokenOptimality(Result, Tabular):
 
 @implements("A", "Def 2")
 def token_optimality(data: TokenDataset, head: ArrayLike, selected: ArrayLike) -> TokenOptimality:
-    r"""Whether the selected tokens are locally or globally optimal, with the neighbours and the score gap that decide it.
+    r"""Check whether the selected tokens are locally or globally optimal, with the neighbours and the score gap that decide it.
 
     .. math:: \mathcal T_i = \{t : (k_{i\alpha_i} - k_{it})^\top p^{mm}(\alpha) = 1\}, \qquad
         \alpha \text{ is locally optimal} \iff \gamma_{i\alpha_i} > \gamma_{it} \ \forall t \in \mathcal T_i
@@ -154,7 +154,7 @@ def optimality_of(
 
 @implements("A", "Def 1")
 def globally_optimal_direction(data: TokenDataset, head: ArrayLike) -> TokenOptimality:
-    r"""The globally optimal max-margin (GMM) direction, whether it exists, and whether the optimal tokens are unique.
+    r"""Find the globally optimal max-margin (GMM) direction, whether it exists, and whether the optimal tokens are unique.
 
     .. math:: p^{mm\star} = p^{mm}(\mathrm{opt}), \qquad \mathrm{opt}_i \in \arg\max_t \gamma_{it}
 
@@ -223,7 +223,7 @@ class LocalOptima(Result, Tabular):
 
 @implements("A", "P^mm")
 def locally_optimal_directions(data: TokenDataset, head: ArrayLike, *, max_problems: int = 100_000) -> LocalOptima:
-    r"""Every locally optimal max-margin direction of one problem.
+    r"""Find every locally optimal max-margin direction of one problem.
 
     .. math:: \mathcal P^{mm} = \Big\{ \frac{p^{mm}(\alpha)}{\|p^{mm}(\alpha)\|} : \alpha \text{ is locally optimal} \Big\}
 

@@ -56,7 +56,7 @@ def predict_classifier(risk: MulticlassRisk, request: Request) -> list[Predictio
 
 @implements("F", "Thm 1", "Thm 2")
 def check_steepest_theorem(optimizer: Optimizer | None, bias: ImplicitBias) -> TheoremVerdict | None:
-    r"""Whether F's theorem on normalised steepest descent (Thm 1), or on the same with momentum (Thm 2), covers an optimizer.
+    r"""Check whether F's theorem on normalised steepest descent (Thm 1), or on the same with momentum (Thm 2), covers an optimizer.
 
     .. math:: W_{t+1} = W_t - \eta_t \arg\max_{\|\Delta\| \le 1} \langle m_t, \Delta\rangle,\ \eta_t \propto t^{-1/2}, \qquad
         \frac{\min_{i, c \ne y_i} (e_{y_i} - e_c)^\top W_t h_i}{\|W_t\|}
@@ -162,11 +162,11 @@ def _reason_of_decoder(
 @predictions.register
 @implements("X", "M")
 def predict_copying(risk: CopyRisk, request: Request) -> list[Prediction]:
-    r"""What is known of attention that is to copy the value of the matching token, problem by problem.
+    r"""Predict whether attention learns to copy the value of the matching token, problem by problem.
 
     .. math:: \min_p \|p\| \quad \text{s.t.} \quad (k_{i m_i} - k_{it})^\top p \ge 1 \quad \text{for all } t \ne m_i
 
-    If the values of an input, less the one to copy, are linearly independent, the loss vanishes only where the matching token has all
+    If the values of an input, minus the one to copy, are linearly independent, the loss vanishes only where the matching token has all
     attention. If some direction separates the matching tokens, gradient descent whose loss vanishes diverges in norm, and its direction
     tends to that of the shortest such p. Whether the loss of a run vanishes is not known in advance.
     """
@@ -195,7 +195,7 @@ def _check_matches(solution: MarginSolution) -> Check:
 
 
 def _check_values(risk: CopyRisk) -> Check:
-    """Whether the values of each input, less the one to copy, are linearly independent."""
+    """Whether the values of each input, minus the one to copy, are linearly independent."""
     data, ratios = risk.data, []
     for i, match in enumerate(risk.match.tolist()):
         n = int(data.lengths[i])

@@ -241,13 +241,13 @@ def predict(
     batch_size: int | None = None,
     progress: ProgressCallback | None = None,
 ) -> Prediction | Any:
-    r"""Which theorem applies to a training problem, condition by condition, and the direction that the weights converge to.
+    r"""Predict the direction that the weights converge to, and check condition by condition which theorem applies.
 
     .. math:: \lim_{R\to\infty} \frac{\bar p(R)}{R} = \frac{p^{mm\star}}{\|p^{mm\star}\|} \ \text{(A Thm 1)}, \qquad
         \lim_{t\to\infty} \frac{p(t)}{\|p(t)\|} = \frac{p^{mm\star}}{\|p^{mm\star}\|} \ \text{(A Thm 2, } n = 1), \qquad
         = \frac{p^{mm}(\alpha)}{\|p^{mm}(\alpha)\|} \ \text{(A Thm 3)}
 
-    *`AttentionRisk`*: A Theorems 1, 2, 3 and, where several tokens of an input share the highest score, 8, by which the path converges to
+    *`AttentionRisk`*: A Theorems 1, 2, 3 and, if several tokens of an input share the highest score, 8, by which the path converges to
     the global minima of `set_svm` with these sets, because Lemma 14 gives Assumption D. Inputs whose output does not depend on p (one
     token, one key or one score) are left out, and n counts the others. Theorem 3 is taken at `BasinCone.proven_radius`, where nothing of
     its proof is implicit; a start in the cone beyond the paper's radius only is reported as `details.basin`: expected, not certain.
@@ -307,7 +307,7 @@ def predict_limit(
     prove: bool = True,
     progress: ProgressCallback | None = None,
 ) -> Prediction | Any:
-    """`predict` for a dataset: which theorem applies to it, condition by condition, and the direction that it gives.
+    """Predict for a dataset which theorem applies, condition by condition, and the direction that it gives.
 
     Args:
         data: a `TokenDataset`, one problem or a batch; a `SequenceDataset`, or a list of them; or a risk.

@@ -93,7 +93,7 @@ def text(code: str, /, **numbers: Any) -> str:
 
 
 def title(code: str) -> str:
-    """The short name of a check, as tables show it."""
+    """Return the short name of a check, as tables show it."""
     return str(_entry(code)["title"])
 
 
@@ -104,7 +104,7 @@ def texts() -> dict[str, dict[str, Any]]:
 
 
 def sections() -> dict[str, list[str]]:
-    """The codes of `texts.toml` by the heading above them, in the order of the file."""
+    """List the codes of `texts.toml` by the heading above them, in the order of the file."""
     _, *parts = HEADING.split(_source())
     return {
         heading: list(_entries("", tomllib.loads(part))) for heading, part in zip(parts[::2], parts[1::2], strict=True)
@@ -112,7 +112,7 @@ def sections() -> dict[str, list[str]]:
 
 
 def rendered_examples(code: str) -> Iterator[tuple[str, str, str]]:
-    """The sentences of a code with the numbers of its example.
+    """Return the sentences of a code with the numbers of its example.
 
     Args:
         code: an entry of `texts.toml`.
@@ -156,7 +156,7 @@ def _entries(prefix: str, table: Mapping[str, Any]) -> dict[str, dict[str, Any]]
 
 
 def numbered(count: int, one: str, several: str) -> str:
-    """A count with the noun that fits it, e.g. "1 minimum" and "3 minima".
+    """Write a count with the noun that fits it, e.g. "1 minimum" and "3 minima".
 
     Examples:
         >>> from marginlens.words import numbered
@@ -191,7 +191,7 @@ def exponential(logarithm: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in whole percent, with more digits if rounding would turn a part into all or nothing.
+    """Write a share in whole percent, with more digits if rounding would turn a part into all or nothing.
 
     Examples:
         >>> from marginlens.words import percent

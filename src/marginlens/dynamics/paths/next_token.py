@@ -54,7 +54,7 @@ class CyclicPart:
     .. math:: \bar W^\perp_R = \arg\min_{W \in \mathcal S_{\rm cyc}^\perp,\ \|W\|_F \le R} \mathcal L(W + W^\parallel)
 
     Args:
-        W: W^∥ (d_model, d_model) in S_cyc. The balls hold the other part alone.
+        W: W^∥ (d_model, d_model) in S_cyc. The radii bound the other part alone.
     """
 
     W: Any

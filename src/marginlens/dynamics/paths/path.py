@@ -275,7 +275,7 @@ def path(
     rng: Seed = 0,
     progress: ProgressCallback | None = None,
 ) -> Path:
-    r"""The point of smallest risk in each ball, or in what a region leaves of it.
+    r"""Find the point of smallest risk in each ball, or in its intersection with a region.
 
     .. math:: \bar x(R) = \arg\min_{\|x\| \le R,\ x \in C} L(x)
 

@@ -59,7 +59,7 @@ def read_attention(
 
         layers: which layers, in the order wanted; all of them by default.
 
-        allow_nan: whether heads whose attention is not finite are handed out as they are (`finite_heads` tells them) or refused.
+        allow_nan: whether heads whose attention is not finite are returned as they are (`finite_heads` says which are finite) or refused.
 
     Examples:
         >>> from marginlens.data import write_samples

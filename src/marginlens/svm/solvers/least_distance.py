@@ -47,7 +47,7 @@ def least_distance(
     norm: Norm = L2(),
     pairs: ArrayLike | None = None,
 ) -> MarginSolution:
-    r"""Shortest vector above given lower bounds, with a proof that it is the shortest or that there is none.
+    r"""Find the shortest vector above given lower bounds, with a proof that it is the shortest or that there is none.
 
     .. math:: \min_x \|x\| \ \text{s.t.}\ A x \ge b,\ C x = 0
 

@@ -53,7 +53,7 @@ _REGISTERED: list[type[Adapter]] = []  # by others, the last first: a family may
 
 
 def register_adapter(adapter: Kind) -> Kind:
-    """Add the adapter of a family that this library does not know, or put another in the place of its own; also a class decorator.
+    """Add the adapter of a family that this library does not know, or replace one of its own; also a class decorator.
 
     Args:
         adapter: a subclass of `Adapter` whose `families` name at least one value of config.model_type. `marginlens.testing.check_adapter`
