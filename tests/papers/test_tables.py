@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from marginlens.errors import InputError
 from marginlens_papers import tables
 from marginlens_papers.claims.a.scale_runs import ScaleRuns, archived_scale_runs
 from marginlens_papers.claims.a.vision_runs import VisionRun, vision_run
@@ -13,7 +12,7 @@ from marginlens_papers.claims.c.held_out import HeldOutTable, shakespeare
 from marginlens_papers.claims.c.text_graphs import TextGraphs, text_table
 from marginlens_papers.claims.ours.norm_runs import NormRuns, archived_norm_runs
 from marginlens_papers.claims.ours.proof_runs import ProofRuns, archived_proof_runs
-from refusals import raised, refused
+from refusals import refused
 
 KINDS = [ScaleRuns, VisionRun, EmbeddingRun, HeldOutTable, TextGraphs, NormRuns, ProofRuns]
 READERS = {
@@ -41,8 +40,10 @@ def test_a_table_with_other_contents_is_refused(tmp_path, kind):
 def test_a_missing_table_names_its_command(tmp_path, monkeypatch, name):
     assert READERS[name]()
     monkeypatch.setattr(tables, "results_folder", lambda: tmp_path)
-    with raised(InputError, f"{name}.json"):
+    with refused("name") as error:
         READERS[name]()
+    assert name in error.value.got
+    assert error.value.remedy.startswith("In a checkout, `")
 
 
 CHANGES = {
