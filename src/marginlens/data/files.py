@@ -90,7 +90,7 @@ def _refusing_entries(read: Callable[Concatenate[PathLike, P], T]) -> Callable[C
 
 
 def save(path: PathLike, data: TokenDataset | FlatSequences) -> None:
-    """Write a dataset to a .npz file so that `load` gives it back; an existing file stays whole until the new one is."""
+    """Write a dataset to a .npz file so that `load` gives it back; an existing file is replaced only once the new one is complete."""
     if not isinstance(data, TokenDataset | SequenceDataset | LabelledSequences):
         raise InputError("data", "a TokenDataset, a SequenceDataset or LabelledSequences", type(data).__name__)
     data.save(path)
@@ -348,10 +348,10 @@ def read_sequences(path: PathLike, *, unrealizable: str = "refuse") -> NamedSequ
     """Read the sequences in a JSON or .npz file.
 
     Args:
-        path: a JSON file with "sequences", a list of lists, and "labels", a list as long. Both hold ids, or both names. Names follow
-            "vocabulary", the list of all of them, or the alphabet without it. "E" lists the embeddings (n_vocabulary, d_model), which are
-            one-hot without it. A .npz holds the same as arrays: sequences (n_samples, n_tokens) padded at their end, with "lengths"
-            (n_samples,) if they differ.
+        path: a JSON file with "sequences", a list of lists, and "labels", a list as long. Both hold ids, or both names. Names are numbered
+            in the order of "vocabulary", the list of all of them, or alphabetically if it is missing. "E" lists the embeddings
+            (n_vocabulary, d_model), which are one-hot if it is missing. A .npz holds the same as arrays: sequences (n_samples, n_tokens)
+            padded at their end, with "lengths" (n_samples,) if they differ.
 
         unrealizable: what to do with sequences that lack their label, as `SequenceDataset` takes it.
     Returns:

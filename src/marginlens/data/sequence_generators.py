@@ -145,13 +145,13 @@ class Levels:
         \frac{\tilde\delta\,\delta_k}{\sum_k |S_k^{-y}|}\ (s \in S_k^{-y})
 
     Args:
-        deltas: (n_levels,) δ_k, the chance of the opposite label where a token of level k stands; each between 0 and 1.
+        deltas: (n_levels,) δ_k, the chance of the opposite label given a token of level k; each between 0 and 1.
         sizes: (n_levels,) tokens of each level and sign; 4 + 2^k for level k = 1, 2, … by default, so that the parts add up to 2,048.
         n_irrelevant: tokens that say nothing.
         share: δ~, the chance that a position holds a token of some level.
 
-    Ids count the irrelevant tokens first, then for each level its positive and its negative tokens. The third row has δ~ where the paper
-    prints δ: only so do the chances add up to one.
+    Ids count the irrelevant tokens first, then for each level its positive and its negative tokens. The third row has δ~ instead of the
+    paper's δ; otherwise the chances would not add up to one.
     """
 
     deltas: tuple[float, ...] = _FIGURE_2

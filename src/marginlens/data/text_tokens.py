@@ -33,7 +33,7 @@ _CUTS = (  # where a piece of text may end, the best first: after a line; in a l
 
 
 class TextTokens:
-    """A text of any length in a file, as the ids of its tokens: what `text_windows` makes of a text in memory, for one that may not fit.
+    """A text of any length in a file, as the ids of its tokens: like `text_windows`, but for a text that may not fit into memory.
 
     Iterating gives arrays of ids, consecutive pieces of the text, as often as wanted; `priority_graphs(text, window=16)` counts their
     windows. The file is read once. Ids, four bytes a token, stand in a temporary file if they are many, in the folder that TMPDIR names.

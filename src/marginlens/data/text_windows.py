@@ -136,7 +136,10 @@ def split_sequences(named: NamedSequences, *, held_out: float = 0.1, rng: Seed =
     """Hold out some sequences at random, and keep the others to learn from.
 
     Args:
-        held_out: their share, between 0 and 1.
+        named: the sequences with the names of their tokens, from `read_sequences`.
+
+        held_out: the share to hold out, between 0 and 1.
+
         rng: a generator, or a whole number to seed one.
     """
     data, share = named.data, held_out_share(held_out)

@@ -98,7 +98,8 @@ def mean_signed_share(sequences: Any, y: ArrayLike | None = None) -> FloatArray:
 
     .. math:: \frac1n \sum_i \frac{y_i}{T_i} \sum_{t=1}^{T_i} 1_{x_{it} = s}
 
-    Where all sequences are of one length it is α_s of Eq. (3); otherwise `token_statistics` weighs positions alike and this sequences.
+    If all sequences have one length, it is α_s of Eq. (3); otherwise `token_statistics` weighs all positions equally, and this
+    function all sequences.
     """
     data = as_labelled(sequences, y)
     weights = np.repeat(data.y / data.lengths, data.lengths)

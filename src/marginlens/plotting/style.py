@@ -61,7 +61,7 @@ class PlotStyle(dict[str, Any]):
 
         ml.plotting.slides().use()       # figures made from now on
 
-    Pictures of the library that bring a style of their own take over what it says.
+    Figures of the library that have a style of their own use these parameters on top of it.
     """
 
     _entered: list[AbstractContextManager[None]]

@@ -162,7 +162,7 @@ def globally_optimal_direction(data: TokenDataset, head: ArrayLike) -> TokenOpti
         data: one problem or a batch.
         head: v (d_model,) or (batch, d_model).
     Returns:
-        The optimality of opt, the first token where several tie: `direction` is the GMM direction, `is_feasible` says
+        The optimality of opt, the first token if several tie: `direction` is the GMM direction, `is_feasible` says
         whether it exists, `optimum_is_unique` whether another choice of opt could give another one.
     """
     problem = ScoredTokens(data, head)

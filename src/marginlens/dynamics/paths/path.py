@@ -123,12 +123,12 @@ class Path(Result, Tabular):
         points: `(n_radii, *risk.shape)` the points of smallest risk. `x` is another name for them.
         selected: (n_radii, n_inputs) the tokens with the most attention at each point.
         log_excess, excess_sign: (n_radii,) the risk less a reference, as logarithm and sign. The reference is the risk of selecting the
-            last point's tokens outright for attention, the infimum for next tokens (nan where Graph-SVM is infeasible, which leaves it
+            last point's tokens outright for attention, the infimum for next tokens (nan if Graph-SVM is infeasible, because it is then
             unknown), and zero otherwise.
         binding: (n_radii,) a `Binding` for each radius, (n_radii, 2) for a joint risk.
         risk: what was minimised.
-        trusted: (n_radii,) whether the point is told from others by its risk. Always, but for a risk of your own where all that it
-            changes around the point is below the rounding of its value: there the point may be no minimum, whatever else is said of it.
+        trusted: (n_radii,) whether the risk distinguishes the point from others. Only for a risk of your own can it be false: if the risk
+            changes around the point by less than the rounding of its value, the point need not be a minimum.
 
     `to_frame()` has one row per radius: radius (for a joint risk radius_v and radius_p), norm, log_excess (natural logarithm),
     excess_sign, selected, binding, trusted, and cosine_with_last, that of the point with the last one.

@@ -192,7 +192,7 @@ def attention_statistics(
 
         rule: causal or not, scale, window, bias, mask: see `AttentionRule`. Plain attention to all keys if left out.
 
-        positions: (queries,) the position of each query among the keys, for a sample of queries or the last ones; 0, 1, 2, … where
+        positions: (queries,) the position of each query among the keys, for a sample of queries or the last ones; 0, 1, 2, … if
             left out.
 
         tolerances: of total variation, each from 0 to below 1, at which `n_negligible` is counted.

@@ -46,7 +46,7 @@ _EAGER = 'Load the model with attn_implementation="eager".'
 
 @dataclass(frozen=True, repr=False, eq=False)
 class LoadedModel(Described):
-    """A model and what turns a user's inputs into its own."""
+    """A model with its tokenizer or image settings, which turn a user's inputs into the model's."""
 
     model: PreTrainedModel  # as it was saved, its head included, in evaluation mode, with attn_implementation="eager"
     tokenizer: PreTrainedTokenizerBase | None  # None for a model of images, or if the folder has none

@@ -86,11 +86,11 @@ class HeadInputs(NamedTuple):
 class LayerReading(Described):
     r"""What one attention layer does with one batch, as torch tensors in the model's own precision.
 
-    B inputs, H query heads, T queries, S tokens that they attend to (T of them but in cross-attention), width d, head width d_h. It holds
-    queries, keys and the rule that makes attention of them; `statistics` reads them in memory that grows with T. The maps `logits`,
+    B inputs, H query heads, T queries, S tokens that they attend to (T of them, except in cross-attention), width d, head width d_h. It
+    holds queries, keys and the rule that makes attention of them; `statistics` reads them in memory that grows with T. The maps `logits`,
     `attention` and `visible`, which grow with its square, are made when they are asked for. Rows of maps that belong to padded queries are
-    to be ignored; `visible` is False there. If the layers of a family do more to logits than W does, the rule says what; with W of the
-    head and, if positions are rotary, of the offset,
+    to be ignored; `visible` is False there. If the layers of a family do more to logits than W does, the rule says what; with W of the head
+    and, if positions are rotary, of the offset,
 
     .. math:: \text{logit}(x, z) = \mathrm{cap}\big(r_z r_x (x^\top W z + x^\top w_0 + c_z) + b(x, z)\big)
     """
