@@ -118,7 +118,7 @@ def install_command(extras: str) -> str:
 
 
 def float_array(
-    value: Any, argument: str, expected: str = "real numbers", *, remedy: str = ""
+    value: object, argument: str, expected: str = "real numbers", *, remedy: str = ""
 ) -> npt.NDArray[np.float64]:
     """`value` as a float64 array of any shape, nan and inf allowed; complex numbers, times and what is no number are refused."""
     import numpy as np
@@ -134,7 +134,7 @@ def float_array(
         raise InputError(argument, expected, _summary(value), remedy) from problem
 
 
-def array_of_any(value: Any, argument: str, expected: str) -> npt.NDArray[Any]:
+def array_of_any(value: object, argument: str, expected: str) -> npt.NDArray[Any]:
     """`value` as the array NumPy makes of it; lists of different lengths and tensors that require a gradient are refused."""
     import numpy as np
 
@@ -146,7 +146,7 @@ def array_of_any(value: Any, argument: str, expected: str) -> npt.NDArray[Any]:
 
 
 def index_array(
-    value: Any, argument: str, expected: str, shape: Sequence[int] | None = None, *, below: Any = None
+    value: object, argument: str, expected: str, shape: Sequence[int] | None = None, *, below: Any = None
 ) -> npt.NDArray[np.int64]:
     """`value` as an array of whole numbers whose axes are `shape`, -1 for any length; an empty list is one without entries.
 
@@ -171,7 +171,9 @@ def index_array(
     return array.astype(np.int64, copy=False)
 
 
-def real_array(value: Any, argument: str, shape: Sequence[str | int], *, remedy: str = "") -> npt.NDArray[np.float64]:
+def real_array(
+    value: object, argument: str, shape: Sequence[str | int], *, remedy: str = ""
+) -> npt.NDArray[np.float64]:
     """`value` as a finite float64 array whose axes are `shape`: a number is an exact length, a word any length."""
     import numpy as np
 
@@ -197,7 +199,7 @@ def n_axes(value: Any) -> int:
         return 0
 
 
-def positive_number(value: Any, argument: str) -> float:
+def positive_number(value: object, argument: str) -> float:
     """`value` as a finite float above zero."""
     return real_number(value, argument, "a positive number", lambda number: 0.0 < number < inf)
 
@@ -217,17 +219,17 @@ def real_number(
     return number
 
 
-def nonnegative_number(value: Any, argument: str) -> float:
+def nonnegative_number(value: object, argument: str) -> float:
     """`value` as a finite float that is zero or above."""
     return real_number(value, argument, "a number of at least 0", lambda number: 0.0 <= number < inf)
 
 
-def share_number(value: Any, argument: str) -> float:
+def share_number(value: object, argument: str) -> float:
     """`value` as a share or probability from 0 to 1."""
     return real_number(value, argument, "a number from 0 to 1", lambda number: 0.0 <= number <= 1.0)
 
 
-def whole_number(value: Any, argument: str, *, at_least: int) -> int:
+def whole_number(value: object, argument: str, *, at_least: int) -> int:
     """`value` as an int no smaller than `at_least`, and no larger than 64 bits hold."""
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < at_least:
         raise InputError(argument, f"a whole number of at least {at_least}", _summary(value))
@@ -236,7 +238,7 @@ def whole_number(value: Any, argument: str, *, at_least: int) -> int:
     return int(value)
 
 
-def batch_index(index: Any, count: int, elements: str) -> int | npt.NDArray[np.int64]:
+def batch_index(index: object, count: int, elements: str) -> int | npt.NDArray[np.int64]:
     """Which of the `count` elements of a batch `index` picks: a whole number one, a slice, a mask (count,) or a list several.
 
     Args:
@@ -265,7 +267,7 @@ def batch_index(index: Any, count: int, elements: str) -> int | npt.NDArray[np.i
     return int(places[0]) if isinstance(index, Integral) else places
 
 
-def _summary(value: Any) -> str:
+def _summary(value: object) -> str:
     if getattr(value, "requires_grad", False):
         return "a tensor that requires a gradient"
     shape = getattr(value, "shape", None)
@@ -274,7 +276,7 @@ def _summary(value: Any) -> str:
     return brief_repr(value)
 
 
-def brief_repr(value: Any) -> str:
+def brief_repr(value: object) -> str:
     """The repr of an object, cut to 60 characters: that of a tokenizer of the package tokenizers lists its whole vocabulary."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

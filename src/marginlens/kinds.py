@@ -8,7 +8,7 @@ NORM_METHODS = frozenset({"value", "dual", "steepest", "direction_of"})
 OPTIMIZER_METHODS = frozenset({"init", "update"})
 
 
-def defining_class(given: Any) -> type:
+def defining_class(given: object) -> type:
     """Return the class that defines the methods of a norm or an optimizer.
 
     A subclass `MyL1(L1)` that redefines none of them is an `L1` to every solver. If it redefines one, it is a new norm.
@@ -17,7 +17,7 @@ def defining_class(given: Any) -> type:
     return next((kind for kind in type(given).__mro__ if methods & vars(kind).keys()), type(given))
 
 
-def inherited_attr(given: Any, name: str) -> Any:
+def inherited_attr(given: object, name: str) -> Any:
     """Return an attribute that belongs to the methods of a norm or an optimizer, or None if a subclass redefines them without it."""
     kinds = type(given).__mro__
     holds = any(name in vars(kind) for kind in kinds[: kinds.index(defining_class(given)) + 1])

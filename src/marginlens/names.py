@@ -7,6 +7,7 @@ and imports nothing, so that the help of a command can list the names; a class i
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
@@ -33,7 +34,7 @@ def kebab(class_name: str) -> str:
     return _WORD_ENDS.sub("-", class_name).lower()
 
 
-def nearest(word: str, known: Any) -> str:
+def nearest(word: str, known: Iterable[str]) -> str:
     """The sentence "Did you mean …?" with the known word that is most like this one, or nothing."""
     close = get_close_matches(word, list(known), 1, 0.5)
     return f"Did you mean {close[0]}?" if close else ""

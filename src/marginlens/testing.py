@@ -305,7 +305,7 @@ def _own_attention(adapter: Adapter, batch: Mapping[str, Any], layers: set[int])
     calls: dict[int, list[Any]] = {}
     modules = {id(module): module for module in map(adapter.attention_module, range(adapter.n_layers))}
 
-    def note(module: Any, args: Any, output: Any) -> None:
+    def note(module: object, args: Any, output: Any) -> None:
         calls.setdefault(id(module), []).append(output[adapter.attention_output])
 
     hooks = [module.register_forward_hook(note) for module in modules.values()]

@@ -57,7 +57,7 @@ def correlation(a: ArrayLike, b: ArrayLike, *, axes: int = 1) -> Any:
     return as_scalar(1.0 - 0.5 * np.einsum("...d,...d->...", gap, gap))
 
 
-def _flattened(a: Any, b: Any, axes: int) -> tuple[FloatArray, FloatArray]:
+def _flattened(a: ArrayLike, b: ArrayLike, axes: int) -> tuple[FloatArray, FloatArray]:
     """Both with the last `axes` axes, which must match, made into one."""
     first, second, axes = _weights(a, "a"), _weights(b, "b"), whole_number(axes, "axes", at_least=1)
     if first.ndim < axes:
@@ -98,6 +98,6 @@ def _weights(x: ArrayLike, argument: str) -> FloatArray:
     return array
 
 
-def as_scalar(values: Any) -> Any:
+def as_scalar(values: ArrayLike) -> Any:
     """A zero-dimensional array as the Python number it holds; other arrays as they are."""
     return np.asarray(values).item() if np.ndim(values) == 0 else np.asarray(values)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from marginlens import core
 from marginlens.arithmetic.directions import length
 from marginlens.errors import InputError
-from marginlens.typing import FloatArray
+from marginlens.typing import ArrayLike, FloatArray
 
 MAX_SPREAD = 600.0  # of the logarithms of terms that one scale serves: e^-600 squared is no float64, but itself is one
 
@@ -207,7 +207,7 @@ class LogScaled:
         largest = np.where(np.isfinite(largest), largest, 0.0)
         return self.array * np.exp(np.minimum(used - self.aligned(largest), 0.0)), largest
 
-    def aligned(self, values: Any) -> FloatArray:
+    def aligned(self, values: ArrayLike) -> FloatArray:
         """Values (…), or of the array's shape, as they broadcast against the array."""
         values = np.asarray(values, dtype=np.float64)
         return values if values.ndim == self.array.ndim else values.reshape(values.shape + (1,) * self.axes)

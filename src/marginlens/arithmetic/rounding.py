@@ -26,6 +26,6 @@ def exact_products(matrix: FloatArray, vector: FloatArray, minus: FloatArray | N
     return np.array([math.fsum(row) for row in terms.tolist()])
 
 
-def _halves(values: Any) -> tuple[Any, Any]:
+def _halves(values: FloatArray) -> tuple[Any, Any]:
     high = _SPLIT * values - (_SPLIT * values - values)
     return high, values - high

@@ -151,7 +151,7 @@ def _typed_name(parameter: Any) -> str:
 def _warnings_as_sentences() -> Iterator[None]:
     """Print warnings of the library as sentences."""
 
-    def say(message: Any, *_: Any, **__: Any) -> None:
+    def say(message: object, *_: Any, **__: Any) -> None:
         typer.echo(f"marginlens: {message}", err=True)
 
     with warnings.catch_warnings():

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from marginlens.data.files import SequenceProblem
     from marginlens.data.tokens import FloatArray, TokenDataset
     from marginlens.lab.problem_files import LabProblem
+    from marginlens.typing import ArrayLike
 
 DEVICES = ("cpu", "cuda", "cuda:1", "mps")
 ENCODINGS = ("utf-8", "latin-1", "cp1252", "utf-16")
@@ -117,7 +118,7 @@ def numbers(text: str, argument: str, count: int, kind: type = float) -> list[An
     return values
 
 
-def vector(values: Any) -> str:
+def vector(values: ArrayLike) -> str:
     """The coordinates of a direction or a point, the first and last of a long one."""
     import numpy as np
 

@@ -38,7 +38,7 @@ class Output:
         if self.quiet:
             warnings.simplefilter("ignore", UserWarning)
 
-    def show(self, numbers: Any, lines: Iterable[str] = (), files: Sequence[Any] = ()) -> None:
+    def show(self, numbers: object, lines: Iterable[str] = (), files: Sequence[object] = ()) -> None:
         """Print an answer: its text line by line and the files that were written, or its numbers as JSON.
 
         Args:
@@ -68,7 +68,7 @@ class Output:
             yield bars.bar(title)
 
 
-def json_text(numbers: Any) -> str:
+def json_text(numbers: object) -> str:
     """`numbers` as JSON in which every number is finite; others become null."""
     from marginlens.result import jsonable
 

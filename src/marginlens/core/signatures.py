@@ -12,7 +12,7 @@ import ast
 import ctypes
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -167,7 +167,7 @@ class CoreFunction:
                 parameter.check_bounds(values[k], known)
         return self._result(self._passed(values, known), known)
 
-    def _in_order(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+    def _in_order(self, arguments: tuple[object, ...], named: Mapping[str, object]) -> tuple[Any, ...]:
         """The arguments in the order of the declaration, the last ones by name."""
         names = [parameter.name for parameter in self.given[len(arguments) :]]
         if set(named) != set(names):
@@ -187,17 +187,17 @@ class CoreFunction:
             )
         passed = self._passed(values, known)
 
-        def call(alive: tuple[Any, ...] = values) -> int:  # an address alone does not keep its array
+        def call(alive: tuple[object, ...] = values) -> int:  # an address alone does not keep its array
             return self._result(passed, known)
 
         return call
 
-    def _passed(self, values: tuple[Any, ...], known: dict[str, int]) -> list[Any]:
+    def _passed(self, values: tuple[object, ...], known: dict[str, int]) -> list[Any]:
         """What the compiled function gets."""
         buffers = [_buffer(value) if isinstance(value, np.ndarray) else value for value in values]
         return [*buffers, *[known[name] for name in self.sizes]]
 
-    def _result(self, passed: list[Any], known: dict[str, int]) -> int:
+    def _result(self, passed: list[object], known: dict[str, int]) -> int:
         result = int(self._call(*passed))
         if result == OUT_OF_MEMORY:
             raise MemoryError(f"not enough memory for {self.name}")
@@ -205,7 +205,9 @@ class CoreFunction:
             raise ValueError(f"{self.name} was called with arrays whose sizes do not fit each other: {known}")
         return result
 
-    def _checked(self, arguments: tuple[Any, ...], kinds: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, int]]:
+    def _checked(
+        self, arguments: tuple[object, ...], kinds: tuple[object, ...]
+    ) -> tuple[tuple[Any, ...], dict[str, int]]:
         """The arguments as the function gets them, and all sizes; where nothing is copied, calls of these kinds pass without the checks."""
         known: dict[str, int] = {}
         values = tuple([one.checked(given, known) for one, given in zip(self.given, arguments, strict=True)])
@@ -283,7 +285,7 @@ def _size(text: str) -> Size:
     return _evaluation(ast.parse(text, mode="eval").body)
 
 
-def _evaluation(node: Any) -> Size:
+def _evaluation(node: ast.AST) -> Size:
     match node:
         case ast.Constant(value=int(value)):
             return lambda known: value
@@ -298,7 +300,7 @@ def _evaluation(node: Any) -> Size:
     raise SyntaxError(f"a size of the core that cannot be read: {ast.unparse(node)!r}")
 
 
-def _kind(given: Any) -> Any:
+def _kind(given: object) -> Any:
     """What the checks of an argument depend on, but for the entries of an array."""
     if isinstance(given, np.ndarray):
         return given.shape, given.dtype, given.flags.num
@@ -312,7 +314,7 @@ def _buffer(array: Any) -> Any:
     return array.__array_interface__["data"][0]
 
 
-def _described(given: Any) -> str:
+def _described(given: object) -> str:
     if isinstance(given, np.ndarray):
         return f"an array of {given.dtype} with shape {given.shape}"
     return type(given).__name__

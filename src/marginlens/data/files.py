@@ -166,7 +166,7 @@ def write_problem(path: PathLike, data: TokenDataset, head: ArrayLike) -> None:
         write_whole(place, json_by_line(tokens_json(data, head)), "path")
 
 
-def is_problem(entries: Any) -> bool:
+def is_problem(entries: object) -> bool:
     """Whether the entries of a file are those of a problem of token selection in the JSON format."""
     names = set(entries) if isinstance(entries, Mapping) else set()
     return bool(names & {"format", "tokens", "keys"}) and not names & {"sequences", "offsets"}
@@ -241,7 +241,7 @@ def checked_head(data: TokenDataset, head: ArrayLike, trains_head: bool) -> Floa
     return None if head is None else np.array(data.head(head))
 
 
-def refuse(key: str, expected: str, got: Any) -> InputError:
+def refuse(key: str, expected: str, got: object) -> InputError:
     """The error for an entry of a problem: which one, what it must be, and the beginning of what it is."""
     shown = repr(got)
     return InputError(key, expected, shown if len(shown) <= 40 else f"{shown[:37]}…")
@@ -314,7 +314,7 @@ def _token_dataset(path: PathLike, entries: Mapping[str, Any]) -> TokenDataset:
     return TokenDataset(**tokens, y=entries["y"], W=entries.get("W"))
 
 
-def _unpadded(padded: Any, lengths: ArrayLike, argument: str) -> Any:
+def _unpadded(padded: object, lengths: ArrayLike, argument: str) -> Any:
     """Padded tokens (…, n_inputs, n_tokens, width), or ids (n_samples, n_tokens), as lists of inputs of their own lengths."""
     array = array_of_any(padded, argument, "an array that pads inputs to the same length, since there are lengths")
     axes = array.shape[:-2] if array.ndim > 2 else array.shape[:1]
@@ -399,7 +399,9 @@ def read_sequence_problem(path: PathLike, *, unrealizable: str = "refuse") -> Se
     return SequenceProblem(NamedSequences(data, Vocabulary(names, Listed())), head)
 
 
-def write_sequences(path: PathLike, data: SequenceDataset, names: Any = None, *, head: ArrayLike | None = None) -> None:
+def write_sequences(
+    path: PathLike, data: SequenceDataset, names: object = None, *, head: ArrayLike | None = None
+) -> None:
     """Write a dataset so that `read_sequences` gives it back; an existing file is replaced only once the new one is complete.
 
     Args:
@@ -437,7 +439,7 @@ def _names(names: Any, argument: str) -> tuple[str, ...]:
     return listed
 
 
-def _n_vocabulary(sequences: list[Any], labels: list[int], E: Any) -> int:
+def _n_vocabulary(sequences: list[list[int]], labels: list[int], E: Any) -> int:
     """How many tokens there are, by the rows of E or by the largest id."""
     if E is not None and np.ndim(E):
         return len(E)
@@ -479,7 +481,7 @@ def read_labelled(path: PathLike, split: str | None = None) -> tuple[LabelledSeq
     return data.take(np.flatnonzero(np.array(parts) == split)), names
 
 
-def write_labelled(path: PathLike, data: LabelledSequences, names: Any = None, split: Any = None) -> None:
+def write_labelled(path: PathLike, data: LabelledSequences, names: object = None, split: object = None) -> None:
     """Write sequences so that `read_labelled` gives them back; `split` (n_samples,) names the part of each where there are parts."""
     if not isinstance(data, LabelledSequences):
         raise InputError("data", "LabelledSequences", type(data).__name__)
@@ -492,7 +494,7 @@ def write_labelled(path: PathLike, data: LabelledSequences, names: Any = None, s
     write_result(path, DATA_FORMAT, arrays)
 
 
-def _texts(values: Any, argument: str) -> npt.NDArray[np.str_]:
+def _texts(values: object, argument: str) -> npt.NDArray[np.str_]:
     """A list of names as an array (n_names,)."""
     array = array_of_any(values, argument, "a list of names")
     if array.ndim != 1 or array.dtype.kind not in "US":
@@ -524,7 +526,7 @@ def read_entries(path: PathLike, expected: str = _PROBLEM) -> dict[str, Any]:
     if content.startswith(_ZIP):
         return _arrays(place, content, expected)
 
-    def with_names_that_differ(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def with_names_that_differ(pairs: list[tuple[str, object]]) -> dict[str, Any]:
         named = dict(pairs)
         if len(named) < len(pairs):
             ((name, _),) = Counter(name for name, _ in pairs).most_common(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,9 @@ class LabelledSequences(FlatSequences):
 
     LABELS = "y"
 
-    def __init__(self, sequences: Any, y: Any, n_vocabulary: int | None = None) -> None:
+    def __init__(
+        self, sequences: LabelledSequences | Iterable[ArrayLike], y: Any, n_vocabulary: int | None = None
+    ) -> None:
         if isinstance(sequences, LabelledSequences):
             raise InputError("sequences", "token-id lists", "LabelledSequences, which hold their labels already")
         self.tokens, self.offsets = flat_sequences(sequences)
@@ -67,7 +70,7 @@ class LabelledSequences(FlatSequences):
         return f"LabelledSequences({size}, {self.n_vocabulary} tokens)"
 
 
-def as_labelled(sequences: Any, y: ArrayLike | None = None) -> LabelledSequences:
+def as_labelled(sequences: LabelledSequences | Iterable[ArrayLike], y: ArrayLike | None = None) -> LabelledSequences:
     """Labelled sequences from themselves, or from token-id lists and labels."""
     if isinstance(sequences, LabelledSequences):
         if y is not None:
@@ -77,7 +80,9 @@ def as_labelled(sequences: Any, y: ArrayLike | None = None) -> LabelledSequences
 
 
 @implements("B", "Eq. (1)")
-def embedding_tokens(E: ArrayLike, sequences: Any, y: ArrayLike | None = None) -> TokenDataset:
+def embedding_tokens(
+    E: ArrayLike, sequences: LabelledSequences | Iterable[ArrayLike], y: ArrayLike | None = None
+) -> TokenDataset:
     r"""Make the token dataset whose inputs are the embedded sequences; a token that occurs twice is two rows.
 
     .. math:: X_i = K_i = E_{X_i} = [E_{x_{i1}}, \dots, E_{x_{iT_i}}]^\top

@@ -58,7 +58,7 @@ def text_blocks(path: Path, encoding: str, argument: str) -> Iterator[str]:
         yield text.removesuffix(carried).replace("\r\n", "\n")
 
 
-def incremental_decoder(encoding: Any) -> codecs.IncrementalDecoder:
+def incremental_decoder(encoding: str) -> codecs.IncrementalDecoder:
     """The decoder of an encoding of texts, else the sentence that says what is expected."""
     try:
         io.TextIOWrapper(io.BytesIO(), encoding)  # refuses codecs that are no encodings of texts, such as hex

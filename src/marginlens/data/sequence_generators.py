@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import scipy
@@ -15,7 +14,7 @@ from marginlens.data.random_tokens import as_generator
 from marginlens.data.sequences import SequenceDataset
 from marginlens.errors import InputError, array_of_any, float_array, real_number, whole_number
 from marginlens.papers import implements
-from marginlens.typing import FloatArray, IntArray, Seed
+from marginlens.typing import ArrayLike, FloatArray, IntArray, Seed
 
 _MAX_DRAWS = 10_000  # datasets that are drawn before a rare kind is given up
 
@@ -40,7 +39,7 @@ def acyclic_sequences(n_vocabulary: int, d_model: int, n_samples: int, n_tokens:
     return ordered_sequences(generator.permutation(sizes[0]), d_model, n_samples, n_tokens, generator)
 
 
-def ordered_sequences(order: Any, d_model: int, n_samples: int, n_tokens: int, rng: Seed) -> SequenceDataset:
+def ordered_sequences(order: ArrayLike, d_model: int, n_samples: int, n_tokens: int, rng: Seed) -> SequenceDataset:
     """Draw random sequences whose label is their first token in a given order.
 
     Args:

@@ -14,7 +14,7 @@ from marginlens.errors import InputError, batch_index, index_array, real_array
 from marginlens.papers import implements
 from marginlens.result import Displayed, Tabular
 from marginlens.runtime.files import DATA_FORMAT, write_result
-from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, BoolArray, FloatArray, Index, IntArray
 
 _MAX_LISTED = 5  # offenders that an error names
 
@@ -46,7 +46,7 @@ class FlatSequences(Displayed, Tabular):
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Index) -> Any:
         chosen = batch_index(index, len(self), "samples")
         if isinstance(chosen, int):
             return self.tokens[self.offsets[chosen] : self.offsets[chosen + 1]], getattr(self, self.LABELS)[
@@ -123,7 +123,9 @@ class SequenceDataset(FlatSequences):
 
     LABELS = "labels"
 
-    def __init__(self, sequences: Any, labels: ArrayLike, E: ArrayLike, *, unrealizable: str = "refuse") -> None:
+    def __init__(
+        self, sequences: Iterable[ArrayLike], labels: ArrayLike, E: ArrayLike, *, unrealizable: str = "refuse"
+    ) -> None:
         if not isinstance(unrealizable, str) or unrealizable not in ("refuse", "drop", "keep"):
             raise InputError("unrealizable", '"refuse", "drop" or "keep"', repr(unrealizable))
         self.E = _embeddings(E)
@@ -320,7 +322,7 @@ def _embeddings(E: ArrayLike) -> FloatArray:
     return array
 
 
-def flat_sequences(sequences: Any) -> tuple[IntArray, IntArray]:
+def flat_sequences(sequences: object) -> tuple[IntArray, IntArray]:
     """Join all ids in one array, with the offset of each sequence."""
     expected = "a list of token-id lists, or an array of whole numbers (n_samples, n_tokens)"
     array = sequences if isinstance(sequences, np.ndarray) else None

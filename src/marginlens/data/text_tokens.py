@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -52,7 +52,7 @@ class TextTokens:
 
     vocabulary: Vocabulary
 
-    def __init__(self, path: str | os.PathLike[str], unit: Any = None, *, encoding: str = "utf-8") -> None:
+    def __init__(self, path: str | os.PathLike[str], unit: object = None, *, encoding: str = "utf-8") -> None:
         file = as_path(path, "path", "the path of a text file")
         incremental_decoder(encoding)
         cut = as_unit(unit)

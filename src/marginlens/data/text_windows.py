@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ MAX_ONE_HOT = 4_096  # tokens up to which one-hot embeddings are made: 134 MB
 
 
 def text_windows(
-    text: str, window: int, unit: Any = None, *, d_model: int | None = None, rng: Seed = 0
+    text: str, window: int, unit: object = None, *, d_model: int | None = None, rng: Seed = 0
 ) -> NamedSequences:
     r"""List every window of a text with the token that follows it, without those that attention cannot continue.
 
@@ -49,7 +49,7 @@ def windows_of(ids: IntArray, window: int, E: FloatArray) -> SequenceDataset:
     return SequenceDataset(windows, ids[window:], E, unrealizable="drop")
 
 
-def indexed_text(text: str, unit: Any = None) -> tuple[Vocabulary, IntArray]:
+def indexed_text(text: str, unit: object = None) -> tuple[Vocabulary, IntArray]:
     """The vocabulary of a text, and the text in its ids (n_tokens,)."""
     if not isinstance(text, str):
         raise InputError("text", "a string", type(text).__name__)
@@ -95,7 +95,7 @@ class SequenceSplit(NamedTuple):
 def split_text_windows(
     text: str,
     window: int,
-    unit: Any = None,
+    unit: object = None,
     *,
     held_out: float = 0.1,
     d_model: int | None = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from marginlens.papers import implements
 from marginlens.result import Displayed, Tabular, axes_for
 from marginlens.result.palette import INPUTS, LOCAL
 from marginlens.runtime.files import DATA_FORMAT, write_result
-from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
+from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, Index, IntArray
 from marginlens.words import text
 
 # Entries times 2^-520 have products whose sums stay in range.
@@ -53,7 +53,13 @@ class TokenDataset(Displayed, Tabular):
     X: FloatArray
     K: FloatArray
 
-    def __init__(self, X: Any, y: Any, K: Any = None, W: Any = None) -> None:
+    def __init__(
+        self,
+        X: ArrayLike | Sequence[ArrayLike],
+        y: Any,
+        K: ArrayLike | Sequence[ArrayLike] | None = None,
+        W: ArrayLike | None = None,
+    ) -> None:
         self.X, self.lengths, self.is_batch = _tokens(X, "X")
         n_inputs, d_model = self.X.shape[-3], self.X.shape[-1]
         self.y = sign_labels(y, self.X.shape[:-2])
@@ -70,7 +76,7 @@ class TokenDataset(Displayed, Tabular):
                 self.K = self.X if W is None else self.X @ self.W.T
             if not np.isfinite(self.K).all():
                 raise InputError(
-                    "W", "small enough for keys X Wᵀ that are finite numbers", f"|W| up to {np.abs(W).max():.3g}"
+                    "W", "small enough for keys X Wᵀ that are finite numbers", f"|W| up to {np.abs(self.W).max():.3g}"
                 )
         self.mask: BoolArray = np.arange(self.X.shape[-2]) < self.lengths[..., None]
         if n_inputs == 0 or self.lengths.size == 0:
@@ -106,7 +112,7 @@ class TokenDataset(Displayed, Tabular):
     def __len__(self) -> int:
         return self.X.shape[0] if self.is_batch else 1
 
-    def __getitem__(self, index: Any) -> TokenDataset:
+    def __getitem__(self, index: Index) -> TokenDataset:
         batch = self.as_batch()
         problems = batch_index(index, len(batch), "problems")
         return batch._with(not isinstance(problems, int), {name: getattr(batch, name)[problems] for name in _ARRAYS})
@@ -228,7 +234,7 @@ class TokenDataset(Displayed, Tabular):
         arrays = {name: np.where(mask[..., None], getattr(self, name), 0.0) for name in ("X", "K")}
         return self._with(self.is_batch, {**arrays, "y": self.y, "lengths": lengths, "mask": mask})
 
-    def _with(self, is_batch: bool, arrays: dict[str, Any]) -> TokenDataset:
+    def _with(self, is_batch: bool, arrays: Mapping[str, object]) -> TokenDataset:
         """A dataset of other arrays, which are not checked, with the same W."""
         data = object.__new__(TokenDataset)
         vars(data).update(arrays, is_batch=is_batch, W=self.W)
@@ -350,7 +356,7 @@ def _tokens(value: object, argument: str) -> tuple[FloatArray, IntArray, bool]:
     return array, np.full(array.shape[:-2], array.shape[-2], dtype=np.int64), array.ndim == 4
 
 
-def _ragged(value: Sequence[Any], argument: str, expected: str) -> tuple[FloatArray, IntArray, bool]:
+def _ragged(value: Sequence[ArrayLike], argument: str, expected: str) -> tuple[FloatArray, IntArray, bool]:
     try:
         inputs = [float_array(tokens, f"{argument}[{i}]") for i, tokens in enumerate(value)]
     except InputError:

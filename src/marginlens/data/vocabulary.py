@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -26,7 +26,7 @@ def _as_text(text: object, argument: str = "text") -> str:
     return text
 
 
-def _as_names(names: Any, argument: str = "names") -> list[str]:
+def _as_names(names: object, argument: str = "names") -> list[str]:
     if not isinstance(names, Iterable) or getattr(names, "ndim", 1) != 1:
         raise InputError(argument, "a list of strings", type(names).__name__)
     listed = list(names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +29,7 @@ class Parameters(Described):
     quantities = "E of shape {E.shape!s}, p, v, {E.dtype}"
 
 
-def initial_parameters(n_vocabulary: int, d_model: int, rng: Seed, dtype: Any, spread: float = 1.0) -> Parameters:
+def initial_parameters(n_vocabulary: int, d_model: int, rng: Seed, dtype: object, spread: float = 1.0) -> Parameters:
     r"""Draw the start of training: :math:`E_s, p \sim N(0, \sigma^2 I/d)` with σ = `spread`, and v uniform on the unit sphere.
 
     Args:
@@ -51,7 +52,7 @@ def initial_parameters(n_vocabulary: int, d_model: int, rng: Seed, dtype: Any, s
     return Parameters(E, p * scale, (v / np.linalg.norm(v)).astype(kind))
 
 
-def as_parameters(model: Any, argument: str, n_vocabulary: int = 0) -> Parameters:
+def as_parameters(model: object, argument: str, n_vocabulary: int = 0) -> Parameters:
     """`model` in float64, if it is parameters of fitting shapes with an embedding for each token; else it is refused in a sentence."""
     if not isinstance(model, Parameters):
         raise InputError(argument, "Parameters with E, p and v", type(model).__name__)
@@ -107,7 +108,9 @@ def distinct_tokens(data: LabelledSequences) -> DistinctTokens:
     return DistinctTokens(token[:n_pairs].copy(), count[:n_pairs].copy(), offsets, y, data.n_vocabulary)
 
 
-def scalar_gradients(pairs: DistinctTokens, samples: IntArray, a: Any, b: Any) -> tuple[FloatArray, FloatArray]:
+def scalar_gradients(
+    pairs: DistinctTokens, samples: IntArray, a: FloatArray, b: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     r"""Derivatives of the summed loss of some sequences by a and b, and their outputs f.
 
     .. math:: f = \sum_s q_s b_s,\quad q = \mathrm{softmax}(a + \log c),\quad
@@ -134,7 +137,9 @@ def scalar_gradients(pairs: DistinctTokens, samples: IntArray, a: Any, b: Any) -
         "Eq. (13)": "The weight g of a sequence in the gradient, one over 1 + exp(y f).",
     },
 )
-def loss_and_gradients(model: Parameters, sequences: Any, y: ArrayLike | None = None) -> tuple[float, Parameters]:
+def loss_and_gradients(
+    model: Parameters, sequences: LabelledSequences | Iterable[ArrayLike], y: ArrayLike | None = None
+) -> tuple[float, Parameters]:
     r"""Compute the logistic loss of the one-layer model over a dataset, and its gradients in closed form.
 
     .. math:: L = \frac1n \sum_i \log(1 + e^{-y_i f(X_i)}),\quad f(X) = \mathrm{Softmax}(p^\top E_X^\top) E_X v,\quad

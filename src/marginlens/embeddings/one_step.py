@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -62,7 +63,9 @@ class FirstStep(Result, Tabular):
 
 
 @implements("B", "Eq. (4)", "Eq. (5)", "Lemma 2")
-def first_step(start: Parameters, rate: float, sequences: Any, y: ArrayLike | None = None) -> FirstStep:
+def first_step(
+    start: Parameters, rate: float, sequences: LabelledSequences | Iterable[ArrayLike], y: ArrayLike | None = None
+) -> FirstStep:
     r"""Take one step of gradient descent on E and p, and return its parts.
 
     .. math:: E^1_s = E^0_s - \eta_0 \nabla_{E_s} L(E^0, p^0) = E^0_s + \frac{\eta_0}{2} \alpha_s v + err_s,\quad
@@ -93,7 +96,7 @@ def as_first_step(step: object) -> FirstStep:
     return step
 
 
-def mean_signed_share(sequences: Any, y: ArrayLike | None = None) -> FloatArray:
+def mean_signed_share(sequences: LabelledSequences | Iterable[ArrayLike], y: ArrayLike | None = None) -> FloatArray:
     r"""Compute how the first step weighs each token, (n_vocabulary,): the mean over sequences of its share in them, signed by the label.
 
     .. math:: \frac1n \sum_i \frac{y_i}{T_i} \sum_{t=1}^{T_i} 1_{x_{it} = s}
@@ -120,7 +123,7 @@ def log_of_pairs(n_vocabulary: int, delta: Any) -> float:
 @implements("B", "Eq. (7)")
 def embedding_flow(
     model: Parameters,
-    sequences: Any,
+    sequences: LabelledSequences | Iterable[ArrayLike],
     y: ArrayLike | None = None,
     *,
     until: UntilNorm | UntilLength = UntilNorm(500.0),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
 
@@ -83,7 +83,7 @@ class TokenStatistics(Displayed, Tabular):
     _columns = table("token", "count", "in_positive", "in_negative", "alpha", "posterior_difference", kind="_kinds")
 
 
-def token_statistics(sequences: Any, y: ArrayLike | None = None) -> TokenStatistics:
+def token_statistics(sequences: LabelledSequences | Iterable[ArrayLike], y: ArrayLike | None = None) -> TokenStatistics:
     r"""Count how often each token occurs under each label, in one pass over the positions.
 
     .. math:: \alpha_s = \frac{1}{\sum_i T_i} \sum_i y_i \sum_{t=1}^{T_i} 1_{x_{it} = s}
@@ -147,7 +147,9 @@ class SingleDecisiveToken(Displayed, Tabular):
 
 
 @implements("B", "Assumption 4")
-def check_assumption_4(sequences: Any, y: ArrayLike | None = None) -> SingleDecisiveToken:
+def check_assumption_4(
+    sequences: LabelledSequences | Iterable[ArrayLike], y: ArrayLike | None = None
+) -> SingleDecisiveToken:
     """Check whether each sequence holds a single completely positive or negative token and otherwise irrelevant tokens.
 
     Args:

@@ -54,7 +54,7 @@ class Device(Protocol):
     def active(self) -> AbstractContextManager[Any]:
         """The context in which its arrays are made."""
 
-    def kernel(self, source: str, function: str, constants: Mapping[str, Any], layout: Layout) -> Kernel:
+    def kernel(self, source: str, function: str, constants: Mapping[str, object], layout: Layout) -> Kernel:
         """`function` of the file `source` of marginlens/gpu/source, compiled with -DNAME=value for each constant; compiled once."""
 
     def free_bytes(self) -> int:
@@ -67,7 +67,7 @@ class Device(Protocol):
         """Wait until every kernel is done."""
 
 
-def as_device(device: Any) -> Device | None:
+def as_device(device: object) -> Device | None:
     """Return the device of this name: None for 'cpu', otherwise a CUDA device; raise an error if there is none.
 
     'cuda' is CuPy's current device, so that the device of a surrounding `cupy.cuda.Device(k)` is taken.
@@ -137,13 +137,13 @@ def _file_text(path: str) -> str:
     return resources.files("marginlens").joinpath(path).read_text(encoding="utf-8")
 
 
-def compiler_options(source: str, constants: Mapping[str, Any]) -> tuple[str, ...]:
+def compiler_options(source: str, constants: Mapping[str, object]) -> tuple[str, ...]:
     """The options of NVRTC for a file; functions without a mark, as the core's are, are functions of the device."""
     fused = ("--fmad=false",) if source in _EXACT_SOURCES else ()
     return ("-std=c++17", "--device-as-default-execution-space", *fused, *definitions(constants))
 
 
-def definitions(constants: Mapping[str, Any]) -> tuple[str, ...]:
+def definitions(constants: Mapping[str, object]) -> tuple[str, ...]:
     """Compiler options that define the constants."""
     return tuple(f"-D{name}={int(value) if isinstance(value, bool) else value}" for name, value in constants.items())
 
@@ -199,7 +199,7 @@ class CudaDevice:
         """The context in which its arrays are made."""
         return self.xp.cuda.Device(self.number)
 
-    def kernel(self, source: str, function: str, constants: Mapping[str, Any], layout: Layout = Layout()) -> Kernel:  # noqa: B008
+    def kernel(self, source: str, function: str, constants: Mapping[str, object], layout: Layout = Layout()) -> Kernel:  # noqa: B008
         """`function` of the file `source`, compiled once for each set of constants."""
         return _cuda_kernel(self, source, function, tuple(sorted(constants.items())), layout)
 
@@ -237,7 +237,7 @@ _cuda_device = cache(CudaDevice)
 
 @cache
 def _cuda_kernel(
-    device: CudaDevice, source: str, function: str, constants: tuple[tuple[str, Any], ...], layout: Layout
+    device: CudaDevice, source: str, function: str, constants: tuple[tuple[str, object], ...], layout: Layout
 ) -> CudaKernel:
     with device.active():
         return CudaKernel(device, source, function, dict(constants), layout)
@@ -247,7 +247,7 @@ class CudaKernel:
     """A function compiled by NVRTC, launched with as many blocks as the device runs at the same time."""
 
     def __init__(
-        self, device: CudaDevice, source: str, function: str, constants: Mapping[str, Any], layout: Layout
+        self, device: CudaDevice, source: str, function: str, constants: Mapping[str, object], layout: Layout
     ) -> None:
         defined = {**constants, "WARPS_PER_BLOCK": layout.warps_per_block}
         module = device.xp.RawModule(
@@ -269,7 +269,7 @@ class CudaKernel:
             self.function((n_blocks,), (self.n_threads,), given, shared_mem=self.bytes)
 
 
-def _argument(value: Any) -> Any:
+def _argument(value: object) -> Any:
     if value is None:
         return np.intp(0)
     if isinstance(value, bool | int | np.integer):

@@ -36,7 +36,7 @@ class SelectionMeasures(NamedTuple):
     smallest_probability: Any  # of a selected token under p
 
 
-def measure_selections(device: Device, tokens: SelectedTokens, constants: Mapping[str, Any]) -> SelectionMeasures:
+def measure_selections(device: Device, tokens: SelectedTokens, constants: Mapping[str, object]) -> SelectionMeasures:
     """Measure every problem.
 
     Args:

@@ -21,7 +21,7 @@ from marginlens.graphs.priority import (
     sequence_evidence,
     summed_evidence,
 )
-from marginlens.typing import IntArray
+from marginlens.typing import ArrayLike, IntArray
 
 RADIX = MAX_TOKENS + 1  # of the keys of edges, so that ids may grow while chunks are read
 BLOCK_POSITIONS = 1 << 22  # tokens of all windows that are counted at a time: 34 MB, several times
@@ -70,7 +70,7 @@ class WindowCounts(NamedTuple):
         return {int(k): arrays.graph(place) for place, k in enumerate(arrays.last)}
 
 
-def count_windows(chunks: Iterable[Any], window: int, separator: int | None = None) -> WindowCounts:
+def count_windows(chunks: Iterable[ArrayLike], window: int, separator: int | None = None) -> WindowCounts:
     """Count the edges of all windows, in time linear in the tokens but for sorting the edges.
 
     Memory grows with the different edges, and not with the text: what is left of a chunk are its counts and its last `window` tokens.
@@ -101,7 +101,9 @@ def count_windows(chunks: Iterable[Any], window: int, separator: int | None = No
     return WindowCounts(waiting[0], T, n_windows, n_tokens)
 
 
-def window_evidence(chunks: Iterable[Any], graph: PriorityGraph, window: int, separator: int | None = None) -> Evidence:
+def window_evidence(
+    chunks: Iterable[ArrayLike], graph: PriorityGraph, window: int, separator: int | None = None
+) -> Evidence:
     """The windows of a text that put tokens strictly above others in one of its priority graphs; the text is read once.
 
     Args:
@@ -135,7 +137,7 @@ class _Block(NamedTuple):
     origin: int
 
 
-def _blocks(chunks: Iterable[Any], window: int) -> Iterator[_Block]:
+def _blocks(chunks: Iterable[ArrayLike], window: int) -> Iterator[_Block]:
     """The tokens of all chunks, with as many of those before them as windows reach back."""
     size = max(BLOCK_POSITIONS // window, window)
     before, n_read = np.zeros(0, dtype=np.int64), 0

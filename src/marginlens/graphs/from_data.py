@@ -18,10 +18,12 @@ from marginlens.typing import ArrayLike, IntArray
 @overload
 def priority_graphs(data: SequenceDataset, *, head: ArrayLike | None = None) -> dict[int, PriorityGraph]: ...
 @overload
-def priority_graphs(data: Iterable[Any], *, window: int, separator: int | None = None) -> dict[int, PriorityGraph]: ...
+def priority_graphs(
+    data: Iterable[ArrayLike], *, window: int, separator: int | None = None
+) -> dict[int, PriorityGraph]: ...
 @implements("C", "§3.1")
 def priority_graphs(
-    data: SequenceDataset | Iterable[Any],
+    data: SequenceDataset | Iterable[ArrayLike],
     *,
     head: ArrayLike | None = None,
     window: int | None = None,
@@ -72,7 +74,7 @@ def priority_graphs(
 
 
 def ranking_evidence(
-    data: SequenceDataset | Iterable[Any],
+    data: SequenceDataset | Iterable[ArrayLike],
     graph: PriorityGraph,
     *,
     window: int | None = None,

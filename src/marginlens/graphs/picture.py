@@ -6,7 +6,7 @@ Graph libraries place nodes without a size; here a row is as wide as its names, 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
@@ -374,7 +374,7 @@ def _draw_box(ax: Axes, box: Box, last: int, last_name: str) -> None:
         ax.add_patch(FancyBboxPatch((x - 0.5 * width, y - 0.14), width, 0.28, f"{style}0.06", **mark))
 
 
-def draw_graph(graph: PriorityGraph, ax: Axes | None, names: Any) -> Axes:
+def draw_graph(graph: PriorityGraph, ax: Axes | None, names: Sequence[str] | Mapping[int, str] | None) -> Axes:
     """Draw a graph on axes, or on those of a new figure that is as large as the graph needs."""
     if not len(graph.nodes):
         ax = axes_for(ax)
@@ -399,7 +399,7 @@ def draw_graph(graph: PriorityGraph, ax: Axes | None, names: Any) -> Axes:
     return ax
 
 
-def names_of(graph: PriorityGraph, names: Any) -> dict[int, str]:
+def names_of(graph: PriorityGraph, names: Sequence[str] | Mapping[int, str] | None) -> dict[int, str]:
     """Token → what it is called, for all tokens of a graph and its last one; ids if `names` is None."""
     named = {}
     for token in {*graph.nodes.tolist(), graph.last}:

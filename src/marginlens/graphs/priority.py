@@ -116,7 +116,7 @@ class PriorityGraph(Displayed, Tabular):
         ends = self.component_of[np.searchsorted(self.nodes, self.edges)]
         return ends[:, 0] == ends[:, 1]
 
-    def plot(self, ax: Axes | None = None, names: Any = None) -> Axes:
+    def plot(self, ax: Axes | None = None, names: Sequence[str] | Mapping[int, str] | None = None) -> Axes:
         """Draw the graph, highest priority on top: boxes of tokens of equal priority, and arrows to strictly lower ones. Returns the axes.
 
         Args:

@@ -23,6 +23,7 @@ from marginlens.lab.presets import presets as known_presets
 from marginlens.lab.problem_files import LabProblem
 from marginlens.pages import render
 from marginlens.runtime.files import as_path, check_place, write_whole
+from marginlens.typing import ArrayLike
 from marginlens.words import text, texts
 
 ENTRY = "page/main.js"
@@ -169,7 +170,7 @@ def page_texts() -> dict[str, dict[str, Any]]:
     return {name: {key: part for key, part in entry.items() if key != "example"} for name, entry in named.items()}
 
 
-def _json_inside(value: Any) -> Markup:
+def _json_inside(value: object) -> Markup:
     return Markup(json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"))
 
 
@@ -180,7 +181,7 @@ def _style() -> Markup:
 
 
 def lab_page(
-    problem: Shown | None = None, presets: Sequence[Mapping[str, Any]] | None = None, *, address: str | None = None
+    problem: Shown | None = None, presets: Sequence[Mapping[str, object]] | None = None, *, address: str | None = None
 ) -> str:
     """Return the text of the lab's page, which needs no other file and no network.
 
@@ -210,9 +211,9 @@ def lab_page(
 def write_lab(
     path: str | os.PathLike[str],
     problem: Shown | TokenDataset | None = None,
-    head: Any = None,
+    head: ArrayLike | None = None,
     *,
-    presets: Sequence[Mapping[str, Any]] | None = None,
+    presets: Sequence[Mapping[str, object]] | None = None,
     address: str | None = None,
     **run: Any,
 ) -> Path:

@@ -30,6 +30,7 @@ from marginlens.optimizers import Blockwise, GradientDescent, NormalizedGD, Opti
 from marginlens.optimizers.schedules import PowerDecay
 from marginlens.risk import AttentionRisk, JointRisk
 from marginlens.runtime.files import as_path, check_place, json_by_line, write_whole
+from marginlens.typing import ArrayLike
 
 N_STEPS = 1000
 STEP_SIZE, JOINT_STEP_SIZE = 1.0, 0.1  # of normalised descent, the default
@@ -120,7 +121,7 @@ class LabProblem:
         return {**entries, "optimizer": optimizer, "loss": LOSSES.name_of(self.loss), "steps": self.n_steps}
 
     @classmethod
-    def from_dict(cls, entries: Mapping[str, Any], source: str = "the problem") -> LabProblem:
+    def from_dict(cls, entries: Mapping[str, object], source: str = "the problem") -> LabProblem:
         """The problem of JSON values in the lab's format, such as `to_dict` gives; `source` names them in refusals."""
         with rename_arguments(source):
             if not isinstance(entries, Mapping):
@@ -143,7 +144,7 @@ class LabProblem:
             )
 
 
-def _checked_words(words: Any, lengths: list[int]) -> tuple[tuple[str, ...], ...]:
+def _checked_words(words: object, lengths: list[int]) -> tuple[tuple[str, ...], ...]:
     """Words as they are given, one for each token."""
     listed = words if isinstance(words, (list, tuple)) else []
     names = [tuple(entry) if isinstance(entry, (list, tuple)) else () for entry in listed]
@@ -169,7 +170,9 @@ def read_problem(path: PathLike) -> LabProblem:
     return LabProblem(data, head)
 
 
-def write_problem(path: PathLike, problem: LabProblem | TokenDataset, head: Any = None, **run: Any) -> None:
+def write_problem(
+    path: PathLike, problem: LabProblem | TokenDataset, head: ArrayLike | None = None, **run: Any
+) -> None:
     """Write a problem so that `read_problem`, the lab, `marginlens solve` and `marginlens train` read it, to the last digit.
 
     Args:
@@ -182,7 +185,7 @@ def write_problem(path: PathLike, problem: LabProblem | TokenDataset, head: Any 
     write_whole(Path(place), json_by_line(as_problem(problem, head, **run).to_dict()), "path")
 
 
-def as_problem(problem: Any, head: Any = None, **run: Any) -> LabProblem:
+def as_problem(problem: LabProblem | TokenDataset, head: ArrayLike | None = None, **run: Any) -> LabProblem:
     """A problem as it is, or that of a dataset with its head and its run."""
     if not isinstance(problem, LabProblem):
         return LabProblem(problem, head, **run)
@@ -269,7 +272,7 @@ def optimizer_json(optimizer: Any, *, trains_head: bool = False) -> dict[str, An
     return {"name": name, **{key: values[key] for key in OPTIMIZER_SETTINGS[name]}}
 
 
-def optimizer_of(given: Any, *, trains_head: bool = False) -> Optimizer:
+def optimizer_of(given: object, *, trains_head: bool = False) -> Optimizer:
     """The optimizer of JSON values; normalised descent where there are none."""
     if given is None:
         given = {"name": "normalized-gd", "size": JOINT_STEP_SIZE if trains_head else STEP_SIZE}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from marginlens.arithmetic.log_scaled import LogScaled
@@ -17,7 +15,7 @@ from marginlens.typing import FloatArray
 _NAMES = ", ".join([*NORMS.names[:3], "lP for a number P such as l1.75", *NORMS.names[3:]])
 
 
-def norm_named(name: Any, argument: str = "norm") -> Norm:
+def norm_named(name: object, argument: str = "norm") -> Norm:
     """The norm of a name: l1, l2, l-inf, l1.75 (any number from 1 on), frobenius, spectral, nuclear or max-row.
 
     Examples:
@@ -51,7 +49,7 @@ def norm_name(norm: Norm) -> str:
     return f"l{norm.p!r}" if type(norm) is Lp else NORMS.name_of(norm)
 
 
-def as_norm(norm: Any, shape: tuple[int, ...], argument: str = "norm") -> Norm:
+def as_norm(norm: object, shape: tuple[int, ...], argument: str = "norm") -> Norm:
     """Return `norm` if it is one and measures points of this shape, else the error that says what is expected."""
     if isinstance(norm, type) or not isinstance(norm, Norm):
         got = f"the class {norm.__name__}" if isinstance(norm, type) else repr(norm)

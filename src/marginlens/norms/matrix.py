@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ from marginlens.arithmetic.directions import length
 from marginlens.arithmetic.log_scaled import LogScaled
 from marginlens.errors import InputError, float_array
 from marginlens.norms.entrywise import L2
-from marginlens.typing import FloatArray
+from marginlens.typing import ArrayLike, FloatArray
 
 SPECTRAL, NUCLEAR, MAX_ROW = 10, 11, 12  # codes of their steepest directions, as in core/norms.h
 
@@ -145,7 +146,7 @@ def row_scaled(gradient: LogScaled) -> tuple[FloatArray, FloatArray]:
     return array * np.exp(np.minimum(used - safe[..., None], 0.0)), safe
 
 
-def _matrix(x: Any, argument: str, axes: int | None = None) -> FloatArray:
+def _matrix(x: ArrayLike, argument: str, axes: int | None = None) -> FloatArray:
     """Return `x` as a matrix, or as several where `axes` says that two axes make up one."""
     array = float_array(x, argument)
     if (array.ndim if axes is None else axes) != 2:
@@ -153,7 +154,7 @@ def _matrix(x: Any, argument: str, axes: int | None = None) -> FloatArray:
     return array
 
 
-def _schatten(x: Any, argument: str, order: Any) -> float:
+def _schatten(x: ArrayLike, argument: str, order: Any) -> float:
     """A norm of the singular values, of a matrix scaled to a largest entry of one."""
     matrix = _matrix(x, argument)
     largest = float(np.max(np.abs(matrix), initial=0.0))
@@ -168,13 +169,17 @@ def _unit_rows(matrix: FloatArray) -> FloatArray:
     return np.divide(matrix, sizes, out=np.zeros_like(matrix), where=sizes != 0.0)
 
 
-def _direction(matrix: FloatArray, directions: Any) -> FloatArray:
+def _direction(
+    matrix: FloatArray, directions: Callable[[FloatArray, FloatArray, FloatArray], FloatArray]
+) -> FloatArray:
     """The direction of a matrix, as a sum of rank-one terms e_i row_iᵀ."""
     found: FloatArray = directions(np.eye(len(matrix))[None], matrix[None], np.zeros((1, len(matrix))))[0]
     return found
 
 
-def _for_each(gradient: LogScaled, directions: Any) -> FloatArray:
+def _for_each(
+    gradient: LogScaled, directions: Callable[[FloatArray, FloatArray, FloatArray], FloatArray]
+) -> FloatArray:
     """The direction of each matrix of a batch, from its rank-one terms where they are known."""
     shape = gradient.array.shape
     if gradient.terms is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -101,7 +101,7 @@ class Adam(Decaying):
         return Rule.of(ADAM, self.size, beta_1=first, beta_2=second, eps=self.eps)
 
 
-def _signed_sum(a: Any, b: Any) -> tuple[FloatArray, FloatArray]:
+def _signed_sum(a: tuple[FloatArray, FloatArray], b: tuple[FloatArray, FloatArray]) -> tuple[FloatArray, FloatArray]:
     """Sign and logarithm of the sum of two numbers given by theirs."""
     largest = np.maximum(a[1], b[1])
     safe = np.where(np.isfinite(largest), largest, 0.0)

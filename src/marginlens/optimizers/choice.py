@@ -19,7 +19,7 @@ IN_A_NORM = ("steepest-descent", "mirror-descent")  # names that are not complet
 _NORM_ALONE = re.compile(r"l(inf|\d+(\.\d+)?)")  # how earlier versions named steepest descent in this norm
 
 
-def optimizer_named(name: Any, size: StepSize, norm: str | None = None, **settings: Any) -> Optimizer:
+def optimizer_named(name: object, size: StepSize, norm: str | None = None, **settings: Any) -> Optimizer:
     """The optimizer of a name, with steps of this size.
 
     Args:

@@ -15,7 +15,7 @@ from marginlens.optimizers.schedules import size_at
 from marginlens.typing import FloatArray
 
 
-def as_share(value: Any, argument: str) -> float:
+def as_share(value: object, argument: str) -> float:
     """Return `value` as a number from 0 up to, but not including, 1: how much of a running sum is left after a step."""
     return real_number(value, argument, "a number of at least 0 and below 1", lambda number: 0.0 <= number < 1.0)
 

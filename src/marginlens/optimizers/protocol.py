@@ -28,7 +28,7 @@ class Optimizer(Protocol):
         """The step to take, of the iterate's shape, and the next state; neither `gradient` nor `state` may be changed in place."""
 
 
-def as_optimizer(optimizer: Any) -> Optimizer:
+def as_optimizer(optimizer: object) -> Optimizer:
     """Return `optimizer` if it has the methods of one, else the error that says what is expected."""
     if isinstance(optimizer, type) or not isinstance(optimizer, Optimizer):
         got = f"the class {optimizer.__name__}" if isinstance(optimizer, type) else repr(optimizer)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -42,7 +41,7 @@ class PowerDecay:
         return float(self.size * (t + 1.0) ** -self.power)
 
 
-def as_step_size(size: Any) -> StepSize:
+def as_step_size(size: object) -> StepSize:
     """A positive number, or a function t → size such as `PowerDecay`, as it is; else the error that says what is expected."""
     if isinstance(size, type):
         raise InputError("size", "a positive number or a function of the step", f"the class {size.__name__}")

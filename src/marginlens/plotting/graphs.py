@@ -35,7 +35,7 @@ _ABOVE_PANEL = 0.85  # inches
 
 def draw_graphs(
     graphs: Mapping[int, PriorityGraph] | Iterable[PriorityGraph],
-    names: Any = None,
+    names: Sequence[str] | Mapping[int, str] | None = None,
     *,
     title: str = "",
     headings: Sequence[str] | None = None,

@@ -114,7 +114,7 @@ def log_radius_disc(
         unit: the norm r = unit stands at log10(2) from the centre.
     """
 
-    def closed(rings: Any, innermost: Any) -> Any:
+    def closed(rings: FloatArray, innermost: FloatArray) -> Any:
         """Values on rings with an innermost ring, and the first angle repeated at the end."""
         return np.concatenate([innermost, rings])[:, [*range(rings.shape[1]), 0]]
 
@@ -232,7 +232,7 @@ def _draw_tokens(
 
 
 def _separating_lines(
-    ax: Axes, keys: Sequence[FloatArray], row: Mapping[str, Any], colours: Sequence[Any], reach: float
+    ax: Axes, keys: Sequence[FloatArray], row: Mapping[str, Any], colours: Sequence[str], reach: float
 ) -> None:
     """For every input the line halfway between its selected token and the other tokens, across the direction."""
     direction = np.asarray(row["direction"])

@@ -51,7 +51,7 @@ def draw_matrix(ax: Axes, matrix: FloatArray, colours: str = "RdBu_r", smallest:
 def draw_bars(
     ax: Axes,
     names: Sequence[str],
-    values: Any,
+    values: ArrayLike,
     xlabel: str,
     *,
     colours: Sequence[str],

@@ -48,6 +48,6 @@ def _plain(value: object) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
-def _kind(values: Any) -> Any:
+def _kind(values: object) -> Any:
     """The dtype of a column: pandas' choice, but object for lists, also where there are none of them."""
     return object if isinstance(values, list) and (not values or isinstance(values[0], list)) else None

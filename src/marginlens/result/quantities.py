@@ -47,7 +47,7 @@ _STEP = re.compile(r"(?:^|\.)(\w+)|\[(?:(-?\d+)|(\w+))\]")  # an attribute, or a
 class Lines(Templates):
     """Formats lines of quantities of an object, the argument `self`; those of a mapping are its entries."""
 
-    def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, str]:
+    def get_field(self, field_name: str, args: Sequence[object], kwargs: Mapping[str, Any]) -> tuple[Any, str]:
         value = kwargs["self"]
         for name, index, key in _STEP.findall("" if field_name == "self" else field_name):
             is_attribute = name and not isinstance(value, Mapping)
@@ -106,7 +106,7 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-def tally(values: Iterable[Any]) -> str:
+def tally(values: Iterable[object]) -> str:
     """Count how often each of some names or statuses occurs: "3 OPTIMAL, 1 INFEASIBLE"."""
     counts = Counter(str(getattr(value, "name", value)) for value in values)
     return ", ".join(f"{count} {name}" for name, count in counts.items())

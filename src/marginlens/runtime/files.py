@@ -136,7 +136,7 @@ def write_folder(place: Path, files: Mapping[str, bytes], argument: str) -> None
         raise InputError(argument, "a place that can be written", unusable(place, problem)) from problem
 
 
-def json_by_line(values: Mapping[str, Any]) -> bytes:
+def json_by_line(values: Mapping[str, object]) -> bytes:
     """A JSON object with one line for each name."""
     lines = (
         f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}"
@@ -175,6 +175,6 @@ def read_result(
     return arrays
 
 
-def not_such_a_file(path: str | os.PathLike[str], expected: str, arrays: Mapping[str, Any]) -> InputError:
+def not_such_a_file(path: str | os.PathLike[str], expected: str, arrays: Mapping[str, object]) -> InputError:
     """The refusal of a file whose arrays are not those of its format."""
     return InputError("path", expected, f"{str(path)!r}, which holds {', '.join(sorted(arrays)) or 'nothing'}")

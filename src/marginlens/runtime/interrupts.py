@@ -23,7 +23,7 @@ def deferred_interrupts() -> Iterator[Callable[[], bool]]:
         while usual:
             signal.signal(*usual.popitem())
 
-    def receive(number: int, frame: Any) -> None:
+    def receive(number: int, frame: object) -> None:
         received.append(number)
         restore()
 

@@ -22,7 +22,7 @@ from marginlens.svm.solution import CERTIFICATE_RTOL, KKT_RTOL
 from marginlens.svm.solvers.independent_parts import orthogonal_groups, solve_groups
 from marginlens.svm.solvers.least_distance import least_distance
 from marginlens.svm.solvers.rows import BilinearRows
-from marginlens.typing import FloatArray, IntArray
+from marginlens.typing import FloatArray, Index, IntArray
 
 _MAX_GROUP_PAIRS = (
     500_000  # of a context and a token that follows some of the group, beyond which a group is not solved
@@ -94,7 +94,7 @@ class ContextSolution(Result):
         """W^mm/‖W^mm‖."""
         return self.x / (self._norm or 1.0)
 
-    def logits(self, contexts: Any = slice(None)) -> FloatArray:
+    def logits(self, contexts: Index = slice(None)) -> FloatArray:
         """(n_chosen, n_vocabulary) W^mm h_j of some contexts, by index or slice."""
         chosen = self.data.H[contexts]
         if scipy.sparse.issparse(chosen):

@@ -92,7 +92,7 @@ class SetSolution(Result, Tabular):
 
 
 @implements("A", "ATT-SVM'", "Thm 8")
-def set_svm(data: TokenDataset, selected: Any, *, max_problems: int | None = None) -> SetSolution:
+def set_svm(data: TokenDataset, selected: object, *, max_problems: int | None = None) -> SetSolution:
     r"""Find every shortest p under which, in each input, some optimal token beats all tokens that are not optimal by at least one.
 
     .. math:: \min_p \|p\| \ \text{s.t.}\ \max_{\alpha \in O_i} \min_{\beta \notin O_i} p^\top (k_{i\alpha} - k_{i\beta}) \ge 1,

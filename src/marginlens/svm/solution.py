@@ -22,7 +22,7 @@ from marginlens.runtime.files import not_such_a_file, read_result, write_result
 from marginlens.status import Status, names_of, statuses
 from marginlens.svm.solvers.rows import BilinearRows
 from marginlens.svm.solvers.uniqueness import OptimalFace, is_only_solution
-from marginlens.typing import Axes, BoolArray, FloatArray, IntArray
+from marginlens.typing import Axes, BoolArray, FloatArray, Index, IntArray
 from marginlens.words import text
 
 KKT_RTOL = 1e-10  # residual up to which optimality counts as proved, unless rounding alone leaves more
@@ -132,7 +132,7 @@ class MarginSolution(Result, Tabular):
     def __len__(self) -> int:
         return len(self.x) if self.is_batch else 1
 
-    def __getitem__(self, index: Any) -> MarginSolution:
+    def __getitem__(self, index: Index) -> MarginSolution:
         """One problem without the batch axis for a whole number; a batch of some for a slice, a mask (batch,) or a list."""
         indices = batch_index(index, len(self), "problems")
         if not self.is_batch:

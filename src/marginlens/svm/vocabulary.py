@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -27,7 +27,9 @@ _SPAN_RTOL = 1e-12
 
 
 @implements("B", "Eq. (9)", "Lemma 3")
-def vocabulary_svm(E: ArrayLike, sequences: Any, selected: ArrayLike) -> MarginSolution:
+def vocabulary_svm(
+    E: ArrayLike, sequences: LabelledSequences | Iterable[ArrayLike], selected: ArrayLike
+) -> MarginSolution:
     r"""Find the shortest p under which the selected tokens of every sequence tie, and beat its other tokens by at least one.
 
     .. math:: \min_{p \in \mathcal P} \|p\| \ \text{s.t.}\ p^\top (E_s - E_{s'}) \ge 1,\quad
@@ -100,7 +102,9 @@ class ClosedForm(Result, Tabular):
 
 
 @implements("B", "Lemma 3")
-def closed_form_candidate(E: ArrayLike, sequences: Any, selected: ArrayLike) -> ClosedForm:
+def closed_form_candidate(
+    E: ArrayLike, sequences: LabelledSequences | Iterable[ArrayLike], selected: ArrayLike
+) -> ClosedForm:
     r"""Compute the closed form that the paper gives for the max-margin solution, and check whether it is the solution.
 
     .. math:: p = M^\dagger 1 \quad \text{solves Eq. (9) if and only if} \quad
@@ -169,15 +173,19 @@ def selection_pairs(sequences: list[IntArray], selection: list[IntArray]) -> Sel
     return SelectionPairs(pairs, np.array(list(tied), dtype=np.int64).reshape(-1, 2))
 
 
-def token_lists(sequences: Any, n_vocabulary: int) -> list[IntArray]:
+def token_lists(sequences: LabelledSequences | Iterable[ArrayLike], n_vocabulary: int) -> list[IntArray]:
     """The ids of every sequence, checked to have an embedding."""
-    given = isinstance(sequences, LabelledSequences)
-    tokens, offsets = (sequences.tokens, sequences.offsets) if given else flat_sequences(sequences)
+    if isinstance(sequences, LabelledSequences):
+        tokens, offsets = sequences.tokens, sequences.offsets
+    else:
+        tokens, offsets = flat_sequences(sequences)
     check_ids(tokens, offsets, n_vocabulary)
     return np.split(np.asarray(tokens, dtype=np.int64), offsets[1:-1])
 
 
-def position_lists(table: FloatArray, sequences: Any, selected: Any) -> tuple[list[IntArray], list[IntArray]]:
+def position_lists(
+    table: FloatArray, sequences: LabelledSequences | Iterable[ArrayLike], selected: object
+) -> tuple[list[IntArray], list[IntArray]]:
     """The ids of every sequence and those selected in it, checked."""
     lists = token_lists(sequences, len(table))
     expected = f"one list of token ids for each of the {len(lists)} sequences"

@@ -24,7 +24,7 @@ SEQUENCE_STEP = 0.01  # of next-token weights, as in paper C
 _ADDRESS = re.compile(r"\bat 0x[0-9a-f]+")
 
 
-def loss_named(name: Any, problem: str) -> Any:
+def loss_named(name: object, problem: str) -> Any:
     """The loss of a name; a loss itself stays as it is."""
     names, kind = (LOSSES, Loss) if problem == "selection" else (NEXT_TOKEN_LOSSES, NextTokenLoss)
     return name if isinstance(name, kind) else names.class_named(name)()
@@ -77,7 +77,7 @@ def starting_point(
 # ---- functions of the user
 
 
-def called(function: Callable[..., Any], key: str, *arguments: Any) -> Any:
+def called(function: Callable[..., object], key: str, *arguments: Any) -> Any:
     """Call a function of the user; whatever it raises becomes one sentence that names it."""
     try:
         return function(*arguments)
@@ -91,7 +91,7 @@ def _raised(function: str, problem: BaseException) -> str:
     return f"{function!r}, which raised {type(problem).__name__}{f' ({said})' if said else ''}"
 
 
-def function_record(function: Callable[..., Any]) -> dict[str, str]:
+def function_record(function: Callable[..., object]) -> dict[str, str]:
     """What a plan says of a function: where it is defined, and the SHA-256 of its source, so that a changed one is a changed plan."""
     name = f"{getattr(function, '__module__', '?')}:{getattr(function, '__qualname__', type(function).__qualname__)}"
     try:

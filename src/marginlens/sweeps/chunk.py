@@ -197,7 +197,7 @@ def _checked_measure(value: object, name: str, n_problems: int) -> Any:
 # ---- its file
 
 
-def encoded(columns: Mapping[str, Any], chunk: Chunk, plan_hash: str) -> bytes:
+def encoded(columns: Mapping[str, object], chunk: Chunk, plan_hash: str) -> bytes:
     """The Parquet file of a chunk: what was recorded, which chunk of which plan it is, and checksums of the data."""
     pa = arrow()
     problems = np.arange(chunk.first, chunk.last, dtype=np.int64)

@@ -124,7 +124,7 @@ class Grid:
         """The numbers of the chunks of a cell."""
         return range(self._first_chunks[cell], self._first_chunks[cell + 1])
 
-    def locate(self, index: Any) -> tuple[Chunk, int]:
+    def locate(self, index: object) -> tuple[Chunk, int]:
         """The chunk of problem `index`, counted through all cells, and its place there."""
         whole = whole_number(index, "index", at_least=0)
         if whole >= self.n_total:

@@ -290,7 +290,7 @@ def as_plan(plan: object) -> Plan:
     raise InputError("plan", "a Plan, or a dict of its keys", repr(plan))
 
 
-def plan_hash(plan: Mapping[str, Any]) -> str:
+def plan_hash(plan: Mapping[str, object]) -> str:
     """SHA-256 of a plan as canonical JSON."""
     return hashlib.sha256(json.dumps(plan, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
@@ -367,12 +367,12 @@ def _checked_parameter(value: object, key: str) -> Any:
     raise InputError(key, "numbers, texts, or lists of them", repr(value))
 
 
-def _shortly(values: tuple[Any, ...]) -> str:
+def _shortly(values: tuple[object, ...]) -> str:
     names = [str(written(value)) for value in values]
     return ", ".join(names) if len(names) <= 8 else f"{names[0]}, …, {names[-1]}"
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def differences(before: Mapping[str, object], now: Mapping[str, object]) -> str:
     """What differs between two written plans, for a sentence: key, the value before, the value now."""
     keys = [key for key in dict.fromkeys([*before, *now]) if before.get(key) != now.get(key)]
     return "; ".join(f"{key} is {_value(before.get(key))} there and {_value(now.get(key))} here" for key in keys)

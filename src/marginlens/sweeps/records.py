@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -91,7 +91,7 @@ class SequenceChunkRun:
         return [graph_svm(problem.E, priority_graphs(problem)) for problem in self.data]
 
 
-def status_codes(statuses: Any) -> Categories:
+def status_codes(statuses: Iterable[Status]) -> Categories:
     """Statuses as a column of their names."""
     places = {status: k for k, status in enumerate(Status)}
     return Categories(np.array([places[status] for status in statuses], dtype=np.int8), STATUSES)

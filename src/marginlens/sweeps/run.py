@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterable, Mapping
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing, nullcontext
-from typing import Any
 
 from marginlens.errors import InputError
 from marginlens.runtime.interrupts import deferred_interrupts
@@ -18,8 +18,8 @@ from marginlens.sweeps.store import Sweep, opened, stop_file, write_chunk
 
 
 def sweep(
-    plan: Plan | Mapping[str, Any],
-    folder: Any,
+    plan: Plan | Mapping[str, object],
+    folder: str | os.PathLike[str],
     executor: Executor | None = None,
     device: str = "cpu",
     *,

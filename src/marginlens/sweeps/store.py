@@ -92,7 +92,7 @@ class Sweep(Displayed):
     folder: Path
 
     @classmethod
-    def open(cls, folder: Any) -> Sweep:
+    def open(cls, folder: str | os.PathLike[str]) -> Sweep:
         """Open the folder of a sweep, finished or not."""
         arrow()
         place = resolved(as_path(folder, "folder", "the folder of a sweep"))
@@ -240,7 +240,7 @@ class Sweep(Displayed):
         """Draw one column over one axis of the grid, as `Summary.plot` does; of a sweep that is not finished the chunks that are there."""
         return self.summary(partial=True).plot(ax, column=column, axis=axis)
 
-    def problem(self, index: int, *, data: Callable[..., Any] | None = None) -> Problem:
+    def problem(self, index: int, *, data: Callable[..., object] | None = None) -> Problem:
         """The data of problem `index`, counted through all cells as the rows of the table are, made once more.
 
         Args:
@@ -274,7 +274,7 @@ class Sweep(Displayed):
         )
 
 
-def _scalar(values: tuple[Any, ...], value: object) -> Any:
+def _scalar(values: tuple[object, ...], value: object) -> Any:
     """One of the values of an axis as Arrow has it: a whole number, a number, or a word for everything else."""
     pa, kinds = arrow(), {type(entry) for entry in values}
     if kinds <= {int, float}:
@@ -299,7 +299,7 @@ def write_chunk(sweep: Sweep, index: int, content: bytes) -> None:
 
 
 @contextmanager
-def opened(folder: Any, plan: Plan) -> Iterator[Sweep]:
+def opened(folder: str | os.PathLike[str], plan: Plan) -> Iterator[Sweep]:
     """The folder of this plan, made if there is none, locked against other processes.
 
     That of another plan is refused, unless no chunk is in it: then that plan may have been one that could not run.

@@ -108,7 +108,7 @@ class CellSummary:
     columns: Mapping[str, Numbers | Shares]
 
     @classmethod
-    def of(cls, axes: Mapping[str, Any], table: Any, levels: FloatArray) -> CellSummary:
+    def of(cls, axes: Mapping[str, object], table: Any, levels: FloatArray) -> CellSummary:
         """The rows of one cell, an Arrow table of the columns that `summarized_columns` names."""
         pa, found = arrow(), dict[str, Numbers | Shares]()
         for field in table.schema:

@@ -293,7 +293,7 @@ def _problem_of(arrays: Mapping[str, Any]) -> tuple[TokenDataset, FloatArray, Lo
         kind = LOSSES.class_named(str(arrays["loss"]))
     except InputError as problem:
         raise InputError("path", f"a certificate whose loss is {problem.expected}", problem.got) from problem
-    tokens = {name: arrays.get(name) for name in ("X", "K")}
+    tokens: dict[str, Any] = {name: arrays.get(name) for name in ("X", "K")}
     if "lengths" in arrays:
         tokens = {
             name: padded if padded is None else [rows[:n] for rows, n in zip(padded, arrays["lengths"], strict=True)]

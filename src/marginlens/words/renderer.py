@@ -166,7 +166,7 @@ def numbered(count: int, one: str, several: str) -> str:
     return f"{count:,} {one if count == 1 else several}"
 
 
-def listed(items: Sequence[Any]) -> str:
+def listed(items: Sequence[object]) -> str:
     """Join items as a list in prose.
 
     Examples:
@@ -249,7 +249,7 @@ def _entry(code: str) -> dict[str, Any]:
         raise KeyError(f"texts.toml has no entry {code!r}") from None
 
 
-def _chosen(code: str, entry: dict[str, Any], form: str, numbers: Mapping[str, Any]) -> str:
+def _chosen(code: str, entry: dict[str, Any], form: str, numbers: Mapping[str, object]) -> str:
     """The template of a form, of the case that the numbers name if there are several."""
     try:
         template = entry[form]
