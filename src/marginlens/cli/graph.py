@@ -88,7 +88,6 @@ def graph(
     Examples:
       marginlens graph story.txt --window 16
       marginlens graph story.txt --words --vocabulary 300 --last the --plot the.svg
-      marginlens graph sequences.json --drop --held-out 0.1
       marginlens graph story.txt --prefix "Once upon" --tokens 80 --seed 1
       marginlens graph - --encoding latin-1 --json < märchen.txt
       marginlens graph corpus.txt.gz --tokenizer tokenizer.json --held-out 0.1

@@ -241,39 +241,47 @@ def predict(
     batch_size: int | None = None,
     progress: ProgressCallback | None = None,
 ) -> Prediction | Any:
-    r"""Predict the direction that the weights converge to, and check condition by condition which theorem applies.
+    r"""Predict which theorem applies to a training problem, condition by condition, and where its weights converge.
 
     .. math:: \lim_{R\to\infty} \frac{\bar p(R)}{R} = \frac{p^{mm\star}}{\|p^{mm\star}\|} \ \text{(A Thm 1)}, \qquad
         \lim_{t\to\infty} \frac{p(t)}{\|p(t)\|} = \frac{p^{mm\star}}{\|p^{mm\star}\|} \ \text{(A Thm 2, } n = 1), \qquad
         = \frac{p^{mm}(\alpha)}{\|p^{mm}(\alpha)\|} \ \text{(A Thm 3)}
 
-    *`AttentionRisk`*: A Theorems 1, 2, 3 and, if several tokens of an input share the highest score, 8, by which the path converges to
-    the global minima of `set_svm` with these sets, because Lemma 14 gives Assumption D. Inputs whose output does not depend on p (one
-    token, one key or one score) are left out, and n counts the others. Theorem 3 is taken at `BasinCone.proven_radius`, where nothing of
-    its proof is implicit; a start in the cone beyond the paper's radius only is reported as `details.basin`: expected, not certain.
-    Without a start only Theorems 1, 2 and 8 can make a limit certain. `MatrixRisk`: the same through Lemma 1.
-    *`JointRisk`*: A Theorems 5 and 6, about the joint path; X Theorem 3 about descent, on one input of orthogonal tokens.
-    *`NextTokenRisk`*: C Theorems 1 to 3.
-    *`MulticlassRisk`*: F Theorems 1 and 2, for the optimizer that is given.
-    With an optimizer of the library `bias` says which norm's margin its runs on p, W or the factors of W head for (`implicit_bias`).
+    *`AttentionRisk`* (and *`MatrixRisk`*, through Lemma 1): A Theorems 1, 2 and 3 and, if several tokens of an input share the highest
+    score, Theorem 8, by which the path converges to the global minima of `set_svm`. Inputs whose output does not depend on p are left
+    out. Theorem 3 is checked at `BasinCone.proven_radius`; a start beyond the paper's radius only is reported as `details.basin`.
+    *`JointRisk`*: A Theorems 5 and 6 on the joint path, and X Theorem 3 on descent for one input of orthogonal tokens.
+    *`NextTokenRisk`*: C Theorems 1 to 3. *`MulticlassRisk`*: F Theorems 1 and 2, for the given optimizer.
 
-    On p and W the run itself is followed, too: the gradient flow, or normalised or plain steps, until X Theorem 1 gives the limit from the
-    point reached on. `outcome` says where it ends, because of what, and hands over the proof, a `Certificate`, once its `verify()` has
-    confirmed it. That the run comes to this point is computed.
+    On p and W the run itself is followed as well, until X Theorem 1 gives its limit: the gradient flow, or normalised or plain steps.
+    `outcome` says where it ends and why, and holds the proof, a `Certificate`, once `verify()` has confirmed it.
 
     Args:
-        risk: any risk, of one problem or a batch.
-        start: x(0), as `descend` takes it; the run is followed from zero if left out.
-        optimizer: `GradientDescent(eta)` to check η ≤ 1/L; any such step if left out. No theorem of A and C covers others: for
-            `NormalizedGD` `observed` and `why` say what claims of the ledger saw such steps do, for all of them `bias` does.
-        max_problems: hard-margin problems that listing the candidates may take, and as many for ATT-SVM'; beyond it only the GMM and the
-            selection of the start are given. On a `JointRisk`, selections that are tried one by one for the largest label margin.
-        prove: whether to follow the run until its limit is proved, and to verify the proof; each takes a tenth of a second on a few dozen
-            tokens. Without it the answer is what the theorems say of the start alone.
-        batch_size: inputs of each step, all of them by default. No theorem here is about fewer; `bias` says what is known (claim X-N7).
-        progress: called as `progress(done, total)` while runs are followed.
+        risk: the risk of one problem or of a batch.
+
+        start: x(0), as `descend` takes it. By default the run is followed from zero, and no theorem about a start can apply.
+
+        optimizer: the steps. By default gradient flow is followed, and theorems on gradient descent ask for any η ≤ 1/L. For other
+            optimizers `bias` says in which norm the margin grows (`implicit_bias`).
+
+        max_problems: the most margin problems that listing the candidates may solve. Beyond it, only the globally optimal direction and
+            the selection of the start are listed.
+
+        prove: whether to follow the run and verify the proof. Without it, only the theorems are checked.
+
+        batch_size: the number of inputs in each step, all by default. No theorem covers fewer; `bias` says what claim X-N7 observed.
+
+        progress: a function that is called as `progress(done, total)` while runs are followed.
+
     Returns:
-        A `Prediction`, or a list of them for a batch; for a risk that no theorem speaks of, one whose `why` says so.
+        A `Prediction`, or a list of them for a batch. If no theorem covers the risk, its `why` says so.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> data, v = ml.data.figure_1a()
+        >>> prediction = ml.predict(ml.AttentionRisk(data, v), optimizer=ml.NormalizedGD(0.1))
+        >>> prediction.outcome.selected.tolist(), prediction.outcome.proved
+        ([0], True)
     """
     risk = as_risk(risk)
     whole_number(max_problems, "max_problems", at_least=1)
@@ -307,16 +315,37 @@ def predict_limit(
     prove: bool = True,
     progress: ProgressCallback | None = None,
 ) -> Prediction | Any:
-    """Predict for a dataset which theorem applies, condition by condition, and the direction that it gives.
+    """Predict where training on a dataset ends, why, and whether that is proved.
+
+    This is `predict` for a dataset: it makes the risk, checks which theorem applies, condition by condition, and follows the run.
 
     Args:
-        data: a `TokenDataset`, one problem or a batch; a `SequenceDataset`, or a list of them; or a risk.
-        head: v (d_model,) or (batch, d_model), None where it is trained too (A Theorems 5 and 6); on sequences C (n_vocabulary, d_model),
-            or None for C Eᵀ = I.
-        loss: logistic by default; on sequences the log-loss.
-        start, optimizer, max_problems, prove, progress: as for `predict`.
+        data: a `TokenDataset` or a `SequenceDataset`, for one problem or a batch; or any risk.
+
+        head: v of shape (d_model,) or (batch, d_model). If it is None, the head is trained together with attention (A Theorems 5 and
+            6). For sequences it is C of shape (n_vocabulary, d_model), and None means C Eᵀ = I.
+
+        loss: the loss, logistic by default; for sequences the log-loss.
+
+        start: where training begins, zero by default.
+
+        optimizer: the steps, such as `NormalizedGD(1.0)`. By default gradient flow is followed.
+
+        max_problems: the most margin problems that listing the candidates may solve.
+
+        prove: whether to follow the run and verify the proof.
+
+        progress: a function that is called as `progress(done, total)` while runs are followed.
+
     Returns:
-        A `Prediction`, or a list of them for a batch.
+        A `Prediction`, or a list of them for a batch. `print(prediction.outcome)` says where the run ends.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> data, v = ml.data.figure_1a()
+        >>> prediction = ml.predict_limit(data, v)
+        >>> prediction.outcome.selected.tolist()
+        [0]
     """
     if isinstance(data, TokenDataset) and head is None:
         risk: Risk = JointRisk(data, Logistic() if loss is None else as_loss(loss))
