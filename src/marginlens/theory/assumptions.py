@@ -59,6 +59,7 @@ def assumption_a(problem: ScoredTokens) -> Check:
         "log_smallest_slope": found.log_smallest,
         "low": low,
         "high": high,
+        "case": "default" if found.decreasing else "rising",
     }
     return Check("condition.assumption_a", found.decreasing and bounded, numbers)
 
