@@ -61,7 +61,7 @@ after, against = (
 )
 difference = compare_models(after, against, inputs)
 print(f"loss {losses[0]:.2f} at repeating, {losses[1]:.2f} at saying it backwards")
-print(*difference.sentences(), sep="\n")
+print(*difference.findings(), sep="\n")
 
 # %%
 # The head that moved most, on one word: before it looked one word back, now it runs through the word from its end.
