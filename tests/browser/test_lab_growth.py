@@ -14,7 +14,7 @@ SAYS = "document.getElementById('growth-verdict').textContent.includes"
 
 def test_growth_tab_trains_on_opening_and_follows_decay_and_clip(lab: WebDriver, axe: object) -> None:
     lab.find_element("id", "tab-button-growth").click()
-    wait_for(lab, f"{SAYS}('51.5 under Adam and 106 under Muon')")
+    wait_for(lab, f"{SAYS}('51.5 with Adam and 106 with Muon')")
     charts = lab.find_elements("css selector", "#growth [role=img]")
     assert [chart.get_attribute("aria-label").split(",")[0] for chart in charts] == [
         "Largest logit",
@@ -40,7 +40,7 @@ def test_growth_tab_trains_on_opening_and_follows_decay_and_clip(lab: WebDriver,
     field = lab.find_element("id", "setting-growth-clip")
     field.clear()
     field.send_keys("5\n")
-    wait_for(lab, f"{SAYS}('5 under Adam and 5 under Muon')")
+    wait_for(lab, f"{SAYS}('5 with Adam and 5 with Muon')")
     resize(lab, PHONE)
     settle(lab)
     assert overflowing(lab) == []
