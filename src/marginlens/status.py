@@ -39,7 +39,7 @@ class Status(Case):
 
     @property
     def ok(self) -> bool:
-        """Whether the answer that was asked for was found and, for a margin problem, proved."""
+        """True if the answer that was asked for was found and, for a margin problem, proved."""
         return self in (Status.OPTIMAL, Status.TRIVIAL, Status.FINITE, Status.COMPLETED, Status.STATIONARY)
 
 

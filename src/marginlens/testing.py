@@ -394,7 +394,7 @@ def _as_called(optimizer: Optimizer, gradient: LogScaled) -> LogScaled:
 
 
 def _keeps_states(optimizer: Optimizer, x0: FloatArray, gradients: list[LogScaled]) -> bool:
-    """Whether two updates from one state agree, for a state that has seen some gradients."""
+    """Return whether two updates from one state agree, for a state that has seen some gradients."""
     first, second, third = (_as_called(optimizer, gradient) for gradient in gradients[:3])
     batched = bool(getattr(optimizer, "batched", False))
     _, state = optimizer.update(first, optimizer.init(x0[None] if batched else x0))

@@ -224,7 +224,7 @@ class ExcessRisk:
     log: FloatArray
 
     def above(self, other: ExcessRisk) -> Any:
-        """Whether this excess is strictly larger than `other`, decided on logarithms, elementwise."""
+        """Return whether this excess is strictly larger than `other`, decided on logarithms, elementwise."""
         with np.errstate(invalid="ignore"):  # the logarithm of no excess is -inf
             height, its_height = self.sign * self.log, other.sign * other.log
         return np.where(self.sign != other.sign, self.sign > other.sign, height > its_height)

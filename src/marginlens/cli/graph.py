@@ -236,7 +236,7 @@ def _ranked(
 def _predict(
     output: Output, ranking: Ranking, row: dict[str, Any], ids: IntArray | None, asked: Asked
 ) -> Iterator[str]:
-    """Whether one W ranks all tokens so, how well the automaton predicts what is held out, and how it continues a prefix.
+    """Return whether one W ranks all tokens so, how well the automaton predicts what is held out, and how it continues a prefix.
 
     Args:
         output: where progress is shown.

@@ -141,7 +141,7 @@ class Ranking:
             yield text("cli.graph.learned", learned=self.text["learned_tokens"], tokens=self.text["tokens"])
 
     def separability(self, solution: GraphSolution | None) -> tuple[dict[str, Any], list[str]]:
-        """Whether one W ranks all tokens after all last tokens as the graphs say: numbers and sentences.
+        """Return whether one W ranks all tokens after all last tokens as the graphs say: numbers and sentences.
 
         Args:
             solution: the Graph-SVM of the graphs; None for one-hot tokens, which separate every order.

@@ -66,12 +66,12 @@ class ContextDataset(Displayed, Tabular):
 
     @property
     def n_contexts(self) -> int:
-        """How many contexts there are."""
+        """The number of contexts."""
         return int(self.counts.shape[0])
 
     @property
     def n_vocabulary(self) -> int:
-        """How many tokens there are, whether or not they follow a context."""
+        """The number of tokens, whether or not they follow a context."""
         return int(self.counts.shape[1])
 
     @property

@@ -167,7 +167,7 @@ def write_problem(path: PathLike, data: TokenDataset, head: ArrayLike) -> None:
 
 
 def is_problem(entries: object) -> bool:
-    """Whether the entries of a file are those of a problem of token selection in the JSON format."""
+    """Return whether the entries of a file are those of a problem of token selection in the JSON format."""
     names = set(entries) if isinstance(entries, Mapping) else set()
     return bool(names & {"format", "tokens", "keys"}) and not names & {"sequences", "offsets"}
 
@@ -292,7 +292,7 @@ def _check_format(entries: Mapping[str, Any]) -> None:
 
 
 def _holds_scores(data: TokenDataset, v: FloatArray) -> bool:
-    """Whether tokens are their keys with a last coordinate, which is all that the head reads."""
+    """Return whether tokens are their keys with a last coordinate, which is all that the head reads."""
     same_width = data.d_model == data.d_key + 1 and np.array_equal(v, np.eye(data.d_model)[-1])
     return same_width and np.array_equal(data.X[..., :-1], data.K)
 
@@ -337,7 +337,7 @@ class SequenceProblem(NamedTuple):
 
 
 def holds_sequences(path: PathLike) -> bool:
-    """Whether a file is one of sequences, by its entry "sequences"; False if it cannot be read as JSON or .npz."""
+    """Return whether a file is one of sequences, by its entry "sequences"; False if it cannot be read as JSON or .npz."""
     try:
         return "sequences" in read_entries(path)
     except InputError:
@@ -440,7 +440,7 @@ def _names(names: Any, argument: str) -> tuple[str, ...]:
 
 
 def _n_vocabulary(sequences: list[list[int]], labels: list[int], E: Any) -> int:
-    """How many tokens there are, by the rows of E or by the largest id."""
+    """Return the number of tokens, by the rows of E or by the largest id."""
     if E is not None and np.ndim(E):
         return len(E)
     largest = max((token for ids in [*sequences, labels] for token in ids), default=0)

@@ -127,7 +127,7 @@ def split_ids(first: IntArray, rest: IntArray, window: int, vocabulary: Vocabula
 
 
 def _holds_a_label(ids: IntArray, window: int) -> bool:
-    """Whether some window of a text in ids holds the token that follows it."""
+    """Return whether some window of a text in ids holds the token that follows it."""
     T = window
     return len(ids) > T and any(np.any(ids[t : len(ids) - T + t] == ids[T:]) for t in range(T))
 

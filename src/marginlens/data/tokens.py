@@ -242,7 +242,7 @@ class TokenDataset(Displayed, Tabular):
 
     @property
     def is_repeated(self) -> bool:
-        """Whether this batch is one problem over and over, as `repeat` makes it: labels, tokens and keys alike."""
+        """True if this batch is one problem over and over, as `repeat` makes it: labels, tokens and keys alike."""
         return self.is_batch and all(getattr(self, name).strides[0] == 0 for name in _ARRAYS)
 
     # ---- what the theory reads off the data

@@ -30,7 +30,7 @@ def n_places(n_inputs: int, n_tokens: int) -> int:
 
 
 def moves_in_keys(n_rows: int, d: int) -> bool:
-    """Whether the state of a descent is p itself, (d,), and not its coefficients over the rows, (n_rows,)."""
+    """Return whether the state of a descent is p itself, (d,), and not its coefficients over the rows, (n_rows,)."""
     return 2 * d <= n_rows
 
 
@@ -191,7 +191,8 @@ NEXT_TOKEN_ARRAYS = (  # what `batch.packed` gives, as the core names it
 
 
 def moves_in_weights(n_pairs: int, n_queries: int, d: int) -> bool:
-    """Whether the state of a descent is W, or a vector for each query if there are fewer than 2 d, and not coefficients over the pairs.
+    """Return whether the state of a descent is W, or a vector for each query if there are fewer than 2 d, and not coefficients
+    over the pairs.
 
     By the time of a step in units of one product in a Gram matrix, as measured: a pair costs 1.5 d + 30, a query .75 d² + 300.
     """

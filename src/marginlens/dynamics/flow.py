@@ -168,7 +168,7 @@ class GradientField:
         return c.reshape(outside.shape)
 
     def is_stationary(self, c: FloatArray) -> bool:
-        """Whether the gradient is exactly zero."""
+        """Return whether the gradient is exactly zero."""
         return bool(self.risk.gradient(c.reshape(self.risk.shape)).is_zero())
 
     def has_ties(self, c: FloatArray) -> bool:
@@ -232,12 +232,12 @@ class KeySpanField(GradientField):
         return self._g, float(self._terms[0])
 
     def is_stationary(self, c: FloatArray) -> bool:
-        """Whether the gradient at c is zero beside its own terms, to nine digits."""
+        """Return whether the gradient at c is zero beside its own terms, to nine digits."""
         g, terms = self.gradient(c)
         return not float(np.linalg.norm(g)) > CANCELLED_GRADIENT * terms
 
     def has_ties(self, c: FloatArray) -> bool:
-        """Whether some input has different tokens near its largest logit, and some token is farther behind."""
+        """Return whether some input has different tokens near its largest logit, and some token is farther behind."""
         data = self.reduced.data
         logits = np.where(data.mask, self.reduced.logits(c), -np.inf)
         near = logits >= logits.max(axis=-1, keepdims=True) - TIED_LOGITS

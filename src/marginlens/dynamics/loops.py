@@ -236,7 +236,7 @@ def _classifier_loop(
 
 
 def is_plain(optimizer: Optimizer) -> TypeGuard[GradientDescent | NormalizedGD]:
-    """Whether the steps are those of gradient descent, plain or normalised, without momentum and weight decay."""
+    """Return whether the steps are those of gradient descent, plain or normalised, without momentum and weight decay."""
     return isinstance(optimizer, PLAIN) and defining_class(optimizer) in PLAIN and optimizer.is_plain
 
 
@@ -255,7 +255,7 @@ def decoder_loop(risk: ContextRisk, optimizer: Optimizer, batches: MiniBatches |
 
 
 def _is_moderate(keys: FloatArray) -> bool:
-    """Whether no product of two keys and a weight leaves the range of the numbers."""
+    """Return whether no product of two keys and a weight leaves the range of the numbers."""
     largest = float(np.max(np.abs(keys), initial=0.0))
     return 1.0 / EXTREME_KEY < largest < EXTREME_KEY
 

@@ -92,7 +92,7 @@ class Trajectory(Result, Tabular):
 
     @property
     def is_batch(self) -> bool:
-        """Whether there is a leading batch axis."""
+        """True if there is a leading batch axis."""
         return isinstance(self.status, np.ndarray)
 
     def __len__(self) -> int:

@@ -128,7 +128,7 @@ class SingleDecisiveToken(Displayed, Tabular):
 
     @property
     def holds(self) -> bool:
-        """Whether all sequences obey it."""
+        """True if all sequences obey it."""
         return bool(self.fulfilled.all())
 
     @property

@@ -43,7 +43,7 @@ class MarginArrays(NamedTuple):
 
 
 def is_solved_by_warps(n_rows: int, d: int) -> bool:
-    """Whether problems with so many rows of this width fit a warp."""
+    """Return whether problems with so many rows of this width fit a warp."""
     return 1 <= n_rows <= MAX_ROWS and d <= MAX_COORDINATES
 
 

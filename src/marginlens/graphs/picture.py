@@ -108,7 +108,7 @@ class Box:
 
     @property
     def has_heading(self) -> bool:
-        """Whether words stand above the names."""
+        """True if words stand above the names."""
         return self.kind is Kind.EQUAL and not self.is_ring
 
     @property

@@ -79,7 +79,7 @@ class PriorityGraph(Displayed, Tabular):
 
     @cached_property
     def is_acyclic(self) -> bool:
-        """Whether every component is a single token."""
+        """True if every component is a single token."""
         return self.n_components == len(self.nodes)
 
     def component(self, token: int) -> int:

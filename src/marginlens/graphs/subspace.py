@@ -110,7 +110,7 @@ class CyclicSubspace(Described):
 
     @cached_property
     def independent(self) -> bool:
-        """Whether the embeddings of the tokens in use, and those of the last tokens, are linearly independent."""
+        """True if the embeddings of the tokens in use, and those of the last tokens, are linearly independent."""
         return all(_independent(self.E[np.unique(used)]) for used in (self.tokens, self.queries))
 
     @cached_property
@@ -131,12 +131,12 @@ class CyclicSubspace(Described):
 
     @property
     def direct(self) -> bool:
-        """Whether projecting needs no iteration."""
+        """True if projecting needs no iteration."""
         return self.scales is not None or self._spanned or self.factor is not None
 
     @property
     def _spanned(self) -> bool:
-        """Whether a basis is quickly found."""
+        """True if a basis is quickly found."""
         fewest = min(self.n_generators, self._width)
         return fewest <= _QUICK_BASIS or (fewest <= _MAX_BASIS and not self.independent)
 

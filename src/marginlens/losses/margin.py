@@ -183,7 +183,7 @@ class Loss:
         return LossConstants(log_lipschitz, log_bound, log_smallest, self._decreases(u))
 
     def _decreases(self, u: FloatArray) -> bool:
-        """Whether the values at ascending u fall, up to differences that rounding or underflow hides."""
+        """Return whether the values at ascending u fall, up to differences that rounding or underflow hides."""
         with np.errstate(over="ignore", invalid="ignore"):
             value = np.asarray(self.value(u))
             hidden = 4.0 * np.finfo(float).eps * np.maximum(np.abs(value[1:]), np.abs(value[:-1])) + VISIBLE
@@ -368,7 +368,7 @@ def numbers_from(loss: object, method: str, given: object, shape: tuple[int, ...
 
 
 def _defines(loss: Loss, method: str) -> bool:
-    """Whether the class of a loss has its own version of a method."""
+    """Return whether the class of a loss has its own version of a method."""
     return getattr(type(loss), method) is not getattr(Loss, method)
 
 

@@ -585,7 +585,7 @@ class Explanation(Displayed, Tabular):
 
     @property
     def is_ranked(self) -> bool:
-        """Whether the winners are one component, so that the data themselves make them equal rather than a coincidence of heights."""
+        """True if the winners are one component, so that the data themselves make them equal rather than a coincidence of heights."""
         parts = {rival.component for rival in self.winners}
         return len(self.winners) == 1 or (len(parts) == 1 and -1 not in parts)
 

@@ -79,7 +79,7 @@ class CyclicRisk:
 
     @property
     def is_likelihood(self) -> bool:
-        """Whether this is the log-loss with C Eᵀ = I, the convex case of C Lemma 3."""
+        """True if this is the log-loss with C Eᵀ = I, the convex case of C Lemma 3."""
         return isinstance(self.loss, LogLoss) and self.scores is None
 
     def at(self, cells: FloatArray) -> RiskPoint:
@@ -176,7 +176,7 @@ class CyclicRisk:
 
     @cached_property
     def is_small(self) -> bool:
-        """Whether it pays to form coordinates in a basis of S_cyc."""
+        """True if it pays to form coordinates in a basis of S_cyc."""
         return self.space.direct and min(self.space.n_generators, self.space.E.shape[1] ** 2) <= MAX_DENSE_RANK
 
     @cached_property

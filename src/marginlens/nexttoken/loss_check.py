@@ -59,7 +59,7 @@ class LossCheck(Described):
 
     @property
     def holds(self) -> bool:
-        """Whether Assumption 1 holds as the proofs use it: with slopes bounded above and away from zero."""
+        """True if Assumption 1 holds as the proofs use it: with slopes bounded above and away from zero."""
         return (
             self.of_the_label
             and self.is_decreasing

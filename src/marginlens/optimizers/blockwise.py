@@ -35,7 +35,7 @@ class Blockwise:
 
     @property
     def batched(self) -> bool:
-        """Whether the parts' optimizer takes all problems of a batch at once."""
+        """True if the parts' optimizer takes all problems of a batch at once."""
         return bool(getattr(self.optimizer, "batched", False))
 
     def __post_init__(self) -> None:

@@ -33,7 +33,7 @@ class _Euclidean(Decaying):
 
     @property
     def is_plain(self) -> bool:
-        """Whether steps are the papers', without momentum and weight decay."""
+        """True if steps are the papers', without momentum and weight decay."""
         return self.momentum == 0.0 and self.weight_decay == 0.0
 
 
@@ -115,7 +115,7 @@ PlainDescent = GradientDescent | NormalizedGD
 
 
 def has_plain_steps(optimizer: object) -> TypeGuard[PlainDescent]:
-    """Whether an optimizer is one of these two without momentum and decay; a subclass may take any steps, so it is not."""
+    """Return whether an optimizer is one of these two without momentum and decay; a subclass may take any steps, so it is not."""
     if not isinstance(optimizer, PlainDescent) or type(optimizer) not in (GradientDescent, NormalizedGD):
         return False
     return optimizer.is_plain and bool(0.0 < optimizer.size < np.inf)

@@ -167,7 +167,7 @@ def _correlation(result: ProbeResult) -> list[Fact]:
 
 
 def _compared(own: FloatArray, random: FloatArray) -> str:
-    """Whether the typical head is "more", "less" or "about_as" max-margin as a random one."""
+    """Return whether the typical head is "more", "less" or "about_as" max-margin as a random one."""
     if not np.isfinite(random).any() or not np.nanmedian(random) > 0.0:
         return "about_as"
     ratio = float(np.nanmedian(own) / np.nanmedian(random))
@@ -205,7 +205,7 @@ def _median(values: FloatArray) -> float:
 
 
 def training_findings(curves: CheckpointCurves) -> tuple[Fact, ...]:
-    """Whether attention gets sparser while the weights grow, how margins change, and how max-margin the heads become.
+    """Return whether attention gets sparser while the weights grow, how margins change, and how max-margin the heads become.
 
     Args:
         curves: the measures of a probe over checkpoints.
@@ -248,7 +248,7 @@ def _sparser(curves: CheckpointCurves, name: str) -> Fact:
 
 
 def _verdict(curves: CheckpointCurves, name: str, both: BoolArray) -> Fact:
-    """Whether attention gets sparser while the norm grows: in all layers, in some or in none."""
+    """Return whether attention gets sparser while the norm grows: in all layers, in some or in none."""
     if not both.any():
         return Fact("curve.verdict", {"case": "none"})
     falls, grows = (curves.change_amount(curve, both) for curve in (name, "frobenius"))

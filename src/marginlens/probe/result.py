@@ -59,11 +59,11 @@ class Measure(NamedTuple):
 
     @property
     def is_share(self) -> bool:
-        """Whether it is a part of a whole, shown in percent."""
+        """True if it is a part of a whole, shown in percent."""
         return "_share" in self.name
 
     def has_values(self, values: FloatArray) -> bool:
-        """Whether there is something to show: a number, and for ties one above zero, since most models have none."""
+        """Return whether there is something to show: a number, and for ties one above zero, since most models have none."""
         known = values[np.isfinite(values)]
         return bool(known.any() if self.name == "tied_share" else known.size)
 
@@ -330,7 +330,7 @@ class _Measured(Result, Tabular):
 
     @property
     def n_layers(self) -> int:
-        """How many attention layers there are."""
+        """The number of attention layers."""
         return int(next(iter(self.measures.values())).shape[-2])
 
     @property
@@ -459,7 +459,7 @@ class ProbeResult(_Measured):
 
     @property
     def has_max_margin(self) -> bool:
-        """Whether it was asked how max-margin each head is."""
+        """True if it was asked how max-margin each head is."""
         return "correlation" in self.measures
 
     def to_dict(self) -> dict[str, Any]:
@@ -542,7 +542,7 @@ class CheckpointCurves(_Measured):
 
     @property
     def can_have_trend(self) -> bool:
-        """Whether there are enough checkpoints to tell a trend from chance."""
+        """True if there are enough checkpoints to tell a trend from chance."""
         return len(self.names) >= MIN_TREND_CHECKPOINTS
 
     def has_measure(self, name: str) -> BoolArray:

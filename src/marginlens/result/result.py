@@ -54,7 +54,7 @@ class Result(Displayed):
         return {name: jsonable(value) for name, value in public_fields(self).items()}
 
     def __eq__(self, other: object) -> bool:
-        """Whether two results are of one kind and hold the same numbers, nan included."""
+        """Return whether two results are of one kind and hold the same numbers, nan included."""
         if type(self) is not type(other):
             return NotImplemented
         return all(_same(value, getattr(other, name)) for name, value in public_fields(self).items())

@@ -33,7 +33,7 @@ class TokenRisk(ABC):
 
     @property
     def is_batch(self) -> bool:
-        """Whether there is a leading batch axis."""
+        """True if there is a leading batch axis."""
         return self.data.is_batch
 
     def __len__(self) -> int:

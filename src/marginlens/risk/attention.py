@@ -106,7 +106,7 @@ class AttentionRisk(TokenRisk, Described):
 
     @property
     def is_linear(self) -> bool:
-        """Whether the head is a vector, so that no token's score depends on the attention."""
+        """True if the head is a vector, so that no token's score depends on the attention."""
         return not callable(self.head)
 
     @cached_property
@@ -171,7 +171,7 @@ class AttentionRisk(TokenRisk, Described):
 
     @cached_property
     def is_nonnegative(self) -> bool:
-        """Whether no risk is negative: then the smaller the logarithm of a risk, the better. False where it is not known."""
+        """True if no risk is negative: then the smaller the logarithm of a risk, the better. False where it is not known."""
         if isinstance(self.loss, Logistic | Exponential) and compiled_code(self.loss) >= 0:
             return True
         if not isinstance(self.scored_head, LinearHead):

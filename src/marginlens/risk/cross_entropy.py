@@ -183,7 +183,7 @@ class MulticlassRisk(_CrossEntropyRisk):
 
     @property
     def n_inputs(self) -> int:
-        """How many points there are."""
+        """The number of points."""
         return len(self.H)
 
     def of_inputs(self, inputs: IntArray) -> MulticlassRisk:

@@ -50,7 +50,7 @@ class _RiskThroughP(TokenRisk):
 
     @property
     def shares_query(self) -> bool:
-        """Whether all inputs have one query, so that one p serves them all."""
+        """True if all inputs have one query, so that one p serves them all."""
         return self.query.ndim == 1
 
     def __getitem__(self, index: Index) -> Any:

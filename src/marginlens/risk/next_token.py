@@ -46,7 +46,7 @@ def loss_code(loss: NextTokenLoss, heads: tuple[NextTokenHead, ...], batch: Sequ
 
 
 def needs_whole_heads(loss: NextTokenLoss) -> bool:
-    """Whether a compiled loss reads all outputs and not only the label's."""
+    """Return whether a compiled loss reads all outputs and not only the label's."""
     return isinstance(loss, CrossEntropy | SquaredProbability)
 
 
@@ -227,7 +227,7 @@ class NextTokenRisk(Described):
 
     @property
     def is_batch(self) -> bool:
-        """Whether there is a leading batch axis."""
+        """True if there is a leading batch axis."""
         return isinstance(self.data, list | tuple)
 
     def __len__(self) -> int:

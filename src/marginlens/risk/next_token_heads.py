@@ -76,7 +76,7 @@ def as_heads(datasets: tuple[SequenceDataset, ...], head: Any) -> tuple[NextToke
 
 
 def is_listed(head: object) -> bool:
-    """Whether `head` holds several heads: an array with three axes, or a list of matrices and None."""
+    """Return whether `head` holds several heads: an array with three axes, or a list of matrices and None."""
     if isinstance(head, list | tuple):
         return any(C is None or n_axes(C) == 2 for C in head)
     return n_axes(head) == 3
@@ -116,12 +116,12 @@ class HeadCheck(Result, Tabular):
 
     @property
     def assumption_3(self) -> bool:
-        """Whether every label's own token has the highest score."""
+        """True if every label's own token has the highest score."""
         return bool(self.holds.all())
 
     @property
     def assumption_4(self) -> bool:
-        """Whether C Eᵀ is the identity up to the rounding of its sums, for a C that exists."""
+        """True if C Eᵀ is the identity up to the rounding of its sums, for a C that exists."""
         return self.deviation == 0.0 and self.exists
 
 
@@ -149,7 +149,7 @@ def check_head(data: SequenceDataset, head: ArrayLike | None = None) -> HeadChec
 
 
 def _independent(E: FloatArray) -> bool:
-    """Whether the rows (n_vocabulary, d_model) are linearly independent, so that C Eᵀ = I has a solution."""
+    """Return whether the rows (n_vocabulary, d_model) are linearly independent, so that C Eᵀ = I has a solution."""
     if len(E) > E.shape[1]:
         return False
     gram = E @ E.T

@@ -30,7 +30,7 @@ def of_each_problem(x: ArrayLike, shape: tuple[int, ...], n_problems: int, argum
 
 
 def holds_batch(risk: object) -> TypeGuard[Sized]:
-    """Whether a risk stands for a batch of problems; one that does not say so stands for one."""
+    """Return whether a risk stands for a batch of problems; one that does not say so stands for one."""
     return bool(getattr(risk, "is_batch", False))
 
 

@@ -183,7 +183,7 @@ class SequenceBatch(Described):
 
     @cached_property
     def is_realizable(self) -> bool:
-        """Whether every sequence of every dataset holds its label."""
+        """True if every sequence of every dataset holds its label."""
         return bool(self.joined.is_realizable.all())
 
     @cached_property

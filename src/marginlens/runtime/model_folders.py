@@ -75,17 +75,17 @@ def minilm_folder() -> Path | None:
 
 
 def has_safe_weights(folder: Path) -> bool:
-    """Whether a folder has weights as safetensors."""
+    """Return whether a folder has weights as safetensors."""
     return has_file(folder, _SAFE)
 
 
 def has_pickled_weights(folder: Path) -> bool:
-    """Whether a folder has weights in pickle form."""
+    """Return whether a folder has weights in pickle form."""
     return has_file(folder, _PICKLED)
 
 
 def has_file(folder: Path, patterns: tuple[str, ...]) -> bool:
-    """Whether a folder has a file of one of these names."""
+    """Return whether a folder has a file of one of these names."""
     return any(True for pattern in patterns for _ in folder.glob(pattern))
 
 

@@ -163,7 +163,7 @@ class _Slices:
 
     @property
     def finished(self) -> bool:
-        """Whether every problem has taken all of its steps."""
+        """True if every problem has taken all of its steps."""
         return self.next >= self.work.n_problems and self.open == 0
 
     def run(self) -> Iterator[int]:

@@ -59,7 +59,7 @@ class Bracket(Displayed, Tabular, _Bounds):
 
     @property
     def is_batch(self) -> bool:
-        """Whether the bounds are arrays."""
+        """True if the bounds are arrays."""
         return np.ndim(self.lower) > 0
 
     @property
@@ -126,7 +126,7 @@ class MarginSolution(Result, Tabular):
 
     @property
     def is_batch(self) -> bool:
-        """Whether there is a leading batch axis."""
+        """True if there is a leading batch axis."""
         return self.lower.ndim == 2
 
     def __len__(self) -> int:
@@ -164,12 +164,12 @@ class MarginSolution(Result, Tabular):
 
     @property
     def is_euclidean(self) -> bool:
-        """Whether the norm is `L2` or `Frobenius`."""
+        """True if the norm is `L2` or `Frobenius`."""
         return defining_class(self.norm) is L2
 
     @property
     def is_unique(self) -> Any:
-        """Whether x is the only shortest vector; None where that is not decided, an object array (batch,) for a batch.
+        """True if x is the only shortest vector; None where that is not decided, an object array (batch,) for a batch.
 
         Strictly convex norms (L2, Frobenius, ℓp for 1 < p < ∞) have one shortest vector. For ℓ1 and ℓ∞ the active rows and the
         entries where Aᵀλ + Cᵀμ attains its dual norm decide. Spectral, nuclear, row norms and users' own are left open.
@@ -580,7 +580,7 @@ class MarginSolution(Result, Tabular):
 
 
 def has_unique_minimum(solution: MarginSolution) -> bool | None:
-    """Whether the x of one feasible problem is the only one of its norm; None where that is not decided."""
+    """Return whether the x of one feasible problem is the only one of its norm; None where that is not decided."""
     kind = defining_class(solution.norm)
     if kind in (L2, Lp) or solution.status is Status.TRIVIAL:
         return True

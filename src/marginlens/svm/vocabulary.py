@@ -88,7 +88,7 @@ class ClosedForm(Result, Tabular):
 
     @property
     def certified(self) -> bool:
-        """Whether it solves the problem: all equations hold, and multipliers of at least zero prove it the shortest."""
+        """True if it solves the problem: all equations hold, and multipliers of at least zero prove it the shortest."""
         return self.equation_residual <= CLOSED_FORM_RTOL and self.multiplier_residual <= CLOSED_FORM_RTOL
 
     @property

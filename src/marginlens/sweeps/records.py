@@ -54,7 +54,7 @@ class ChunkRun:
 
     @cached_property
     def optimality(self) -> TokenOptimality:
-        """Whether the selected tokens are locally or globally optimal, with their score gap."""
+        """True if the selected tokens are locally or globally optimal, with their score gap."""
         return token_optimality(self.data, self.head, self.selected)
 
     @property

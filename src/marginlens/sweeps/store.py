@@ -76,7 +76,7 @@ class SweepStatus:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every chunk is there."""
+        """True if every chunk is there."""
         return self.chunks_done == self.n_chunks
 
     def __repr__(self) -> str:

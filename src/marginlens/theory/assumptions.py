@@ -46,7 +46,7 @@ def check_assumption_a(data: TokenDataset, head: ArrayLike, loss: Loss = Logisti
 
 
 def assumption_a(problem: ScoredTokens) -> Check:
-    """Whether Assumption A holds for one problem."""
+    """Return whether Assumption A holds for one problem."""
     found = problem.loss_constants[0]
     low, high = problem.score_ranges[0]
     bounded = max(found.log_lipschitz, found.log_bound) < np.inf and found.log_smallest > -np.inf
@@ -79,7 +79,7 @@ def check_assumption_b(data: TokenDataset, head: ArrayLike) -> Check | Any:
 
 
 def assumption_b(problem: ScoredTokens) -> Check:
-    """Whether Assumption B holds for one problem."""
+    """Return whether Assumption B holds for one problem."""
     gaps, other = problem.differences(problem.optimal)
     spread = max(float(np.max(np.max(gaps, axis=-1) - np.min(np.where(other, gaps, np.inf), axis=-1))), 0.0)
     gap = float(np.min(gaps[other], initial=np.inf))
@@ -107,7 +107,7 @@ def check_strict_optimum(data: TokenDataset, head: ArrayLike) -> Check | Any:
 
 
 def strict_optimum(problem: ScoredTokens) -> Check:
-    """Whether one problem has a strict optimum."""
+    """Return whether one problem has a strict optimum."""
     gaps, other = problem.differences(problem.optimal)
     gap = float(np.min(gaps[other], initial=np.inf))
     return Check("condition.strict_optimum", gap > 0.0, {"smallest_gap": gap, "case": _case_of(gap)})
@@ -128,7 +128,7 @@ def check_separable(data: TokenDataset, head: ArrayLike) -> Check | Any:
 
 
 def separable_optimum(problem: ScoredTokens) -> Check:
-    """Whether one problem has a GMM direction."""
+    """Return whether one problem has a GMM direction."""
     found = problem.margin(problem.optimal)
     status = found.status
     holds = False if status in (Status.TRIVIAL, Status.INFEASIBLE) else True if status is Status.OPTIMAL else None
@@ -153,7 +153,7 @@ def check_step(
 
 
 def step_size(problem: ScoredTokens, optimizer: Optimizer) -> Check:
-    """Whether the theorems cover the steps of an optimizer on one problem."""
+    """Return whether the theorems cover the steps of an optimizer on one problem."""
     rule, found = as_optimizer(optimizer), problem.smoothness
     numbers: dict[str, Any] = {name: getattr(found, name) for name in ("L_p", "largest_step", "from_keys", "log_L_p")}
     numbers["log_largest_step"] = -found.log_L_p

@@ -100,7 +100,7 @@ def dependent_part(data: TokenDataset, head: ArrayLike) -> TokenDataset:
 def find_tubes(
     data: TokenDataset, head: ArrayLike, points: ArrayLike, optimizer: Optimizer | None, loss: Loss
 ) -> Tubes:
-    r"""Whether each point lies in a tube that the flow or descent never leaves, so that its direction converges to the tube's.
+    r"""Return whether each point lies in a tube that the flow or descent never leaves, so that its direction converges to the tube's.
 
     .. math:: p = P\bar p + q,\ q \perp \bar p: \qquad P \ge P_0, \quad \|q - q^\star\| \le R + \tfrac{K}{2R}(P - P_0)
 

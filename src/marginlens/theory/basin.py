@@ -242,7 +242,7 @@ class BasinCone(Result, Tabular):
     # ---- points
 
     def contains(self, p: ArrayLike, radius: float | None = None) -> Any:
-        """Whether p, (…, d_key), lies in the cone at a norm of at least `radius`, by default that of Eq. (46)."""
+        """Return whether p, (…, d_key), lies in the cone at a norm of at least `radius`, by default that of Eq. (46)."""
         return in_cone(p, self.p, self.mu, self.radius if radius is None else radius)
 
     def sample(self, n: int, rng: Seed, radius: float | None = None) -> FloatArray:

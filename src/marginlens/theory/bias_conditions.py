@@ -62,7 +62,7 @@ def gain_of_first_step(steps: Steps, solution: MarginSolution | None) -> float |
 
 
 def _can_freeze(steps: Steps) -> bool:
-    """Whether long constant steps stop short of the margin: they do in every norm except the Euclidean."""
+    """Return whether long constant steps stop short of the margin: they do in every norm except the Euclidean."""
     if steps.betas is not None:
         return True
     return steps.norm is not None and steps.size is not None and defining_class(steps.norm) not in (L2, Frobenius)

@@ -230,7 +230,7 @@ def known_row(training: Training, table: tuple[Row, ...] = WEIGHTS) -> Row | Non
 
 
 def is_known(optimizer: Optimizer) -> bool:
-    """Whether the library knows anything about an optimizer."""
+    """Return whether the library knows anything about an optimizer."""
     return known_row(Training(steps_of(part_of(optimizer)), (1, 1))) is not None
 
 

@@ -165,7 +165,7 @@ class Certificate(Proof):
 
     @property
     def normalized(self) -> bool:
-        """Whether the steps are normalised."""
+        """True if the steps are normalised."""
         return type(self.optimizer) is NormalizedGD
 
     @property
@@ -261,7 +261,7 @@ class Certificate(Proof):
 
 
 def _is_one_problem(data: TokenDataset) -> bool:
-    """Whether the arrays of a dataset are of one problem and fit together."""
+    """Return whether the arrays of a dataset are of one problem and fit together."""
     if data.is_batch or data.X.ndim != 3 or data.K.ndim != 3:
         return False
     inputs, tokens, _ = data.X.shape

@@ -88,7 +88,7 @@ class TheoremVerdict(Result, Tabular):
 
     @property
     def applies(self) -> bool:
-        """Whether every condition holds."""
+        """True if every condition holds."""
         return all(self.conditions)
 
     @property

@@ -331,7 +331,7 @@ def check_width(code: str, d: int, log10_least: float) -> Check:
 
 
 def _irrelevant_tokens_stay(data: LabelledSequences) -> Check:
-    """Whether the step moves no irrelevant token: always so where all sequences have one length."""
+    """Return whether the step moves no irrelevant token: always so where all sequences have one length."""
     irrelevant = token_statistics(data).kind == 0
     share = np.abs(np.where(irrelevant, mean_signed_share(data), 0.0))
     moved, shortest, longest = float(share.max(initial=0.0)), int(data.lengths.min()), int(data.lengths.max())

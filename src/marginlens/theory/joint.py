@@ -175,7 +175,7 @@ def _shared_conditions(
 
 
 def _selected_in_the_limit(head: LabelMargin, p_relax: MarginSolution) -> Check:
-    """Whether p^relax selects α outside S too, with room to spare, which makes the path select it."""
+    """Return whether p^relax selects α outside S too, with room to spare, which makes the path select it."""
     code = "requirement.selected_in_the_limit"
     if p_relax.status is not Status.OPTIMAL or p_relax.pairs is None:
         case = "free" if p_relax.status is Status.TRIVIAL else "infeasible"
@@ -330,7 +330,7 @@ class _Gram(NamedTuple):
 
     @property
     def is_near(self) -> bool:
-        """Whether they are orthogonal, or so nearly that the lemma covers them."""
+        """True if they are orthogonal, or so nearly that the lemma covers them."""
         return DEFECT_OF_TOKENS * self.defect * self.n <= 1.0
 
     def check(self, code: str) -> Check:
@@ -365,7 +365,7 @@ class _Perturbation(NamedTuple):
 
 
 def _leads(data: TokenDataset, v: FloatArray, p: FloatArray, perturbation: _Perturbation) -> Check:
-    """Whether one token scores highest at the start, by more than a perturbation undoes, and none has a larger logit."""
+    """Return whether one token scores highest at the start, by more than a perturbation undoes, and none has a larger logit."""
     n, sign = int(data.lengths[0]), int(data.y[0])
     scores, logits = Exact.of(data.X[0, :n]) @ Exact.of(v), Exact.of(data.K[0, :n]) @ Exact.of(p)
     best = max(range(n), key=lambda t: sign * scores.whole[t])

@@ -237,7 +237,7 @@ def _check_acyclic(graphs: Mapping[int, PriorityGraph]) -> Check:
 
 
 def _check_realizable(solved: _Solved) -> Check:
-    """Whether C Assumption 2 holds, and what happens to the samples that break it."""
+    """Return whether C Assumption 2 holds, and what happens to the samples that break it."""
     data, lacking = solved.given, solved.given.unrealizable
     if not len(lacking):
         dropped = {"dropped": len(data.dropped), "case": "dropped"} if len(data.dropped) else {}

@@ -102,7 +102,7 @@ def observed_by(
     kind, gain = listed_kind(optimizer), gain_of_first_step(steps_of(optimizer), solution)
 
     def covers(run: dict[str, Any]) -> bool:
-        """Whether a claim's run is of this kind, and within what it declares."""
+        """Return whether a claim's run is of this kind, and within what it declares."""
         largest, widths = run.get("eta_gamma"), run.get("widths")
         if largest is not None and (gain is None or gain > largest):
             return False

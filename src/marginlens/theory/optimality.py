@@ -180,7 +180,7 @@ def _neighbours(problem: ScoredTokens, solution: MarginSolution, alpha: IntArray
 
 
 def _unique_optimum(problem: ScoredTokens) -> Any:
-    """Whether no other token ties with the highest score of its input, (…)."""
+    """Return whether no other token ties with the highest score of its input, (…)."""
     difference, other = problem.differences(problem.optimal)
     return np.all(~other | (difference > 0.0), axis=(-2, -1))
 

@@ -195,7 +195,7 @@ def _check_matches(solution: MarginSolution) -> Check:
 
 
 def _check_values(risk: CopyRisk) -> Check:
-    """Whether the values of each input, minus the one to copy, are linearly independent."""
+    """Return whether the values of each input, minus the one to copy, are linearly independent."""
     data, ratios = risk.data, []
     for i, match in enumerate(risk.match.tolist()):
         n = int(data.lengths[i])

@@ -154,14 +154,14 @@ class Outcome(Result, Tabular):
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether rounding and the error of the integrator leave the point where the proof holds, or would hold if there were one."""
+        """True if rounding and the error of the integrator leave the point where the proof holds, or would hold if there were one."""
         if self.certificate is None:
             return self.error <= TOLERANCE * self.norm
         return self.error <= (self.certificate.radius if self.finite else self.certificate.tolerance)
 
     @property
     def proved(self) -> bool:
-        """Whether a theorem gives the limit from the computed point on, of what was asked about, and `certificate.verify()` confirms it.
+        """True if a theorem gives the limit from the computed point on, of what was asked about, and `certificate.verify()` confirms it.
 
         False where rounding may decide whether the run comes to that point. True where there is nothing to train.
         """
@@ -224,7 +224,7 @@ class Outcome(Result, Tabular):
 
     @property
     def proof(self) -> Fact:
-        """Whether it is proved, by what, or what is missing: the only place that calls a run that was followed proved."""
+        """True if it is proved, by what, or what is missing: the only place that calls a run that was followed proved."""
         if self.constant:
             return Fact("outcome.verified.constant")
         if self.certificate is None:
@@ -343,7 +343,7 @@ def _unmoved(data: TokenDataset, start: FloatArray, optimizer: PlainDescent | No
 
 
 def _in_range(problem: ScoredTokens) -> bool:
-    """Whether keys and scores are of a size at which runs can be followed in double precision."""
+    """Return whether keys and scores are of a size at which runs can be followed in double precision."""
     largest, scores = float(np.max(np.abs(problem.data.K))), problem.scores[problem.data.mask]
     return 1.0 / MAX_KEY <= largest <= MAX_KEY and float(np.max(np.abs(scores))) <= MAX_SCORE
 

@@ -99,7 +99,7 @@ class ResidualLaw(Result, Tabular):
 
     @property
     def is_batch(self) -> bool:
-        """Whether it is about several problems."""
+        """True if it is about several problems."""
         return self.data.is_batch
 
     @property

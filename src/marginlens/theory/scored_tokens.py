@@ -99,7 +99,7 @@ class ScoredTokens(Described):
 
     @property
     def is_batch(self) -> bool:
-        """Whether there is a leading batch axis."""
+        """True if there is a leading batch axis."""
         return self.data.is_batch
 
     def __len__(self) -> int:
@@ -332,6 +332,8 @@ def _without_padding(solutions: MarginSolution, j: int) -> MarginSolution:
 
 
 def all_tied(scores: FloatArray, blur: FloatArray, where: BoolArray) -> BoolArray:
-    """Whether every two tokens among `where` tie, (…), from arrays (…, n_tokens): intervals meet in pairs only if they share a point."""
+    """Return whether every two tokens among `where` tie, (…), from arrays (…, n_tokens): intervals meet in pairs only if they
+    share a point.
+    """
     highest = np.max(np.where(where, scores - blur, -np.inf), axis=-1)
     return np.asarray(highest <= np.min(np.where(where, scores + blur, np.inf), axis=-1))

@@ -122,7 +122,7 @@ def as_theorems_see(optimizer: Optimizer) -> Any:
 
 
 def redefines_steps(optimizer: Optimizer) -> bool:
-    """Whether an optimizer derives from a class of the library and takes other steps, which nothing known of that class covers."""
+    """Return whether an optimizer derives from a class of the library and takes other steps, which nothing known of that class covers."""
     return isinstance(optimizer, Decaying) and defining_class(optimizer) not in LIBRARY
 
 

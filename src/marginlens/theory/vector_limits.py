@@ -184,7 +184,7 @@ class _Start(NamedTuple):
 
     @property
     def is_in_cone(self) -> bool:
-        """Whether the cone of Eqs (32) and (46) contains the start."""
+        """True if the cone of Eqs (32) and (46) contains the start."""
         return self.cone is not None and self.point is not None and bool(self.cone.contains(self.point))
 
 

@@ -120,7 +120,7 @@ class GeneralSearch(PathSearch):
         return state.reached(radius, best)
 
     def _is_mixture(self, x: FloatArray) -> bool:
-        """Whether a point has less risk than the best tokens."""
+        """Return whether a point has less risk than the best tokens."""
         return float(self.risk.excess(x, self.risk.best_tokens()).sign) < 0.0
 
     def _margin_starts(self) -> list[FloatArray]:
@@ -135,7 +135,7 @@ class GeneralSearch(PathSearch):
 
     @property
     def _has_excess(self) -> bool:
-        """Whether the risk knows how far it is above that of its best tokens, and points are to be ordered by that."""
+        """True if the risk knows how far it is above that of its best tokens, and points are to be ordered by that."""
         return not self.by_value and isinstance(self.risk, AttentionRisk | MatrixRisk)
 
     def _height(self, x: FloatArray) -> tuple[bool, float]:

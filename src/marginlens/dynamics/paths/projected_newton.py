@@ -38,7 +38,7 @@ class SmoothRisk(Protocol):
 
     @property
     def is_nonnegative(self) -> bool:
-        """Whether the risk is known never to be negative."""
+        """True if the risk is known never to be negative."""
 
     def excess(self, x: FloatArray, selected: IntArray) -> ExcessRisk:
         """The risk less that of selecting these tokens outright."""

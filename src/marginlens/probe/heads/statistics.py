@@ -361,14 +361,14 @@ class _Applied(NamedTuple):
 
     @property
     def sees_by_place(self) -> bool:
-        """Whether what a query sees follows from its position and the padding of keys."""
+        """True if what a query sees follows from its position and the padding of keys."""
         rule = self.rule
         is_padding = rule.mask is None or (rule.mask.dtype.itemsize == 1 and rule.mask.shape[1:4] == (1, 1, 1))
         return is_padding and (rule.bias is None or (not callable(rule.bias) and rule.bias.ndim == 2))
 
     @property
     def has_kernel(self) -> bool:
-        """Whether a GPU's kernel can make the sums."""
+        """True if a GPU's kernel can make the sums."""
         on_gpu = self.q.is_cuda and self.q.dtype == self.k.dtype and self.dtype.itemsize == 4
         return on_gpu and self.sees_by_place and find_spec("triton") is not None
 
@@ -477,7 +477,9 @@ def _part(tensor: torch.Tensor, at: Sequence[slice]) -> torch.Tensor:
 
 
 def sees(mask: torch.Tensor) -> torch.Tensor:
-    """Whether a mask lets a query see a key: it is True, or adds more than about the lowest number of its precision, or of float32."""
+    """Return whether a mask lets a query see a key: it is True, or adds more than about the lowest number of its precision, or
+    of float32.
+    """
     import torch
 
     if mask.dtype is torch.bool:

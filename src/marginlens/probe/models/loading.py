@@ -263,7 +263,7 @@ def _check_shapes(
 
 
 def _has_head(model: PreTrainedModel, missing: Collection[str]) -> bool:
-    """Whether all weights of a model that lie outside its base model were found."""
+    """Return whether all weights of a model that lie outside its base model were found."""
     inside = "" if model.base_model is model else f"{model.base_model_prefix}."
     return all(name.startswith(inside) for name in missing)
 

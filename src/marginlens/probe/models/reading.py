@@ -120,7 +120,8 @@ def _readings(
 
 
 def fused_reading(adapter: Adapter, model: PreTrainedModel, batch: Mapping[str, ArrayLike]) -> bool:
-    """Whether a model reads the same with fused attention, which needs no maps, as its own attention shows it to be on a short batch.
+    """Return whether a model reads the same with fused attention, which needs no maps, as its own attention shows it to be on a
+    short batch.
 
     A layer that attends otherwise than its family is refused, as by `read_attention`. If not, the model is read by eager attention.
     """

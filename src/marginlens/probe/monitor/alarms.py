@@ -347,7 +347,7 @@ def _alarms(
 
 
 def _lasting(steps: FloatArray, holds: BoolArray, n_steps: float) -> BoolArray:
-    """Whether a rule holds, and did at every measurement of the `n_steps` steps before; the run must be as old."""
+    """Return whether a rule holds, and did at every measurement of the `n_steps` steps before; the run must be as old."""
     first = np.searchsorted(steps, steps - n_steps)
     fails = np.concatenate([np.zeros((1, *holds.shape[1:]), dtype=int), np.cumsum(~holds, axis=0)])
     return np.asarray((fails[1:] == fails[first]) & (steps - steps[0] >= n_steps)[:, None, None])
@@ -362,12 +362,12 @@ class _Gain(NamedTuple):
 
     @property
     def has_fallen(self) -> bool:
-        """Whether the loss was ever clearly lower than before."""
+        """True if the loss was ever clearly lower than before."""
         return self.best <= self.before - HELPED_SHARE * abs(self.before)
 
     @property
     def has_helped(self) -> bool:
-        """Whether the loss is clearly lower than before, and most of what was gained is still there."""
+        """True if the loss is clearly lower than before, and most of what was gained is still there."""
         fell = self.now <= self.before - HELPED_SHARE * abs(self.before)
         return fell and self.now - self.best <= LOST_SHARE * (self.before - self.best)
 

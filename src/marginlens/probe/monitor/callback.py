@@ -384,7 +384,7 @@ def _finish_all() -> None:
 
 
 def _is_first_process() -> bool:
-    """Whether this is the process that measures: the only one, or the first of those that train together."""
+    """Return whether this is the process that measures: the only one, or the first of those that train together."""
     from torch import distributed
 
     return not (distributed.is_available() and distributed.is_initialized()) or distributed.get_rank() == 0
@@ -407,7 +407,9 @@ def _calling_trainer() -> Any:
 
 
 def _grows_fast(logits: FloatArray) -> bool:
-    """Whether the largest logit (n_measurements, n_layers, n_heads) of some head grew by far since the measurement before, and is large."""
+    """Return whether the largest logit (n_measurements, n_layers, n_heads) of some head grew by far since the measurement
+    before, and is large.
+    """
     if len(logits) < 2:
         return False
     with np.errstate(invalid="ignore"):

@@ -137,7 +137,7 @@ class HeadReader:
 
     @property
     def has_read(self) -> bool:
-        """Whether a pass was read that is not collected yet."""
+        """True if a pass was read that is not collected yet."""
         return self._is_expected and bool(self._found)
 
     def add_loss(self, loss: torch.Tensor | float) -> None:
@@ -298,7 +298,7 @@ class HeadReader:
 
     @property
     def has_losses(self) -> bool:
-        """Whether there were losses since the last measurement."""
+        """True if there were losses since the last measurement."""
         return bool(self._losses)
 
     def mean_loss(self) -> float:

@@ -79,7 +79,7 @@ class RunRecord:
     # ---- the file
 
     def is_due(self) -> bool:
-        """Whether the file is to be written again: at the first measurement, and half a minute after the last time."""
+        """Return whether the file is to be written again: at the first measurement, and half a minute after the last time."""
         return self.n_written == 0 or time.monotonic() - self.written_at >= WRITE_SECONDS
 
     def write(self, path: Path) -> None:

@@ -66,7 +66,7 @@ class Alternatives:
 
     @property
     def n_choices(self) -> int:
-        """How many complete choices there are."""
+        """The number of complete choices."""
         return prod(int(count) for count in self.allowed.sum(axis=1))
 
 

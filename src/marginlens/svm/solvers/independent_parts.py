@@ -39,7 +39,7 @@ class GraphMultipliers(NamedTuple):
 
 
 def is_orthonormal(E: FloatArray) -> bool:
-    """Whether all embeddings have norm one and are orthogonal to each other, as one-hot rows are."""
+    """Return whether all embeddings have norm one and are orthogonal to each other, as one-hot rows are."""
     if E.shape[0] > E.shape[1]:
         return False
     return bool(np.abs(E @ E.T - np.eye(len(E))).max() <= _ORTHONORMAL_ATOL)
@@ -190,7 +190,7 @@ class _Group:
         self._queries = _Coordinates(self._Q, np.unique(self._triples[:, 0]))
 
     def is_small(self) -> bool:
-        """Whether its rows may be formed, and its equalities removed from them."""
+        """Return whether its rows may be formed, and its equalities removed from them."""
         n, width = len(self._tied), self._tokens.width * self._queries.width
         formed, operations = len(self._triples) * width, n * width * min(n, width)
         return formed <= MAX_FORMED_ENTRIES and operations <= MAX_NULL_SPACE_OPERATIONS

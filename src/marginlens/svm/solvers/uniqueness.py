@@ -29,7 +29,7 @@ class OptimalFace(NamedTuple):
 
 
 def is_only_solution(face: OptimalFace, *, is_l1: bool) -> bool:
-    """Whether x is the only solution of a problem in ℓ1, or else in ℓ∞: no direction that stays on the face remains."""
+    """Return whether x is the only solution of a problem in ℓ1, or else in ℓ∞: no direction that stays on the face remains."""
     size, entries = np.abs(face.g), np.abs(face.x)
     if is_l1:
         movable = size >= (1.0 - _ZERO_RTOL) * size.max()

@@ -115,7 +115,7 @@ def adapter_for(model: PreTrainedModel) -> Adapter:
 
 
 def is_hugging_face(model: object) -> bool:
-    """Whether this is a model of transformers, not a module that has one inside."""
+    """Return whether this is a model of transformers, not a module that has one inside."""
     return hasattr(getattr(model, "config", None), "model_type") and hasattr(model, "base_model")
 
 

@@ -498,7 +498,7 @@ class Adapter(ABC):
 
     @property
     def gives_logits(self) -> bool:
-        """Whether a head's logits are those of one W, up to a constant of the query."""
+        """True if a head's logits are those of one W, up to a constant of the query."""
         return self.reads_weights and not self.rotary and not self.beyond_w
 
     @property
@@ -630,7 +630,9 @@ def affine_map(module: torch.nn.Module, d_in: int, name: str, like: torch.Tensor
 
 
 def is_plain(module: torch.nn.Module) -> bool:
-    """Whether a module's weight and bias say what it computes: it is a linear layer of torch or transformers, with nothing around it."""
+    """Return whether a module's weight and bias say what it computes: it is a linear layer of torch or transformers, with
+    nothing around it.
+    """
     import torch
     from transformers.pytorch_utils import Conv1D
 
