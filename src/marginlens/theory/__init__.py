@@ -1,4 +1,4 @@
-"""What the papers promise: optimal tokens, neighbours, cones, constants, assumptions, and where descent will go."""
+"""The papers' theorems on data: optimal tokens, neighbours, cones, constants, assumptions, and the limits of descent."""
 
 from typing import TYPE_CHECKING
 

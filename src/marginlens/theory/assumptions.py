@@ -37,10 +37,10 @@ def check_assumption_a(data: TokenDataset, head: ArrayLike, loss: Loss = Logisti
 
     .. math:: \ell' < 0,\quad |\ell'| \le M_1,\quad |\ell'(u) - \ell'(w)| \le M_0 |u - w| \quad \text{on } [\min\gamma, \max\gamma]
 
-    A slope of exactly zero fails the check although the loss may still strictly decrease: the proofs divide by the smallest slope.
+    A slope of exactly zero fails the check, even if the loss still strictly decreases, because the proofs divide by the smallest slope.
 
     Returns:
-        A `Check` with M0, M1, smallest_slope, their logarithms, which decide, low and high; a list of them for a batch.
+        A `Check` with M0, M1 and smallest_slope, their logarithms (which decide), low and high; a list of them for a batch.
     """
     return ScoredTokens(data, head, loss).each(assumption_a)
 
@@ -72,8 +72,8 @@ def check_assumption_b(data: TokenDataset, head: ArrayLike) -> Check | Any:
 
     Returns:
         A `Check` with spread, the largest difference among non-optimal scores of one input, and smallest_gap, the smallest
-        difference to the optimal one; a list of them for a batch. Equal means exactly equal: if scores differ by less than errors of
-        double precision, rounding decides, and the check fails.
+        difference to the optimal one; a list of them for a batch. Equal means exactly equal: if scores differ by less than the
+        rounding errors of double precision, the check fails.
     """
     return ScoredTokens(data, head).each(assumption_b)
 
@@ -90,7 +90,7 @@ def assumption_b(problem: ScoredTokens) -> Check:
 
 
 def _case_of(gap: float) -> str:
-    """Which text says by how much the best token of an input leads."""
+    """Choose the text that says by how much the best token of an input leads."""
     return "alone" if gap == np.inf else "default" if gap > 0.0 else "tie"
 
 
@@ -119,7 +119,7 @@ def check_separable(data: TokenDataset, head: ArrayLike) -> Check | Any:
 
     .. math:: \exists p:\ (k_{i\,\mathrm{opt}_i} - k_{it})^\top p \ge 1 \quad \text{for all } t \ne \mathrm{opt}_i
 
-    Theorems 1 and 2 speak of this direction without saying that it must exist; where it does not they say nothing.
+    Theorems 1 and 2 assume this direction without saying that it must exist; if it does not exist, they do not apply.
 
     Returns:
         A `Check` with the margin 1/‖p‖, zero where there is no such p; a list of them for a batch.
@@ -147,7 +147,7 @@ def check_step(
     .. math:: p(t+1) = p(t) - \eta \nabla L(p(t)), \quad \eta \le 1/L_p
 
     Returns:
-        A `Check` with L_p, largest_step = 1/L_p, log_L_p, and from_keys, the sharper constant that serves as well; a list for a batch.
+        A `Check` with L_p, largest_step = 1/L_p, log_L_p, and from_keys, a sharper constant that may replace L_p; a list for a batch.
     """
     return ScoredTokens(data, head, loss).each(lambda problem: step_size(problem, optimizer))
 
@@ -183,7 +183,7 @@ def optimal_sets(data: TokenDataset, head: ArrayLike) -> tuple[IntArray, ...]:
 
 
 def optimal_sets_of(problem: ScoredTokens) -> tuple[IntArray, ...]:
-    """The tokens that share the highest score of each input of one problem, up to rounding."""
+    """Find the tokens that share the highest score of each input of one problem, up to rounding."""
     difference, other = problem.differences(problem.optimal)
     return tuple(np.flatnonzero(tied) for tied in problem.data.mask & ~(other & (difference != 0.0)))
 
@@ -194,7 +194,7 @@ class MixingConstants(NamedTuple):
     Attributes:
         nu: (n_inputs,) the score ν_i that the optimal tokens share.
         epsilon, C: the constants of Eq. (85), after the shift.
-        shift: (n_inputs,) what was added to all scores of an input so that ν_i is positive: zero where it is already.
+        shift: (n_inputs,) what was added to all scores of an input to make ν_i positive; zero if it already is.
         log_C_plus, log_C_minus: logarithms of the constants in :math:`C_- q_{\max} \le L(p) - L_\star \le C_+ q_{\max}`, for every p.
     """
 
@@ -206,7 +206,7 @@ class MixingConstants(NamedTuple):
     log_C_minus: float
 
     def rho(self, delta: float) -> float:
-        r""":math:`\rho(\Delta) = -2 (1 + 1/\Delta) \log\Theta`, with which Assumption D holds."""
+        r"""The function :math:`\rho(\Delta) = -2 (1 + 1/\Delta) \log\Theta` for which Assumption D holds."""
         return -2.0 * (1.0 + 1.0 / positive_number(delta, "delta")) * (self.log_C_plus - self.log_C_minus)
 
 
@@ -217,24 +217,23 @@ def mixing_constants(
     optimal_sets: Sequence[ArrayLike],
     loss: Loss = Logistic(),  # noqa: B008
 ) -> MixingConstants:
-    r"""Compute the constants of Assumption D for a linear head, which bound the excess risk by the probability of non-optimal tokens.
+    r"""Compute the constants of Assumption D for a linear head: they bound the excess risk by the probability of non-optimal tokens.
 
     .. math:: \epsilon = \min_{i,\ t \notin O_i} \Big(1 - \frac{\gamma_{it}}{\nu_i}\Big), \quad
         C = \max_{i,\ t \notin O_i} (-\gamma_{it})_+, \quad C_+ = B (C + \max_i \nu_i), \quad C_- = \frac{A\,\epsilon}{n} \min_i \nu_i
 
-    with A and B the smallest and the largest slope of the loss on the interval from the lowest to the highest score; the paper takes
-    them on [-M, M], M being the largest absolute score, which no margin needs. Inputs whose tokens are all optimal are left out of the
-    maxima and minima, because none of their probability is lost.
+    where A and B are the smallest and the largest slope of the loss on the interval from the lowest to the highest score. The
+    paper takes them on [-M, M], where M is the largest absolute score; that interval is wider than any margin needs. Inputs
+    whose tokens are all optimal are left out of the maxima and minima, because they lose no probability.
 
-    The lemma asks for ν_i > 0. Where ν_i is not positive, the scores of that input are shifted until the lowest is zero: its loss becomes
-    :math:`u \mapsto \ell(u - \text{shift}_i)`, which decreases with the same slopes at the same tokens, and nothing else in the proof
-    uses that all inputs share one loss.
+    The lemma requires ν_i > 0. If ν_i is not positive, the scores of that input are shifted until the lowest is zero: its loss
+    becomes :math:`u \mapsto \ell(u - \text{shift}_i)`, which decreases with the same slopes at the same tokens. The proof does
+    not otherwise need all inputs to share one loss.
 
     Args:
         data: one problem.
         head: v (d_model,).
-        optimal_sets: sets whose tokens share one score above the others of the input.
-    Returns:
+        optimal_sets: for each input, tokens that share one score above all others. Returns:
         A `MixingConstants`; check it with `excess_risk` and `log_nonoptimality` at any p.
     """
     problem = ScoredTokens(one_problem(data), head, loss)
@@ -242,7 +241,7 @@ def mixing_constants(
 
 
 def mixing_constants_of(problem: ScoredTokens, sets: tuple[IntArray, ...]) -> MixingConstants:
-    """The constants of Lemma 14 for one problem and checked sets."""
+    """Compute the constants of Lemma 14 for one problem and checked sets."""
     nu, outside = _shared_scores(problem, sets)
     log_largest, log_smallest = problem.log_slopes
     mixes = outside.any(axis=-1)
@@ -260,12 +259,12 @@ def mixing_constants_of(problem: ScoredTokens, sets: tuple[IntArray, ...]) -> Mi
 
 
 def membership(data: TokenDataset, sets: tuple[IntArray, ...]) -> BoolArray:
-    """Which tokens are optimal, (n_inputs, n_tokens)."""
+    """Return the mask of the optimal tokens, (n_inputs, n_tokens)."""
     return np.array([np.isin(np.arange(data.n_tokens), members) for members in sets])
 
 
 def _shared_scores(problem: ScoredTokens, sets: tuple[IntArray, ...]) -> tuple[FloatArray, BoolArray]:
-    """ν (n_inputs,) and the tokens outside the sets; refused where a set does not share a score above the others."""
+    """Return ν (n_inputs,) and the tokens outside the sets; refuse a set that does not share a score above the others."""
     scores, inside, blur = problem.scores, membership(problem.data, sets), problem.blur
     outside = problem.data.mask & ~inside
     nu = np.max(np.where(inside, scores, -np.inf), axis=-1)

@@ -1,4 +1,6 @@
-"""How sharp and how sensitive attention can be: the least entropy by the size of logits or weights, and the softmax's exact sensitivity."""
+"""Bounds on sharpness and sensitivity of attention: the least entropy by the size of logits or weights, and the softmax's exact
+sensitivity.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ def entropy_floor(sigma: float, n_tokens: int) -> float:
 
     .. math:: \log(1 + (T-1) b) + \frac{\sigma \sqrt{T (T-1)}\, b}{1 + (T-1) b}, \qquad b = e^{-\sigma \sqrt{T/(T-1)}}
 
-    One logit ahead of all others, which are equal, attains it (arXiv 2303.06296, whose theorem was not at hand: checked here).
+    It is attained by one logit ahead of all others, which are equal. Compare arXiv 2303.06296; the formula was checked here
+    independently.
 
     Args:
         sigma: at least 0.
@@ -69,13 +72,13 @@ def head_entropy_floor(W: ArrayLike, n_tokens: int, token_norm: float, query_nor
 
 
 def _two_levels(gap: float, ahead: FloatArray, n_tokens: int) -> FloatArray:
-    """Return the entropy if k of T logits, for each k of `ahead`, are ahead of all others by `gap`."""
+    """Return the entropy for each k in `ahead`, when k of T logits lead all others by `gap`."""
     odds = (n_tokens - ahead) / ahead * np.exp(-gap)  # of the others together
     return np.log(ahead) + np.log1p(odds) + gap * odds / (1.0 + odds)
 
 
 class Sensitivity(NamedTuple):
-    """Bounds on the sensitivity of a softmax, of which some change of logits attains the first, and none exceeds the second."""
+    """Bounds on the sensitivity of a softmax: some change of the logits attains the lower one, and none exceeds the upper one."""
 
     lower: float
     upper: float
@@ -87,9 +90,10 @@ def attention_sensitivity(p: ArrayLike) -> Sensitivity:
 
     .. math:: \|J\|_{\infty \to 1} = \max_{S} 4\, p(S) (1 - p(S)), \qquad J = \operatorname{diag}(p) - p p^\top
 
-    The best S is the set of tokens whose attention is nearest to a half (see arXiv 2602.18849; checked here independently).
-    It is one if some set has exactly half, and small if one token has nearly everything. Up to 30 tokens, and whenever one has half or
-    more, both bounds agree; otherwise the smallest tokens are added one by one, and a small gap between the bounds may remain.
+    The best S is the set of tokens whose attention is nearest to a half (see arXiv 2602.18849; checked here independently). The
+    norm is one if some set has exactly half, and small if one token has nearly everything. The two bounds agree for up to 30
+    tokens, and whenever one token has half or more. Otherwise the smallest tokens are added one by one, and a small gap between
+    the bounds may remain.
 
     Args:
         p: (n_tokens,) attention probabilities.
@@ -125,7 +129,7 @@ def attention_sensitivity(p: ArrayLike) -> Sensitivity:
 
 
 def _sums(shares: FloatArray) -> FloatArray:
-    """The sums of all subsets, (2^n,)."""
+    """Return the sums of all subsets, (2^n,)."""
     totals = np.zeros(1)
     for share in shares:
         totals = np.concatenate([totals, totals + share])

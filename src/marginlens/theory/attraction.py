@@ -1,4 +1,4 @@
-"""Tubes around max-margin directions which the gradient flow and descent provably never leave, found at points of a run."""
+"""Tubes around max-margin directions that gradient flow and descent provably never leave, found at points of a run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STEEPNESS: dict[type[Loss], float] = {Logistic: 1.0, Exponential: 1.0, Correlati
 
 
 class Missing(IntEnum):
-    """What a point lacks for a proof; the first eight are those of `attraction.h`."""
+    """The condition of a proof that a point fails; the first eight are those of `attraction.h`."""
 
     NOTHING = 0
     SUPPORT_SCORES_HIGHER = 1
@@ -46,12 +46,12 @@ class Missing(IntEnum):
 
 
 def missing_fact(missing: Missing) -> Fact:
-    """What a point lacks, as a clause."""
+    """State the condition that a point fails, as a clause."""
     return Fact(f"outcome.missing.{missing.name.lower()}")
 
 
 def moving_fact(optimizer: PlainDescent | None) -> Fact:
-    """What moves: the gradient flow or the steps, as a noun."""
+    """Name what moves, the gradient flow or the steps, as a noun."""
     if optimizer is None:
         return Fact("outcome.moving.flow")
     kind = kebab(type(optimizer).__name__).replace("-", "_")
@@ -62,13 +62,13 @@ class Tubes(NamedTuple):
     """The tubes of a batch of points, one for each problem.
 
     Attributes:
-        missing: (batch,) `Missing.NOTHING` where a tube is proved.
+        missing: (batch,) `Missing.NOTHING` if a tube is proved.
         selected: (batch, n_inputs) the tokens that lead at the points.
         direction, anchor: (batch, d_key) p̄ and q*.
         margin: (batch,) θ.
         support: (batch, n_inputs, n_tokens) the tokens on the margin.
         blur: (batch,) the radius of the ball around the point.
-        along, deviation: (batch,) P_0 and ‖q - q*‖ at the worst of that ball.
+        along, deviation: (batch,) P_0 and ‖q - q*‖ at the worst point of that ball.
         radius, growth: (batch,) R and K.
         share: (batch,) ψ of the proof.
         step: (batch,) a bound on the length of steps.
@@ -92,7 +92,7 @@ class Tubes(NamedTuple):
 
 
 def dependent_part(data: TokenDataset, head: ArrayLike) -> TokenDataset:
-    """The data with one token left of every input whose output does not depend on p, so that it constrains nothing."""
+    """Return the data with a single token for every input whose output does not depend on p, so that it constrains nothing."""
     return ScoredTokens(data, head).shortened.data
 
 
@@ -100,13 +100,13 @@ def dependent_part(data: TokenDataset, head: ArrayLike) -> TokenDataset:
 def find_tubes(
     data: TokenDataset, head: ArrayLike, points: ArrayLike, optimizer: Optimizer | None, loss: Loss
 ) -> Tubes:
-    r"""Return whether each point lies in a tube that the flow or descent never leaves, so that its direction converges to the tube's.
+    r"""Find a tube around each point that the flow or descent never leaves, so that its direction converges to that of the tube.
 
     .. math:: p = P\bar p + q,\ q \perp \bar p: \qquad P \ge P_0, \quad \|q - q^\star\| \le R + \tfrac{K}{2R}(P - P_0)
 
-    The direction is that of the max-margin problem of the tokens that lead at the point, and q⋆ the deviation from its ray at which the
-    tokens on the margin pull exactly along it. Steps that are not longer than θ/A², A half of the spread of key differences, have
-    K = 0. The proof is in docs/proofs/attraction.md.
+    The direction is the max-margin direction of the tokens that lead at the point, and q⋆ is the deviation from its ray at
+    which the tokens on the margin pull exactly along it. Steps no longer than θ/A², where A is half the spread of the key
+    differences, have K = 0. The proof is in docs/proofs/attraction.md.
 
     Args:
         data: a batch.
@@ -125,7 +125,7 @@ def find_tubes(
 
 
 def tubes_at(problem: ScoredTokens, points: FloatArray, optimizer: PlainDescent | None) -> Tubes:
-    """The tube around each point (batch, d_key) of a batch, or what is missing."""
+    """Find the tube around each point (batch, d_key) of a batch, or what is missing."""
     scored = problem.shortened
     part = scored.data
     left_out = problem.undecided.any(axis=-1)
@@ -170,7 +170,7 @@ class _Rays(NamedTuple):
 
 
 def _rays(problem: ScoredTokens, selected: IntArray, moved: BoolArray) -> _Rays:
-    """The max-margin directions of what is selected in the inputs whose output depends on p, if the point is not zero."""
+    """Solve for the max-margin directions of the selected tokens of the inputs whose output depends on p, if the point is not zero."""
     data, solutions = problem.data, problem.margins_of_dependent(selected)
     solved = np.array([each.status is Status.OPTIMAL for each in solutions]) & moved & problem.dependent.any(axis=-1)
     norm, direction = np.ones(len(data)), np.zeros((len(data), data.d_key))

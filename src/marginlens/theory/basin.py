@@ -1,4 +1,4 @@
-"""Cones around a direction, and the basin cone of a locally optimal one with its constants and radii."""
+"""Cones around a direction, and the basin cone of a locally optimal direction with its constants and radii."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def in_cone(p: ArrayLike, q: ArrayLike, mu: ArrayLike, radius: ArrayLike = 0.0) 
         p, q: (…, d_key), broadcast against each other.
         mu, radius: numbers, or arrays (…).
     Returns:
-        A bool, or an array (…) of them; never true of a zero vector. Decided on 1 - cosine without its cancellation.
+        A bool, or an array (…) of them; never true for a zero vector. It compares 1 - cosine, computed without cancellation.
     """
     points, axis = float_array(p, "p"), float_array(q, "q")
     wide, least = float_array(mu, "mu"), float_array(radius, "radius")
@@ -58,8 +58,8 @@ def in_cone(p: ArrayLike, q: ArrayLike, mu: ArrayLike, radius: ArrayLike = 0.0) 
 def sample_cone(q: ArrayLike, mu: float, radius: float, n: int, rng: Seed) -> FloatArray:
     r"""Draw points of the cone C_{mu,R}(q) that cover its inside, its boundary and its smallest norm.
 
-    Every other point lies on the boundary, correlation 1 - mu; the others are uniform over the cap of directions. Every other pair
-    of points has norm R, the others up to 3 R, evenly in the logarithm.
+    Every other point lies on the boundary, correlation 1 - mu; the others are uniform over the cap of directions. Every other
+    pair of points has norm R; the others have norms up to 3 R, evenly spread in the logarithm.
 
     Args:
         q: (d_key,) the axis.
@@ -68,7 +68,7 @@ def sample_cone(q: ArrayLike, mu: float, radius: float, n: int, rng: Seed) -> Fl
         n: how many points.
         rng: a `numpy.random.Generator`, or a whole number to seed one.
     Returns:
-        Shape (n, d_key); `in_cone(points, q, mu, radius)` is true of all of them. In one dimension all lie along q.
+        The points, (n, d_key); `in_cone(points, q, mu, radius)` is true for all of them. In one dimension all lie along q.
     """
     axis = unit(real_array(q, "q", ("d_key",)))
     mu, radius = positive_number(mu, "mu"), real_number(radius, "radius", "a finite norm of at least 0")
@@ -98,12 +98,12 @@ _C0_PROVEN = 96.0  # what the proof of Lemma 7 (L3) needs for C_0 in Eq. (46)
 
 @dataclass(frozen=True, repr=False, eq=False)
 class BasinCone(Result, Tabular):
-    r"""The cone :math:`C_{\mu,R}(p^{mm})` of a locally optimal selection, its constants, and the radii of each claim about it.
+    r"""The cone :math:`C_{\mu,R}(p^{mm})` of a locally optimal selection, with its constants and the radius of each claim about it.
 
     Attributes:
         optimality: the selection, its margin problem and its neighbours.
         theta: Θ = 1/‖p^mm‖.
-        delta: δ, half the smallest slack of a token that is no neighbour; inf where all are neighbours.
+        delta: δ, half the smallest slack of a token that is not a neighbour; inf if all are neighbours.
         A: max‖k_it‖/Θ.
         A_bar: Ā, the largest distance between two keys of one input.
         mu: μ = (min(½, δ)/A)²/8.
@@ -112,12 +112,12 @@ class BasinCone(Result, Tabular):
         n_inputs, n_tokens: n and T, of the inputs whose output depends on p: an input with one token, one key or one score adds a constant
             to the risk and is left out of every constant here.
         log_c_max, log_c_min: logarithms of the largest and smallest slope of the loss on the scores.
-        log_L_p: that of the smoothness of the risk. Slopes of e^-1000 and their ratios are as good as others here.
+        log_L_p: the logarithm of the smoothness of the risk. Logarithms keep slopes of e^-1000 and their ratios accurate.
         every_input_has_neighbours: what Eqs (31a) to (46) take for granted. An input without neighbours can outweigh the others
-            where its slope is far larger, and put a stationary point beyond Eq. (39); `correlation_radius` and
-            `proven_radius` make such inputs negligible, the paper's radii do not.
+            if its slope is far larger, and put a stationary point beyond Eq. (39). `correlation_radius` and `proven_radius`
+            make such inputs negligible; the paper's radii do not.
 
-    `to_frame()` has one row per claim about the cone: claim, and the radius from which on it holds.
+    `to_frame()` has one row per claim about the cone: the claim, and the radius beyond which it holds.
     """
 
     optimality: TokenOptimality
@@ -140,12 +140,12 @@ class BasinCone(Result, Tabular):
 
     @property
     def p(self) -> FloatArray:
-        """p^mm, (d_key,), the axis of the cone."""
+        """The axis of the cone, p^mm, (d_key,)."""
         return self.optimality.solution.x
 
     @property
     def pi(self) -> float:
-        """π = μ/(2 - μ), the parameter of Lemma 7 (L3) at the start of descent."""
+        """The parameter of Lemma 7 (L3) at the start of descent, π = μ/(2 - μ)."""
         return self.mu / (2.0 - self.mu)
 
     @property
@@ -168,32 +168,34 @@ class BasinCone(Result, Tabular):
 
     @property
     def no_stationary_radius(self) -> float:
-        """Eq. (39): no stationary point of the risk lies in the cone beyond it."""
+        """The radius of Eq. (39): beyond it, no stationary point of the risk lies in the cone."""
         return self.radius_for(64.0, 1.0)
 
     @property
     def radius(self) -> float:
-        """R of Eq. (46) with C_0 = 64 π at its lower limit, where it equals Eq. (39)."""
+        """The radius R of Eq. (46) with C_0 = 64 π, its lower limit, at which it equals Eq. (39)."""
         return self.radius_for(64.0 * self.pi, self.pi)
 
     @property
     def invariance_radius(self) -> float:
-        """R after Eqs (57) and (58), at least ½: what the paper asks of the start for steps up to 1/L_p to stay in the cone."""
+        """The radius R after Eqs (57) and (58), at least ½: the norm that the paper requires of the start if steps up to 1/L_p
+        are to stay in the cone.
+        """
         return max(0.5, self._rate * (self.log_C_3 + float(np.log(self.n_tokens / self.pi))))
 
     @property
     def correlation_radius(self) -> float:
-        """Lemma 7 (L3) for π = μ/(2 - μ) with nothing left implicit; see `explicit_radius`."""
+        """The radius of Lemma 7 (L3) for π = μ/(2 - μ), with all constants explicit; see `explicit_radius`."""
         return self.explicit_radius(self.pi, self.pi**2 / (64.0 * self.A**2))
 
     @property
     def proven_radius(self) -> float:
         r"""A norm beyond which descent from inside the cone provably converges to p^mm in direction, for steps up to 1/L_p.
 
-        A step leaves the cone only from its outer shell :math:`1 - \cos \in (\mu/2, \mu]`, since from further in it turns by less than
-        the shell is wide. In the shell :math:`\|\bar p - p^{mm}\|^2 > \mu/\Theta^2`, so `explicit_radius` applies with ν = μ/4,
-        far larger than what all of the cone needs; with Eqs (54) to (58) the step stays inside. The norm then diverges, and any
-        `explicit_radius` is passed eventually, which gives the limit of the direction.
+        A step can leave the cone only from its outer shell :math:`1 - \cos \in (\mu/2, \mu]`: a step from further inside turns
+        by less than the width of the shell. In the shell :math:`\|\bar p - p^{mm}\|^2 > \mu/\Theta^2`, so `explicit_radius`
+        applies with ν = μ/4, far larger than the whole cone needs; with Eqs (54) to (58) the step stays inside. The norm then
+        diverges and eventually passes every `explicit_radius`, which gives the limit of the direction.
         """
         shell = self.explicit_radius(self.pi, self.mu / 4.0)
         reach = (
@@ -204,20 +206,24 @@ class BasinCone(Result, Tabular):
         return float(max(0.5, shell, stays, turns))
 
     def radius_for(self, C_0: float, pi: float) -> float:
-        r"""Eq. (46): :math:`\frac{\max(2, 1/\delta)}{\Theta} \log\frac{C_0 T \Gamma A}{\pi \gamma^{gap}_{\min}}`."""
+        r"""Compute the radius of Eq. (46),
+        :math:`\frac{\max(2, 1/\delta)}{\Theta} \log\frac{C_0 T \Gamma A}{\pi \gamma^{gap}_{\min}}`.
+        """
         C_0, pi = positive_number(C_0, "C_0"), positive_number(pi, "pi")
         return self._rate * float(np.log(C_0 / pi * self.n_tokens * self.Gamma * self.A / self.gap_min))
 
     def explicit_radius(self, pi: float, nu: float) -> float:
-        r"""A norm beyond which p in the cone has gradient correlation at most 1 + π, if some neighbour's margin falls below 1 - 2ν.
+        r"""Compute a norm beyond which p in the cone has gradient correlation at most 1 + π, if some neighbour's margin falls
+        below 1 - 2ν.
 
-        That is Lemma 7 (L3) for every p in the cone when :math:`\nu = \epsilon^2\Theta^2/4` with :math:`\epsilon = \pi/(4A\Theta)`:
-        within ε of p^mm it holds outright; further away, were all neighbours' margins of
-        :math:`\bar p = p\|p^{mm}\|/\|p\|` above 1 - 2ν, the multipliers would give
-        :math:`\langle\bar p, p^{mm}\rangle = \sum_r \lambda_r a_r^\top \bar p > (1 - 2\nu)\|p^{mm}\|^2`,
-        so :math:`\|\bar p - p^{mm}\|^2 < 4\nu/\Theta^2 = \epsilon^2`. The radius is the largest of Eq. (46) with C_0 = 96 (what
-        absorbing :math:`6\Gamma A((1 - s)^2 + Q)` takes), Eq. (49), and the bound after Eq. (50). Inputs without neighbours double
-        C_0 and add a fourth: some neighbour's margin never exceeds 1, so their terms are smaller by :math:`e^{-R\Theta\delta}`.
+        That is Lemma 7 (L3) for every p in the cone when :math:`\nu = \epsilon^2\Theta^2/4` with
+        :math:`\epsilon = \pi/(4A\Theta)`: within ε of p^mm it holds outright; further away, if all neighbours' margins of
+        :math:`\bar p = p\|p^{mm}\|/\|p\|` were above 1 - 2ν, the multipliers would give
+        :math:`\langle\bar p, p^{mm}\rangle = \sum_r \lambda_r a_r^\top \bar p > (1 - 2\nu)\|p^{mm}\|^2`, so
+        :math:`\|\bar p - p^{mm}\|^2 < 4\nu/\Theta^2 = \epsilon^2`. The radius is the largest of Eq. (46) with C_0 = 96 (what
+        absorbing :math:`6\Gamma A((1 - s)^2 + Q)` takes), Eq. (49), and the bound after Eq. (50). Inputs without neighbours
+        double C_0 and add a fourth term: some neighbour's margin never exceeds 1, so their terms are smaller by
+        :math:`e^{-R\Theta\delta}`.
         """
         pi, nu = positive_number(pi, "pi"), positive_number(nu, "nu")
         log_scale = np.log(self.n_tokens * self.Gamma * self.A / (pi * self.gap_min))
@@ -246,7 +252,7 @@ class BasinCone(Result, Tabular):
         return in_cone(p, self.p, self.mu, self.radius if radius is None else radius)
 
     def sample(self, n: int, rng: Seed, radius: float | None = None) -> FloatArray:
-        """`n` points of the cone, (n, d_key), at norms from `radius` on, by default that of Eq. (46)."""
+        """Draw `n` points of the cone, (n, d_key), at norms from `radius` on, by default that of Eq. (46)."""
         return sample_cone(self.p, self.mu, self.radius if radius is None else radius, n, rng)
 
     def __repr__(self) -> str:
@@ -256,7 +262,7 @@ class BasinCone(Result, Tabular):
         )
 
     def _radii(self) -> dict[str, float]:
-        """Each claim, and from which norm on it holds."""
+        """Return each claim and the norm beyond which it holds."""
         return {
             "no stationary point": self.no_stationary_radius,
             "the paper's R, Eq. (46)": self.radius,
@@ -280,15 +286,16 @@ class BasinCone(Result, Tabular):
     },
 )
 def basin_cone(data: TokenDataset, head: ArrayLike, selected: ArrayLike, *, loss: Loss = Logistic()) -> BasinCone:  # noqa: B008
-    r"""Compute the cone around a locally optimal direction in which descent converges to it, with the radii from which on that holds.
+    r"""Compute the cone around a locally optimal direction in which descent converges to it, and the radii beyond which that holds.
 
     .. math:: \mu = \frac18 \Big(\frac{\min(\frac12, \delta)}{A}\Big)^2, \quad
         R = \frac{\max(2, \delta^{-1})}{\Theta} \log\frac{C_0 T \Gamma A}{\pi\,\gamma^{gap}_{\min}}, \quad
         \delta = \frac12 \min_{i,\ \tau \text{ no neighbour}} (k_{i\alpha_i} - k_{i\tau})^\top p^{mm} - 1
 
-    In "C_0 ≥ 64π" the π is the lemma's parameter. The slack in δ equals :math:`(k_{it} - k_{i\tau})^\top p^{mm}` for any neighbour t, and
-    is defined for inputs without neighbours too. The slopes of the loss are taken on the interval from the lowest to the highest score,
-    where all margins lie; the paper's c and C take them on [-B, B] with B = ‖v‖ max‖x‖, which is wider.
+    In "C_0 ≥ 64π" the π is the lemma's parameter. The slack in δ equals :math:`(k_{it} - k_{i\tau})^\top p^{mm}` for any
+    neighbour t, and is defined for inputs without neighbours too. The slopes of the loss are taken on the interval from the
+    lowest to the highest score, which contains all margins; the paper's c and C use the wider interval [-B, B] with B = ‖v‖
+    max‖x‖.
 
     Args:
         data: one problem.
@@ -302,7 +309,7 @@ def basin_cone(data: TokenDataset, head: ArrayLike, selected: ArrayLike, *, loss
 
 
 def basin_of(problem: ScoredTokens, alpha: IntArray) -> BasinCone:
-    """The basin cone of a locally optimal selection (n_inputs,) of one problem."""
+    """Compute the basin cone of a locally optimal selection (n_inputs,) of one problem."""
     part, inputs = problem.part, _inputs_of_part(problem)
     found = optimality_of(part, alpha[inputs])
     if not found.is_locally_optimal or found.solution.status is Status.TRIVIAL:
@@ -337,14 +344,14 @@ def basin_of(problem: ScoredTokens, alpha: IntArray) -> BasinCone:
 
 
 def _inputs_of_part(problem: ScoredTokens) -> BoolArray:
-    """(n_inputs,) the inputs of `problem.part`."""
+    """Return the mask (n_inputs,) of the inputs of `problem.part`."""
     return problem.dependent if problem.part is not problem else np.ones(problem.data.n_inputs, dtype=np.bool_)
 
 
 def _for_all_inputs(
     found: TokenOptimality, problem: ScoredTokens, alpha: IntArray, inputs: BoolArray
 ) -> TokenOptimality:
-    """What was found for the inputs that depend on p, with the indices that these have in the problem."""
+    """Restate a result for the inputs that depend on p with their indices in the whole problem."""
     if inputs.all():
         return found
     neighbours = np.zeros(problem.data.mask.shape, dtype=np.bool_)

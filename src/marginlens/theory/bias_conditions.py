@@ -1,4 +1,4 @@
-"""What the steps and the memory of an optimizer must meet, so that its runs end in the largest margin of its norm.
+"""Conditions on the steps and the memory of an optimizer under which its runs end in the largest margin of its norm.
 
 Each condition is a `Check` with the numbers that decide it: constant steps must be short, a memory must fade faster than gradients fall,
 steps on mini-batches must remember an epoch, and factors must be wide enough.
@@ -28,7 +28,7 @@ SMALLEST_SHARE = 1e-300  # stands in for a β₂ of zero, whose logarithm is nee
 
 
 def conditions_on_steps(steps: Steps, solution: MarginSolution | None) -> tuple[Check, ...]:
-    """Check that steps follow the gradients of now and every row on the margin.
+    """Check that steps follow the current gradient and every row on the margin.
 
     Args:
         steps: the optimizer.
@@ -54,7 +54,7 @@ def conditions_on_steps(steps: Steps, solution: MarginSolution | None) -> tuple[
 
 
 def gain_of_first_step(steps: Steps, solution: MarginSolution | None) -> float | None:
-    """ηγ of the first step; None if the best margin γ is not known or the schedule is not."""
+    """Return ηγ of the first step; None if the best margin γ or the schedule is not known."""
     is_solved = solution is not None and solution.status is Status.OPTIMAL
     if solution is None or not is_solved or steps.power is None or steps.size is None:
         return None
@@ -69,7 +69,7 @@ def _can_freeze(steps: Steps) -> bool:
 
 
 def _short_steps(steps: Steps, solution: MarginSolution | None) -> Check:
-    """Check that constant steps are so short that they follow all rows on the margin together, not one after the other."""
+    """Check that constant steps are short enough to follow all rows on the margin together, not one after the other."""
     gain = gain_of_first_step(steps, solution)
     if gain is None:
         return Check("bias.short_steps", False, {"most": LARGEST_GAIN, "case": "unknown_margin"})
@@ -82,7 +82,7 @@ def _short_steps(steps: Steps, solution: MarginSolution | None) -> Check:
 
 
 def least_share(steps: Steps, solution: MarginSolution | None) -> float | None:
-    r"""The share of the margin that all measured runs of constant steps without memory kept while their norm grew.
+    r"""Return the share of the margin that all measured runs of constant steps without memory kept while their norm grew.
 
     .. math:: 1 - \frac{\eta D^2}{8\gamma}, \qquad D = \max_{r, s} \|a_r - a_s\|_*
 
@@ -112,7 +112,7 @@ def least_share(steps: Steps, solution: MarginSolution | None) -> float | None:
 
 
 def _memory_fades(steps: Steps, rate: float, formula: str, solution: MarginSolution | None) -> Check:
-    """Check that the memory of old gradients fades, by e^-rate a step, faster than the steps make gradients fall, by e^-ηγ."""
+    """Check that the memory of old gradients fades (by e^-rate a step) faster than the gradients fall (by e^-ηγ a step)."""
     bound = {"memory_rate": rate, "formula": formula}
     if solution is None:
         return Check("bias.memory", False, {**bound, "case": "no_solver"})
@@ -129,14 +129,14 @@ def _memory_fades(steps: Steps, rate: float, formula: str, solution: MarginSolut
 
 
 def covers_inputs(optimizer: Optimizer, n_inputs: int, batch_size: int) -> Check:
-    """Check that an optimizer whose steps see some of the inputs remembers the gradients of about all of them.
+    """Check that an optimizer whose steps see only some inputs remembers the gradients of about all of them.
 
     Args:
         optimizer: any optimizer.
 
         n_inputs: n.
 
-        batch_size: inputs of each step.
+        batch_size: the number of inputs in each step.
 
     Returns:
         The check, with the `memory` and the `epoch` in steps.

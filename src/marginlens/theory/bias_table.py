@@ -1,4 +1,4 @@
-"""What is known of the norm in which each optimizer has the largest margin: two tables, and who proves each of their lines."""
+"""The norm in which each optimizer is known to maximise the margin: two tables, with the proof behind each row."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Shape = tuple[int, ...]
 
 
 class Proof(NamedTuple):
-    """A theorem with the schedules that it covers: steps η_t ∝ t^-a for these a."""
+    """A theorem, with the schedules that it covers: steps η_t ∝ t^-a for these a."""
 
     code: str
     covers: Callable[[float], bool] = lambda power: True
@@ -131,7 +131,7 @@ def _note(code: str) -> Callable[[Training], Fact]:
 
 
 def _decay_note(training: Training) -> Fact:
-    """What weight decay does to weights."""
+    """State what weight decay does to weights."""
     steps = training.steps
     if steps.kind is GradientDescent:
         return Fact("bias.decay.stationary", {"weight_decay": steps.weight_decay})
@@ -142,7 +142,7 @@ def _decay_note(training: Training) -> Fact:
 
 
 def _factor_decay_note(training: Training) -> Fact:
-    """What weight decay does to factors."""
+    """State what weight decay does to factors."""
     if training.steps.kind is GradientDescent:
         return Fact("bias.decay.factors")
     known = _decay_note(training)
@@ -151,7 +151,7 @@ def _factor_decay_note(training: Training) -> Fact:
 
 
 class Row(NamedTuple):
-    """A line of the tables: in which norm steps of a kind maximize the margin, and who proves it.
+    """A row of the tables: the norm in which steps of a kind maximise the margin, and who proves it.
 
     Attributes:
         kind: the class whose steps it is about, None for every optimizer.
@@ -166,7 +166,7 @@ class Row(NamedTuple):
 
         proved_of_paths: who proves it for the regularisation path or the gradient flow.
 
-        note: what is known if no norm is, or what the norm rests on.
+        note: what is known if no norm is known, or what the norm rests on.
     """
 
     kind: type | None

@@ -1,4 +1,4 @@
-"""Certificates that a direction is the limit: a point of a run, a tube around it, and a check of the whole proof."""
+"""Certificates that training converges to a direction: a point of a run, a tube around it, and a check of the whole proof."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LARGEST = sys.float_info.max
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Proof(Result, Tabular):
-    """A proof about training from a point on, whose inequalities can be checked anew; `to_frame()` has one row per condition."""
+    """A proof about training from a point on, whose inequalities can be checked again; `to_frame()` has one row per condition."""
 
     data: TokenDataset
     head: FloatArray
@@ -57,9 +57,9 @@ class Proof(Result, Tabular):
         """Recompute every inequality of the proof from the data."""
 
     def requirements(self) -> Iterator[tuple[str, bool, Fact]]:
-        """The theorem's requirements of each field: its name, whether it meets them, and what it must be.
+        """Return the theorem's requirements of each field: its name, whether it meets them, and what it must be.
 
-        They come in an order in which each may rely on those before.
+        They are in order: each may rely on those before it.
         """
         data = self.data
         yield "data", type(data) is TokenDataset and _is_one_problem(data), Fact("field.one_problem")
@@ -72,7 +72,7 @@ class Proof(Result, Tabular):
             yield name, _is_number(getattr(self, name)) and getattr(self, name) > 0.0, Fact("field.positive")
 
     def refused(self) -> tuple[Check, ...]:
-        """The condition that the first wrong field fails; none if all fields are as the theorem asks."""
+        """Return the condition that the first wrong field fails; none if all fields are as the theorem requires."""
         wrong = next(((name, expected) for name, holds, expected in self.requirements() if not holds), None)
         if wrong is None:
             return ()
@@ -87,7 +87,7 @@ class Proof(Result, Tabular):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """A certificate that `save` wrote. What it says is to be checked by `verify`."""
+        """Read a certificate that `save` wrote. Check what it states by `verify`."""
         names = cls._numbers()
         needed = ("X", "y", "head", "loss", *cls.steps, *names)
         expected = f"a .npz file that {cls.__name__}.save wrote"
@@ -107,7 +107,7 @@ class Proof(Result, Tabular):
 
     @classmethod
     def _numbers(cls) -> list[str]:
-        """The fields that a file holds by name: all but the problem and the optimizer."""
+        """Return the fields that a file holds, by name: all but the problem and the optimizer."""
         return [field.name for field in fields(cls) if field.name not in ("data", "head", "loss", "optimizer")]
 
     def _columns(self) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class Certificate(Proof):
 
         selected: (n_inputs,) the tokens.
 
-        support: (n_support, 2) input and token of those on the margin.
+        support: (n_support, 2) input and token of each pair on the margin.
 
         point: (d_key,) where the proof begins; it holds for every point within `tolerance` of it.
 
@@ -133,17 +133,17 @@ class Certificate(Proof):
 
         direction: (d_key,) p̄, the limit.
 
-        margin: θ, by how much logits of selected tokens lead per unit of norm.
+        margin: θ, by how much the logits of the selected tokens lead per unit of norm.
 
         along, deviation: P_0 = p̄·p and ‖q - q*‖, at the worst point within the tolerance.
 
-        radius, growth: of the tube ‖q - q*‖ ≤ R + (K / 2R)(P - P_0), which is never left.
+        radius, growth: R and K of the tube ‖q - q*‖ ≤ R + (K / 2R)(P - P_0), which training never leaves.
 
         share: ψ of the proof.
 
-        progress: below θ', how far a unit of mass moves along p̄ at least.
+        progress: a lower bound on θ', how far a unit of mass moves along p̄.
 
-    `verify()` checks every inequality of the proof anew, from the data alone. `to_frame()` has one row per condition.
+    `verify()` checks every inequality of the proof again, from the data alone. `to_frame()` has one row per condition.
     """
 
     selected: IntArray
@@ -170,16 +170,16 @@ class Certificate(Proof):
 
     @property
     def size(self) -> float:
-        """Of the steps, zero for the flow."""
+        """The size of the steps, zero for the flow."""
         return float(getattr(self.optimizer, "size", 0.0))
 
     @property
     def steps_words(self) -> str:
-        """What moves: the flow or the steps, in words."""
+        """The flow or the steps, in words."""
         return str(moving_fact(self.optimizer))
 
     def requirements(self) -> Iterator[tuple[str, bool, Fact]]:
-        """The theorem's requirements of each field, as for every proof."""
+        """Return the theorem's requirements of each field, as for every proof."""
         yield from super().requirements()
         data = self.data
         yield "share", self.share < 1.0, Fact("field.below_one")
@@ -198,14 +198,14 @@ class Certificate(Proof):
         yield "support", len(np.unique(support, axis=0)) == len(support), Fact("field.distinct")
 
     def forecast(self, steps: ArrayLike) -> Forecast:
-        r"""Predict norm and angle after further steps, or along a further length of the flow, with bounds that are proved.
+        r"""Predict norm and angle after further steps, or after a further length of the flow, with proved bounds.
 
-        The law of residual attention puts p at :math:`P\bar p + q^\star`, so that the angle falls like 1/P. Normalised steps add their
-        length to P, or less if they are so long that they go round the ray; plain ones of size η let :math:`e^{\theta P}` grow by
-        about :math:`\eta\theta e^{\bar\rho}` each.
+        The law of residual attention puts p at :math:`P\bar p + q^\star`, so the angle falls like 1/P. Normalised steps add
+        their length to P, or less if they are so long that they circle around the ray; plain steps of size η let
+        :math:`e^{\theta P}` grow by about :math:`\eta\theta e^{\bar\rho}` each.
 
         Args:
-            steps: how many, or for the flow which length, a number or an array.
+            steps: how many further steps, or for the flow what further length; a number or an array.
 
         Examples:
             >>> import marginlens as ml
@@ -221,17 +221,18 @@ class Certificate(Proof):
 
     @implements("X", "Thm 1")
     def verify(self, start: ArrayLike | None = None, n_steps: int = 0) -> TheoremVerdict:
-        """Recompute every inequality of the proof from the data, in exact products of the given numbers and intervals for the rest.
+        """Recompute every inequality of the proof from the data, with exact products of the given numbers and intervals for the rest.
 
-        It shares no code with the search that found the tube: inner products are exact integers, the max-margin direction is solved for in
-        intervals of 300 bits, and a condition holds only if it does for every number of its interval. Every field is checked: a certificate
-        with a number that the theorem does not allow, or that the data do not confirm, gives a verdict with a condition that fails.
+        It shares no code with the search that found the tube: inner products are exact integers, the max-margin direction is
+        computed in intervals of 300 bits, and a condition holds only if it holds for every number of its interval. Every field
+        is checked: if the theorem does not allow a number of the certificate, or the data do not confirm it, the verdict has a
+        condition that fails.
 
         Args:
-            n_steps: take the steps that led to the point again, too, in intervals: so many from `start` have to end within the tolerance of
-                it. Then nothing is left to believe of the run; it takes milliseconds a step.
+            n_steps: also repeat the steps that led to the point, in intervals: so many steps from `start` must end within the
+                tolerance of it. Then nothing about the run is taken on trust. This takes milliseconds per step.
 
-            start: (d_key,), zero if left out.
+            start: (d_key,), zero by default.
 
         Examples:
             >>> import marginlens as ml
@@ -288,7 +289,7 @@ def _are_indices(value: object, shape: tuple[int, ...], below: IntArray) -> bool
 
 
 def _problem_of(arrays: Mapping[str, Any]) -> tuple[TokenDataset, FloatArray, Loss]:
-    """The problem in a file of a certificate."""
+    """Read the problem from a file of a certificate."""
     try:
         kind = LOSSES.class_named(str(arrays["loss"]))
     except InputError as problem:
@@ -350,7 +351,7 @@ def certify(
         loss: logistic by default.
 
     Raises:
-        InputError: if the proof does not begin at this point; it says what is missing.
+        InputError: if no proof begins at this point; it says what is missing.
 
     Examples:
         >>> import marginlens as ml

@@ -1,4 +1,4 @@
-"""What a theorem says about a problem: its conditions one by one, and its conclusion. Facts alone: `marginlens.words` has the sentences."""
+"""Conditions and conclusion of a theorem on one problem, as facts: `marginlens.words` has the sentences."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Check(Result, Tabular):
 
         holds: whether the condition holds; None if it cannot be decided.
 
-        numbers: the numbers that decide it, and names that its sentence needs.
+        numbers: the numbers that decide it, and the names that its sentence needs.
     """
 
     code: str
@@ -53,7 +53,7 @@ class Check(Result, Tabular):
         return f"{'✓' if self.holds else '?' if self.holds is None else '✗'} {self.name}: {self.sentence}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The code, whether it holds, the numbers and the sentence."""
+        """Return the code, whether it holds, the numbers and the sentence."""
         return {**super().to_dict(), "sentence": self.sentence}
 
     def _columns(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ _OUTCOMES = {True: "holds", False: "fails", None: "undecided"}
 
 @dataclass(frozen=True, repr=False)
 class TheoremVerdict(Result, Tabular):
-    """What one theorem says about one problem; `str` of it lists the conditions.
+    """The verdict of one theorem on one problem; `str` of it lists the conditions.
 
     `to_frame()` has one row per condition: theorem, condition, holds, sentence.
 
@@ -77,7 +77,7 @@ class TheoremVerdict(Result, Tabular):
 
         conclusion: what it says if they all hold.
 
-        of_descent: whether it speaks of descent and leaves its direction open.
+        of_descent: whether it is about descent and leaves its direction open.
     """
 
     citation: str
@@ -97,7 +97,7 @@ class TheoremVerdict(Result, Tabular):
         return tuple(check for check in self.conditions if not check)
 
     def to_dict(self) -> dict[str, Any]:
-        """The verdict by name, in types that `json.dumps` takes."""
+        """Return the fields by name, in types that `json.dumps` takes."""
         return {"label": self.citation, "applies": self.applies, **super().to_dict()}
 
     def __str__(self) -> str:
@@ -111,7 +111,7 @@ class TheoremVerdict(Result, Tabular):
 
 
 def condition_columns(verdicts: Sequence[TheoremVerdict]) -> dict[str, Any]:
-    """The table of the conditions of theorems, one row each."""
+    """Return the table of the conditions of theorems, one row each."""
     rows = [(verdict.citation, check) for verdict in verdicts for check in verdict.conditions]
     return {
         "theorem": [citation for citation, _ in rows],

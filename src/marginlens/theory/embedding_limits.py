@@ -1,4 +1,4 @@
-"""Theorem 5 of paper B: the tokens that p selects, its conditions and lemmas with their numbers, and where the flow of p goes."""
+"""Theorem 5 of paper B: the tokens that p selects, the conditions and lemmas with their numbers, and the limit of the flow of p."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def token_ranks(
             are compared, however long the embeddings of other tokens are.
 
     Returns:
-        A `TokenRanks` with one array of ids for each sequence; the latter two may be empty.
+        A `TokenRanks` with one array of ids for each sequence; `secondary` and `below` may be empty.
 
     Examples:
         >>> import numpy as np
@@ -98,7 +98,7 @@ def token_ranks(
 def selected_tokens(
     E: ArrayLike, p: ArrayLike, sequences: LabelledSequences | Iterable[ArrayLike], *, tie: float | None = None
 ) -> Selection:
-    r"""Find the tokens that p selects in each sequence, those of the largest logit.
+    r"""Find the tokens that p selects in each sequence: those with the largest logit.
 
     .. math:: \mathcal S_X(p) = \{\hat s : \hat s = \arg\max_{s \in X} p^\top E_s\}
 
@@ -148,7 +148,7 @@ def decisive_tokens(sequences: LabelledSequences | Iterable[ArrayLike], y: Array
 
 
 def _decisive_of_each(data: LabelledSequences) -> Selection:
-    """The completely positive and completely negative tokens of each sequence, none, one or several."""
+    """Find the completely positive and completely negative tokens of each sequence: none, one or several."""
     decisive = np.abs(token_statistics(data).kind) == 2
     return tuple(np.unique(ids[decisive[ids]]) for ids in np.split(data.tokens, data.offsets[1:-1]))
 
@@ -165,19 +165,20 @@ def check_theorem_5(
     d_model: int,
     delta: float = 0.05,
 ) -> TheoremVerdict:
-    r"""Check Assumption 4 and the sizes that Theorem 5 asks for, each with the numbers of both sides.
+    r"""Check Assumption 4 and the sizes that Theorem 5 requires, each with the numbers of both sides.
 
     .. math:: \eta_0 \ge 4 n^2 T^2, \quad d \ge \max\Big\{256,\ \Big(2\log\tfrac{|\mathcal S|^2}{\delta}\Big)^2,\
         (88\eta_0^2 + 111\eta_0 + 2)^8,\ |\mathcal S| + 3\Big\}
 
-    With η₀ ≥ 4n²T² the third bound on d is beyond 10^40 already for n = T = 2: no machine meets it, so the verdict is never that the
-    theorem applies. When its conclusion comes true is measured: see `check_class_window`.
+    With η₀ ≥ 4n²T² the third bound on d is beyond 10^40 already for n = T = 2: no machine meets it, so the verdict is never
+    that the theorem applies. `check_class_window` reports what was measured about when its conclusion holds.
 
-    All but the bound `|S| + 3` are also what Lemma 14 (a limit selects the decisive token of every sequence) and Lemma 18 (it is
-    max-margin) ask for; `check_missed_tokens` checks what the proof of Lemma 14 needs on the given numbers, without a bound on the width.
+    Lemma 14 (a limit selects the decisive token of every sequence) and Lemma 18 (it is max-margin) require all of them except
+    the bound `|S| + 3`. `check_missed_tokens` checks what the proof of Lemma 14 needs of the given numbers, without a bound on
+    the width.
 
-    The paper's sequences all have T tokens. If lengths differ, T is the longest, and the step moves E_s by the mean of y times the
-    share of s in a sequence, so α_s = 0 does not say that it stays: the last condition looks at what moves.
+    The paper's sequences all have T tokens. If lengths differ, T is the longest, and the step moves E_s by the mean of y times
+    the share of s in a sequence, so a token with α_s = 0 may still move: the last condition checks which tokens move.
 
     Args:
         sequences, y: labelled sequences, or token-id lists and their labels.
@@ -189,7 +190,7 @@ def check_theorem_5(
         delta: δ.
 
     Returns:
-        A verdict; the powers of large numbers are given as their logarithms to base ten.
+        A verdict; powers of large numbers are given by their logarithms to base ten.
 
     Examples:
         >>> import marginlens as ml
@@ -203,17 +204,17 @@ def check_theorem_5(
 
 @implements("B", "Lemma 13")
 def check_lemma_13(step: FirstStep, delta: float = 0.05) -> TheoremVerdict:
-    r"""Check whether ‖p‖ diverges under the flow after this step: the lemma's premises, and the two that its proof uses.
+    r"""Check whether ‖p‖ diverges under the flow after this step: the lemma's premises, and the two conditions that its proof uses.
 
     .. math:: d \ge \max\Big\{256,\ \Big(2\log\tfrac{|\mathcal S|^2}{\delta}\Big)^2,\ |\mathcal S| + 3\Big\}; \qquad
         \exists s \in \mathcal S_c:\ \gamma_s(X) > \gamma_j(X) \ \text{for all}\ j \in X \setminus \{s\},\ X \ni s
 
-    The proof moves along a p̂ with p̂ᵀE_s = 1 for one decisive token s and 0 for all others, and takes γ_s − γ_j ≥ η₀/(4nT), which the
-    premises do not give: after a small step random scores decide. The last two conditions are enough by themselves, for any widths and
-    without any chance: then −p̂ᵀ∇L > 0 at every p, so the flow has no point to stay near.
+    The proof moves along a p̂ with p̂ᵀE_s = 1 for one decisive token s and 0 for all others, and uses γ_s − γ_j ≥ η₀/(4nT). The
+    premises do not imply that: after a small step, random scores decide. The last two conditions are sufficient by themselves,
+    for any width and with certainty: then −p̂ᵀ∇L > 0 at every p, so the flow has no point to stay near.
 
     Args:
-        step: the first step, after which the flow starts.
+        step: the first step; the flow starts after it.
 
         delta: δ.
 
@@ -247,12 +248,13 @@ def check_class_window(
         G(q) = \frac{q (1 - q)}{1 + e^{mq}},\quad g = \frac12 \sum_{s \in \mathcal S_c} m_s^2,\quad
         m_s = \frac{\eta_0}{2} |\alpha_s|,\quad m = \min_s m_s
 
-    The step gives every decisive token ±m_s v. A part a of p along v then lifts the tokens of one label and sinks those of the other. To
-    first order, and while random scores play no part, it grows as a power of the slope G(q) of the loss in the decisive logits, where q is
-    the attention on the decisive tokens: q rises from 1/T, and a ∝ G(q)^(2g). Where that makes a large before G begins to fall, the class
-    that sinks turns to irrelevant tokens with good random scores. Large steps end the window: the risen class has next to no loss left,
-    and p comes back. The two constants, 6 and 5/2, are fitted to 17,000 runs of other settings and seeds than those of claim X-T5,
-    which counts how many of its own this window names rightly; T is the longest sequence.
+    The step gives every decisive token ±m_s v. A component a of p along v then raises the tokens of one label and lowers those
+    of the other. To first order, and while random scores play no part, it grows as a power of the slope G(q) of the loss in the
+    decisive logits, where q is the attention on the decisive tokens: q rises from 1/T, and a ∝ G(q)^(2g). If a becomes large
+    before G begins to fall, the class whose logits fall turns to irrelevant tokens with good random scores. Large steps end the
+    window: the other class has almost no loss left, and p comes back. The two constants, 6 and 5/2, are fitted to 17,000 runs
+    with other settings and seeds than those of claim X-T5, which counts how many of its own runs the window classifies
+    correctly; T is the longest sequence.
 
     Args:
         sequences, y: data that obey Assumption 4.
@@ -287,7 +289,7 @@ def check_class_window(
 
 
 def _largest_rise(T: int, moved: float) -> float:
-    """The largest of log G(q) − log G(1/T) over q from 1/T on, where G(q) = q(1 − q)/(1 + e^(m q)); 0 where G falls from there on."""
+    """Maximise log G(q) − log G(1/T) over q ≥ 1/T, where G(q) = q(1 − q)/(1 + e^(m q)); 0 if G falls from there on."""
 
     def log_slope(q: float) -> float:
         return math.log(q) + math.log1p(-q) - float(np.logaddexp(0.0, moved * q))
@@ -307,7 +309,7 @@ def _largest_rise(T: int, moved: float) -> float:
 
 
 def theorem_5_conditions(data: LabelledSequences, rate: float, d_model: int, delta: float) -> dict[str, Check]:
-    """Every premise of the theorem by a short name; the lemmas take some of them."""
+    """Check every premise of the theorem, by a short name; the lemmas use some of them."""
     eta, d = positive_number(rate, "rate"), whole_number(d_model, "d_model", at_least=1)
     n, T, size = len(data), int(data.lengths.max()), len(np.unique(data.tokens))
     obeyed, least = check_assumption_4(data), 4.0 * n**2 * T**2
@@ -331,7 +333,7 @@ def check_width(code: str, d: int, log10_least: float) -> Check:
 
 
 def _irrelevant_tokens_stay(data: LabelledSequences) -> Check:
-    """Return whether the step moves no irrelevant token: always so where all sequences have one length."""
+    """Return whether the step moves no irrelevant token; always true if all sequences have one length."""
     irrelevant = token_statistics(data).kind == 0
     share = np.abs(np.where(irrelevant, mean_signed_share(data), 0.0))
     moved, shortest, longest = float(share.max(initial=0.0)), int(data.lengths.min()), int(data.lengths.max())
@@ -341,7 +343,7 @@ def _irrelevant_tokens_stay(data: LabelledSequences) -> Check:
 
 
 def _largest_lead(data: LabelledSequences, scores: FloatArray) -> tuple[float, int]:
-    """The largest over decisive tokens of the smallest score by which they lead the other tokens of their sequences, and which."""
+    """Find the decisive token with the largest lead in score over the other tokens of its sequences, and that lead."""
     smallest: dict[int, float] = {}
     for i, decisive_ids in enumerate(_decisive_of_each(data)):
         ids, label = data[i]
@@ -355,15 +357,15 @@ def _largest_lead(data: LabelledSequences, scores: FloatArray) -> tuple[float, i
 
 
 class EmbeddingDetails(NamedTuple):
-    """What stands behind the verdict of Theorem 5, and what the flow does.
+    """The quantities behind the verdict of Theorem 5, and the run of the flow.
 
     Attributes:
         verdict: B Thm 5 with its conditions.
 
         divergence: B Lemma 13 with its own.
 
-        window: whether the step is outside the window in which runs lose a class, which is measured and not proved; None where the data
-            break Assumption 4.
+        window: whether the step is outside the window in which runs lose a class (measured, not proved); None if the data
+            violate Assumption 4.
 
         important: S_c, the ids of completely positive and completely negative tokens.
 
@@ -371,17 +373,17 @@ class EmbeddingDetails(NamedTuple):
 
         run: the flow of p after it.
 
-        selection: the ids that the flow's end selects in each sequence, those that tie included.
+        selection: the ids that the flow's end selects in each sequence, including ties.
 
         solution: the max-margin problem of that selection.
 
-        tied: whether the flow ended because tokens that tie balance each other.
+        tied: whether the flow ended because tied tokens balance each other.
 
-        correlation: cosine between the flow's end and the predicted direction; nan where there is none.
+        correlation: cosine between the flow's end and the predicted direction; nan if there is none.
 
         selects_important: whether each important token is selected somewhere (Theorem 5).
 
-        selects_every_sequence: whether each sequence selects its own (Lemma 14), which is more.
+        selects_every_sequence: whether each sequence selects its own important token (Lemma 14), a stronger condition.
 
         only_important: whether nothing else is selected.
 
@@ -422,8 +424,9 @@ def predict_embedding_limit(
     .. math:: E^1, p^1 \ \text{by one step with}\ \eta_0, \qquad \dot p_t = -\nabla_p L(E^1, p_t), \qquad
         \|p_t\| \to \infty,\quad \frac{p_t}{\|p_t\|} \to p_*(p_\infty),\quad \mathcal S_c \subseteq \bigcup_X \mathcal S_X(p_\infty)
 
-    The theorem leaves open which selection that is; the flow is followed to tell. For a window of step sizes the flow loses the decisive
-    tokens of a whole class (claim X-T5): `details.warning` says so, from where the flow ended and from `check_class_window`.
+    The theorem does not say which selection that is, so the flow is followed. In a window of step sizes the flow loses the
+    decisive tokens of a whole class (claim X-T5); `details.warning` reports this, judging by the end of the flow and by
+    `check_class_window`.
 
     Args:
         start: E⁰, p⁰ and v, as `initial_parameters` draws them.
@@ -432,13 +435,13 @@ def predict_embedding_limit(
 
         sequences, y: labelled sequences, or ids and labels.
 
-        delta: the probability that may be missed.
+        delta: δ, the probability with which the theorem may fail.
 
         until: how far to follow the flow.
 
     Returns:
-        A `Prediction` with `EmbeddingDetails`. Its direction is the limit of p/‖p‖ if the selection lasts, certain only if the verdict
-        applies, and None if the flow ends at a minimum; `details.correlation` says how near the flow has come.
+        A `Prediction` with `EmbeddingDetails`. Its direction is the limit of p/‖p‖ if the selection lasts; it is certain only
+        if the verdict applies, and None if the flow ends at a minimum. `details.correlation` says how close the flow has come.
     """
     data = as_labelled(sequences, y)
     step = first_step(start, rate, data)
@@ -460,7 +463,7 @@ def predict_embedding_limit(
 
 
 def _details(data: LabelledSequences, step: FirstStep, run: Trajectory, delta: float) -> EmbeddingDetails:
-    """What stands behind the prediction from a run of the flow."""
+    """Collect the quantities behind the prediction from a run of the flow."""
     E, rate, tied = step.after.E, step.rate, run.status is Status.TIED
     selection = selected_tokens(E, run.final, data, tie=TIED_LOGITS if tied else None)
     solution = vocabulary_svm(E, data, selection)
@@ -492,7 +495,7 @@ def _details(data: LabelledSequences, step: FirstStep, run: Trajectory, delta: f
 
 
 def _limit(details: EmbeddingDetails) -> Fact:
-    """Where the flow goes, and how surely."""
+    """State the limit of the flow, and how certain it is."""
     run, numbers = details.run, {"norm": float(details.run.norm), "correlation": details.correlation}
     if run.status not in (Status.COMPLETED, Status.TIED):
         return Fact("embedding.stuck", {"norm": float(run.norm)})
@@ -503,7 +506,7 @@ def _limit(details: EmbeddingDetails) -> Fact:
 
 
 def _warning(step: FirstStep, run: Trajectory, lost: tuple[int, ...], window: Check | None) -> Fact | None:
-    """What to know before taking Theorem 5's selection for granted; None if nothing speaks against it."""
+    """Return the warning about Theorem 5's selection; None if nothing speaks against it."""
     is_inside = window is not None and not window.holds
     if lost:
         first, last = (float(p @ step.after.v) for p in (step.after.p, run.final))

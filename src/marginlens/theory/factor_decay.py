@@ -1,4 +1,4 @@
-r"""What weight decay does to the factors of W = Q Kᵀ: they balance, and their squares become the nuclear norm.
+r"""The effect of weight decay on the factors of W = Q Kᵀ: they balance, and their squared norms become the nuclear norm.
 
 The gradient flow of :math:`L(Q K^\top) + \tfrac\lambda2 (\|Q\|^2 + \|K\|^2)` has, whatever L is,
 
@@ -18,7 +18,7 @@ from marginlens.typing import ArrayLike, FloatArray
 
 
 class FactorBalance(NamedTuple):
-    """How far factors are from balanced.
+    """The imbalance of two factors.
 
     Attributes:
         imbalance: (width, width) QᵀQ - KᵀK.
@@ -33,13 +33,16 @@ class FactorBalance(NamedTuple):
     excess: float
 
     def after(self, decay: float, time: float) -> FloatArray:
-        """The imbalance after a time of the flow with weight decay λ, e^(-2λt) of what it is; t steps of size η are a time of tη."""
+        """Return the imbalance after time t of the flow with weight decay λ, which shrinks it by e^(-2λt); n steps of size η
+        take time nη.
+        """
         return np.exp(-2.0 * decay * time) * self.imbalance
 
 
 @implements("X", "N8")
 def factor_balance(Q: ArrayLike, K: ArrayLike) -> FactorBalance:
-    """Measure how far the factors of W = Q Kᵀ are from balanced. Weight decay balances them; descent without it keeps the difference.
+    """Measure how far the factors of W = Q Kᵀ are from being balanced. Weight decay balances them; without it, descent keeps
+    the imbalance.
 
     Args:
         Q: (d_query, width).
@@ -64,12 +67,12 @@ def factor_balance(Q: ArrayLike, K: ArrayLike) -> FactorBalance:
 
 
 class NuclearStationarity(NamedTuple):
-    """What is left of the conditions under which W minimises, or is stationary for, L(W) + λ ‖W‖_*.
+    """The residuals of the conditions under which W minimises, or is stationary for, L(W) + λ ‖W‖_*.
 
     Attributes:
-        slack: 1 - ‖∇L(W)‖₂/λ, not below zero if they hold.
+        slack: 1 - ‖∇L(W)‖₂/λ, at least zero if the conditions hold.
 
-        misalignment: 1 + ⟨∇L(W), W⟩/(λ ‖W‖_*), zero if they hold, and for W = 0.
+        misalignment: 1 + ⟨∇L(W), W⟩/(λ ‖W‖_*), zero if they hold; also zero for W = 0.
     """
 
     slack: float

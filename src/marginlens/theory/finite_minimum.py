@@ -22,14 +22,14 @@ _THIRD = 3.5  # of |third derivative of an input's mean score|, over ε Γ D³
 
 @dataclass(frozen=True, repr=False, eq=False)
 class MinimumCertificate(Proof):
-    r"""A proof that the gradient flow from `point` on converges to a finite minimum of the risk, which is within `radius` of it.
+    r"""A proof that gradient flow from `point` on converges to a finite minimum of the risk within `radius` of it.
 
     Attributes:
         data, head, loss: the problem.
         point: (d_key,) where the proof begins; it holds for every point within `tolerance` of it.
         radius: of a ball around the point in which all second derivatives are at least `curvature`.
 
-    `verify()` checks it anew from the data alone. `to_frame()` has one row per condition.
+    `verify()` checks it again from the data alone. `to_frame()` has one row per condition.
     """
 
     radius: float
@@ -47,11 +47,11 @@ class MinimumCertificate(Proof):
 
 @implements("X", "Thm 2")
 def certify_minimum(problem: ScoredTokens, point: FloatArray) -> MinimumCertificate | None:
-    r"""A certificate that the flow ends at a finite minimum near a point, None where the curvature or the gradient do not show one.
+    r"""Certify that the flow ends at a finite minimum near a point; None if the curvature and the gradient do not show one.
 
-    In a ball of radius r around p every second derivative is at least :math:`m = \lambda_{\min}(\nabla^2 L(p)) - r M`, M a bound on third
-    derivatives. If :math:`\delta + 2\|\nabla L(p)\|/m \le r`, the ball holds one stationary point, and the flow from within δ of p stays
-    in it and converges to that point: the distance to it never grows.
+    In a ball of radius r around p every second derivative is at least :math:`m = \lambda_{\min}(\nabla^2 L(p)) - r M`, where M
+    bounds the third derivatives. If :math:`\delta + 2\|\nabla L(p)\|/m \le r`, the ball holds one stationary point, and the
+    flow from within δ of p stays in it and converges to that point: the distance to it never grows.
     """
     at = problem.risk.second_order(point[None])
     hessian, gradient = (float(np.exp(at.log_scale[0])) * part[0] for part in (at.hessian, at.gradient))
@@ -69,14 +69,14 @@ def certify_minimum(problem: ScoredTokens, point: FloatArray) -> MinimumCertific
 
 
 def _loss_bounds(loss: Loss, low: float) -> tuple[float, float, float]:
-    """Bounds on |ℓ'|, ℓ'' and |ℓ'''| for margins from `low` on."""
+    """Bound |ℓ'|, ℓ'' and |ℓ'''| for margins from `low` on."""
     if type(loss) is Logistic:
         return 1.0 / (1.0 + float(np.exp(low))), 0.25, 0.1
     return (float(np.exp(-low)),) * 3 if type(loss) is Exponential else (1.0, 0.0, 0.0)
 
 
 def _third_bound(problem: ScoredTokens, p: FloatArray, radius: float) -> float:
-    """A bound on third derivatives of the risk within a radius of p, up to rounding; see docs/proofs/attraction.md."""
+    """Bound the third derivatives of the risk within a radius of p, up to rounding; see docs/proofs/attraction.md."""
     data, scores, total = problem.data, problem.scores, 0.0
     for i, count in enumerate(data.lengths.tolist()):
         keys, gamma = data.K[i, :count], scores[i, :count]

@@ -1,4 +1,4 @@
-"""How fast a proved limit is approached: norm and angle after further steps, predicted by the law of residual attention, and bracketed."""
+"""The approach to a proved limit: norm and angle after further steps, predicted by the law of residual attention and bracketed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIMULATED = 1_000  # steps of the limiting motion; what the second half of them 
 
 
 class Range(NamedTuple):
-    """A predicted quantity, and bounds on it that are proved."""
+    """A predicted quantity with proved bounds."""
 
     predicted: FloatArray
     low: FloatArray
@@ -32,7 +32,7 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Forecast(Result, Tabular):
-    """Where a run will be after further steps.
+    """The predicted position of a run after further steps.
 
     Attributes:
         steps: (m,) further steps; further lengths for the flow.
@@ -41,7 +41,7 @@ class Forecast(Result, Tabular):
 
         norm: ‖p‖.
 
-        angle: to the limit, in radians. Each is a `Range`: what is predicted, and bounds that X Thm 1 proves.
+        angle: to the limit, in radians. Each is a `Range`: the prediction, and bounds that X Thm 1 proves.
 
     `to_frame()` has one row per number of steps: steps, norm, norm_low, norm_high, angle, angle_low, angle_high.
     """
@@ -61,7 +61,7 @@ class Forecast(Result, Tabular):
 
 
 def forecast(proof: Certificate, steps: ArrayLike) -> Forecast:
-    """What `Certificate.forecast` gives; the bounds are at the end of docs/proofs/attraction.md."""
+    """Compute the result of `Certificate.forecast`; the bounds are derived at the end of docs/proofs/attraction.md."""
     expected = "numbers of further steps, or lengths of the flow, at least 0"
     asked = np.atleast_1d(float_array(steps, "steps", expected)).ravel()
     if not np.all(asked >= 0.0) or not np.isfinite(asked).all():
@@ -91,7 +91,7 @@ def forecast(proof: Certificate, steps: ArrayLike) -> Forecast:
 
 
 def _along(proof: Certificate) -> float:
-    """p̄·p at the point, the middle of the ball that the proof is for."""
+    """Return p̄·p at the point, the centre of the ball that the proof covers."""
     return float(proof.point @ proof.direction)
 
 
@@ -118,33 +118,33 @@ def _rows_of(proof: Certificate, law: ResidualLaw) -> _Rows:
 
 
 class _Motion(NamedTuple):
-    """Where saturated attention moves: after lengths, the way along the ray, and the distance from it."""
+    """The motion of saturated attention: for each length, the distance travelled along the ray and the distance from it."""
 
     lengths: FloatArray
     along: FloatArray
     distance: FloatArray
 
     def along_after(self, lengths: FloatArray) -> FloatArray:
-        """How far along the ray; beyond the simulated lengths at the mean speed of their second half."""
+        """Return the position along the ray; beyond the simulated lengths, by the mean speed of their second half."""
         middle, beyond = len(self.lengths) // 2, np.maximum(0.0, lengths - self.lengths[-1])
         speed = (self.along[-1] - self.along[middle]) / (self.lengths[-1] - self.lengths[middle])
         return np.interp(lengths, self.lengths, self.along) + speed * beyond
 
     def distance_after(self, lengths: FloatArray) -> FloatArray:
-        """How far from the ray; beyond the simulated lengths the mean of their second half."""
+        """Return the distance from the ray; beyond the simulated lengths, the mean of their second half."""
         mean = float(np.mean(self.distance[len(self.lengths) // 2 :]))
         return np.where(lengths > self.lengths[-1], mean, np.interp(lengths, self.lengths, self.distance))
 
     def distance_where(self, along: FloatArray) -> FloatArray:
-        """How far from the ray where p has come so far along it."""
+        """Return the distance from the ray when p has come this far along it."""
         return np.interp(along, self.along, self.distance)
 
 
 def _limiting_motion(proof: Certificate, law: ResidualLaw, rows: _Rows) -> _Motion:
-    """Steps from the point on with the pull that rows have where attention saturates; in place of very short ones a few that are as good.
+    """Simulate steps from the point on with the pull of the rows of saturated attention; a few longer steps stand for very short ones.
 
-    They come to rest at the law's offset, next to what the point has outside the span of the margin's rows; steps longer than
-    `law.largest_step` go round it for ever.
+    They come to rest at the law's offset, plus the component of the point outside the span of the margin's rows; steps longer
+    than `law.largest_step` circle around it for ever.
     """
     short = 0.25 * min(law.largest_step, 4.0 / proof.margin)  # steps up to this length follow the flow
     size = max(short, proof.optimizer.size) if type(proof.optimizer) is NormalizedGD else short
@@ -161,7 +161,7 @@ def _limiting_motion(proof: Certificate, law: ResidualLaw, rows: _Rows) -> _Moti
 
 
 def _steps_of_one_length(proof: Certificate, rows: _Rows, asked: FloatArray, motion: _Motion) -> Range:
-    """P after normalised steps, or along the flow: a step of length h adds hθ'/√(θ'² + y²) at least, and h at most."""
+    """Bound P after normalised steps, or along the flow: a step of length h adds at least hθ'/√(θ'² + y²) and at most h."""
     lengths, first = asked * getattr(proof.optimizer, "size", 1.0), _along(proof)
     sideways = np.max(rows.wide) + (proof.margin - proof.progress) * np.max(rows.wide / rows.toward)
     least = proof.progress / np.hypot(proof.progress, sideways)
@@ -169,7 +169,7 @@ def _steps_of_one_length(proof: Certificate, rows: _Rows, asked: FloatArray, mot
 
 
 def _plain_steps(proof: Certificate, law: ResidualLaw, rows: _Rows, asked: FloatArray) -> Range:
-    """P after plain steps, which become ever shorter: e^(θP) grows by about ηθ e^ρ̄ with each."""
+    """Bound P after plain steps, which become ever shorter: each lets e^(θP) grow by about ηθ e^ρ̄."""
     theta, size, R = proof.margin, proof.optimizer.size, proof.radius
     on, delta, steepness = rows.on_margin, rows.delta, STEEPNESS[type(proof.loss)]
     near = np.exp(rows.wide * R - rows.toward * proof.along - rows.a @ law.offset)

@@ -1,22 +1,22 @@
-r"""The implicit bias of an optimizer: in which norm a diverging run has the largest margin, who proves it, and who observed it.
+r"""The implicit bias of an optimizer: the norm in which a diverging run maximises the margin, who proves it, and who observed it.
 
 Steepest descent in a norm drives the weights, among all that select the same tokens with margin one, towards the direction of
 
 .. math:: \min_x \|x\| \ \text{s.t.}\ \langle a_r, x\rangle \ge 1,
 
-the max-margin problem in that very norm: the rows a_r are key differences, for W times queries. That is a theorem for linear models on
-separable data; for attention it is proved for few optimizers, and observed by claims of the ledger for the others. `bias_table` has
-what is known of each optimizer.
+the max-margin problem in that norm. The rows a_r are key differences; for W they are multiplied by queries. This is a theorem
+for linear models on separable data. For attention it is proved for few optimizers, and claims of the ledger observed it for the
+others. `bias_table` lists what is known of each optimizer.
 
-Constant steps of length η in a norm that is not Euclidean add ηγ to the margin, γ the best margin in that norm, and multiply the weight
-of a row by about e^-ηγ. Long ones let a single row decide each step, and freeze short of the margin; no sharp bound is known, and
-`conditions` asks for ηγ ≤ 0.1, and says which share of the margin runs kept (`least_share`). Euclidean steps add up and need no such
-condition.
+In a norm other than the Euclidean, constant steps of length η add ηγ to the margin, where γ is the best margin in that norm,
+and multiply the weight of a row by about e^-ηγ. Long steps let a single row decide each step and freeze short of the margin. No
+sharp bound is known: `conditions` requires ηγ ≤ 0.1, and reports the share of the margin that runs kept (`least_share`).
+Euclidean steps add up and need no such condition.
 
-An optimizer with a memory follows the gradients of now only while its memory fades faster than they fall. Each step of length η adds
-ηγ to the margin, γ the best margin in the optimizer's norm, and divides gradients by e^(ηγ): momentum needs ηγ < log(1/β), Adam
-ηγ < ½ log(1/β₂) and β₁ ≤ β₂. Falling steps meet the first two in the end, constant ones do or do not; if they do not, the
-norm is not known, and `conditions` says by which numbers.
+An optimizer with a memory follows the current gradients only if its memory fades faster than they fall. Each step of length η
+adds ηγ to the margin, where γ is the best margin in the optimizer's norm, and divides gradients by e^(ηγ). So momentum needs ηγ
+< log(1/β), and Adam needs ηγ < ½ log(1/β₂) and β₁ ≤ β₂. Decreasing steps eventually meet the first two conditions; constant
+steps may not. If they do not, the norm is not known, and `conditions` has the numbers.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ Studied = AttentionRisk | MatrixRisk | FactorRisk | MulticlassRisk  # risks whos
 
 
 class ImplicitBias(NamedTuple):
-    """Which margin the runs of an optimizer on a risk head for: codes and numbers; `str` of it is a readable account.
+    """The margin that the runs of an optimizer on a risk tend to maximise, as codes and numbers; `str` of it is a readable account.
 
     Attributes:
         optimizer: its name with the settings that matter.
@@ -80,26 +80,26 @@ class ImplicitBias(NamedTuple):
 
         norm: the norm of the margin problem that runs end in; None if it is not known.
 
-        early_norm: another norm that runs head for long before, if there is one.
+        early_norm: another norm whose margin runs approach long before, if there is one.
 
-        proved: who proves it of this variable.
+        proved: who proves it for this variable.
 
-        proved_of_linear_models: who proves it of linear models on separable data, and whether for these steps.
+        proved_of_linear_models: who proves it for linear models on separable data, and whether for these steps.
 
-        proved_of_paths: who proves it of the regularisation path or of gradient flow, and not of descent.
+        proved_of_paths: who proves it for the regularisation path or gradient flow, but not for descent.
 
-        observed: ids of the claims of the ledger that ran this optimizer on this variable: constant steps up to this ηγ, factors of this
-            width.
+        observed: ids of the ledger's claims that ran this optimizer on this variable: with constant steps up to this ηγ, and
+            factors of this width.
 
         selected: (n_inputs,) the tokens of `solution`: those of the start, else those of the highest scores; None if neither is known.
 
-        solution: the margin problem of these tokens in `norm`; if a condition fails, in the norm that its steps are taken in. None if no
-            solver takes it.
+        solution: the margin problem of these tokens in `norm`; if a condition fails, in the norm in which the steps are
+            steepest. None if no solver handles it.
 
-        note: what is known if no norm of the variable is; else what the norm rests on if no theorem or claim says it.
+        note: what is known if no norm is known; otherwise what the norm rests on if no theorem or claim supports it.
 
-        conditions: what the steps and the memory of the optimizer must meet, each with its numbers. If one fails, `norm` is None, or
-            `early_norm` if there was one.
+        conditions: the conditions on the steps and the memory of the optimizer, each with its numbers. If one fails, `norm` is
+            None, or `early_norm` if there is one.
     """
 
     optimizer: Fact
@@ -125,7 +125,7 @@ class ImplicitBias(NamedTuple):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """What is known, one fact a sentence."""
+        """Return what is known, one fact per sentence."""
         if self.norm is None:
             return (self._open, *self._runs())
         return (self._limit(self.norm), *self._proofs(), *self._best_margin())
@@ -135,7 +135,7 @@ class ImplicitBias(NamedTuple):
 
     @property
     def _open(self) -> Fact:
-        """That no norm is known, and why."""
+        """State that no norm is known, and why."""
         named = {"optimizer": self.optimizer, "variable": self.variable}
         if self.note:
             return Fact("bias.no_norm", {**named, "note": self.note})
@@ -158,7 +158,7 @@ class ImplicitBias(NamedTuple):
         return Fact("bias.limit", {**numbers, "note": self.note, "case": "noted" if self.note else "default"})
 
     def _proofs(self) -> list[Fact]:
-        """Who proves it, of what, and who observed it."""
+        """State who proves it, for what, and who observed it."""
         is_linear = self.variable == ON_CLASSES
         facts = [Fact("bias.proved", {"proof": proof}) for proof in self.proved]
         if self.observed:
@@ -187,7 +187,7 @@ def implicit_bias(
     selected: ArrayLike | None = None,
     batch_size: int | None = None,
 ) -> ImplicitBias | Any:
-    r"""Find the norm whose margin the runs of an optimizer head for on a risk, who proves it, and the direction for given tokens.
+    r"""Find the norm whose margin an optimizer tends to maximise on a risk, who proves it, and the direction for given tokens.
 
     .. math:: \lim_{t \to \infty} \frac{x(t)}{\|x(t)\|} \in \arg\max_{\|x\| \le 1} \min_r \langle a_r, x\rangle
 
@@ -196,16 +196,16 @@ def implicit_bias(
 
         risk: an `AttentionRisk`, `MatrixRisk`, `FactorRisk` or `MulticlassRisk`.
 
-        start: x(0), whose tokens `solution` is about.
+        start: x(0); `solution` is about the tokens that it selects.
 
-        selected: (n_inputs,) the tokens themselves, such as `run.selected`; for a batch (batch, n_inputs).
+        selected: (n_inputs,) the tokens, if they are known, such as `run.selected`; (batch, n_inputs) for a batch.
 
-        batch_size: inputs of each step, all of them by default. Runs on fewer have another limit, unless momentum remembers the gradients
-            of about an epoch: 1/(1 - β) ≥ n/b, while ηγ < log(1/β) still holds.
+        batch_size: the number b of inputs in each step, all n by default. Runs on fewer have another limit, unless momentum
+            remembers the gradients of about an epoch: 1/(1 - β) ≥ n/b, while ηγ < log(1/β) still holds.
 
     Returns:
-        An `ImplicitBias`, or a list of them for a batch; None for an optimizer or a risk of which nothing is known, such as one of a user's
-        that does not say its `norm`.
+        An `ImplicitBias`, or a list of them for a batch; None if nothing is known of the optimizer or the risk, such as a
+        user's own optimizer without a `norm`.
 
     Raises:
         InputError: if the norm of the optimizer measures matrices and the points are vectors, or if an argument does not fit the risk.
@@ -239,7 +239,7 @@ def implicit_bias(
 def _of_one(
     optimizer: Optimizer, risk: Any, start: ArrayLike | None, selected: ArrayLike | None, batch_size: int | None
 ) -> ImplicitBias | None:
-    """The bias on one problem."""
+    """Find the bias on one problem."""
     kinds: dict[Any, str] = {
         AttentionRisk: ON_P,
         MatrixRisk: ON_W,
@@ -271,14 +271,14 @@ def bias_on_sequences(
 ) -> ImplicitBias | None:
     """Find the bias on next tokens.
 
-    If tokens tie, it is open what circling W^cyc does to steps in other norms than the Euclidean, or with a memory.
+    If tokens tie, it is not known how circling around W^cyc affects steps in a norm other than the Euclidean, or steps with a memory.
 
     Args:
         optimizer: any optimizer.
 
         shape: of W.
 
-        solve: gives the Graph-SVM solution in a norm, None if there is none.
+        solve: returns the Graph-SVM solution in a norm, None if there is none.
 
         acyclic: whether no tokens tie.
 
@@ -293,7 +293,7 @@ def bias_on_sequences(
 
 
 def _known_bias(optimizer: Optimizer, shape: Shape, variable: str, proved_on: str) -> ImplicitBias | None:
-    """What the tables say of an optimizer of points of this shape, before its steps are checked."""
+    """Look up an optimizer of points of this shape in the tables, before its steps are checked."""
     on_factors = variable == ON_FACTORS
     training = Training(
         steps_of(part_of(optimizer) if on_factors else optimizer), shape, isinstance(optimizer, Blockwise)
@@ -324,7 +324,7 @@ def _checked(
     label: str = "",
     width: int | None = None,
 ) -> ImplicitBias:
-    """What is known of an optimizer, less what its steps, its memory and the width of factors do not allow on this problem."""
+    """Withdraw what the steps, the memory and the width of factors do not allow on this problem."""
     steps = steps_of(optimizer)
     if bias.variable == ON_CLASSES:
         # It is a linear model itself.
@@ -356,7 +356,7 @@ def check_plain_steps(
     """Check that an optimizer takes constant steps of plain gradient descent, no longer than `largest`.
 
     Args:
-        optimizer: the optimizer; without one there is nothing to check.
+        optimizer: the optimizer; if None, there is nothing to check.
 
         bound: the formula of `largest`, such as "1/L".
 
@@ -382,26 +382,26 @@ def check_plain_steps(
 
 @dataclass(frozen=True)
 class Transposed:
-    """A norm of matrices as it measures their transposes."""
+    """A norm of matrices, applied to their transposes."""
 
     norm: Norm
     needs_matrix: ClassVar[bool] = True
 
     def value(self, x: FloatArray) -> float:
-        """‖xᵀ‖."""
+        """Return ‖xᵀ‖."""
         return self.norm.value(x.T)
 
     def dual(self, g: FloatArray) -> float:
-        """‖gᵀ‖*."""
+        """Return ‖gᵀ‖*."""
         return self.norm.dual(g.T)
 
     def steepest(self, g: FloatArray) -> FloatArray:
-        """s(gᵀ)ᵀ."""
+        """Return s(gᵀ)ᵀ."""
         return self.norm.steepest(g.T).T
 
 
 def _tokens(risk: Any, start: ArrayLike | None, selected: ArrayLike | None) -> IntArray | None:
-    """The tokens that were asked about: given ones, those that the start selects, or those of the highest scores."""
+    """Return the tokens in question: the given ones, those that the start selects, or those with the highest scores."""
     of_p = risk if isinstance(risk, AttentionRisk) else risk.of_p
     if selected is not None:
         return of_p.selection(selected)
@@ -412,7 +412,9 @@ def _tokens(risk: Any, start: ArrayLike | None, selected: ArrayLike | None) -> I
 
 
 def _solve(risk: Any, tokens: IntArray | None, norm: Norm) -> MarginSolution | None:
-    """The margin problem of these tokens, in p or in the transpose of W, or of the classes; None without tokens or a solver."""
+    """Solve the margin problem of these tokens, in p or in the transpose of W, or that of the classes; None without tokens or a
+    solver.
+    """
     try:
         if isinstance(risk, MulticlassRisk):
             return _solve_classes(risk, norm)
@@ -427,7 +429,7 @@ def _solve(risk: Any, tokens: IntArray | None, norm: Norm) -> MarginSolution | N
 
 
 def _solve_classes(risk: MulticlassRisk, norm: Norm) -> MarginSolution:
-    """The margin problem of a linear classifier, whose classes are tokens and whose points are queries."""
+    """Solve the margin problem of a linear classifier, whose classes are tokens and whose points are queries."""
     n_classes = risk.shape[0]
     point, other = np.nonzero(np.arange(n_classes) != risk.classes[:, None])
     triples = np.stack([point, risk.classes[point], other], axis=-1)
@@ -435,7 +437,9 @@ def _solve_classes(risk: MulticlassRisk, norm: Norm) -> MarginSolution:
 
 
 def _solve_W(risk: MatrixRisk | FactorRisk, tokens: IntArray, norm: Norm) -> MarginSolution:
-    """The margin problem in the transpose of W. Its rows are columns of W, so norms that tell them apart measure W transposed."""
+    """Solve the margin problem in the transpose of W. Its rows are columns of W, so norms that distinguish rows from columns
+    measure W transposed.
+    """
     data, queries = risk.of_p.data, np.atleast_2d(risk.query)
     _, pairs = token_pairs(data, tokens)
     first = pairs[:, 0] * data.n_tokens

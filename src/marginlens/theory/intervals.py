@@ -1,4 +1,4 @@
-"""Proofs in numbers: exact products of doubles, intervals for everything else, the inequalities that hold, and steps in intervals."""
+"""Numerical proofs: exact products of doubles, intervals for everything else, inequalities, and training steps in intervals."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ BITS_A_STEP = 12  # by which intervals may widen in a step
 
 
 class Exact(NamedTuple):
-    """Numbers of an array as whole numbers times one power of two, so that sums of products of them are exact."""
+    """An array of whole numbers times one power of two, so that sums of products are exact."""
 
     whole: Any
     power: int
 
     @classmethod
     def of(cls, values: ArrayLike) -> Exact:
-        """The doubles of an array."""
+        """Convert an array of doubles."""
         mantissa, exponent = np.frexp(np.asarray(values, dtype=np.float64))
         lowest = int(exponent[mantissa != 0.0].min(initial=0))
         pairs = zip((mantissa * 2.0**53).flat, exponent.flat, strict=True)
@@ -42,13 +42,13 @@ class Exact(NamedTuple):
 
 
 class _Refuted(Exception):
-    """A check failed, so that there is nothing more to prove."""
+    """A check failed, so there is nothing more to prove."""
 
 
 class Proving:
-    """Intervals of mpmath, and the inequalities that were shown of them so far.
+    """Intervals of mpmath, and the inequalities shown for them so far.
 
-    A comparison of two intervals is true where it is of all their numbers.
+    A comparison of two intervals is true if it holds for all their numbers.
     """
 
     def __init__(self) -> None:
@@ -59,12 +59,12 @@ class Proving:
         self.checks: list[Check] = []
 
     def number(self, exact: Exact, *place: int) -> Any:
-        """An entry of an exact array, or an exact number."""
+        """Return an interval for an entry of an exact array, or for an exact number."""
         return self.iv.mpf(exact.whole[place] if place else exact.whole) * self.iv.mpf(2) ** exact.power
 
     @contextmanager
     def until_refuted(self) -> Iterator[None]:
-        """End a proof at the first check that fails, or where an interval holds a number of which the next step is not defined."""
+        """End a proof at the first check that fails, or when an interval holds a number for which the next operation is not defined."""
         try:
             yield
         except _Refuted:
@@ -75,12 +75,12 @@ class Proving:
     def demand(self, code: str, small: ivmpf, large: ivmpf, **numbers: Any) -> None:
         """Check small < large, and end the proof unless it holds for all numbers of both intervals.
 
-        The check has the `room`, the share of `large` that is left between them, and the ends `small` and `large` that decide.
+        The check's numbers are `room`, the share of `large` that is left between them, and the deciding ends `small` and `large`.
         """
         self._compare(code, bool(small < large), small, large, numbers)
 
     def at_most(self, code: str, small: ivmpf, large: ivmpf) -> None:
-        """Check small ≤ large, like `demand`."""
+        """Check small ≤ large, as `demand` does for strict inequality."""
         self._compare(code, bool(small <= large), small, large, {})
 
     def _compare(self, code: str, holds: bool, small: ivmpf, large: ivmpf, numbers: Mapping[str, object]) -> None:
@@ -100,30 +100,31 @@ class Proving:
         self.checks.append(Check(code, False, {"room": float("nan"), **numbers}))
 
     def sum(self, values: Iterable[ivmpf]) -> Any:
-        """A sum, 0 of none."""
+        """Return a sum; 0 for no terms."""
         return sum(values, self.iv.mpf(0))
 
     def dot(self, x: Iterable[ivmpf], y: Iterable[ivmpf]) -> Any:
-        """An inner product."""
+        """Return an inner product."""
         return self.sum(a * b for a, b in zip(x, y, strict=True))
 
     def largest(self, values: Iterable[ivmpf]) -> Any:
-        """An upper bound on all of some numbers, 0 for none."""
+        """Return an upper bound on all the numbers; 0 for none."""
         return self.iv.mpf(max((value.b for value in values), default=0))
 
     def smallest(self, values: Iterable[ivmpf]) -> Any:
-        """A lower bound on all of some numbers."""
+        """Return a lower bound on all the numbers."""
         return self.iv.mpf(min(value.a for value in values))
 
     def not_negative(self, square: ivmpf) -> Any:
-        """What is known to be at least zero, without the part of its interval that is below."""
+        """Return the interval of a number known to be at least zero, without its negative part."""
         return self.iv.mpf([max(square.a, 0), max(square.b, 0)])
 
     def eliminated(self, code: str, matrix: list[list[ivmpf]]) -> tuple[list[list[Any]], list[tuple[int, int, Any]]]:
-        """A positive definite matrix made upper triangular, and the multiples of rows that were subtracted.
+        """Reduce a positive definite matrix to upper triangular form; also return the multiples of rows that were subtracted.
 
-        All of its pivots are positive, which proves that it is positive definite; the check of that code fails if it may not be. What
-        is below the diagonal is neither read nor changed: what is left of a symmetric matrix stays symmetric.
+        All pivots are positive, which proves that the matrix is positive definite; the check with this code fails if it may not
+        be. Entries below the diagonal are neither read nor changed, because the remaining part of a symmetric matrix stays
+        symmetric.
         """
         upper, factors = [list(row) for row in matrix], []
         for j, pivots in enumerate(upper):
@@ -136,7 +137,7 @@ class Proving:
         return upper, factors
 
     def solver(self, code: str, matrix: list[list[ivmpf]]) -> Callable[[list[Any]], list[Any]]:
-        """Solve linear systems with a positive definite matrix; `code` is that of the check that it is one."""
+        """Return a solver of linear systems with a positive definite matrix; `code` names the check that it is positive definite."""
         upper, factors = self.eliminated(code, matrix)
 
         def solve(right: list[ivmpf]) -> list[Any]:
@@ -152,23 +153,23 @@ class Proving:
 
 
 def steepness_of(iv: MPIntervalContext, loss: Loss) -> Any:
-    """Λ, a bound on the slope of log|ℓ'|."""
+    """Return Λ, a bound on the slope of log|ℓ'|."""
     return iv.mpf(0 if type(loss) is CorrelationLoss else 1)
 
 
 def slope_in(iv: MPIntervalContext, loss: Loss, margin: ivmpf) -> Any:
-    """-ℓ' at a margin."""
+    """Return -ℓ' at a margin."""
     if type(loss) is Logistic:
         return 1 / (1 + iv.exp(margin))
     return iv.exp(-margin) if type(loss) is Exponential else iv.mpf(1)
 
 
 def distance_after(proving: Proving, proof: Certificate, start: ArrayLike, n_steps: int) -> Any:
-    """An interval that holds the distance of the point of a proof from where exact steps from a start lead.
+    """Enclose the distance between the point of a proof and the end of exact steps from a start.
 
-    The state is the logit of every token and how much of every key has been added to p, so that a step needs only the exact inner
-    products of keys: with p = start + Σ c k, logits are k·start + Σ c k·k'. Differences to the leading token of an input are summed, never
-    numbers that nearly cancel.
+    The state is the logit of every token and the coefficient of every key in p. With p = start + Σ c k, logits are k·start + Σ
+    c k·k', so a step needs only the exact inner products of keys. Sums are of differences to the leading token of an input,
+    never of numbers that nearly cancel.
     """
     proving.iv.prec += BITS_A_STEP * n_steps
     iv, number, data = proving.iv, proving.number, proof.data

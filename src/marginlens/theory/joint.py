@@ -41,7 +41,7 @@ _MAX_CANDIDATES = 32  # selections with the same label margin that are looked at
 
 
 class JointDetails(NamedTuple):
-    """What stands behind the verdicts on training v and p together.
+    """The quantities behind the verdicts on training v and p together.
 
     Attributes:
         best: the selections with the largest label margin, the candidates for the tokens that are selected.
@@ -49,14 +49,14 @@ class JointDetails(NamedTuple):
         support: (n_inputs,) its support set S.
         label_margin: Γ.
         p_mm, p_relax: the solutions of ATT-SVM and of Eq. (10) with S.
-        v_direction, p_direction: the limits of v/‖v‖ and p/‖p‖ along the joint path, None where no theorem applies.
-        growth: the ratio r/R from which the path with ‖v‖ ≤ r, ‖p‖ ≤ R goes to p^relax rather than to p^mm; zero where they agree.
-        head_radius: an r from which on the path goes to p^mm when r stays fixed and R grows alone; inf where none is known. It is proved
-            where ν is (`MixingCheck.proved`), and computed with the smallest ν found elsewhere.
+        v_direction, p_direction: the limits of v/‖v‖ and p/‖p‖ along the joint path, None if no theorem applies.
+        growth: the ratio r/R above which the path with ‖v‖ ≤ r, ‖p‖ ≤ R goes to p^relax rather than p^mm; zero if they agree.
+        head_radius: an r above which the path goes to p^mm when r stays fixed and only R grows; inf if none is known. It is
+            proved if ν is (`MixingCheck.proved`), and otherwise computed with the smallest ν found.
 
-    Theorem 6 leaves open how fast r must grow. At radii r and R an input outside S with margin Γ + σ weighs e^{-rσ} less than one in S, so
-    its logit margin matters until rσ makes up for the difference. With R growing alone the path goes to p^mm if r is at least
-    `head_radius`; at a small fixed r other tokens can have the lower risk, under Theorem 5 as well.
+    Theorem 6 leaves open how fast r must grow. At radii r and R an input outside S with margin Γ + σ weighs e^{-rσ} less than
+    one in S, so its logit margin matters until rσ makes up for the difference. If only R grows, the path goes to p^mm when r is
+    at least `head_radius`; at a small fixed r other tokens can have a lower risk, also under Theorem 5.
     """
 
     best: BestSelections
@@ -73,15 +73,15 @@ class JointDetails(NamedTuple):
 
 @predictions.register
 def predict_joint(risk: JointRisk, request: Request) -> list[Prediction]:
-    r"""Which theorem speaks about training head and attention together, and the directions that v and p converge to.
+    r"""Find the theorem that covers training head and attention together, and the directions to which v and p converge.
 
     .. math:: (v_r, p_R) = \arg\min_{\|v\| \le r, \|p\| \le R} L(v, p): \quad
         \frac{v_r}{r} \to \frac{v^{mm}}{\|v^{mm}\|}, \qquad \frac{p_R}{R} \to \frac{p^{mm}}{\|p^{mm}\|}\ \text{(Thm 5)}
         \ \text{or}\ \frac{p^{relax}}{\|p^{relax}\|}\ \text{(Thm 6)}
 
-    The candidates for α are the selections with the largest label margin. The condition of Theorem 6 that α is selected in the limit is
-    replaced by one on the data that implies it: the shortest p that separates α on S selects it outside S as well, with room to spare.
-    Descent from a start is what `check_polarisation` speaks of.
+    The candidates for α are the selections with the largest label margin. The condition of Theorem 6 that α is selected in the
+    limit is replaced by one on the data that implies it: the shortest p that separates α on S selects it outside S as well,
+    with room to spare. `check_polarisation` covers descent from a start.
     """
     data, start = risk.data.as_batch(), request.start
     starts: list[tuple[Any, Any]] = [(None, None)] * len(data)
@@ -99,7 +99,7 @@ def _with_descent(
     optimizer: Optimizer | None,
     loss: Loss,
 ) -> Prediction:
-    """The prediction with what X Theorem 3 says of descent from the start (v, p), where there is one."""
+    """Add to the prediction what X Theorem 3 says about descent from the start (v, p), if a start is given."""
     if v is not None and p is not None:
         verdict = check_polarisation(data, v, p, optimizer, loss)
         found = replace(found, verdicts=(*found.verdicts, verdict))
@@ -118,7 +118,7 @@ def _with_descent(
 
 
 def _best_prediction(data: TokenDataset, loss: Loss, max_problems: int) -> Prediction:
-    """The prediction for the first of the best selections to which a theorem applies, else for the last one looked at."""
+    """Return the prediction for the first of the best selections to which a theorem applies, else for the last one examined."""
     best = best_selections(data, max_problems=max_problems)
     found = _about(data, best, best.selections[0], loss)
     for selected in best.selections[1:_MAX_CANDIDATES]:
@@ -162,7 +162,7 @@ def _about(data: TokenDataset, best: BestSelections, selected: IntArray, loss: L
 def _shared_conditions(
     loss: Loss, head: LabelMargin, best: BestSelections, p_mm: MarginSolution
 ) -> tuple[Check, Check, Check]:
-    """What Theorems 5 and 6 both ask of a selection."""
+    """Check the conditions that Theorems 5 and 6 share."""
     selected = str(head.selected.tolist())
     labels = {"margin": head.margin, "runner_up": best.runner_up, "selected": selected}
     decided = p_mm.status in (Status.OPTIMAL, Status.TRIVIAL, Status.INFEASIBLE)
@@ -187,7 +187,7 @@ def _selected_in_the_limit(head: LabelMargin, p_relax: MarginSolution) -> Check:
 
 
 def _growth(head: LabelMargin, p_relax: MarginSolution) -> float:
-    """The smallest r/R at which no input outside S holds the path back from p^relax."""
+    """Return the smallest r/R at which no input outside S holds the path back from p^relax."""
     if p_relax.status is not Status.OPTIMAL or p_relax.pairs is None:
         return 0.0
     inputs = p_relax.pairs[:, 0]
@@ -197,7 +197,7 @@ def _growth(head: LabelMargin, p_relax: MarginSolution) -> float:
 
 
 def _reason(strict: TheoremVerdict, relaxed: TheoremVerdict, growth: float, radius: float) -> Fact:
-    """What is known of the joint path, and how surely."""
+    """State what is known of the joint path, and how certain it is."""
     applies = strict if strict.applies else relaxed
     if not applies.applies:
         return Fact("reason.condition", {"condition": f"{applies.failed[0].sentence.rstrip('.')}."})
@@ -211,7 +211,7 @@ def _reason(strict: TheoremVerdict, relaxed: TheoremVerdict, growth: float, radi
 
 
 class FixedHead(NamedTuple):
-    """The radius of a fixed head, with ν and κ, which it is made from."""
+    """The radius of a fixed head, with the ν and κ that determine it."""
 
     radius: float
     nu: float
@@ -219,14 +219,16 @@ class FixedHead(NamedTuple):
 
 
 def mixing_cost(mixing: MixingCheck) -> float:
-    """ν of Assumption C: the proved one, or the smallest one found; zero where the assumption fails."""
+    """Return ν of Assumption C: the proved one, or the smallest one found; zero if the assumption fails."""
     if not mixing.holds:
         return 0.0
     return float(mixing.numbers["proved_nu" if mixing.proved else "nu"])
 
 
 def fixed_head_radius(data: TokenDataset, head: LabelMargin, nu: float) -> FixedHead:
-    """The r at which the head is known to score every α_i above the other tokens; `marginlens_papers.claims.a.joint` derives it."""
+    """Compute the r at which the head is known to score every α_i above the other tokens; `marginlens_papers.claims.a.joint`
+    derives it.
+    """
     away = np.take_along_axis(data.X, head.selected[:, None, None], axis=1) - data.X
     other = data.mask & (np.arange(data.n_tokens) != head.selected[:, None])
     if not other.any():
@@ -251,7 +253,7 @@ def fixed_head_radius(data: TokenDataset, head: LabelMargin, nu: float) -> Fixed
 
 
 def _most_mixed(x: float, n_inputs: int) -> float:
-    r""":math:`x - \ell^{-1}(n \ell(x))` for the logistic loss: log n for large x."""
+    r"""Compute :math:`x - \ell^{-1}(n \ell(x))` for the logistic loss; it tends to log n for large x."""
     small = float(np.exp(-x))
     return float(np.log(n_inputs)) if small < 1e-300 else x + float(np.log(np.expm1(n_inputs * np.log1p(small))))
 
@@ -275,16 +277,17 @@ def check_polarisation(
     .. math:: u = Y X v, \ a = K p: \qquad \dot u = g\, c\, \sigma(a), \quad
         \dot a = g\, \kappa\, \big(\mathrm{diag}\,\sigma - \sigma\sigma^\top\big) u, \qquad g = -\ell'(u^\top \sigma(a)) > 0
 
-    One input, tokens with X Xᵀ = c I and keys with K Kᵀ = κ I. If token i has the highest score and no other token a larger logit at the
-    start, its lead over every other token, in score and in logit, never shrinks, whatever the size of the steps, and its attention tends to
-    one. With p = 0 the winner can be read off the head: it is the token of the highest score. `docs/proofs/polarisation.md` has the proof.
+    One input, tokens with X Xᵀ = c I and keys with K Kᵀ = κ I. If token i has the highest score and no other token a larger
+    logit at the start, its lead over every other token, in score and in logit, never shrinks, whatever the size of the steps,
+    and its attention tends to one. With p = 0 the head alone determines the winner: the token with the highest score.
+    `docs/proofs/polarisation.md` has the proof.
 
-    All of this is asked of the given numbers exactly. Where inner products are off by a share of the squared length, as rounding makes
-    them, the lead has to exceed what such a defect can undo, by the lemma of the same page.
+    All conditions are checked exactly on the given numbers. If inner products are off by a share of the squared length, as
+    after rounding, the lead must exceed what such a defect can undo, by the lemma on the same page.
 
     Args:
         data: one problem.
-        head, p: (d_model,) and (d_key,) the start.
+        head, p: the start, (d_model,) and (d_key,).
         optimizer: None for the flow, or constant steps along the gradient of both together, plain or normalised.
     """
     one = Check("requirement.one_input", data.n_inputs == 1, {"inputs": data.n_inputs})
@@ -303,13 +306,13 @@ def check_polarisation(
 
 
 class _Gram(NamedTuple):
-    """How far rows are from being orthogonal and equally long, from exact inner products.
+    """The deviation of rows from being orthogonal and equally long, from exact inner products.
 
     Attributes:
         n: how many rows.
-        log_size: of the largest squared length; -inf where all rows are zero.
-        defect: the largest inner product, or difference of a squared length from the largest, over the largest squared length; zero where
-            it is so exactly.
+        log_size: the logarithm of the largest squared length; -inf if all rows are zero.
+        defect: the largest inner product, or difference of a squared length from the largest, divided by the largest squared
+            length; exactly zero if there is none.
     """
 
     n: int
@@ -318,7 +321,7 @@ class _Gram(NamedTuple):
 
     @classmethod
     def of(cls, rows: FloatArray) -> _Gram:
-        """Of rows (n, d)."""
+        """Measure rows (n, d)."""
         exact = Exact.of(rows)
         products = exact.whole @ exact.whole.T
         size = max(int(products[t, t]) for t in range(len(rows)))
@@ -330,17 +333,17 @@ class _Gram(NamedTuple):
 
     @property
     def is_near(self) -> bool:
-        """True if they are orthogonal, or so nearly that the lemma covers them."""
+        """True if they are orthogonal, or so close to it that the lemma covers them."""
         return DEFECT_OF_TOKENS * self.defect * self.n <= 1.0
 
     def check(self, code: str) -> Check:
-        """The condition that they are near enough."""
+        """Check that they are close enough to orthogonal."""
         case = "default" if self.defect == 0.0 else "nearly"
         return Check(code, self.is_near, {"largest_deviation": self.defect, "case": case})
 
 
 class _Perturbation(NamedTuple):
-    """What keeps tokens and keys from being orthogonal, and the steps that meet it."""
+    """The deviation of tokens and keys from being orthogonal, and the steps affected by it."""
 
     tokens: _Gram
     keys: _Gram
@@ -348,7 +351,7 @@ class _Perturbation(NamedTuple):
     optimizer: Any
 
     def undoes(self, score: float, largest: float, lowest: float) -> float:
-        """The lead in score up to which the lemma leaves open who wins; the largest lead and the lowest score of all are given."""
+        """Compute the lead in score below which the lemma leaves the winner open, given the largest lead and the lowest score."""
         n, defect = self.tokens.n, max(self.tokens.defect, self.keys.defect)
         if defect == 0.0 or not (self.tokens.is_near and self.keys.is_near):
             return 0.0
@@ -365,7 +368,7 @@ class _Perturbation(NamedTuple):
 
 
 def _leads(data: TokenDataset, v: FloatArray, p: FloatArray, perturbation: _Perturbation) -> Check:
-    """Return whether one token scores highest at the start, by more than a perturbation undoes, and none has a larger logit."""
+    """Return whether one token scores highest at the start, by more than a perturbation can undo, and none has a larger logit."""
     n, sign = int(data.lengths[0]), int(data.y[0])
     scores, logits = Exact.of(data.X[0, :n]) @ Exact.of(v), Exact.of(data.K[0, :n]) @ Exact.of(p)
     best = max(range(n), key=lambda t: sign * scores.whole[t])

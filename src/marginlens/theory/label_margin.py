@@ -43,7 +43,7 @@ class LabelMargin(NamedTuple):
 
         support: (n_inputs,) whether an input is a support vector.
 
-        slack: (n_inputs,) by how much its margin at unit v exceeds Γ.
+        slack: (n_inputs,) by how much the margin of an input at unit v exceeds Γ.
     """
 
     selected: IntArray
@@ -54,7 +54,7 @@ class LabelMargin(NamedTuple):
 
     @property
     def support_or_all(self) -> BoolArray:
-        """(n_inputs,) the support set; all inputs if the labels cannot be separated."""
+        """The support set, (n_inputs,); all inputs if the labels cannot be separated."""
         return self.support if self.support.any() else np.ones_like(self.support)
 
 
@@ -95,7 +95,7 @@ class BestSelections(NamedTuple):
 
         runner_up: the next smaller one among all selections.
 
-        complete: whether every selection was looked at; if not, a climb from many selections found these.
+        complete: whether every selection was examined; if not, these are the best found by local search from many selections.
     """
 
     selections: IntArray
@@ -113,8 +113,8 @@ def best_selections(data: TokenDataset, *, max_problems: int = 10_000) -> BestSe
     Args:
         data: one problem.
 
-        max_problems: how many selections may be tried one by one; beyond it single tokens are exchanged from 64 random selections for as
-            long as that helps, and the result is not complete.
+        max_problems: how many selections may be tried one by one. If there are more, a local search exchanges single tokens
+            from 64 random selections for as long as the margin grows, and the result is not complete.
 
     Examples:
         >>> import marginlens as ml
@@ -134,12 +134,12 @@ def best_selections(data: TokenDataset, *, max_problems: int = 10_000) -> BestSe
 
 
 def all_selections(lengths: list[int]) -> IntArray:
-    """Every choice of one token per input, (prod(lengths), n_inputs)."""
+    """List every choice of one token per input, (prod(lengths), n_inputs)."""
     return np.stack([axis.ravel() for axis in np.indices(lengths)], axis=-1)
 
 
 def _climb(data: TokenDataset) -> IntArray:
-    """Selections met when single tokens are exchanged for as long as the label margin grows."""
+    """Exchange single tokens for as long as the label margin grows, and return the selections met."""
     rng = np.random.default_rng(0)
     selections = rng.integers(data.lengths, size=(64, data.n_inputs))
     value = margins_of_outputs(data, data.X[np.arange(data.n_inputs), selections])
@@ -158,7 +158,7 @@ def _climb(data: TokenDataset) -> IntArray:
 
 
 def margins_of_outputs(data: TokenDataset, outputs: FloatArray, inputs: BoolArray | None = None) -> FloatArray:
-    """Label margins of attention outputs (batch, n_inputs, d_model), over some of the inputs only if asked; (batch,)."""
+    """Compute the label margins of attention outputs (batch, n_inputs, d_model), over some inputs only if asked; (batch,)."""
     chosen = slice(None) if inputs is None else inputs
     outputs = np.where(np.abs(outputs) < _VANISHED_OUTPUT, 0.0, outputs)  # tokens that cancel leave no direction
     return np.asarray(label_svm(outputs[:, chosen], data.y[chosen]).margin)
@@ -168,8 +168,8 @@ def margins_of_outputs(data: TokenDataset, outputs: FloatArray, inputs: BoolArra
 class MixingCheck(Check):
     """Assumption C on one problem: a `Check` with numbers Γ (margin), ν (nu, the smallest cost found) and proved_nu (a lower bound).
 
-    `counterexample` is a p (d_key,) at which mixing costs next to nothing or even gains, None where none was found; `proved` says
-    whether a positive ν is proved for all p, and `inputs` (n_inputs,) which inputs were asked about.
+    `counterexample` is a p (d_key,) at which mixing costs almost nothing or even gains margin, None if none was found. `proved`
+    says whether a positive ν is proved for all p; `inputs` (n_inputs,) is the mask of the inputs in question.
     """
 
     counterexample: FloatArray | None = None
@@ -191,27 +191,28 @@ def check_assumption_c(
 
     .. math:: \Gamma(p) \le \Gamma - \nu \max_i (1 - s_{i\alpha_i}) \quad \text{for all } p
 
-    A lower bound on ν is proved if there are few enough selections β: with multipliers λ of the head's SVM, the label margin of any
-    mixture is at most the average of :math:`\|\sum_i \lambda_i Y_i x_{i\beta_i}\|` over its selections, so it is enough that no such norm
-    exceeds Γ, and that those that leave α fall short of it. Upper bounds come from p: mixtures of two tokens of one input while all others
-    are settled, outright selections, and random p of all sizes, the best of them improved. Where p diverges, linear programs decide: a ray
-    that selects α fails the statement when the token that fades last costs nothing to first order.
+    A lower bound on ν is proved if there are few enough selections β: with multipliers λ of the head's SVM, the label margin of
+    any mixture is at most the average of :math:`\|\sum_i \lambda_i Y_i x_{i\beta_i}\|` over its selections. So it is enough
+    that no such norm exceeds Γ, and that all selections other than α fall short of it. Upper bounds come from trial points p:
+    mixtures of two tokens of one input while all others are settled, full selections, and random p of all sizes, the best of
+    which are improved. For diverging p, linear programs decide: a ray that selects α violates the statement if the token that
+    fades last costs nothing to first order.
 
     Args:
         data: one problem.
 
-        selected: α (n_inputs,).
+        selected: α, (n_inputs,).
 
-        inputs: (n_inputs,) mask of the inputs to which the statement is confined, such as the support set (Theorem 6); all by default.
+        inputs: (n_inputs,) mask of the inputs that the statement is limited to, such as the support set (Theorem 6); all by default.
 
-        n_samples: random p to try.
+        n_samples: how many random p to try.
 
-        max_problems: selections up to which the bound and outright selections are tried.
+        max_problems: the largest number of selections for which the bound and full selections are tried.
 
         rng: a `numpy.random.Generator`, or a whole number to seed one.
 
     Returns:
-        A `MixingCheck`. It fails if some p costs no more than rounding, and then `counterexample` is one.
+        A `MixingCheck`. It fails if some p costs no more than rounding; `counterexample` is then such a p.
 
     Examples:
         >>> import marginlens as ml
@@ -241,7 +242,7 @@ def check_assumption_c(
 
 
 def _asked_inputs(data: TokenDataset, inputs: ArrayLike | None) -> BoolArray:
-    """The mask of the inputs to which the statement is confined."""
+    """Return the mask of the inputs that the statement is limited to."""
     mask = f"a mask of shape ({data.n_inputs},) with an input in it"
     asked = np.ones(data.n_inputs, dtype=bool) if inputs is None else array_of_any(inputs, "inputs", mask)
     if asked.shape != (data.n_inputs,) or asked.dtype.kind != "b" or not asked.any():
@@ -250,7 +251,7 @@ def _asked_inputs(data: TokenDataset, inputs: ArrayLike | None) -> BoolArray:
 
 
 def _mixing_check(cost: _Cost, margin: Fact, nu: float, worst: FloatArray | None, proved_nu: float) -> MixingCheck:
-    """The check for the smallest cost found and the one that is proved."""
+    """Make the check from the smallest cost found and the proved one."""
     gamma = cost.gamma
     holds, proved = nu > NO_COST_RTOL * gamma, proved_nu > NO_COST_RTOL * gamma
     gains = nu < -NO_COST_RTOL * gamma
@@ -261,7 +262,7 @@ def _mixing_check(cost: _Cost, margin: Fact, nu: float, worst: FloatArray | None
 
 @dataclass(frozen=True, eq=False)
 class _Cost:
-    """(Γ - Γ(p)) / max_i (1 - s_iα) over the inputs that were asked about."""
+    """The cost (Γ - Γ(p)) / max_i (1 - s_iα) over the inputs in question."""
 
     data: TokenDataset
     alpha: IntArray
@@ -269,12 +270,12 @@ class _Cost:
     gamma: float
 
     def at(self, points: FloatArray) -> FloatArray:
-        """Costs at points (batch, d_key); infinite where so little is mixed that rounding would decide."""
+        """Compute the costs at points (batch, d_key); infinite if so little is mixed that rounding would decide."""
         many = self.data.repeat(len(points))
         return self.of(probabilities(logits(many, points), many.mask))
 
     def of(self, shares: FloatArray) -> FloatArray:
-        """Costs of attention probabilities (batch, n_inputs, n_tokens)."""
+        """Compute the costs of attention probabilities (batch, n_inputs, n_tokens)."""
         chosen = np.arange(self.data.n_tokens) == self.alpha[:, None]
         mixed = np.max(np.sum(np.where(chosen, 0.0, shares), axis=-1)[:, self.asked], axis=-1)
         outputs = np.einsum("bit,itd->bid", shares, self.data.X)
@@ -285,7 +286,7 @@ class _Cost:
 def _search(
     cost: _Cost, n_samples: int, max_problems: int, rng: np.random.Generator
 ) -> tuple[float, FloatArray | None]:
-    """The smallest cost found and a p that has it."""
+    """Search for the smallest cost; return it and a p that attains it."""
     points = [_two_token_mixtures(cost), _outright(cost, max_problems), _random(cost, n_samples, rng)]
     tried = np.concatenate([part for part in points if len(part)])
     costs = cost.at(tried)
@@ -303,7 +304,7 @@ def _search(
 
 
 def _free_ray(cost: _Cost, head: MarginSolution) -> FloatArray | None:
-    """A p far along a ray that selects α and on which the last other token to fade costs no label margin to first order."""
+    """Find a p far along a ray that selects α, on which the last other token to fade costs no label margin to first order."""
     rows, pairs = token_pairs(cost.data, cost.alpha)
     asked_rows = cost.asked[pairs[:, 0]]
     rows, pairs = rows[asked_rows], pairs[asked_rows]
@@ -329,7 +330,7 @@ def _free_ray(cost: _Cost, head: MarginSolution) -> FloatArray | None:
 
 
 def _random(cost: _Cost, n_samples: int, rng: np.random.Generator) -> FloatArray:
-    """Random p, half of them around a separator of α where there is one, of sizes from a tenth to thirty of its natural length."""
+    """Draw random p, half of them around a separator of α if there is one, of 0.1 to 30 times its natural length."""
     data = cost.data
     spread = float(np.max(np.linalg.norm(data.K - data.K[:, :1], axis=-1), where=data.mask, initial=0.0))
     directions = rng.standard_normal((n_samples, data.d_key)) / np.sqrt(data.d_key)
@@ -340,7 +341,7 @@ def _random(cost: _Cost, n_samples: int, rng: np.random.Generator) -> FloatArray
 
 
 def _outright(cost: _Cost, max_problems: int) -> FloatArray:
-    """A p for each selection that some p makes and that differs from α."""
+    """Find a p for each selection other than α that some p makes."""
     lengths = [int(length) for length in cost.data.lengths]
     if prod(lengths) > min(max_problems, 1000):
         return np.empty((0, cost.data.d_key))
@@ -353,7 +354,7 @@ def _outright(cost: _Cost, max_problems: int) -> FloatArray:
 
 
 def _two_token_mixtures(cost: _Cost) -> FloatArray:
-    """Points at which one input mixes α with one other token and every other input, as far as possible, has settled on α."""
+    """Find points at which one input mixes α with one other token while every other input has settled on α as far as possible."""
     data = cost.data
     rows, pairs = token_pairs(data, cost.alpha)
     points = []
@@ -370,7 +371,7 @@ def _two_token_mixtures(cost: _Cost) -> FloatArray:
 
 
 def _proved(data: TokenDataset, alpha: IntArray, asked: BoolArray, head: MarginSolution, max_problems: int) -> float:
-    """A lower bound on ν over all mixtures, reachable by some p or not; zero where there is none or too much to look at."""
+    """Prove a lower bound on ν over all mixtures, whether or not some p makes them; zero if there is none, or too many selections."""
     where = np.flatnonzero(asked)
     lengths = [int(data.lengths[i]) for i in where]
     if prod(lengths) > max_problems:
@@ -392,7 +393,7 @@ def _proved(data: TokenDataset, alpha: IntArray, asked: BoolArray, head: MarginS
 
 
 def _multipliers(head: MarginSolution, i: int) -> FloatArray:
-    """Multipliers of the head's SVM that sum to one, with the largest weight on input i that optimality allows."""
+    """Find multipliers of the head's SVM that sum to one, with the largest weight on input i that optimality allows."""
     active = np.flatnonzero(head.active)
     weights = np.where(head.active, head.multipliers, 0.0) * float(head.margin) ** 2
     if i not in active:

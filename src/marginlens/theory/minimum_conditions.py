@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def minimum_conditions(proof: MinimumCertificate) -> list[Check]:
-    """What the theorem asks of a certificate whose fields are what they have to be, up to the first inequality that does not hold."""
+    """Check the theorem's conditions on a certificate whose fields are valid, up to the first inequality that does not hold."""
     proving = Proving()
     with proving.until_refuted():
         _check(proving, proof)
@@ -23,7 +23,7 @@ def minimum_conditions(proof: MinimumCertificate) -> list[Check]:
 
 
 def _check(proving: Proving, proof: MinimumCertificate) -> None:
-    """λ_min(∇²L(p_0)) - r M is at least the curvature m, and δ + 2‖∇L(p_0)‖/m at most r."""
+    """Check that λ_min(∇²L(p_0)) - r M is at least the curvature m, and that δ + 2‖∇L(p_0)‖/m is at most r."""
     iv, n, m = proving.iv, proof.data.n_inputs, range(proof.data.d_key)
     inputs = [_derivatives(proving, proof, tokens) for tokens in _tokens(proving, proof)]
     third = proving.sum(each.third for each in inputs) / n
@@ -66,7 +66,7 @@ def _tokens(proving: Proving, proof: MinimumCertificate) -> list[_Tokens]:
 
 
 class _Derivatives(NamedTuple):
-    """Of the loss of one input: at the point, and a bound on third derivatives along unit vectors in the ball."""
+    """Derivatives of the loss of one input at the point, and a bound on third derivatives along unit vectors in the ball."""
 
     gradient: list[Any]
     hessian: list[list[Any]]  # the lower triangle
@@ -101,7 +101,7 @@ def _derivatives(proving: Proving, proof: MinimumCertificate, tokens: _Tokens) -
 
 
 def _loss_derivatives(iv: MPIntervalContext, loss: Loss, margin: ivmpf) -> tuple[Any, Any]:
-    """ℓ' and ℓ'' at a margin."""
+    """Return ℓ' and ℓ'' at a margin."""
     slope = slope_in(iv, loss, margin)
     if type(loss) is Logistic:
         return -slope, slope * (1 - slope)
@@ -109,7 +109,7 @@ def _loss_derivatives(iv: MPIntervalContext, loss: Loss, margin: ivmpf) -> tuple
 
 
 def _loss_bounds(iv: MPIntervalContext, loss: Loss, low: ivmpf) -> tuple[Any, Any, Any]:
-    """Bounds on |ℓ'|, |ℓ''| and |ℓ'''| for margins from `low` on."""
+    """Bound |ℓ'|, |ℓ''| and |ℓ'''| for margins from `low` on."""
     slope = slope_in(iv, loss, low)
     if type(loss) is Logistic:
         return slope, iv.mpf(1) / 4, iv.mpf(1) / 10

@@ -34,7 +34,7 @@ _MAX_TOKENS = 5  # of a component that are named
 
 
 class NextTokenDetails(NamedTuple):
-    """What stands behind the verdicts on W.
+    """The quantities behind the verdicts on W.
 
     Attributes:
         graphs: last token → `PriorityGraph`.
@@ -43,9 +43,9 @@ class NextTokenDetails(NamedTuple):
 
         mix: the cyclic correction.
 
-        correction: (d_model, d_model) the limit of the part of W in S_cyc where a theorem gives one, else None.
+        correction: (d_model, d_model) the limit of the part of W in S_cyc if a theorem gives one, else None.
 
-        targets: (n_samples,) the token that W separates in each sequence: its label, or for a sequence that lacks it the one of
+        targets: (n_samples,) the token that W separates in each sequence: its label or, if the sequence lacks it, the one of
             `separated_tokens`; -1 for a sample that is left out.
     """
 
@@ -58,13 +58,14 @@ class NextTokenDetails(NamedTuple):
 
 @predictions.register
 def predict_next_tokens(risk: NextTokenRisk, request: Request) -> list[Prediction]:
-    r"""Which theorem speaks about training W on next tokens, and the direction and the cyclic part that W converges to.
+    r"""Find the theorem that covers training W on next tokens, and the direction and the cyclic part to which W converges.
 
     .. math:: \frac{W}{\|W\|_F} \to \frac{W^{mm}}{\|W^{mm}\|_F}\ (2), \qquad \Pi_{\mathcal S_{cyc}}(W) \to W^{cyc}\ (3)
 
-    Where no C gives C Eᵀ = I, none of the theorems applies as stated, and the same three follow with Eq. (17) in its place, which is all
-    that their proofs use. Theorem 2 needs one condition that its text lacks: the risk over the cyclic subset must have one minimiser on
-    S_cyc. The log-loss has it (Lemma 7); for other losses it is looked for from several starts, and the verdict says so.
+    If no C gives C Eᵀ = I, none of the theorems applies as stated, but all three follow from Eq. (17) instead, which is all
+    that their proofs use. Theorem 2 needs one condition that its text lacks: the risk over the cyclic subset must have a unique
+    minimiser on S_cyc. For the log-loss this holds (Lemma 7); for other losses the minimiser is searched for from several
+    starts, and the verdict says so.
     """
     if request.start is not None:
         raise InputError("start", "left out for a NextTokenRisk, because C Thm 3 holds from every start", "it")
@@ -75,7 +76,7 @@ def predict_next_tokens(risk: NextTokenRisk, request: Request) -> list[Predictio
 
 
 class _Solved(NamedTuple):
-    """What the theorems are asked of: the data that they speak of, and the solutions."""
+    """The data that the theorems are about, and the solutions of its problems."""
 
     data: SequenceDataset
     given: SequenceDataset
@@ -92,7 +93,7 @@ class _Solved(NamedTuple):
 def _of_dataset(
     data: SequenceDataset, head: ArrayLike | None, loss: NextTokenLoss, optimizer: Optimizer | None
 ) -> Prediction:
-    """The prediction for one dataset."""
+    """Make the prediction for one dataset."""
     solved = _solve(data, head, loss)
     stated = _verdicts(solved, optimizer)
     priority = solved.priority
@@ -121,7 +122,7 @@ def _of_dataset(
 
 
 def _solve(data: SequenceDataset, head: ArrayLike | None, loss: NextTokenLoss) -> _Solved:
-    """The graphs of a dataset and the problems on them."""
+    """Build the graphs of a dataset and solve the problems on them."""
     scores = check_head(data, head)
     # The scores of Assumption 4, whether or not a C has them.
     has_identity = scores.deviation == 0.0
@@ -143,7 +144,7 @@ def _solve(data: SequenceDataset, head: ArrayLike | None, loss: NextTokenLoss) -
 
 
 def _verdicts(solved: _Solved, optimizer: Optimizer | None, remark: str = "") -> tuple[Any, Any, Any]:
-    """C Theorems 1 to 3 with their conditions; with a remark, under Eq. (17) instead of the assumptions on C."""
+    """Check C Theorems 1 to 3 with their conditions; if C lacks the assumptions, under Eq. (17), with a remark."""
     slope = Check("next_token.loss", solved.decreasing.holds, {"reason": solved.decreasing.sentence})
     labels, separable, mix = _check_realizable(solved), _check_separable(solved.priority), solved.mix
     argmax, identity = _check_argmax(solved.head), _check_identity(solved)
@@ -169,7 +170,7 @@ def _verdicts(solved: _Solved, optimizer: Optimizer | None, remark: str = "") ->
 
 
 def _bias(solved: _Solved, optimizer: Optimizer) -> ImplicitBias | None:
-    """The implicit bias of the optimizer, by the Graph-SVM in its norm."""
+    """Find the implicit bias of the optimizer, by the Graph-SVM in its norm."""
 
     def in_norm(norm: Norm) -> MarginSolution | None:
         try:
@@ -188,7 +189,7 @@ def _graph_note(graphs: Mapping[int, PriorityGraph]) -> Fact:
 
 
 def _check_unique(mix: CyclicCorrection) -> Check:
-    """The condition that C Thm 2's text lacks: its proof takes for granted that a minimising sequence on S_cyc converges."""
+    """Check the condition that the text of C Thm 2 lacks: its proof takes for granted that a minimising sequence on S_cyc converges."""
     if mix.status is Status.TRIVIAL:
         return Check("next_token.unique_mix", True, {"case": "trivial"})
     if not mix.uniqueness:
@@ -237,7 +238,7 @@ def _check_acyclic(graphs: Mapping[int, PriorityGraph]) -> Check:
 
 
 def _check_realizable(solved: _Solved) -> Check:
-    """Return whether C Assumption 2 holds, and what happens to the samples that break it."""
+    """Check C Assumption 2, and say what happens to the samples that violate it."""
     data, lacking = solved.given, solved.given.unrealizable
     if not len(lacking):
         dropped = {"dropped": len(data.dropped), "case": "dropped"} if len(data.dropped) else {}
@@ -247,7 +248,7 @@ def _check_realizable(solved: _Solved) -> Check:
 
 
 def _consequence(solved: _Solved, lacking: IntArray) -> Fact:
-    """What becomes of samples that lack their label."""
+    """State what happens to samples that lack their label."""
     if solved.has_identity:
         is_label_loss, is_log = isinstance(solved.loss, LabelLoss), isinstance(solved.loss, LogLoss)
         return Fact(
@@ -270,7 +271,7 @@ def _why(
     optimizer: Optimizer | None,
     bias: ImplicitBias | None,
 ) -> Fact:
-    """What is known of the limit, and how surely."""
+    """State what is known of the limit, and how certain it is."""
     if third.applies:
         return Fact("next_token.certain", {"citation": third.citation})
     if priority.status is Status.TRIVIAL:

@@ -1,4 +1,4 @@
-"""Which claims of the ledger ran an optimizer on a variable, as `observed.json` lists their runs."""
+"""The claims of the ledger that ran an optimizer on a variable, by the runs listed in `observed.json`."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from marginlens.words import Fact
 
 
 def run_kind(optimizer: Optimizer) -> tuple[Any, ...] | None:
-    """What optimizers share that differ in nothing but the size of their steps.
+    """Return the settings that optimizers share if they differ only in the size of their steps.
 
     Args:
         optimizer: any optimizer.
 
     Returns:
-        Its settings; None for an optimizer of a user's own, with a schedule of its own, or with weight decay.
+        Its settings; None for a user's own optimizer, a custom schedule, or weight decay.
     """
     if isinstance(optimizer, Blockwise):
         part = run_kind(optimizer.optimizer)
@@ -63,13 +63,13 @@ _KINDS: dict[type, Any] = {
 
 
 def _norm_key(norm: Norm) -> str:
-    """A norm as `observed.json` names it."""
+    """Name a norm as `observed.json` does."""
     kind = defining_class(norm)
     return f"l{norm.p:g}" if isinstance(norm, Lp) and kind is Lp else kebab(kind.__name__)
 
 
 def listed_kind(optimizer: Optimizer) -> list[Any] | None:
-    """`run_kind` as a JSON file holds it: with lists instead of tuples."""
+    """Return `run_kind` as a JSON file holds it: with lists instead of tuples."""
     kind: list[Any] | None = json.loads(json.dumps(run_kind(optimizer)))
     return kind
 
@@ -82,7 +82,7 @@ def observed_by(
     solution: MarginSolution | None = None,
     width: int | None = None,
 ) -> tuple[str, ...]:
-    """Find the claims that declare runs of an optimizer on a variable, with steps as long and factors as wide.
+    """Find the claims that declare runs of an optimizer on a variable with such steps and widths.
 
     Args:
         optimizer: any optimizer.
@@ -124,7 +124,7 @@ def claim_words(ids: Sequence[str]) -> Fact:
 
 @cache
 def _observations() -> dict[str, dict[str, Any]]:
-    """The declared runs by the id of a claim, as `make docs` has written them from the claims."""
+    """Read the declared runs by claim id, as `make docs` wrote them from the claims."""
     rows: dict[str, dict[str, Any]] = json.loads(
         (files("marginlens.theory") / "observed.json").read_text(encoding="utf-8")
     )

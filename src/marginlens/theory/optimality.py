@@ -1,4 +1,4 @@
-"""Token optimality: score ties, locally and globally optimal selections, the list of all of them, and margins of any direction."""
+"""Token optimality: score ties, locally and globally optimal selections, their enumeration, and margins of any direction."""
 
 from __future__ import annotations
 
@@ -25,43 +25,43 @@ _NUMBERS_AT_ONCE = 4_000_000  # entries of the constraint matrices that one batc
 
 
 def one_problem(data: TokenDataset) -> TokenDataset:
-    """`data` if it holds one problem, else the sentence that says how to take one out of a batch."""
+    """Return `data` if it holds one problem; otherwise refuse it and say how to take one out of a batch."""
     if as_dataset(data).is_batch:
         raise InputError("data", "one problem", f"a batch of {len(data)}", "Take one with data[j].")
     return data
 
 
 def logits_at(data: TokenDataset, p: ArrayLike) -> FloatArray:
-    """Logits of one problem at p (d_key,) or at points (n_points, d_key): (…, n_inputs, n_tokens)."""
+    """Compute the logits of one problem at p (d_key,) or at points (n_points, d_key): (…, n_inputs, n_tokens)."""
     points = real_array(p, "p", (data.d_key,) if n_axes(p) == 1 else ("n_points", data.d_key))
     return logits(data.repeat(len(points)), points) if points.ndim == 2 else logits(data, points)
 
 
 def largest_distance(vectors: FloatArray, mask: BoolArray) -> float:
-    """The largest distance between two tokens of one input, from vectors (n_inputs, n_tokens, d) and the mask of real tokens."""
+    """Compute the largest distance between two tokens of one input, from vectors (n_inputs, n_tokens, d) and the mask of real tokens."""
     distances = length(vectors[:, :, None] - vectors[:, None])
     return float(np.max(np.where(mask[:, :, None] & mask[:, None], distances, 0.0)))
 
 
 def power_text(logarithm: float) -> str:
-    """e to a power for a sentence: to four digits where a double holds it, as e^-900 where it would be zero or infinite."""
+    """Write e to a power for a sentence: to four digits if a double holds it, as e^-900 if it would be zero or infinite."""
     in_range = logarithm == -np.inf or abs(logarithm) < _MAX_LOG
     return f"{np.exp(logarithm):.4g}" if in_range else f"e^{logarithm:.4g}"
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class TokenOptimality(Result, Tabular):
-    """What a selection α amounts to; for a batch every field has a leading batch axis.
+    """The optimality of a selection α; for a batch every field has a leading batch axis.
 
     Attributes:
         solution: the ATT-SVM of α.
         selected: α, (…, n_inputs).
         neighbours: (…, n_inputs, n_tokens) the SVM-neighbours, tokens whose constraint is tight whatever its multiplier.
-        score_gap: (…) the smallest γ_α - γ_t over neighbours t: inf where there is none, nan where α is infeasible.
+        score_gap: (…) the smallest γ_α - γ_t over neighbours t: inf if there are none, nan if α is infeasible.
         is_feasible: (…) whether some p selects α.
         is_locally_optimal: (…) whether α is feasible and scores above all its neighbours.
         is_globally_optimal: (…) whether α is feasible and attains the highest score of every input.
-        optimum_is_unique: (…) whether the highest score of every input belongs to one token; a fact about data and head.
+        optimum_is_unique: (…) whether the highest score of every input belongs to one token, whatever α is.
 
     `to_frame()` has one row per problem: problem, selected, optimality, margin, score_gap.
     """
@@ -77,12 +77,12 @@ class TokenOptimality(Result, Tabular):
 
     @property
     def direction(self) -> FloatArray:
-        """p^mm/‖p^mm‖, (…, d_key); nan where α is infeasible, zero where there is nothing to separate."""
+        """The unit vector p^mm/‖p^mm‖, (…, d_key); nan if α is infeasible, zero if there is nothing to separate."""
         return self.solution.direction
 
     @property
     def margin(self) -> Any:
-        """1/‖p^mm‖ per problem."""
+        """The margin 1/‖p^mm‖ of each problem."""
         return self.solution.margin
 
     def __repr__(self) -> str:
@@ -123,8 +123,8 @@ def token_optimality(data: TokenDataset, head: ArrayLike, selected: ArrayLike) -
         head: v (d_model,) or (batch, d_model).
         selected: (n_inputs,) or (batch, n_inputs): the token index alpha_i of each input.
     Returns:
-        A `TokenOptimality`. `solution.kkt_residual()` checks the margin behind it, `solution.certificate_residual()` a
-        claim of infeasibility.
+        A `TokenOptimality`. `solution.kkt_residual()` checks the margin behind it; `solution.certificate_residual()` checks
+        infeasibility.
     """
     return optimality_of(ScoredTokens(data, head), selected)
 
@@ -132,7 +132,7 @@ def token_optimality(data: TokenDataset, head: ArrayLike, selected: ArrayLike) -
 def optimality_of(
     problem: ScoredTokens, selected: ArrayLike, solution: MarginSolution | None = None
 ) -> TokenOptimality:
-    """The optimality of a selection, with its ATT-SVM if it has been solved."""
+    """Determine the optimality of a selection, with its ATT-SVM if it has been solved."""
     data, alpha = problem.data, problem.data.selection(selected)
     solution = problem.margin(alpha) if solution is None else solution
     difference, other = problem.differences(alpha)
@@ -162,15 +162,15 @@ def globally_optimal_direction(data: TokenDataset, head: ArrayLike) -> TokenOpti
         data: one problem or a batch.
         head: v (d_model,) or (batch, d_model).
     Returns:
-        The optimality of opt, the first token if several tie: `direction` is the GMM direction, `is_feasible` says
-        whether it exists, `optimum_is_unique` whether another choice of opt could give another one.
+        The optimality of opt (the first token if several tie). `direction` is the GMM direction, `is_feasible` says whether it
+        exists, and `optimum_is_unique` whether another choice of opt could give another direction.
     """
     problem = ScoredTokens(data, head)
     return optimality_of(problem, problem.optimal)
 
 
 def _neighbours(problem: ScoredTokens, solution: MarginSolution, alpha: IntArray) -> BoolArray:
-    """Tokens whose constraint holds with equality, (…, n_inputs, n_tokens)."""
+    """Find the tokens whose constraint holds with equality, (…, n_inputs, n_tokens)."""
     data, pairs = problem.data, np.asarray(solution.pairs)
     where = np.nonzero(pairs[..., 0] >= 0)
     multipliers, found = np.zeros(data.mask.shape), np.empty(data.mask.shape, dtype=np.bool_)
@@ -198,7 +198,7 @@ class LocalOptima(Result, Tabular):
         n_solved: hard-margin problems solved.
         n_brute_force: how many selections there are.
 
-    `to_frame()` has one row per direction: kind ("GMM" if it is globally optimal, else "LMM"), selection, margin, score_gap, direction.
+    `to_frame()` has one row per direction: kind ("GMM" if globally optimal, else "LMM"), selection, margin, score_gap, direction.
     """
 
     selections: IntArray
@@ -227,23 +227,23 @@ def locally_optimal_directions(data: TokenDataset, head: ArrayLike, *, max_probl
 
     .. math:: \mathcal P^{mm} = \Big\{ \frac{p^{mm}(\alpha)}{\|p^{mm}(\alpha)\|} : \alpha \text{ is locally optimal} \Big\}
 
-    A selection of some inputs that no p makes is dropped with all its extensions. At most
-    :math:`2\sum_{k<r}\binom{m-1}{k}` selections survive, the number of regions into which the m planes
-    :math:`(k_{it} - k_{i\tau})^\top p = 0` cut a space of r dimensions, so few dimensions make many inputs affordable.
+    If no p makes a partial selection, it is dropped with all its extensions. At most :math:`2\sum_{k<r}\binom{m-1}{k}`
+    selections survive, the number of regions into which the m planes :math:`(k_{it} - k_{i\tau})^\top p = 0` cut a space of r
+    dimensions, so in few dimensions many inputs are affordable.
 
     Args:
         data: one problem.
         head: v (d_model,).
-        max_problems: the most hard-margin problems that may have to be solved; beyond it nothing is started.
+        max_problems: the most hard-margin problems that may have to be solved; if there may be more, nothing is started.
     Returns:
-        A `LocalOptima`. Check an entry with `token_optimality(data, head, selection)`, the list with brute force.
+        A `LocalOptima`. Check an entry with `token_optimality(data, head, selection)`, and the list by brute force.
     """
     problem = ScoredTokens(one_problem(data), head)
     return local_optima_of(problem, whole_number(max_problems, "max_problems", at_least=1))
 
 
 def local_optima_of(problem: ScoredTokens, max_problems: int) -> LocalOptima:
-    """Every locally optimal max-margin direction of one problem."""
+    """Find every locally optimal max-margin direction of one problem."""
     data, lengths = problem.data, problem.data.lengths
     n_solved = int(lengths.sum())  # one for each token: whether some p selects it within its input
     if n_solved > max_problems:
@@ -266,7 +266,7 @@ def local_optima_of(problem: ScoredTokens, max_problems: int) -> LocalOptima:
 
 
 def _too_many(data: TokenDataset, n_problems: int, max_problems: int) -> InputError:
-    """The error for an enumeration that has more problems to solve than it may."""
+    """Make the error for an enumeration with too many problems to solve."""
     return InputError(
         "data",
         f"a problem whose enumeration solves at most max_problems = {max_problems} hard-margin problems",
@@ -276,7 +276,7 @@ def _too_many(data: TokenDataset, n_problems: int, max_problems: int) -> InputEr
 
 
 def _collect(problem: ScoredTokens, complete: IntArray, n_solved: int) -> LocalOptima:
-    """The locally optimal ones among complete selections, sorted."""
+    """Keep the locally optimal selections among complete ones, sorted."""
     data = problem.data
     parts: list[tuple[Any, ...]] = []
     for chunk in _chunks(data, complete):
@@ -296,19 +296,19 @@ def _collect(problem: ScoredTokens, complete: IntArray, n_solved: int) -> LocalO
 
 
 def _separable(data: TokenDataset, i: int) -> IntArray:
-    """Tokens of input i that some p selects within that input."""
+    """Find the tokens of input i that some p selects within that input."""
     every = np.arange(data.lengths[i])[:, None]
     return every[_feasible(data.take_inputs([i]), every), 0]
 
 
 def _feasible(data: TokenDataset, selections: IntArray) -> BoolArray:
-    """Which selections are not proved infeasible, solved in batches."""
+    """Return the mask of the selections that are not proved infeasible, solved in batches."""
     status = [att_svm(data.repeat(len(chunk)), chunk).status for chunk in _chunks(data, selections)]
     return np.array([each is not Status.INFEASIBLE for part in status for each in part], dtype=np.bool_)
 
 
 def _extend(frontier: IntArray, tokens: IntArray) -> IntArray:
-    """Every partial selection followed by every token of one more input."""
+    """Extend every partial selection by every token of one more input."""
     return np.concatenate([np.repeat(frontier, len(tokens), axis=0), np.tile(tokens, len(frontier))[:, None]], axis=1)
 
 
@@ -318,7 +318,7 @@ def _chunks(data: TokenDataset, selections: IntArray) -> list[IntArray]:
 
 
 def _worst_case(counts: list[int], lengths: IntArray, d_key: int) -> int:
-    """Problems that the levels can have to solve, from how many candidates and how many feasible selections there can be."""
+    """Bound the number of problems to solve at each level, from the possible numbers of candidates and feasible selections."""
     total, partial, planes, rank = (counts[0] if len(counts) == 1 else 0), 1, 0, 0
     for depth in range(1, len(counts)):
         planes += int(lengths[depth - 1]) * (int(lengths[depth - 1]) - 1) // 2
@@ -329,7 +329,7 @@ def _worst_case(counts: list[int], lengths: IntArray, d_key: int) -> int:
 
 
 def _regions(planes: int, dimensions: int) -> int:
-    """The most regions into which planes through the origin cut a space."""
+    """Return the most regions into which planes through the origin can cut a space."""
     if planes == 0:
         return 1
     return 2 * sum(comb(planes - 1, k) for k in range(min(dimensions, planes)))
@@ -345,18 +345,18 @@ SAME_DIRECTION_ATOL = 1e-9  # distance of unit vectors up to which two direction
 
 
 class DirectionalMargin(NamedTuple):
-    """What a direction q selects and how narrowly; for a batch every field has a leading batch axis.
+    """The selection of a direction q and its margin; for a batch every field has a leading batch axis.
 
     Attributes:
         selected: (…, n_inputs) the tokens with the largest logit, the first where several tie.
         unique: (…) whether no other token ties with a selected one, up to rounding.
-        margin: (…) Γ_q, the smallest (k_α - k_t)·q over inputs and other tokens; inf where no input has two tokens.
+        margin: (…) Γ_q, the smallest (k_α - k_t)·q over inputs and other tokens; inf if no input has two tokens.
         neighbours: (…, n_inputs, n_tokens) the directional neighbours, the tokens that attain it, up to rounding.
-        second_gap: (…) δ_q, how much larger the smallest margin of the remaining tokens is; inf where none remain.
-        neighbour_optimal: (…) whether every neighbour scores below the token selected beside it; None without a head.
-        margins: (…, n_inputs, n_tokens) every (k_α - k_t)·q; inf at α and where there is no token.
-        blur: (…, n_inputs, n_tokens) how far rounding blurs each, `DIRECTION_RTOL` :math:`\\sum_j (|k_{αj}| + |k_{tj}|)\\,|q_j|`;
-            a token far away blurs no margin but its own.
+        second_gap: (…) δ_q, how much larger the smallest margin of the remaining tokens is; inf if none remain.
+        neighbour_optimal: (…) whether every neighbour scores below the selected token of its input; None without a head.
+        margins: (…, n_inputs, n_tokens) every (k_α - k_t)·q; inf at α and at padding.
+        blur: (…, n_inputs, n_tokens) the rounding error of each margin, `DIRECTION_RTOL`
+            :math:`\\sum_j (|k_{αj}| + |k_{tj}|)\\,|q_j|`; a distant token affects only its own margin.
     """
 
     selected: IntArray
@@ -410,7 +410,7 @@ def directional_margin(data: TokenDataset, q: ArrayLike, head: ArrayLike | None 
 
 
 def _margins(data: TokenDataset, q: FloatArray, selected: IntArray) -> FloatArray:
-    """(k_α - k_t)·q of every token, (…, n_inputs, n_tokens)."""
+    """Compute (k_α - k_t)·q of every token, (…, n_inputs, n_tokens)."""
     away = np.take_along_axis(data.K, selected[..., None, None], axis=-2) - data.K
     return np.einsum("...itd,...d->...it", away, q)
 

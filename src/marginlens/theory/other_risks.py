@@ -36,7 +36,7 @@ INDEPENDENT_RTOL = (
 
 @predictions.register
 def predict_classifier(risk: MulticlassRisk, request: Request) -> list[Prediction]:
-    """Which theorem of F covers the optimizer; no start matters to them."""
+    """Find the theorem of F that covers the optimizer; the theorems hold from every start."""
     name, optimizer = "MulticlassRisk", request.optimizer
     bias = None if optimizer is None else implicit_bias(optimizer, risk)
     if bias is None:
@@ -64,9 +64,8 @@ def check_steepest_theorem(optimizer: Optimizer | None, bias: ImplicitBias) -> T
 
     Args:
         optimizer: normalised gradient descent or steepest descent.
-        bias: of it on a `MulticlassRisk`, with the solved margin problem.
-    Returns:
-        The verdict; None for an optimizer of another kind, Adam among them, whose theorem is only cited.
+        bias: its bias on a `MulticlassRisk`, with the solved margin problem. Returns: The verdict; None for other kinds of
+        optimizer, including Adam, whose theorem is only cited.
     """
     steepest_in = bias.norm if bias.norm is not None else getattr(optimizer, "norm", None)
     if not isinstance(optimizer, SteepestDescent | NormalizedGD) or redefines_steps(optimizer) or steepest_in is None:
@@ -90,7 +89,7 @@ def check_steepest_theorem(optimizer: Optimizer | None, bias: ImplicitBias) -> T
 
 
 class ContextDetails(NamedTuple):
-    """What stands behind the verdicts on a decoder: the NTP-SVM, whose `.x` is W^mm, and the finite part, whose `.x` is W*."""
+    """The quantities behind the verdicts on a decoder: the NTP-SVM, whose `.x` is W^mm, and the finite part, whose `.x` is W*."""
 
     priority: ContextSolution
     finite: FinitePart
@@ -99,14 +98,14 @@ class ContextDetails(NamedTuple):
 @predictions.register
 @implements("G", "Prop 1", "Lemma 2", "Thm 1", "Thm 2")
 def predict_decoder(risk: ContextRisk, request: Request) -> list[Prediction]:
-    r"""Which theorem of G speaks about training a decoder W on fixed contexts, and its direction and finite part.
+    r"""Find the theorem of G that covers training a decoder W on fixed contexts, and the limit of its direction and its finite part.
 
     .. math:: \Big\langle \frac{W}{\|W\|}, \frac{W^{mm}}{\|W^{mm}\|} \Big\rangle \to 1, \qquad \Pi_{\mathcal F}(W) \to W^\star,
         \qquad \mathrm{CE}(W) \to \mathcal H
 
-    Data that are separable but not compatible are outside the paper. Its argument for the finite part needs no more than that the
-    cross-entropy is convex and comes near its infimum, which X G1 says: descent still brings the cross-entropy to that infimum, above the
-    entropy, and the part in F to W*. The direction is then not proved.
+    The paper does not cover data that are separable but not compatible. Its argument for the finite part only needs a convex
+    cross-entropy that approaches its infimum, and X G1 states this: descent still brings the cross-entropy to that infimum,
+    which is above the entropy, and the part in F to W*. The direction is then not proved.
     """
     priority, finite = ntp_svm(risk.data), finite_part(risk.data)
     compatible = Check("requirement.compatible", finite.compatible, {"misfit": finite.misfit})
@@ -143,7 +142,7 @@ def _check_decodable(priority: ContextSolution) -> Check:
 def _reason_of_decoder(
     path: TheoremVerdict, descent: TheoremVerdict, finite: TheoremVerdict, priority: ContextSolution
 ) -> Fact:
-    """What is known of W, and how surely."""
+    """State what is known of W, and how certain it is."""
     if descent.applies:
         return Fact("decoder.certain", {"citation": descent.citation})
     condition = f"{descent.failed[0].sentence.rstrip('.')}."
@@ -166,9 +165,9 @@ def predict_copying(risk: CopyRisk, request: Request) -> list[Prediction]:
 
     .. math:: \min_p \|p\| \quad \text{s.t.} \quad (k_{i m_i} - k_{it})^\top p \ge 1 \quad \text{for all } t \ne m_i
 
-    If the values of an input, minus the one to copy, are linearly independent, the loss vanishes only where the matching token has all
-    attention. If some direction separates the matching tokens, gradient descent whose loss vanishes diverges in norm, and its direction
-    tends to that of the shortest such p. Whether the loss of a run vanishes is not known in advance.
+    If the values of an input, minus the one to copy, are linearly independent, the loss vanishes only where the matching token
+    has all attention. If some direction separates the matching tokens, gradient descent whose loss vanishes diverges in norm,
+    and its direction tends to that of the shortest such p. It is not known in advance whether the loss of a run vanishes.
     """
     problems: list[Any] = [risk[j] for j in range(len(risk))] if risk.is_batch else [risk]
     return [_of_copying(problem, request.optimizer) for problem in problems]

@@ -1,4 +1,4 @@
-"""Where training ends, computed: the flow or the steps are followed until a theorem gives their limit or what is missing is clear."""
+"""The end of training, computed: the flow or the steps are followed until a theorem gives their limit, or it is clear what is missing."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ _SHOWN_INPUTS = 4
 
 
 class Answer(NamedTuple):
-    """What a prediction says in three lines; `str` of it prints them.
+    """A prediction in three lines; `str` of it prints them.
 
     Attributes:
         ends_at: where training ends.
 
         reached: how far the run was followed, None if none was.
 
-        because: why, a fact for each input.
+        because: the reasons, one fact for each input.
 
         proof: whether that is proved.
     """
@@ -82,7 +82,7 @@ class Rival(NamedTuple):
 
     Attributes:
         input, selected, token: indices.
-        lead: by how much the selected token's logit leads per unit of norm in the limit.
+        lead: by how much the selected token's logit leads, per unit of norm in the limit.
         score: by how much the selected token's score is higher.
         higher: a token that scores higher than the selected one, -1 for none.
         higher_lead: its lead.
@@ -98,7 +98,7 @@ class Rival(NamedTuple):
 
     @property
     def fact(self) -> Fact:
-        """How the token loses, as a clause."""
+        """State how the token loses, as a clause."""
         case = "default" if self.score >= 0.0 else "lower"
         names = {"input": self.input, "selected": self.selected, "token": self.token, "higher": self.higher}
         numbers = {"score": abs(self.score), "ahead": self.lead, "behind": self.higher_lead}
@@ -111,28 +111,29 @@ class Rival(NamedTuple):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Outcome(Result, Tabular):
-    """Where training ends: what it ends at, because of what, and whether that is proved.
+    """The end of training: where it ends, why, and whether that is proved.
 
     Attributes:
         selected: (n_inputs,) the tokens that lead at the last point.
-        direction: (d_key,) their max-margin direction; None where training ends at a finite minimum or nothing is known.
+        direction: (d_key,) their max-margin direction; None if training ends at a finite minimum or nothing is known.
         point: (d_key,) the last point that was computed.
-        n_steps: how many steps were taken, 0 of the flow.
-        arc_length: which length the flow was followed for after them, 0.0 if it was not.
-        optimizer: of the steps, None for the flow.
+        n_steps: how many steps were taken, 0 for the flow.
+        arc_length: the length for which the flow was followed after them, 0.0 if it was not.
+        optimizer: the optimizer of the steps, None for the flow.
         by_flow: whether plain steps were replaced by the flow from some point on.
         certificate: the proof from `point` on, None without one.
         missing: what is missing for a proof, None if nothing is.
         finite: whether training ends at a finite minimum.
-        verdict: what `certificate.verify()` said; where it did not confirm what was found there is no certificate. None where there was
-            nothing to verify, and where that may take more than two seconds.
-        error: how far the point moves when the start is moved a little, as rounding and the integrator of the flow may do: by 1e-13 of
-            its norm or of a step, for the flow by 1e-7 of its first length. Of the flow, zero where nothing is found to prove.
+        verdict: the result of `certificate.verify()`; if it did not confirm the finding, there is no certificate. None if there
+            was nothing to verify, or if that could take more than two seconds.
+        error: how far the point moves if the start is moved a little, as rounding and the integrator of the flow may do: by
+            1e-13 of its norm or of a step, or by 1e-7 of the flow's first length. For the flow it is zero if nothing was found
+            to prove.
         rivals: the runner-up of each input.
-        constant: whether no output depends on p, so that training leaves it where it starts.
+        constant: whether no output depends on p, so that training leaves p at the start.
 
-    What is proved begins at `point`. That the run comes there is computed: `certificate.verify(start, n_steps)` takes steps again in
-    intervals to prove it, and nothing does so for the flow.
+    The proof begins at `point`. That the run reaches it is computed, not proved. For steps,
+    `certificate.verify(start, n_steps)` proves it by repeating them in intervals; for the flow there is no such proof.
 
     `to_frame()` has one row per input: input, selected, runner_up, lead (in logits per unit of norm), score (higher by).
     """
@@ -154,16 +155,18 @@ class Outcome(Result, Tabular):
 
     @property
     def is_repeatable(self) -> bool:
-        """True if rounding and the error of the integrator leave the point where the proof holds, or would hold if there were one."""
+        """True if rounding and the integrator's error cannot move the point out of the region in which the proof holds, or
+        would hold if there were one.
+        """
         if self.certificate is None:
             return self.error <= TOLERANCE * self.norm
         return self.error <= (self.certificate.radius if self.finite else self.certificate.tolerance)
 
     @property
     def proved(self) -> bool:
-        """True if a theorem gives the limit from the computed point on, of what was asked about, and `certificate.verify()` confirms it.
+        """True if a theorem gives the limit from the computed point on, and `certificate.verify()` confirms it.
 
-        False where rounding may decide whether the run comes to that point. True where there is nothing to train.
+        False if rounding may decide whether the run reaches that point. True if there is nothing to train.
         """
         if self.constant:
             return True
@@ -172,12 +175,12 @@ class Outcome(Result, Tabular):
 
     @property
     def norm(self) -> float:
-        """‖p‖ at the last point."""
+        """The norm ‖p‖ at the last point."""
         return float(length(self.point))
 
     @property
     def angle(self) -> float:
-        """Between the last point and the direction, in degrees; nan without a direction."""
+        """The angle between the last point and the direction, in degrees; nan without a direction."""
         if self.direction is None:
             return float("nan")
         cosine = float(self.point @ self.direction)
@@ -185,7 +188,7 @@ class Outcome(Result, Tabular):
 
     @property
     def ends_at(self) -> Fact:
-        """What training ends at."""
+        """The end of training, as a fact."""
         if self.constant:
             return Fact("outcome.ends_at.nothing")
         if self.finite and self.is_repeatable:
@@ -200,7 +203,7 @@ class Outcome(Result, Tabular):
 
     @property
     def reached(self) -> Fact | None:
-        """How far the run was followed, None if there was nothing to follow."""
+        """The length to which the run was followed, None if there was nothing to follow."""
         if self.constant:
             return None
         case = "flow" if self.optimizer is None or self.by_flow else "steps"
@@ -211,7 +214,7 @@ class Outcome(Result, Tabular):
 
     @property
     def because(self) -> tuple[Fact, ...]:
-        """The runner-up of each input and why it loses, of the first inputs if there are many."""
+        """The runner-up of each input and why it loses; only the first inputs if there are many."""
         if self.constant:
             return (Fact("outcome.because.nothing"),)
         if self.direction is None:
@@ -224,7 +227,7 @@ class Outcome(Result, Tabular):
 
     @property
     def proof(self) -> Fact:
-        """True if it is proved, by what, or what is missing: the only place that calls a run that was followed proved."""
+        """The proof and its theorem, or what is missing. This is the only place that declares a computed run proved."""
         if self.constant:
             return Fact("outcome.verified.constant")
         if self.certificate is None:
@@ -234,7 +237,7 @@ class Outcome(Result, Tabular):
 
     @property
     def _claim(self) -> dict[str, Any]:
-        """What the certificate proves, by which theorem."""
+        """State what the certificate proves, and by which theorem."""
         if isinstance(self.certificate, MinimumCertificate):
             return {"claim": Fact("outcome.ball", {"radius": self.certificate.radius}), "citation": "X Thm 2"}
         kind = moving_fact(self.optimizer).code.rpartition(".")[2]
@@ -244,7 +247,7 @@ class Outcome(Result, Tabular):
 
     @property
     def path(self) -> Fact:
-        """What is known of the path from the start to the point."""
+        """The path from the start to the point, as a fact."""
         if not self.is_repeatable:
             return Fact("outcome.way.amplified", {"error": self.error})
         if self.finite and self.optimizer is not None:
@@ -276,7 +279,7 @@ class Outcome(Result, Tabular):
 
 
 def why_not_followed(problem: ScoredTokens, optimizer: Optimizer | None) -> Fact | None:
-    """Why no run of this kind is followed, None if it is."""
+    """Return the reason why no run of this kind is followed, None if it is followed."""
     data, losses = problem.data, [kind.__name__ for kind in STEEPNESS]
     if type(data) is not TokenDataset:
         return Fact("not_followed.data", {"kind": type(data).__name__})
@@ -295,7 +298,7 @@ def outcomes(
     optimizer: PlainDescent | None,
     progress: ProgressCallback | None = None,
 ) -> list[Outcome]:
-    """Where training p ends, problem by problem; `why_not_followed` has to be asked before.
+    """Compute where training of p ends, problem by problem. Call `why_not_followed` first.
 
     Args:
         problem: a batch.
@@ -304,7 +307,7 @@ def outcomes(
 
         optimizer: None for the flow, `NormalizedGD` or `GradientDescent`.
 
-        progress: called as `progress(done, total)` after each look at a point of a run.
+        progress: called as `progress(done, total)` after each check of a point of a run.
     """
     starts = np.zeros((len(problem), problem.data.d_key)) if starts is None else starts
     moves: BoolArray = np.any(problem.dependent | problem.undecided, axis=-1)
@@ -323,7 +326,7 @@ def outcomes(
 
 
 def _unmoved(data: TokenDataset, start: FloatArray, optimizer: PlainDescent | None) -> Outcome:
-    """Training if no output depends on p: every gradient is zero."""
+    """Make the outcome if no output depends on p: every gradient is zero."""
     return Outcome(
         selected=directional_margin(data, start if np.any(start) else np.ones_like(start)).selected,
         direction=None,
@@ -349,13 +352,13 @@ def _in_range(problem: ScoredTokens) -> bool:
 
 
 def _nudged(starts: FloatArray, sizes: FloatArray) -> FloatArray:
-    """Starts moved by these lengths in random directions, the same in every call."""
+    """Move starts by these lengths in random directions, which are the same in every call."""
     moves = np.random.default_rng(0).standard_normal(starts.shape)
     return starts + (sizes / length(moves))[:, None] * moves
 
 
 class _Run(NamedTuple):
-    """A run on one problem up to the point at which it is looked at."""
+    """A run on one problem up to the point that is checked."""
 
     problem: ScoredTokens
     optimizer: Any
@@ -368,7 +371,7 @@ class _Run(NamedTuple):
 
 
 def _marks(optimizer: PlainDescent) -> Iterator[int]:
-    """The numbers of steps after which points are looked at."""
+    """Return the numbers of steps after which points are checked."""
     most, marks = MAX_STEPS if isinstance(optimizer, NormalizedGD) else MAX_PLAIN_STEPS, FIRST_STEPS
     while marks < most:
         yield marks
@@ -381,7 +384,7 @@ def _most_looks(optimizer: PlainDescent) -> int:
 
 
 def _by_steps(problem: ScoredTokens, starts: FloatArray, optimizer: PlainDescent, progress: Progress) -> list[Outcome]:
-    """Take steps on all problems, and look at each point after ever more of them, until its limit is proved."""
+    """Take steps on all problems, and check each point after ever longer intervals, until its limit is proved."""
     points = starts.copy()
     twins = _nudged(starts, NUDGE * np.maximum(length(starts), optimizer.size))
     found: dict[int, Outcome] = {}
@@ -421,20 +424,20 @@ def _by_flow(
     start_error: float = 0.0,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Follow the flow, twice as far each time, until its limit is proved; for plain steps from where they came to.
+    """Follow the flow, twice as far each time, until its limit is proved; for plain steps, from the point that they reached.
 
     Args:
         problem: one problem.
 
         start: (d_key,).
 
-        optimizer: of the steps before, None if there are none.
+        optimizer: the optimizer of the steps taken before, None if there were none.
 
         n_steps: how many steps led to the start.
 
         start_error: how far rounding may have moved the start. It counts unless the flow ends at a minimum, around which long steps circle.
 
-        progress: counts the looks.
+        progress: counts the checks.
     """
     size = largest_distance(problem.data.K, problem.data.mask) or 1.0
     field = field_of(problem.risk)
@@ -458,7 +461,7 @@ def _by_flow(
 
 
 def _outcome(run: _Run, tubes: Tubes, k: int) -> Outcome:
-    """What was found at the end of a run, which has the k-th of some tubes."""
+    """Make the outcome of a run, whose tube is the k-th of `tubes`."""
     problem, point, finite = run.problem, run.point, run.finite
     missing, selected = Missing(tubes.missing[k]), tubes.selected[k]
     proved = missing is Missing.NOTHING
@@ -495,7 +498,7 @@ def _outcome(run: _Run, tubes: Tubes, k: int) -> Outcome:
 
 
 def _verdict_on(proof: Certificate | MinimumCertificate) -> TheoremVerdict | None:
-    """What `verify()` says of a proof, None of one so large that it may take more than two seconds."""
+    """Return what `verify()` says about a proof; None if the proof is so large that this may take more than two seconds."""
     data = proof.data
     if isinstance(proof, MinimumCertificate) and data.d_key > VERIFIED_WIDTH:
         return None
@@ -503,7 +506,7 @@ def _verdict_on(proof: Certificate | MinimumCertificate) -> TheoremVerdict | Non
 
 
 def _rivals(problem: ScoredTokens, selected: IntArray, direction: FloatArray) -> tuple[Rival, ...]:
-    """The runner-up of every input with two tokens, in the limit."""
+    """Find the runner-up of every input with at least two tokens, in the limit."""
     data, scores, rivals = problem.data, problem.scores, []
     for i, chosen in enumerate(selected.tolist()):
         others = [t for t in range(int(data.lengths[i])) if t != chosen]
@@ -518,6 +521,6 @@ def _rivals(problem: ScoredTokens, selected: IntArray, direction: FloatArray) ->
 
 
 def _closest(leads: dict[int, float]) -> int:
-    """The first token with the smallest lead, -1 for none."""
+    """Return the first token with the smallest lead, -1 for none."""
     least = min(leads.values(), default=0.0)
     return next((t for t, lead in leads.items() if lead <= least + SAME_LEAD_RTOL * abs(least)), -1)

@@ -1,4 +1,4 @@
-"""Predictions: which theorem applies to a training problem, condition by condition, and the direction that it gives."""
+"""Predictions: the theorem that applies to a training problem, condition by condition, and the direction that it gives."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Candidates(Displayed, Tabular, _Directions):
         selections: (n_candidates, n_inputs).
         directions: (n_candidates, d_key), unit.
         margins: (n_candidates,).
-        labels: for each "GMM" or "LMM" if it is in P^mm, "G^mm" if it is a global minimum of ATT-SVM' where optimal tokens tie.
-        complete: whether they hold all of P^mm; if not, listing them would have taken too long.
+        labels: for each, "GMM" or "LMM" if it is in P^mm, "G^mm" if it is a global minimum of ATT-SVM' because optimal tokens tie.
+        complete: whether they are all of P^mm; if not, listing all would have taken too long.
 
     `to_frame()` has one row per candidate: kind, selection, margin, direction.
     """
@@ -73,12 +73,12 @@ class Candidates(Displayed, Tabular, _Directions):
 
 
 class Request(NamedTuple):
-    """What is asked about a risk.
+    """A question about the training of a risk.
 
     Attributes:
         start: x(0), as `descend` takes it, or None.
 
-        optimizer: as theorems see it, or None.
+        optimizer: the optimizer as theorems see it, or None.
 
         max_problems: the most margin problems that listing candidates may take.
 
@@ -96,25 +96,25 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Prediction(Result, Tabular):
-    """What the theorems say about the limit of training on one problem; `str` of it is a readable account.
+    """The limit of training on one problem according to the theorems; `str` of it is a readable account.
 
     Attributes:
         problem: what was asked about, such as "AttentionRisk".
         verdicts: one per theorem, each with its conditions one by one.
-        reasons: what is known of the limit, how surely, and what would make it surer; `why` renders them.
+        reasons: what is known of the limit, how certain it is, and what would make it more certain; `why` renders them.
         notes: remarks on the problem itself.
-        direction: the limit of x/‖x‖ under gradient descent where a theorem makes it certain from norm `from_norm` on, else None.
-        from_norm: zero where the theorem speaks of the start itself. Where the run was followed it is the norm of `outcome.point`, from
-            which on `outcome.certificate` proves the limit; that the run comes to that point is computed.
-        path_direction: the same for the regularisation path. On a `JointRisk` v and p of unit norm each, one after the other.
-        selected: (n_inputs,) the tokens at which descent is certain to end where a theorem names them and no direction; else None.
-        observed: the limit that a theorem makes certain for plain gradient descent where steps are normalised: claims of the ledger saw
-            such steps reach it, and nothing proves it. None elsewhere.
+        direction: the limit of x/‖x‖ under gradient descent if a theorem makes it certain from norm `from_norm` on, else None.
+        from_norm: zero if the theorem covers the start itself. If the run was followed, it is the norm of `outcome.point`: from
+            there on `outcome.certificate` proves the limit, while it is computed that the run reaches that point.
+        path_direction: the same for the regularisation path. For a `JointRisk` it holds v and p, each of unit norm, one after the other.
+        selected: (n_inputs,) the tokens at which descent is certain to end, if a theorem names them but no direction; else None.
+        observed: for normalised steps, the limit that a theorem makes certain for plain gradient descent: claims of the ledger
+            saw such steps reach it, but nothing proves it. Otherwise None.
         candidates: the `Candidates` of a problem of p, else None.
-        bias: in which norm the optimizer has the largest margin, and who proves or saw it; None where no optimizer is given or nothing is
-            known of it.
+        bias: the norm in which the optimizer maximises the margin, and who proved or observed it; None if no optimizer is given
+            or nothing is known of it.
         details: the quantities behind the verdicts: `AttentionDetails`, `JointDetails`, `NextTokenDetails` or `EmbeddingDetails`.
-        outcome: where training from the start ends, computed, with the certificate that proves it; None where nothing was computed.
+        outcome: where training from the start ends, computed, with the certificate that proves it; None if nothing was computed.
         not_followed: why nothing was computed; None if there is an outcome.
 
     `to_frame()` has one row per condition of a theorem, and of the optimizer's bias: theorem, condition, holds, sentence.
@@ -137,7 +137,7 @@ class Prediction(Result, Tabular):
 
     @property
     def why(self) -> str:
-        """What is known of the limit, how surely, and what would make it surer, in sentences."""
+        """The reasons as sentences: what is known of the limit, how certain it is, and what would make it more certain."""
         return " ".join(map(str, self.reasons))
 
     def to_dict(self) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class Prediction(Result, Tabular):
 
     @property
     def certain(self) -> Fact | None:
-        """Since when the direction is certain, None if it is not."""
+        """The point from which the direction is certain, as a fact; None if it is not certain."""
         if self.direction is None:
             return None
         if self.from_norm > 0.0:
@@ -155,12 +155,14 @@ class Prediction(Result, Tabular):
 
     @property
     def certificate(self) -> Certificate | MinimumCertificate | None:
-        """The proof of the limit that was computed, None where there is none."""
+        """The proof of the computed limit, None if there is none."""
         return None if self.outcome is None else self.outcome.certificate
 
     @property
     def answer(self) -> Answer:
-        """Where training ends, because of what, and whether that is proved: of the run that was followed, else by the theorems alone."""
+        """The answer in three lines: where training ends, why, and whether that is proved; from the run if it was followed,
+        else from theorems alone.
+        """
         if self.outcome is not None:
             return self.outcome.answer
         applying = [verdict for verdict in self.verdicts if verdict.applies]
@@ -186,7 +188,7 @@ class Prediction(Result, Tabular):
 
     @property
     def x(self) -> FloatArray:
-        """The limit that is certain, of descent or else of the regularisation path; nan where none is."""
+        """The certain limit of descent, else of the regularisation path; nan if neither is certain."""
         certain = self.path_direction if self.direction is None else self.direction
         return np.full(1, np.nan) if certain is None else certain
 
@@ -204,8 +206,8 @@ class Prediction(Result, Tabular):
         return "\n".join([*answer, *map(str, self.notes), *map(str, shown), *listed, self.why, *bias])
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the directions that the limit may have: rays if they have two coordinates, else their margins as bars; without
-        candidates the conditions of the theorems as a checklist. Returns the axes.
+        """Draw the directions that the limit may have: as rays if they have two coordinates, else their margins as bars;
+        without candidates, the conditions of the theorems as a checklist. Returns the axes.
         """
         ax = axes_for(ax)
         if self.candidates is not None and self.candidates.labels:
@@ -247,11 +249,11 @@ def predict(
         \lim_{t\to\infty} \frac{p(t)}{\|p(t)\|} = \frac{p^{mm\star}}{\|p^{mm\star}\|} \ \text{(A Thm 2, } n = 1), \qquad
         = \frac{p^{mm}(\alpha)}{\|p^{mm}(\alpha)\|} \ \text{(A Thm 3)}
 
-    *`AttentionRisk`* (and *`MatrixRisk`*, through Lemma 1): A Theorems 1, 2 and 3 and, if several tokens of an input share the highest
-    score, Theorem 8, by which the path converges to the global minima of `set_svm`. Inputs whose output does not depend on p are left
-    out. Theorem 3 is checked at `BasinCone.proven_radius`; a start beyond the paper's radius only is reported as `details.basin`.
-    *`JointRisk`*: A Theorems 5 and 6 on the joint path, and X Theorem 3 on descent for one input of orthogonal tokens.
-    *`NextTokenRisk`*: C Theorems 1 to 3. *`MulticlassRisk`*: F Theorems 1 and 2, for the given optimizer.
+    *`AttentionRisk`* (and *`MatrixRisk`*, through Lemma 1): A Theorems 1, 2 and 3 and, if several tokens of an input share the
+    highest score, Theorem 8, by which the path converges to the global minima of `set_svm`. Inputs whose output does not depend
+    on p are left out. Theorem 3 is checked at `BasinCone.proven_radius`; a start that is only beyond the paper's radius is
+    reported as `details.basin`. *`JointRisk`*: A Theorems 5 and 6 on the joint path, and X Theorem 3 on descent for one input
+    of orthogonal tokens. *`NextTokenRisk`*: C Theorems 1 to 3. *`MulticlassRisk`*: F Theorems 1 and 2, for the given optimizer.
 
     On p and W the run itself is followed as well, until X Theorem 1 gives its limit: the gradient flow, or normalised or plain steps.
     `outcome` says where it ends and why, and holds the proof, a `Certificate`, once `verify()` has confirmed it.
@@ -259,10 +261,10 @@ def predict(
     Args:
         risk: the risk of one problem or of a batch.
 
-        start: x(0), as `descend` takes it. By default the run is followed from zero, and no theorem about a start can apply.
+        start: x(0), as `descend` takes it. By default the run is followed from zero, and no theorem about a given start can apply.
 
-        optimizer: the steps. By default gradient flow is followed, and theorems on gradient descent ask for any η ≤ 1/L. For other
-            optimizers `bias` says in which norm the margin grows (`implicit_bias`).
+        optimizer: the steps. By default gradient flow is followed, and theorems on gradient descent are checked for any η ≤
+            1/L. For other optimizers, `bias` names the norm in which the margin grows (see `implicit_bias`).
 
         max_problems: the most margin problems that listing the candidates may solve. Beyond it, only the globally optimal direction and
             the selection of the start are listed.
@@ -356,12 +358,12 @@ def predict_limit(
 
 @singledispatch
 def predictions(risk: Risk, request: Request) -> list[Prediction]:
-    """The predictions for each problem of a risk: by default that no theorem is known for it."""
+    """Make the predictions for each problem of a risk; by default, that no theorem is known for it."""
     return [without_theorem(risk, request.optimizer)] * (len(risk) if holds_batch(risk) else 1)
 
 
 def without_theorem(risk: Risk, optimizer: Optimizer | None) -> Prediction:
-    """The prediction for a risk that no theorem covers."""
+    """Make the prediction for a risk that no theorem covers."""
     name, case = type(risk).__name__, "default"
     if isinstance(risk, AttentionRisk):
         case = "nonlinear"

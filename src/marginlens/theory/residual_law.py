@@ -13,13 +13,13 @@ fades more slowly.
 *Position.* :math:`w \propto \lambda` is one linear equation for p per row. In the span of the rows its solutions are
 :math:`R\,p^{mm}/\|p^{mm}\| + \text{offset}`, because :math:`a_r^\top p^{mm} = 1` for all of them.
 
-*Dependent rows.* If :math:`\sum_r z_r a_r = 0`, then :math:`\sum_r z_r \log(w_r/c_r) = 0` at every p. Of all multipliers the model can
-only show those that obey this: the ones that minimise :math:`\sum_r \lambda_r (\log(\lambda_r/c_r) - 1)`. They exist and are unique,
+*Dependent rows.* If :math:`\sum_r z_r a_r = 0`, then :math:`\sum_r z_r \log(w_r/c_r) = 0` at every p. The model can only show
+multipliers that obey this: those that minimise :math:`\sum_r \lambda_r (\log(\lambda_r/c_r) - 1)`. They exist and are unique,
 and the equations stay consistent; :math:`\lambda_r = c_r e^{-a_r^\top o}` for the minimiser o of the convex
 :math:`\sum_r c_r e^{-a_r^\top o} + o^\top p^{mm}`.
 
-*Weakly active rows* have multiplier zero in every solution of the dual. Their share vanishes, like 1/R, so log(c_r/λ_r) is infinite for
-them; the law speaks of the other rows, which it then reaches like 1/R too.
+*Weakly active rows* have multiplier zero in every solution of the dual. Their share vanishes like 1/R, so log(c_r/λ_r) is
+infinite for them. The law covers the other rows, which then also approach it like 1/R.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ _WEAK_MULTIPLIER_RTOL = 1e-9  # a multiplier this small, as λ_r ‖a_r‖ relat
 
 @dataclass(frozen=True, repr=False, eq=False)
 class ResidualLaw(Result, Tabular):
-    r"""The law of a saturated model's residual attention at one selection per problem; a batch has a leading axis everywhere.
+    r"""The law of a saturated model's residual attention at one selection per problem; for a batch every field has a leading axis.
 
     Attributes:
-        data, scores, loss: what the law is about; scores is (…, n_inputs, n_tokens).
+        data, scores, loss: the problem; scores is (…, n_inputs, n_tokens).
 
         solution: the ATT-SVM of the selection.
 
         selected: α, (…, n_inputs).
 
-        holds: (…) whether α is locally optimal and has something to separate; where not, numbers are nan and deviations inf.
+        holds: (…) whether α is locally optimal and has something to separate; if not, numbers are nan and deviations inf.
 
-        carrying: (…, n_pairs) active constraints with a positive multiplier: the law speaks of these.
+        carrying: (…, n_pairs) active constraints with a positive multiplier: the law covers these.
 
         weak: (…, n_pairs) active constraints that no multiplier vector uses; their share of the weight falls to zero, but only like 1/R.
 
-        multipliers: (…, n_pairs) λ > 0 where carrying, zero elsewhere: the solver's where the carrying rows are independent, else
+        multipliers: (…, n_pairs) λ > 0 where carrying, zero elsewhere: the solver's if the carrying rows are independent, else
             those of smallest entropy relative to c, the only ones that training can show.
 
         log_ratio: (…, n_pairs) log(c_r/λ_r) where carrying, nan elsewhere.
@@ -70,8 +70,9 @@ class ResidualLaw(Result, Tabular):
 
         residual: (…) the largest violation of a_r·offset + shift = log(c_r/λ_r): rounding, unless the rows are nearly dependent.
 
-        rate: (…) the slowest rate at which a deviation dies out, :math:`e^{-\text{rate} \cdot R}` at norm R: a run is in the asymptotic
-            regime once rate · R is well above one. It is inf where nothing can deviate and zero where a constraint is weak.
+        rate: (…) the slowest rate at which a deviation dies out, :math:`e^{-\text{rate} \cdot R}` at norm R: a run is in the
+            asymptotic regime once rate · R is well above one. It is inf if nothing can deviate, and zero if a constraint is
+            weak.
 
         stiffness: (…) the fastest such rate. Normalised steps longer than `largest_step` = 2/stiffness overshoot for ever.
 
@@ -99,12 +100,14 @@ class ResidualLaw(Result, Tabular):
 
     @property
     def is_batch(self) -> bool:
-        """True if it is about several problems."""
+        """True if it covers several problems."""
         return self.data.is_batch
 
     @property
     def largest_step(self) -> Any:
-        """2/stiffness, (…): a `NormalizedGD` up to this size lets the ratios settle, a longer one makes them oscillate."""
+        """The largest step 2/stiffness, (…): a `NormalizedGD` up to this size lets the ratios settle; longer steps make them
+        oscillate.
+        """
         with np.errstate(divide="ignore"):
             return as_scalar(np.divide(2.0, self.stiffness))
 
@@ -137,7 +140,7 @@ def residual_law(data: TokenDataset, head: ArrayLike, selected: ArrayLike, *, lo
 
         selected: (n_inputs,) or (batch, n_inputs): the tokens at which the model saturates, such as `run.selected`.
 
-        loss: the loss of the training, one that decreases on the scores.
+        loss: the training loss; it must decrease on the scores.
 
     Returns:
         A `ResidualLaw`. Check it on a long run with `deviation(law, p)` of `marginlens_papers.claims.ours.residual_attention`.
@@ -165,7 +168,7 @@ def residual_law(data: TokenDataset, head: ArrayLike, selected: ArrayLike, *, lo
 
 
 def _numbers(solution: MarginSolution, holds: BoolArray, active: BoolArray, log_c: FloatArray) -> _Numbers:
-    """The numbers of the law, problem by problem."""
+    """Compute the numbers of the law, problem by problem."""
     n_problems, n_pairs = log_c.shape
     d_key = solution.x.shape[-1]
     x, rows = solution.x.reshape(n_problems, d_key), solution.rows.reshape(n_problems, n_pairs, d_key)
@@ -204,7 +207,7 @@ class _Numbers(NamedTuple):
 
     @classmethod
     def unknown(cls, n_problems: int, n_pairs: int, d_key: int) -> _Numbers:
-        """Nothing carries, and no number is known."""
+        """Return the fields if nothing carries, and no number is known."""
         carrying, weak = np.zeros((2, n_problems, n_pairs), dtype=np.bool_)
         log_ratio, offset = np.full((n_problems, n_pairs), np.nan), np.full((n_problems, d_key), np.nan)
         residual, rate, stiffness = np.full((3, n_problems), np.nan)
@@ -218,7 +221,7 @@ class _Numbers(NamedTuple):
 def _log_c(
     batch: TokenDataset, scores: FloatArray, loss: Loss, neighbours: BoolArray, solution: MarginSolution
 ) -> tuple[FloatArray, BoolArray]:
-    """log(|ℓ'(γ_α)| (γ_α - γ_t)) of every pair, and whether its constraint is active, each (batch, n_pairs)."""
+    """Compute log(|ℓ'(γ_α)| (γ_α - γ_t)) of every pair, and whether its constraint is active, each (batch, n_pairs)."""
     pairs = np.asarray(solution.pairs).reshape(len(batch), solution.lower.shape[-1], 3)
     i, alpha, t = np.moveaxis(np.maximum(pairs, 0), -1, 0)
     which = np.arange(len(batch))[:, None]
@@ -231,7 +234,9 @@ def _log_c(
 def _solve(
     rows: FloatArray, multipliers: FloatArray, x: FloatArray, log_c: FloatArray
 ) -> tuple[FloatArray, FloatArray, float]:
-    """The multipliers that training shows, the offset orthogonal to x, and the residual of its equations; nan where none is found."""
+    """Solve for the multipliers that training shows, the offset orthogonal to x, and the residual of its equations; nan if none
+    is found.
+    """
     if np.linalg.matrix_rank(rows, rtol=RANK_RTOL) == len(rows):
         lam = multipliers
         place: FloatArray | None = np.asarray(
@@ -248,7 +253,7 @@ def _solve(
 
 
 def _rates(rows: FloatArray, lam: FloatArray, x: FloatArray, slack: float) -> tuple[float, float]:
-    """The slowest and the fastest rate per unit of norm; `slack` is that of the nearest inactive row, at most one."""
+    """Compute the slowest and the fastest rate per unit of norm; `slack` is that of the nearest inactive row, at most one."""
     margin = 1.0 / float(np.linalg.norm(x))
     sideways = rows - np.outer(rows @ x, x) * margin**2
     values = np.linalg.svd(np.sqrt(lam / np.sum(lam))[:, None] * sideways, compute_uv=False)

@@ -1,4 +1,6 @@
-"""A dataset with its head and loss, checked once, and what theorems read off it: scores, ties, optimal tokens, margins by selection."""
+"""A dataset with its head and loss, checked once, and the quantities that theorems need: scores, ties, optimal tokens, margins
+by selection.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ Differences = tuple[FloatArray, BoolArray]
 
 
 class _OfBatch(NamedTuple):
-    """One solution of a batch, which is taken out when it is asked for."""
+    """One solution of a batch, taken out when it is first needed."""
 
     solutions: MarginSolution
     which: int
@@ -36,7 +38,7 @@ class _OfBatch(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
 class ScoredTokens(Described):
-    r"""A problem, or a batch of problems, with its head and loss; every quantity is computed once, and every margin problem solved once.
+    r"""A problem, or a batch of problems, with its head and loss; each quantity is computed and each margin problem solved only once.
 
     .. math:: \gamma_{it} = Y_i v^\top x_{it}
 
@@ -50,7 +52,7 @@ class ScoredTokens(Described):
     Attributes:
         scores: γ, (…, n_inputs, n_tokens), -inf if there is no token.
 
-    `problem[j]` is one problem of a batch; it is the same object in every call, so that what it has computed is kept.
+    `problem[j]` is one problem of a batch. It is the same object in every call, so its computed quantities are kept.
 
     Examples:
         >>> from marginlens.data import TokenDataset
@@ -82,14 +84,14 @@ class ScoredTokens(Described):
 
     @classmethod
     def _checked(cls, data: TokenDataset, head: FloatArray, loss: Loss, scores: FloatArray) -> ScoredTokens:
-        """The problem of parts that have been checked."""
+        """Make a problem from parts that have been checked."""
         problem = object.__new__(cls)
         problem._hold(data, head, loss, scores)
         return problem
 
     @classmethod
     def of_risk(cls, risk: AttentionRisk) -> ScoredTokens:
-        """The problem of a risk with a linear head, which has checked its parts."""
+        """Make the problem of a risk with a linear head; the risk has checked its parts."""
         head = np.broadcast_to(np.asarray(risk.head, dtype=np.float64), (*risk.data.batch_shape, risk.data.d_model))
         problem = cls._checked(risk.data, head, risk.loss, risk.data.finite_scores(head))
         vars(problem)["risk"] = risk
@@ -109,7 +111,7 @@ class ScoredTokens(Described):
         return (self[j] for j in range(len(self)))
 
     def __getitem__(self, index: Index) -> ScoredTokens:
-        """One problem of a batch for a whole number, a batch of some of them for a mask or a list."""
+        """Return one problem of a batch for a whole number, a batch of some of them for a mask or a list."""
         if not self.is_batch:
             return self.as_batch()[index]
         if isinstance(index, int | np.integer):
@@ -122,7 +124,7 @@ class ScoredTokens(Described):
         return part
 
     def as_batch(self) -> ScoredTokens:
-        """The same problems with a leading batch axis."""
+        """Return the same problems with a leading batch axis."""
         if self.is_batch:
             return self
         batch = self._checked(self.data.as_batch(), self.head[None], self.loss, self.scores[None])
@@ -130,14 +132,14 @@ class ScoredTokens(Described):
         return batch
 
     def repeat(self, n_copies: int) -> ScoredTokens:
-        """A batch of copies of one problem, without copying its arrays."""
+        """Make a batch of copies of one problem, without copying its arrays."""
         head, scores, blur = (np.broadcast_to(a, (n_copies, *a.shape)) for a in (self.head, self.scores, self.blur))
         batch = self._checked(self.data.repeat(n_copies), head, self.loss, scores)
         vars(batch)["blur"] = blur
         return batch
 
     def each(self, question: Callable[[ScoredTokens], Answer]) -> Answer | list[Answer]:
-        """The answer to a question about one problem, or the list of answers for a batch."""
+        """Apply a function to one problem, or list its results for a batch."""
         return [question(problem) for problem in self] if self.is_batch else question(self)
 
     @cached_property
@@ -149,20 +151,20 @@ class ScoredTokens(Described):
 
     @cached_property
     def blur(self) -> FloatArray:
-        r"""How far rounding blurs each score, (…, n_inputs, n_tokens): `SCORE_RTOL` :math:`\sum_j |v_j x_{itj}|`.
+        r"""The rounding error of each score, (…, n_inputs, n_tokens): `SCORE_RTOL` :math:`\sum_j |v_j x_{itj}|`.
 
-        Two tokens tie if their scores differ by no more than the sum of their blurs. Coordinates that the head does not read blur nothing,
-        however large they are.
+        Two tokens tie if their scores differ by no more than the sum of their blurs. Coordinates that the head does not read do
+        not contribute, however large they are.
         """
         return np.einsum("...itd,...d->...it", np.abs(self.data.X), SCORE_RTOL * np.abs(self.head))
 
     @cached_property
     def optimal(self) -> IntArray:
-        """Index of the highest score of each input, (…, n_inputs), the first one if several tie."""
+        """The index of the highest score of each input, (…, n_inputs); the first one if several tie."""
         return np.argmax(self.scores, axis=-1)
 
     def differences(self, selected: ArrayLike) -> Differences:
-        r""":math:`\gamma_{i\alpha_i} - \gamma_{it}` and which (i, t) are real tokens other than α, both (…, n_inputs, n_tokens).
+        r""":math:`\gamma_{i\alpha_i} - \gamma_{it}` and the mask of real tokens other than α, both (…, n_inputs, n_tokens).
 
         Differences within `blur` are exactly zero, and so are those of padding and of α itself.
         """
@@ -176,11 +178,11 @@ class ScoredTokens(Described):
         return self._differences[key]
 
     def batched(self, *arrays: FloatArray | IntArray | BoolArray) -> list[Any]:
-        """Arrays as the core takes them: with a batch axis, and contiguous."""
+        """Return arrays as the core takes them: with a batch axis, and contiguous."""
         return [np.ascontiguousarray(array if self.is_batch else array[None]) for array in arrays]
 
     def sharp_differences(self, selected: ArrayLike) -> Differences:
-        r""":math:`\gamma_{i\alpha_i} - \gamma_{it}` to nearly all digits, and which of them are near ties, both (…, n_inputs, n_tokens).
+        r""":math:`\gamma_{i\alpha_i} - \gamma_{it}` to nearly all digits, and the mask of near ties, both (…, n_inputs, n_tokens).
 
         Differences that lose digits to cancellation are computed exactly from the given doubles. A near tie is not zero, but within
         `blur`: in double precision rounding decides which of the two tokens scores higher.
@@ -203,19 +205,19 @@ class ScoredTokens(Described):
 
     @cached_property
     def dependent(self) -> BoolArray:
-        """Which inputs have an output that depends on p, (…, n_inputs): those with two different keys and two different scores.
+        """The mask of inputs whose output depends on p, (…, n_inputs): those with two different keys and two different scores.
 
-        An input with one token, with one key for all its tokens, or with one score for all of them adds a constant to the risk. The
-        theorems are about the other inputs, and n counts those.
+        An input with one token, with one key for all its tokens, or with one score for all of them adds a constant to the risk.
+        The theorems are about the other inputs, and n counts only those.
         """
         return np.asarray(~self._has_one_key & ~all_tied(self.scores, self.blur, self.data.mask))
 
     @cached_property
     def undecided(self) -> BoolArray:
-        """Which inputs have different keys and scores that all tie within `blur`, but not exactly, (…, n_inputs).
+        """The mask of inputs with different keys whose scores all tie within `blur`, but not exactly, (…, n_inputs).
 
-        `dependent` takes the output of such an input for a constant. Exact steps depend on it, and after enough of them it may decide
-        where training ends, so that no theorem about the other inputs alone is proved for the whole problem.
+        `dependent` treats the output of such an input as constant. Exact steps depend on it, and after enough steps it may
+        decide where training ends, so a theorem about the other inputs alone proves nothing about the whole problem.
         """
         candidates = ~self._has_one_key & ~self.dependent
         if not candidates.any():
@@ -229,7 +231,7 @@ class ScoredTokens(Described):
 
     @cached_property
     def part(self) -> ScoredTokens:
-        """One problem with the inputs alone whose output depends on p; the problem itself if all of them do, or none."""
+        """The problem restricted to the inputs whose output depends on p; the problem itself if all or none of them do."""
         if self.dependent.all() or not self.dependent.any():
             return self
         data = self.data.take_inputs(self.dependent)
@@ -237,7 +239,7 @@ class ScoredTokens(Described):
 
     @cached_property
     def shortened(self) -> ScoredTokens:
-        """The problems with one token left of every input whose output does not depend on p, so that it constrains nothing."""
+        """The problems with a single token for every input whose output does not depend on p, so that it constrains nothing."""
         if self.dependent.all():
             return self
         data = self.data.shortened(np.where(self.dependent, self.data.lengths, 1))
@@ -247,7 +249,7 @@ class ScoredTokens(Described):
 
     @cached_property
     def loss_constants(self) -> list[LossConstants]:
-        """Constants of Assumption A for each problem, on the interval of its scores: no margin Y f(X) can leave it."""
+        """The constants of Assumption A for each problem, on the interval of its scores, which no margin Y f(X) can leave."""
         return loss_on_scores(self.as_batch().scores, self.as_batch().data.mask, self.loss)
 
     @cached_property
@@ -257,7 +259,9 @@ class ScoredTokens(Described):
 
     @cached_property
     def log_slopes(self) -> tuple[Any, Any]:
-        """Logarithms of the largest and of the smallest \\|ℓ'\\| on each problem's scores, each (…); none underflows at scores of 1000."""
+        """Logarithms of the largest and the smallest \\|ℓ'\\| on each problem's scores, each (…); they do not underflow, even
+        at scores of 1000.
+        """
         self.require_decreasing_loss()
         bound, smallest = np.array([(c.log_bound, c.log_smallest) for c in self.loss_constants]).T
         return bound.reshape(self.data.batch_shape), smallest.reshape(self.data.batch_shape)
@@ -280,7 +284,7 @@ class ScoredTokens(Described):
     # ---- margins
 
     def margin(self, selected: ArrayLike) -> MarginSolution:
-        """The ATT-SVM of a selection (…, n_inputs); one problem solves it once."""
+        """Solve the ATT-SVM of a selection (…, n_inputs); a single problem solves it only once."""
         if self.is_batch:
             return att_svm(self.data, selected)
         alpha = self.data.selection(selected)
@@ -294,18 +298,18 @@ class ScoredTokens(Described):
 
     @property
     def n_solved(self) -> int:
-        """How many margin problems of complete selections have been solved."""
+        """The number of margin problems of complete selections solved so far."""
         return len(self._margins)
 
     def margins(self, selections: IntArray) -> MarginSolution:
-        """The ATT-SVMs of several selections (n_selections, n_inputs) of one problem, as a batch; each is remembered."""
+        """Solve the ATT-SVMs of several selections (n_selections, n_inputs) of one problem as a batch; each is remembered."""
         solutions = att_svm(self.data.repeat(len(selections)), selections)
         for j, alpha in enumerate(selections):
             self._margins.setdefault(alpha.tobytes(), _OfBatch(solutions, j))
         return solutions
 
     def margins_of_dependent(self, selected: IntArray) -> list[MarginSolution]:
-        """The ATT-SVM of a selection of each problem (batch, n_inputs), for the inputs whose output depends on p."""
+        """Solve the ATT-SVM of a selection of each problem (batch, n_inputs), for the inputs whose output depends on p."""
         problems = list(self)
         unsolved = [j for j, problem in enumerate(problems) if problem._lacks(selected[j])]
         if len(unsolved) > 1:
@@ -320,7 +324,7 @@ class ScoredTokens(Described):
 
 
 def _without_padding(solutions: MarginSolution, j: int) -> MarginSolution:
-    """One solution of a batch, without the zero rows that shorter inputs have there."""
+    """Take one solution out of a batch, without the zero rows that pad shorter inputs."""
     solution = solutions[j]
     pairs = np.asarray(solution.pairs)
     real = pairs[:, 0] >= 0

@@ -1,7 +1,8 @@
 """The conditions of X Theorem 1 in intervals: the paragraphs of docs/proofs/attraction.md in its order, letters and equation numbers.
 
-This decides what "proved" means. It shares no code with the search for tubes, and takes nothing on trust: every number of a certificate is
-compared with an interval that is computed from the data alone. Letters are those of the page, and each function names its paragraph:
+This module decides what "proved" means. It shares no code with the search for tubes and takes nothing on trust: every number of
+a certificate is compared with an interval computed from the data alone. Letters are those of the page, and each function names
+its paragraph:
 
     _setting   Setting: the rows
     _ray       Setting, Eq. (1): the max-margin direction
@@ -37,7 +38,7 @@ PAIRWISE_ROWS = 64  # up to which the spread of the rows is taken over all pairs
 
 
 def tube_conditions(proof: Certificate) -> list[Check]:
-    """Check the conditions of the theorem on a certificate whose fields are as they must be, up to the first that does not hold."""
+    """Check the conditions of the theorem on a certificate whose fields are valid, up to the first that does not hold."""
     proving = Proving()
     with proving.until_refuted():
         rows = _setting(proving, proof)
@@ -127,7 +128,7 @@ def _ray(proving: Proving, proof: Certificate, rows: _Rows) -> _Ray:
 
 
 class _Anchor(NamedTuple):
-    """Where the support pulls exactly along the ray."""
+    """The offset at which the support pulls exactly along the ray."""
 
     level: Any  # ρ̄
     at: list[Any]  # a_r · q*
@@ -153,7 +154,7 @@ def _anchor(proving: Proving, proof: Certificate, rows: _Rows, ray: _Ray) -> _An
 
 
 class _Bounds(NamedTuple):
-    """What holds in all of the tube, at x = 0; lists have an entry a row."""
+    """Bounds in all of the tube, at x = 0; lists have one entry per row."""
 
     gap: list[Any]  # e^(-g_r)
     epsilon: list[Any]  # ε_i
@@ -164,7 +165,7 @@ class _Bounds(NamedTuple):
 
     @property
     def mu(self) -> Any:
-        """μ = log(m₊/m₋)."""
+        """The quantity μ = log(m₊/m₋)."""
         return self.log_m_plus + self.minus_log_m_minus
 
 
@@ -193,7 +194,7 @@ def _bounds(proving: Proving, proof: Certificate, rows: _Rows, ray: _Ray, anchor
 
 
 class _Masses(NamedTuple):
-    """What rows beyond the margin add to the mass or take from it, and two bounds for every row."""
+    """The mass that rows beyond the margin add or take away, and two bounds for every row."""
 
     o: dict[int, Any]  # o_r of forward rows
     tau: dict[int, Any]  # τ_r of backward rows
@@ -242,7 +243,7 @@ def _step(proving: Proving, proof: Certificate, rows: _Rows, bounds: _Bounds, ma
 
 
 class _Growth(NamedTuple):
-    """How the tube grows, and what is left to the drift."""
+    """The growth of the tube, and what it leaves to the drift."""
 
     h: Any
     kappa: Any  # κ = K/(2R)
@@ -290,14 +291,14 @@ def _drift(
 
 
 def _backward_integral(iv: MPIntervalContext, R: ivmpf, kappa: ivmpf, d: ivmpf, h: ivmpf) -> Any:
-    """i_r of Eq. (14)."""
+    """Compute i_r of Eq. (14)."""
     if d * R > kappa:
         return R / d + kappa / d**2 + h * R
     return (R + 2 * kappa / (iv.e * d)) * (2 / d + h)
 
 
 def _spread(proving: Proving, rows: _Rows, ray: _Ray) -> Any:
-    """D of Eq. (11): the largest ‖a_r^⊥ - a_s^⊥‖ of two rows with Δ > 0, or a bound on it."""
+    """Compute D of Eq. (11): the largest ‖a_r^⊥ - a_s^⊥‖ of two rows with Δ > 0, or a bound on it."""
     lower = [r for r in range(len(rows)) if rows.delta[r] > 0]
     if len(rows) > PAIRWISE_ROWS:
         # No two rows are farther apart than twice the longest.

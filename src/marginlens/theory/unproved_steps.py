@@ -1,4 +1,4 @@
-"""Optimizers as theorems see them: what they ask of their steps, and which steps no theorem covers."""
+"""Optimizers as theorems see them: the properties of their steps, and the steps that no theorem covers."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ LIBRARY = (GradientDescent, NormalizedGD, SteepestDescent, MirrorDescent, Adam)
 
 @dataclass(frozen=True)
 class Steps:
-    """What theorems ask of an optimizer, read from it once.
+    """The properties of an optimizer that matter to theorems, read once.
 
     Attributes:
         optimizer: the optimizer itself.
 
-        kind: the class of the library whose steps it takes, None if it defines its own.
+        kind: the library class whose steps it takes, None if it defines its own.
 
-        redefined: whether it derives from a class of the library and takes other steps.
+        redefined: whether it derives from a library class but takes other steps.
 
         norm: the norm in which its steps are steepest, None if it names none.
 
@@ -58,17 +58,17 @@ class Steps:
 
     @property
     def power(self) -> float | None:
-        """a of steps η_t ∝ t^-a, 0 for constant ones; None for other schedules, about which nothing is known."""
+        """The exponent a of steps η_t ∝ t^-a, 0 for constant steps; None for other schedules, about which nothing is known."""
         if isinstance(self.size, PowerDecay):
             return self.size.power
         return None if callable(self.size) else 0.0
 
 
 def steps_of(optimizer: Optimizer) -> Steps:
-    """Read from an optimizer what theorems ask of it.
+    """Read the properties of an optimizer that matter to theorems.
 
     Args:
-        optimizer: any optimizer. The parts of a `Blockwise` are not looked at.
+        optimizer: any optimizer. The parts of a `Blockwise` are not examined.
 
     Returns:
         Its `Steps`.
@@ -91,7 +91,7 @@ def steps_of(optimizer: Optimizer) -> Steps:
 
 
 def part_of(optimizer: Optimizer) -> Any:
-    """The optimizer of each part for a `Blockwise`, else the optimizer itself."""
+    """Return the optimizer of each part of a `Blockwise`, else the optimizer itself."""
     return optimizer.optimizer if isinstance(optimizer, Blockwise) else optimizer
 
 
@@ -104,7 +104,7 @@ class UnprovedSteps:
 
 
 def as_theorems_see(optimizer: Optimizer) -> Any:
-    """The optimizer as theorems about steps without momentum and weight decay see it.
+    """Return the optimizer as theorems about steps without momentum and weight decay see it.
 
     Args:
         optimizer: any optimizer.
@@ -122,7 +122,7 @@ def as_theorems_see(optimizer: Optimizer) -> Any:
 
 
 def redefines_steps(optimizer: Optimizer) -> bool:
-    """Return whether an optimizer derives from a class of the library and takes other steps, which nothing known of that class covers."""
+    """Return whether an optimizer derives from a library class but takes other steps, to which results about that class do not apply."""
     return isinstance(optimizer, Decaying) and defining_class(optimizer) not in LIBRARY
 
 
@@ -149,7 +149,7 @@ def optimizer_words(optimizer: Optimizer) -> Fact:
 
 
 def _settings(optimizer: Optimizer) -> list[Fact]:
-    """The settings that can change the bias of an optimizer."""
+    """List the settings that can change the bias of an optimizer."""
     settings = []
     if isinstance(optimizer, Adam):
         first, second = optimizer.betas

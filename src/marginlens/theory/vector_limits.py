@@ -47,13 +47,13 @@ from marginlens.words import Fact
 
 
 class AttentionDetails(NamedTuple):
-    """What stands behind the verdicts on p.
+    """The quantities behind the verdicts on p.
 
     Attributes:
-        dependent: (n_inputs,) the inputs whose output depends on p. The theorems are about these, and n counts them; what a
-            selection says of another input is the first of its highest scores.
+        dependent: (n_inputs,) the inputs whose output depends on p. The theorems are about these, and n counts them. For any
+            other input, a selection has the first token with the highest score.
 
-        set_solution: the solution of ATT-SVM' where optimal tokens tie, whose `points` the path converges to if Thm 8 applies; else None.
+        set_solution: the solution of ATT-SVM' if optimal tokens tie, else None; the path converges to its `points` if Thm 8 applies.
 
         basin: index of the candidate whose cone of Eqs (32) and (46) contains the start, else None.
 
@@ -82,8 +82,8 @@ def predict_attention(risk: AttentionRisk, request: Request) -> list[Prediction]
 def predict_matrix(risk: MatrixRisk, request: Request) -> list[Prediction]:
     """Predict where training W ends, problem by problem.
 
-    By Lemma 1 Wᵀu takes the steps of p, those of `matching_optimizer`, and W/‖W‖_F tends to the matrix of p's limit. Queries that differ
-    from input to input make keys u_i ⊗ x of the tokens x, on which runs are followed; no theorem that is checked here is about them.
+    By Lemma 1, Wᵀu takes the steps of p under `matching_optimizer`, and W/‖W‖_F tends to the matrix of p's limit. If queries
+    differ between inputs, runs are followed on the keys u_i ⊗ x of the tokens x; no theorem checked here covers them.
     """
     if not risk.of_p.is_linear:
         return [without_theorem(risk, request.optimizer)] * len(risk)
@@ -106,7 +106,7 @@ def predict_matrix(risk: MatrixRisk, request: Request) -> list[Prediction]:
 
 
 def _of_matrix(found: Prediction, as_matrix: Callable[[FloatArray], FloatArray]) -> Prediction:
-    """What is predicted of p = Wᵀu, as a prediction of W."""
+    """Convert a prediction of p = Wᵀu to a prediction of W."""
     limits = (found.direction, found.path_direction, found.observed)
     direction, path, seen = (None if limit is None else as_matrix(limit) for limit in limits)
     changed = replace(found, direction=direction, path_direction=path, observed=seen)
@@ -114,14 +114,14 @@ def _of_matrix(found: Prediction, as_matrix: Callable[[FloatArray], FloatArray])
 
 
 def _wide(risk: MatrixRisk) -> AttentionRisk:
-    """The risk of W as a vector: keys u_i ⊗ x of the tokens x."""
+    """Make the risk of W as a vector, with keys u_i ⊗ x of the tokens x."""
     data = risk.of_p.data
     keys = risk.query[..., :, None, :, None] * data.X[..., :, :, None, :]
     return AttentionRisk(data.with_keys(keys.reshape(*data.X.shape[:-1], -1)), risk.of_p.head, risk.of_p.loss)
 
 
 def _on_p(optimizer: Optimizer | None, size: float) -> Any:
-    """The steps of p = Wᵀu, ‖u‖ = size, that steps of W make."""
+    """Return the steps of p = Wᵀu that steps of W imply, where ‖u‖ = size."""
     if not isinstance(optimizer, GradientDescent | NormalizedGD):
         return optimizer
     return replace(optimizer, size=optimizer.size * size * (size if isinstance(optimizer, GradientDescent) else 1.0))
@@ -137,7 +137,7 @@ def _followed(
     request: Request,
     as_x: Callable[[FloatArray], FloatArray] = lambda direction: direction,
 ) -> list[Prediction]:
-    """The predictions with the end of the run from each start, and with the limits that its proof makes certain."""
+    """Add to the predictions the end of the run from each start, and the limits that its proof makes certain."""
     if not request.prove:
         return found
     reason = why_not_followed(problem, request.optimizer)
@@ -158,7 +158,7 @@ def _followed(
 
 
 def _from_a_point(outcome: Outcome, request: Request) -> Fact:
-    """That the limit is certain from the point on to which the run was followed."""
+    """State that the limit is certain from the point to which the run was followed."""
     kind = "flow" if request.optimizer is None else "steps"
     return Fact(
         "reason.from_a_point",
@@ -176,7 +176,7 @@ def _from_a_point(outcome: Outcome, request: Request) -> Fact:
 
 
 class _Start(NamedTuple):
-    """The start of a run, what it selects of the inputs whose output depends on p, and its cone if it is locally optimal."""
+    """The start of a run, its selection among the inputs whose output depends on p, and its cone if that is locally optimal."""
 
     point: FloatArray | None
     optimality: TokenOptimality | None = None
@@ -189,7 +189,7 @@ class _Start(NamedTuple):
 
 
 class _Verdicts(NamedTuple):
-    """The theorems on one problem: 1 on the path, 2 and 3 on constant steps of any size that is right, 8 on the path if tokens tie."""
+    """The theorems on one problem: 1 on the path, 2 and 3 on constant steps of suitable size, 8 on the path if tokens tie."""
 
     path: TheoremVerdict
     globally: TheoremVerdict
@@ -199,12 +199,12 @@ class _Verdicts(NamedTuple):
 
     @property
     def left_out(self) -> Check | None:
-        """The condition that fails if rounding decides whether an input counts."""
+        """Return the condition that fails if rounding decides whether an input counts."""
         first = self.path.conditions[0]
         return first if first.code == "condition.inputs_left_out" else None
 
     def listed(self, step: Check | None) -> tuple[TheoremVerdict, ...]:
-        """All of them, Theorems 2 and 3 with the condition on the steps."""
+        """List all of them, Theorems 2 and 3 with the condition on the steps."""
         steps = () if step is None else (step,)
         descent = [replace(each, conditions=(*each.conditions, *steps)) for each in (self.globally, self.locally)]
         return (self.path, *descent) if self.to_set is None else (self.path, *descent, self.to_set)
@@ -255,7 +255,9 @@ def predict_vector(problem: ScoredTokens, start: FloatArray | None, request: Req
 def _verdicts(
     problem: ScoredTokens, inside: Sequence[Check], max_problems: int
 ) -> tuple[_Verdicts, SetSolution | None]:
-    """The theorems on one problem, and the solution of ATT-SVM' if optimal tokens tie; `inside` are Theorem 3's conditions on the start."""
+    """Check the theorems on one problem; also return the solution of ATT-SVM' if optimal tokens tie. `inside` has Theorem 3's
+    conditions on the start.
+    """
     part, n = problem.part, problem.part.data.n_inputs
     slopes, separable, strict = assumption_a(part), separable_optimum(part), strict_optimum(part)
     near = np.flatnonzero(problem.undecided)
@@ -275,14 +277,14 @@ def _verdicts(
 
 
 def _of_all_inputs(problem: ScoredTokens, selections: IntArray) -> IntArray:
-    """Selections of the inputs that depend on p, with the highest score of every other input."""
+    """Complete selections of the inputs that depend on p by the token with the highest score of every other input."""
     every = np.repeat(problem.optimal[None], len(selections), axis=0)
     every[:, problem.dependent if problem.dependent.any() else slice(None)] = selections
     return every
 
 
 def _notes(problem: ScoredTokens) -> tuple[Fact, ...]:
-    """Which inputs the theorems leave out."""
+    """State which inputs the theorems leave out."""
     constant = np.flatnonzero(~problem.dependent)
     if not 0 < len(constant) < len(problem.dependent):
         return ()
@@ -291,7 +293,7 @@ def _notes(problem: ScoredTokens) -> tuple[Fact, ...]:
 
 
 class _Promise(NamedTuple):
-    """What a theorem makes certain for plain gradient descent: its label, with the case of it, and the limit with its description."""
+    """The limit that a theorem makes certain for plain gradient descent, with its description and the theorem's label and case."""
 
     citation: str
     reason: str
@@ -300,7 +302,7 @@ class _Promise(NamedTuple):
 
 
 def _promise(verdicts: _Verdicts, gmm: TokenOptimality, at_start: TokenOptimality | None) -> _Promise | None:
-    """The limit that Theorem 2 or 3 makes certain for steps of the right size, None if neither applies."""
+    """Return the limit that Theorem 2 or 3 makes certain for steps of the right size, None if neither applies."""
     if verdicts.globally.applies and verdicts.n_inputs == 1:
         return _Promise("A Thm 2", "A Thm 2 with n = 1", gmm.direction, Fact("limit.gmm"))
     if verdicts.locally.applies and at_start is not None:
@@ -316,7 +318,7 @@ def _reasons(
     why_not: Fact | None,
     minima: FloatArray | None,
 ) -> tuple[Fact, ...]:
-    """What is known of the limit, how surely, and what would make it surer."""
+    """State what is known of the limit, how certain it is, and what would make it more certain."""
     reasons = []
     if optimizer is not None and not is_known(optimizer):
         reasons.append(Fact("reason.unknown_optimizer", {"unknown": unknown_words(optimizer)}))
@@ -333,7 +335,7 @@ def _reasons(
 
 
 def _promised(promise: _Promise, optimizer: Optimizer | None, step: Check | None) -> Fact:
-    """What the promise of a theorem means for the steps that are taken."""
+    """State what the promise of a theorem means for the steps taken."""
     numbers: dict[str, Any] = {"limit": promise.limit, "citation": promise.reason}
     if step is None or step:
         return Fact("reason.certain", {**numbers, "case": "up_to" if step is None else "default"})
@@ -345,7 +347,7 @@ def _promised(promise: _Promise, optimizer: Optimizer | None, step: Check | None
 
 
 def _why_not(verdicts: _Verdicts, start: _Start) -> Fact:
-    """Why no theorem on plain gradient descent makes its limit certain."""
+    """State why no theorem on plain gradient descent makes its limit certain."""
     if verdicts.left_out is not None:
         return Fact("reason.condition", {"condition": verdicts.left_out})
     globally, failed = verdicts.globally, verdicts.locally.failed[0]
@@ -357,7 +359,7 @@ def _why_not(verdicts: _Verdicts, start: _Start) -> Fact:
 
 
 def _path_to_set(problem: ScoredTokens, slopes: Check, max_problems: int) -> tuple[TheoremVerdict, SetSolution]:
-    """Theorem 8 with the sets of tokens that share the highest score, and the solution of ATT-SVM' for them."""
+    """Check Theorem 8 with the sets of tokens that share the highest score, and solve ATT-SVM' for them."""
     sets = optimal_sets_of(problem)
     found = set_svm(problem.data, sets, max_problems=max_problems)
     count = len(found.solutions)
@@ -370,7 +372,7 @@ def _path_to_set(problem: ScoredTokens, slopes: Check, max_problems: int) -> tup
 
 
 def _check_linear_mixing(problem: ScoredTokens, sets: tuple[IntArray, ...], slopes: Check) -> Check:
-    """Assumption D by Lemma 14, for the sets of tokens that share the highest score."""
+    """Check Assumption D by Lemma 14, for the sets of tokens that share the highest score."""
     if not slopes:
         return Check("condition.assumption_d", False)
     if problem.sharp_differences(problem.optimal)[1].any():
@@ -387,7 +389,8 @@ def _check_linear_mixing(problem: ScoredTokens, sets: tuple[IntArray, ...], slop
 
 
 def _around(problem: ScoredTokens, start: FloatArray | None) -> tuple[_Start, tuple[Check, ...]]:
-    """What the start selects of the inputs that depend on p, its cone if that is locally optimal, and Theorem 3's conditions on them.
+    """Find the start's selection among the inputs that depend on p, its cone if that is locally optimal, and Theorem 3's
+    conditions on both.
 
     Every p in the cone of α selects α, so no other cone can contain the start.
     """
@@ -424,12 +427,12 @@ def _around(problem: ScoredTokens, start: FloatArray | None) -> tuple[_Start, tu
 
 
 def _degrees(deviation: float) -> float:
-    """The angle whose cosine is one less a deviation, without cancellation."""
+    """Compute the angle whose cosine is one minus a deviation, without cancellation."""
     return float(np.degrees(2.0 * np.arcsin(np.sqrt(min(deviation, 2.0) / 2.0))))
 
 
 def _candidates(problem: ScoredTokens, max_problems: int) -> Candidates | None:
-    """The members of P^mm, None if listing them takes too many problems."""
+    """List the members of P^mm; None if that takes too many problems."""
     try:
         found = local_optima_of(problem, max_problems)
     except InputError:
@@ -439,7 +442,7 @@ def _candidates(problem: ScoredTokens, max_problems: int) -> Candidates | None:
 
 
 def _without_listing(problem: ScoredTokens, at_start: TokenOptimality | None) -> Candidates:
-    """The members of P^mm that are known without listing them all: the GMM and what the start selects."""
+    """Return the members of P^mm that are known without listing all of them: the GMM and the start's selection."""
     gmm = optimality_of(problem, problem.optimal)
     known = [gmm] if gmm.is_locally_optimal else []
     if at_start is not None and at_start.is_locally_optimal:
@@ -454,7 +457,7 @@ def _without_listing(problem: ScoredTokens, at_start: TokenOptimality | None) ->
 
 
 def _with_set(candidates: Candidates, found: SetSolution | None) -> Candidates:
-    """The global minima of ATT-SVM' before the members of P^mm that are not among them."""
+    """Put the global minima of ATT-SVM' before the members of P^mm that are not among them."""
     if found is None or not found.solutions or found.status is Status.TRIVIAL:
         return candidates
     directions = unit(found.points)
