@@ -34,19 +34,20 @@ def att_svm(
 
         selected: (n_inputs,) or (batch, n_inputs): the token index alpha_i of each input.
 
-        norm: the norm of p, `L2`, `L1`, `LInf` or `Lp`, and of W also `Spectral`, `Nuclear` or `MaxRow`; or one of your own, which cutting
-            planes solve. In a norm other than L2, `bracket()` proves x and `is_unique` says whether it is unique.
+        norm: the norm of p (`L2`, `L1`, `LInf` or `Lp`) or of W (also `Spectral`, `Nuclear` or `MaxRow`), or your own norm, for
+            which cutting planes are used. In a norm other than L2, `bracket()` proves x and `is_unique` says whether it is
+            unique.
 
-        query: one query (d_query,) for all inputs, or one of each, (n_inputs, d_query) or (batch, n_inputs, d_query); x is then W
-            (d_query, d_key).
+        query: one query (d_query,) for all inputs, or one for each, (n_inputs, d_query) or (batch, n_inputs, d_query); x is
+            then W (d_query, d_key).
 
         device: "cpu", or "cuda" or "cuda:1" for batches with up to 64 rows in L2, n_inputs (n_tokens - 1) ≤ 64. The GPU solves and
             checks them, and the CPU solves the problems that remain unproved; larger problems run on the CPU.
 
     Returns:
-        A solution whose `multipliers[r] >= 0` belongs to `pairs[r]` = (input, selected, other) and
-        p = sum_r multipliers[r] * rows[r]. Inputs with one token constrain nothing. `kkt_residual()` and
-        `certificate_residual()` check it, `bracket()` in any norm; `rank()` is that of W.
+        A solution whose `multipliers[r] >= 0` belongs to `pairs[r]` = (input, selected, other) and p = sum_r multipliers[r] *
+        rows[r]. Inputs with one token constrain nothing. `kkt_residual()` and `certificate_residual()` check it, and so does
+        `bracket()` in any norm; `rank()` is the rank of W.
 
     Examples:
         >>> import marginlens as ml
@@ -83,12 +84,12 @@ def _queries(data: TokenDataset, query: ArrayLike) -> FloatArray:
 def relaxed_svm(
     data: TokenDataset, selected: ArrayLike, support: ArrayLike, *, outside: float = 0.0, norm: Norm = L2()
 ) -> MarginSolution:
-    r"""Find the shortest p that separates the selected token of inputs with a support vector and merely selects it in the others.
+    r"""Find the shortest p that separates the selected token of inputs in the support set and merely selects it in the others.
 
     .. math:: \min_p \|p\| \ \text{s.t.}\ p^\top (k_{i\alpha_i} - k_{it}) \ge 1\ (i \in \mathcal S),\ \ge \epsilon\ (i \notin \mathcal S),
         \quad t \ne \alpha_i
 
-    with ε = 0 in Eq. (10). Eq. (78), p^{ε-relax}, asks for a small margin ε > 0 outside S; ε = 1 is ATT-SVM.
+    with ε = 0 in Eq. (10). Eq. (78), p^{ε-relax}, requires a small margin ε > 0 outside S; ε = 1 is ATT-SVM.
 
     Args:
         data: keys `data.K` of shape (n_inputs, n_tokens, d_key), or a batch of such problems.
@@ -104,9 +105,9 @@ def relaxed_svm(
             unique.
 
     Returns:
-        A solution whose `multipliers[r] >= 0` belongs to `pairs[r]` = (input, selected, other) and
-        p = sum_r multipliers[r] * rows[r]; its margin is that of the inputs in S. If S is empty, or the inputs of S have one token
-        each, p = 0 is enough. `kkt_residual()` and `certificate_residual()` check it.
+        A solution whose `multipliers[r] >= 0` belongs to `pairs[r]` = (input, selected, other) and p = sum_r multipliers[r] *
+        rows[r]; its margin is that of the inputs in S. If S is empty, or all inputs of S have a single token, p = 0.
+        `kkt_residual()` and `certificate_residual()` check it.
 
     Examples:
         >>> import marginlens as ml

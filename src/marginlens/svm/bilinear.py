@@ -44,7 +44,8 @@ def bilinear_svm(X: ArrayLike, Q: ArrayLike, triples: ArrayLike, *, norm: Norm =
 
         triples: (n_rows, 3) whole numbers: query k, token i, token j.
 
-        norm: the norm of W, `Frobenius`, `Spectral`, `Nuclear`, `MaxRow`, or one of its entries; the same problems are infeasible in all.
+        norm: the norm of W: `Frobenius`, `Spectral`, `Nuclear`, `MaxRow`, or a norm of its entries; the same problems are
+            infeasible in all.
 
     Returns:
         A `BilinearSolution` with W = sum_r multipliers[r] (x_i - x_j) q_kᵀ and multipliers >= 0, rows ordered by k as in `pairs`;
@@ -85,7 +86,7 @@ def bilinear_svm(X: ArrayLike, Q: ArrayLike, triples: ArrayLike, *, norm: Norm =
 
 
 def _solve_formed(problem: BilinearSolution, indices: IntArray) -> BilinearSolution:
-    """What the exact solver says of some rows: they contradict each other, or their W, which may satisfy the others too."""
+    """Solve some rows exactly: either they contradict each other, or their W may satisfy the other rows too."""
     formed = least_distance(problem.rows.formed(indices), problem.lower[indices])
     weights = np.zeros(len(problem.lower))
     if formed.certificate is not None:
@@ -96,7 +97,7 @@ def _solve_formed(problem: BilinearSolution, indices: IntArray) -> BilinearSolut
 
 
 def _triples(triples: ArrayLike, n_queries: int, n_tokens: int) -> IntArray:
-    """Checked, and ordered by query."""
+    """Check triples and order them by query."""
     sizes = [n_queries, n_tokens, n_tokens]
     expected = f"whole numbers of shape (n_rows, 3), below {sizes}: query, higher token, lower token"
     array = index_array(triples, "triples", expected, (-1, 3), below=sizes)

@@ -1,4 +1,6 @@
-"""NTP-SVM: the shortest decoder W that gives the tokens which follow a context equal logits, and all others less by one (paper G)."""
+"""NTP-SVM: the shortest decoder W that gives equal logits to the tokens that follow a context, and lower ones, by at least one,
+to all others (paper G).
+"""
 
 from __future__ import annotations
 
@@ -45,12 +47,12 @@ class ContextSolution(Result):
     Attributes:
         data: the problem.
 
-        status: OPTIMAL, TRIVIAL where every token follows every context, INFEASIBLE or INACCURATE.
+        status: OPTIMAL, TRIVIAL if every token follows every context, INFEASIBLE or INACCURATE.
 
-        special: sparse (n_vocabulary, n_contexts), and common: (n_contexts,): Λ = special + 1 commonᵀ. Tokens that follow no context of a
-            group have the common multipliers, which is what lets large vocabularies be cheap.
+        special: sparse (n_vocabulary, n_contexts), and common: (n_contexts,): Λ = special + 1 commonᵀ. Tokens that follow no
+            context of a group have the common multipliers, which keeps large vocabularies cheap.
 
-        n_groups: into how many problems it fell apart, by contexts that are orthogonal to all others.
+        n_groups: the number of independent problems, whose contexts are orthogonal to all others.
     """
 
     data: ContextDataset = field(repr=False)
@@ -64,7 +66,7 @@ class ContextSolution(Result):
 
     @cached_property
     def x(self) -> FloatArray:
-        """W^mm (n_vocabulary, d_model), nan where there is none; as large as that says, so take `logits` where it is enough."""
+        """The matrix W^mm (n_vocabulary, d_model), nan if there is none. It can be large: use `logits` if that is enough."""
         if self.status is Status.INFEASIBLE:
             return np.full(self.data.shape, np.nan)
         return self._combined
@@ -77,25 +79,25 @@ class ContextSolution(Result):
 
     @cached_property
     def _norm(self) -> float:
-        """‖Λ H‖, without forming a product that is mostly the same row."""
+        """The norm ‖Λ H‖, without forming a product that mostly repeats one row."""
         part, row = self.special @ self.data.H, self.data.H.T @ self.common
         square = float((part * part).sum()) + 2.0 * float(np.asarray(part.sum(axis=0)).ravel() @ row)
         return max(square + self.data.n_vocabulary * float(row @ row), 0.0) ** 0.5
 
     @property
     def margin(self) -> float:
-        """1/‖W^mm‖: zero where the problem is infeasible, infinite where it is trivial."""
+        """The margin 1/‖W^mm‖: zero if the problem is infeasible, infinite if it is trivial."""
         if self.status is Status.INFEASIBLE:
             return 0.0
         return 1.0 / self._norm if self._norm else np.inf
 
     @property
     def direction(self) -> FloatArray:
-        """W^mm/‖W^mm‖."""
+        """The direction W^mm/‖W^mm‖."""
         return self.x / (self._norm or 1.0)
 
     def logits(self, contexts: Index = slice(None)) -> FloatArray:
-        """(n_chosen, n_vocabulary) W^mm h_j of some contexts, by index or slice."""
+        """Compute W^mm h_j for some contexts, by index or slice: (n_chosen, n_vocabulary)."""
         chosen = self.data.H[contexts]
         if scipy.sparse.issparse(chosen):
             gram = chosen @ self.data.H.T
@@ -103,7 +105,7 @@ class ContextSolution(Result):
         return np.asarray(chosen @ self._combined.T)
 
     def kkt_residual(self) -> float:
-        r"""The largest residual of the conditions above over all n_contexts × n_vocabulary pairs, recomputed; nan where infeasible.
+        r"""Recompute the largest residual of the conditions above over all n_contexts × n_vocabulary pairs; nan if infeasible.
 
         Distances to halfspaces and planes are relative to ‖h_j‖ √2 ‖W‖, column sums and signs of Λ times ‖h_j‖ to ‖W‖, complementarity
         and the gap :math:`\sum_{v \notin S_j} -\Lambda_{vj} = \|W\|^2` to ‖W‖².
@@ -130,7 +132,7 @@ class ContextSolution(Result):
         return max(worst, abs(1.0 - total / norm**2))
 
     def certificate_residual(self) -> float:
-        """‖Λ H‖ over the weight that Λ has outside supports, times ‖h_j‖: 0 proves that no W exists; nan where one was found."""
+        """Compute ‖Λ H‖ divided by the weight of Λ outside supports, times ‖h_j‖: 0 proves that no W exists; nan if one was found."""
         if self.status is not Status.INFEASIBLE:
             return float("nan")
         weight, wrong, sums = 0.0, 0.0, 0.0
@@ -143,7 +145,7 @@ class ContextSolution(Result):
         return max(self._norm, wrong, sums) / weight if weight > 0.0 else float("inf")
 
     def describe(self) -> str:
-        """In words: how it ended, and where there is no W which contexts and tokens weigh most in the proof."""
+        """Describe the result in words; if there is no W, name the contexts and tokens that weigh most in the proof."""
         if self.status is not Status.INFEASIBLE:
             return self.status.sentence
         weights = [np.where(block.inside, 0.0, -block.multipliers) for block in self._blocks()]
@@ -158,7 +160,7 @@ class ContextSolution(Result):
         )
 
     def _blocks(self) -> Iterator[_Block]:
-        """All pairs of a context and a token, some contexts at a time."""
+        """Iterate over all pairs of a context and a token, some contexts at a time."""
         data = self.data
         indptr, step = data.counts.indptr, max(1, _BLOCK_ENTRIES // data.n_vocabulary)
         by_context = self.special.T.tocsr()
@@ -176,7 +178,7 @@ class ContextSolution(Result):
 
 
 class _Block(NamedTuple):
-    """Some contexts: ‖h_j‖, which tokens follow, logits, that of the first token which follows, and the multipliers."""
+    """Some contexts: ‖h_j‖, the tokens that follow, the logits, the logit of the first following token, and the multipliers."""
 
     size: FloatArray  # (n,)
     inside: Any  # (n, n_vocabulary)
@@ -187,14 +189,15 @@ class _Block(NamedTuple):
 
 @implements("G", "NTP-SVM", "Def 2", "Def 3")
 def ntp_svm(data: ContextDataset, *, progress: ProgressCallback | None = None) -> ContextSolution:
-    r"""Find the shortest W that gives all tokens which follow a context one logit, at least one above that of every other token.
+    r"""Find the shortest W that gives all tokens that follow a context one logit, at least one above that of every other token.
 
     .. math:: W^{mm} = \arg\min_W \|W\|_F \ \text{s.t.}\ (e_z - e_{z'})^\top W h_j = 0,\ (e_z - e_v)^\top W h_j \ge 1,
         \quad z, z' \in \mathcal S_j,\ v \notin \mathcal S_j
 
-    The data are NTP-separable exactly where it exists. Contexts that are orthogonal to all others are problems of their own: with one
-    context it is :math:`(1_{\mathcal S} - |\mathcal S|/V)\,h^\top/\|h\|^2`; with several, tokens that follow the same contexts of the
-    group are one unknown with a weight, so that a group costs what its contexts and the tokens that follow them do, not the vocabulary.
+    The data are NTP-separable if and only if it exists. Contexts that are orthogonal to all others are independent problems:
+    with one context it is :math:`(1_{\mathcal S} - |\mathcal S|/V)\,h^\top/\|h\|^2`; with several, tokens that follow the same
+    contexts of the group are one unknown with a weight, so the cost of a group depends on its contexts and the tokens that
+    follow them, not on the vocabulary.
 
     Args:
         progress: called as `progress(done, total)` after each group of several contexts.
@@ -247,7 +250,7 @@ class _Part(NamedTuple):
 
 
 def _single_contexts(data: ContextDataset, contexts: IntArray) -> _Part:
-    """The closed form of contexts that are orthogonal to all others; a zero embedding separates nothing."""
+    """Solve contexts that are orthogonal to all others in closed form; a zero embedding separates nothing."""
     chosen = data.H[contexts]
     square = np.asarray((chosen * chosen).sum(axis=1)).ravel()
     sizes = data.sizes[contexts]
@@ -262,7 +265,7 @@ def _single_contexts(data: ContextDataset, contexts: IntArray) -> _Part:
 
 
 def _solved(rows: BilinearRows, ties: BilinearRows) -> tuple[FloatArray, FloatArray, bool]:
-    """Multipliers, or a Farkas vector: through formed rows, which bears contexts that are nearly dependent, else through products."""
+    """Find multipliers or a Farkas vector: with formed rows, which tolerate nearly dependent contexts, else through products."""
     if (len(rows) + len(ties)) * rows.shape[1] <= _MAX_FORMED_ENTRIES:
         A, C = np.asarray(rows), np.asarray(ties)
         found = least_distance(A, np.ones(len(A)), equalities=C if len(C) else None)
@@ -275,7 +278,7 @@ def _solved(rows: BilinearRows, ties: BilinearRows) -> tuple[FloatArray, FloatAr
 
 
 def _closed(A: FloatArray, C: FloatArray, weights: FloatArray, mu: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The multipliers moved until W = Aᵀ weights + Cᵀ mu itself closes the gaps of the rows that have one, where that keeps their signs."""
+    """Move the multipliers until W = Aᵀ weights + Cᵀ mu closes the gaps of the rows with a multiplier, if that keeps their signs."""
     active = np.flatnonzero(weights > 0.0)
     binding, goal = np.vstack([A[active], C]), np.append(np.ones(len(active)), np.zeros(len(C)))
     u = np.append(weights[active], mu)
@@ -292,7 +295,7 @@ def _closed(A: FloatArray, C: FloatArray, weights: FloatArray, mu: FloatArray) -
 
 
 def _small_contradiction(data: ContextDataset, contexts: IntArray, n_tokens: int) -> _Part:
-    """A few contexts of a large group that contradict each other, which proves that all of them do; else the group is refused."""
+    """Find a few contexts of a large group that contradict each other, which proves the whole group infeasible; else refuse the group."""
     order = np.argsort(-data.sizes[contexts], kind="stable")  # most ties first
     for count in _SUBSETS:
         part = _solve_group(data, np.sort(contexts[order[:count]]))
@@ -306,7 +309,7 @@ def _small_contradiction(data: ContextDataset, contexts: IntArray, n_tokens: int
 
 
 def _solve_group(data: ContextDataset, contexts: IntArray) -> _Part:
-    """The problem of some contexts, in which tokens that follow the same of them are one unknown."""
+    """Solve the problem of some contexts, in which tokens that follow the same contexts are one unknown."""
     follows = data.counts[contexts].T.tocsr() > 0  # (n_vocabulary, n_chosen)
     seen = np.flatnonzero(np.diff(follows.indptr))
     if len(seen) * len(contexts) > _MAX_GROUP_PAIRS:

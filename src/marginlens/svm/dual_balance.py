@@ -1,4 +1,6 @@
-"""Dual solutions of a margin problem that residual attention can show: which rows carry a multiplier, and where the rows balance."""
+"""Dual solutions of a margin problem that residual attention can show: the rows that carry a multiplier, and the point at which
+the rows balance.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ LARGEST_SCALE = 1e6  # by which multipliers may be enlarged to show that another
 
 
 def can_carry(rows: FloatArray, multipliers: FloatArray) -> BoolArray:
-    r"""(n_rows,) which rows have a positive multiplier in some dual solution, given one of these solutions.
+    r"""Find the rows with a positive multiplier in some dual solution, given one dual solution: a mask (n_rows,).
 
     .. math:: \{ r : \mu_r > 0 \text{ for some } \mu \ge 0 \text{ with } A^\top \mu = A^\top \lambda \}
     """
@@ -36,14 +38,14 @@ def can_carry(rows: FloatArray, multipliers: FloatArray) -> BoolArray:
 
 
 def balance(rows: FloatArray, log_c: FloatArray, multipliers: FloatArray) -> FloatArray | None:
-    r"""The point of the rows' span where residual attention is a dual solution, (d,); None where Newton's method does not get there.
+    r"""Find the point (d,) of the rows' span at which residual attention is a dual solution; None if Newton's method does not converge.
 
     .. math:: z = \arg\min \sum_r c_r e^{-\langle a_r, z \rangle} + \Big\langle \sum_r \lambda_r a_r, z \Big\rangle
 
     Args:
         rows: (n_rows, d).
         log_c: (n_rows,).
-        multipliers: (n_rows,) a dual solution; another may be positive everywhere.
+        multipliers: (n_rows,) a dual solution, not necessarily one that is positive everywhere.
     """
     _, singular, span = np.linalg.svd(rows, full_matrices=False)
     span = span[singular > RANK_RTOL * singular[0]]

@@ -1,4 +1,4 @@
-"""Graph-SVM: the shortest W under which higher priority means larger attention logits and equal priority equal ones; its conflicts."""
+"""Graph-SVM: the shortest W under which higher priority means larger attention logits, and equal priority equal logits; its conflicts."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _MAX_LP_ENTRIES = 4_000_000
 class GraphSolution(MarginSolution):
     """A `MarginSolution` whose `x` is a matrix W (d_model, d_model).
 
-    `pairs` (n_strict, 3) holds (k, i, j) of every strict row, `tied` (n_tied, 3) those of every equality; `rows` and
-    `equalities` stand for the matrices without forming them.
+    `pairs` (n_strict, 3) holds (k, i, j) for every strict row, `tied` (n_tied, 3) for every equality; `rows` and `equalities`
+    represent the matrices without forming them.
     """
 
     rows: BilinearRows  # type: ignore[assignment]
@@ -70,15 +70,16 @@ def graph_svm(
 
         graphs: from last token k to its `PriorityGraph`; those of `priority_graphs(data)` by default.
 
-        norm: the norm of W, `Frobenius`, `Spectral`, `Nuclear`, `MaxRow`, or one of its entries; the same problems are infeasible in all.
+        norm: the norm of W: `Frobenius`, `Spectral`, `Nuclear`, `MaxRow`, or a norm of its entries; the same problems are
+            infeasible in all.
 
         progress: called as `progress(done, total)` after each last token if embeddings are orthonormal, otherwise after each group of
             last tokens whose embeddings are not orthogonal.
 
     Returns:
-        A `GraphSolution` with `multipliers[r] >= 0` for the pair `pairs[r]` = (k, i, j), i ⇒ j, and
-        `equality_multipliers[r]` for `tied[r]` = (k, i, j), i ≍ j, of which each component needs one less than it has tokens:
-        W = sum of multipliers times (e_i - e_j) e_kᵀ. W = 0 if nothing is strict.
+        A `GraphSolution` with `multipliers[r] >= 0` for the pair `pairs[r]` = (k, i, j), i ⇒ j, and `equality_multipliers[r]`
+        for `tied[r]` = (k, i, j), i ≍ j; a component of m tokens needs m - 1 ties. W = sum of multipliers times (e_i - e_j)
+        e_kᵀ. W = 0 if nothing is strict.
 
     Examples:
         >>> import numpy as np
@@ -138,7 +139,7 @@ def _spanning_ties(graph: PriorityGraph) -> IntArray:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class GraphConflict(Result, Tabular):
-    r"""Rows of a Graph-SVM that contradict each other: their weighted sum is zero, and every strict one asks for at least one.
+    r"""Rows of a Graph-SVM that contradict each other: their weighted sum is zero, yet every strict row requires at least one.
 
     .. math:: \sum_r y_r (e_{i_r} - e_{j_r})\,e_{k_r}^\top + \sum_s \mu_s (e_{i_s} - e_{j_s})\,e_{k_s}^\top = 0, \quad y > 0
 
@@ -161,7 +162,8 @@ class GraphConflict(Result, Tabular):
 
         vanishing: the last tokens among them whose embedding is zero, after which every logit is zero.
 
-    `to_frame()` has one row per ranking or tie: kind, last, above, below, and its weight in the proof, where a ranking's add up to one.
+    `to_frame()` has one row per ranking or tie: kind, last, above, below, and its weight in the proof; the weights of rankings
+    add up to one.
     """
 
     pairs: IntArray
@@ -177,7 +179,7 @@ class GraphConflict(Result, Tabular):
 
     @property
     def last_tokens(self) -> tuple[int, ...]:
-        """The last tokens whose graphs are in conflict: one wherever one is enough."""
+        """The last tokens whose graphs are in conflict: a single one if that is enough."""
         return tuple(np.unique(np.concatenate([self.pairs[:, 0], self.tied[:, 0]])).tolist())
 
     def to_dict(self, names: Sequence[str] | None = None) -> dict[str, Any]:
@@ -252,8 +254,8 @@ class GraphConflict(Result, Tabular):
 def graph_conflict(solution: GraphSolution) -> GraphConflict:
     r"""Reduce the certificate of an infeasible Graph-SVM to few rows: which last token, which rankings, which ties.
 
-    If single last tokens cannot be satisfied, the result is about the one with the fewest rows among those in the certificate. A vertex
-    of the set of its Farkas vectors has at most d_model + 1 rows, and embeddings in general position need as many.
+    If some last tokens cannot be satisfied by themselves, the result is about the one with the fewest rows in the certificate.
+    A vertex of the set of its Farkas vectors has at most d_model + 1 rows; embeddings in general position need that many.
 
     Args:
         solution: a solution of `graph_svm` with status INFEASIBLE.

@@ -1,4 +1,4 @@
-"""ATT-SVM in batches on a GPU: the device solves and checks, and the CPU's careful method serves what is left unproved."""
+"""ATT-SVM in batches on a GPU: the device solves and checks, and the CPU solves the problems that remain unproved."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from marginlens.typing import FloatArray, IntArray
 def solve_on_device(
     device: str, data: TokenDataset, alpha: IntArray, rows: FloatArray, pairs: IntArray
 ) -> MarginSolution:
-    """Solve ATT-SVM for a selection alpha (…, n_inputs), whose rows and pairs are given: as many problems at a time as the device holds."""
+    """Solve ATT-SVM for a selection alpha (…, n_inputs) with given rows and pairs, as many problems at a time as the device holds."""
     place = as_device(device)
     lower = (pairs[..., 0] >= 0).astype(np.float64)
     batch, n_rows = data.as_batch(), data.n_inputs * (data.n_tokens - 1)
@@ -59,7 +59,7 @@ def solve_on_device(
 
 
 def margins_of(device: Device, K: Any, selected: Any, lengths: Any = None) -> MarginArrays:
-    """The solutions of problems whose arrays are on a device, where they stay.
+    """Solve problems whose arrays are on a device; the solutions stay there.
 
     Args:
         device: where the arrays are.
@@ -89,7 +89,7 @@ def margins_of(device: Device, K: Any, selected: Any, lengths: Any = None) -> Ma
 
 
 def _solved_on_cpu(data: TokenDataset, alpha: IntArray) -> MarginArrays:
-    """The same arrays by the CPU."""
+    """Compute the same arrays on the CPU."""
     rows, pairs = token_pairs(data, alpha)
     solved = shortest_above(rows, (pairs[..., 0] >= 0).astype(np.float64), pairs=pairs)
     codes = np.array([int(np.flatnonzero(status == OUTCOME_STATUS)[0]) for status in solved.status])

@@ -9,7 +9,7 @@ from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 
 def token_pairs(data: TokenDataset, selected: ArrayLike) -> tuple[FloatArray, IntArray]:
-    r"""Key differences :math:`k_{i\alpha_i} - k_{it}` for every other token t of every input, and their names.
+    r"""Compute the key differences :math:`k_{i\alpha_i} - k_{it}` for every other token t of every input, and name their pairs.
 
     Args:
         data: one problem, or a batch of them.
@@ -17,9 +17,9 @@ def token_pairs(data: TokenDataset, selected: ArrayLike) -> tuple[FloatArray, In
         selected: (n_inputs,) or (batch, n_inputs): the token index alpha_i of each input.
 
     Returns:
-        rows (…, n_pairs, d_key) and pairs (…, n_pairs, 3) with (input, selected, other), ordered by input. One
-        problem has exactly its own pairs; in a batch n_pairs = n_inputs (n_tokens - 1), where an input is shorter its
-        missing pairs are zero rows marked -1, to be given the lower bound 0.
+        rows (…, n_pairs, d_key) and pairs (…, n_pairs, 3) with (input, selected, other), ordered by input. One problem has
+        exactly its own pairs. In a batch n_pairs = n_inputs (n_tokens - 1); the missing pairs of shorter inputs are zero rows
+        marked -1, whose lower bound must be 0.
     """
     alpha = as_dataset(data).selection(selected)[..., None]  # (…, n_inputs, 1)
     slot = np.arange(data.n_tokens - 1)

@@ -1,4 +1,4 @@
-"""ATT-SVM': the shortest p that lets some token of each input's optimal set beat all tokens outside it."""
+"""ATT-SVM': the shortest p under which some token of each input's optimal set beats all tokens outside the set."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ SAME_MINIMUM_RTOL = 1e-6
 class SetSolution(Result, Tabular):
     r"""All global minima of ATT-SVM', and why there are no others.
 
-    Every choice of one token per set is accounted for: by a proof that no p makes it, by a lower bound above the optimum, or by a
-    solution that is the only vector of its norm for all choices that agree with it on a few inputs. `n_covered == n_choices` says that
-    none is missing, `runner_up > 1/margin` that what was discarded by its bound is longer.
+    Every choice of one token per set is accounted for: by a proof that no p makes it, by a lower bound above the optimum, or by
+    a solution that is the only vector of its norm for all choices that agree with it on a few inputs. `n_covered == n_choices`
+    means that no choice is missing, and `runner_up > 1/margin` that everything discarded by its bound is longer.
 
     Attributes:
-        solutions: one `MarginSolution` per global minimum, rows k_α - k_β of its choice; empty where the problem is infeasible.
+        solutions: one `MarginSolution` per global minimum, with the rows k_α - k_β of its choice; empty if the problem is infeasible.
 
-        choices: (n_solutions, n_inputs) the token of each optimal set with the largest logit, the choice that the solution proves.
+        choices: (n_solutions, n_inputs) the token of each optimal set with the largest logit: the choice that the solution proves.
 
         status: a `Status`.
 
         lower_bound: no feasible p is shorter.
 
-        runner_up: the smallest bound of what was discarded, inf where nothing was; a choice that agrees with a solution on those few inputs
-            may be shorter, though longer than the solution.
+        runner_up: the smallest bound among discarded choices, inf if none were. A choice that agrees with a solution on those
+            few inputs may be shorter than this, but is longer than the solution.
 
         explored: convex problems solved.
 
-        n_choices: complete choices there are.
+        n_choices: the number of complete choices.
 
-        n_covered: how many are accounted for.
+        n_covered: how many of them are accounted for.
 
     `to_frame()` has one row per global minimum: solution, choice (the token of each input), margin, x.
     """
@@ -70,19 +70,21 @@ class SetSolution(Result, Tabular):
 
     @property
     def margin(self) -> float:
-        r""":math:`\Xi = 1/\|p^{mm}\|`: zero where the problem is infeasible, infinite where p = 0 is enough."""
+        r""":math:`\Xi = 1/\|p^{mm}\|`: zero if the problem is infeasible, infinite if p = 0 is enough."""
         return float(self.solutions[0].margin) if self.solutions else 0.0
 
     @property
     def gap(self) -> float:
-        """How much shorter than the solution a feasible p could be, relative to its norm: 0 once the search is complete."""
+        """The largest amount by which a feasible p could be shorter than the solution, relative to its norm: 0 once the search
+        is complete.
+        """
         if not self.solutions or self.status is Status.TRIVIAL:
             return 0.0 if self.status in (Status.TRIVIAL, Status.INFEASIBLE) else float("inf")
         return max(0.0, 1.0 - self.lower_bound * self.margin)
 
     @property
     def points(self) -> FloatArray:
-        """The set G^mm as an array (n_solutions, d_key)."""
+        """The set G^mm, as an array (n_solutions, d_key)."""
         width = self.solutions[0].x.shape[-1] if self.solutions else 0
         return np.array([solution.x for solution in self.solutions]).reshape(len(self.solutions), width)
 
@@ -93,7 +95,7 @@ class SetSolution(Result, Tabular):
 
 @implements("A", "ATT-SVM'", "Thm 8")
 def set_svm(data: TokenDataset, selected: object, *, max_problems: int | None = None) -> SetSolution:
-    r"""Find every shortest p under which, in each input, some optimal token beats all tokens that are not optimal by at least one.
+    r"""Find every shortest p under which, in each input, some optimal token beats all non-optimal tokens by at least one.
 
     .. math:: \min_p \|p\| \ \text{s.t.}\ \max_{\alpha \in O_i} \min_{\beta \notin O_i} p^\top (k_{i\alpha} - k_{i\beta}) \ge 1,
         \quad i \in [n]
@@ -105,8 +107,8 @@ def set_svm(data: TokenDataset, selected: object, *, max_problems: int | None = 
 
         selected: one list of token indices per input, the set O_i; an input whose tokens are all optimal constrains nothing.
 
-        max_problems: number of convex problems after which to stop with the best solution so far and its gap. By default the search
-            is completed, and refused in advance if there are more than ten million choices.
+        max_problems: the number of convex problems after which to stop with the best solution so far and its gap. By default
+            the search is complete, and refused in advance if there are more than ten million choices.
 
     Returns:
         A `SetSolution`. Check each of its `solutions` with `kkt_residual()`, and the list with `n_covered` and `runner_up`. If the sets
@@ -144,7 +146,7 @@ def set_svm(data: TokenDataset, selected: object, *, max_problems: int | None = 
 
 
 def as_optimal_sets(data: TokenDataset, selected: Any) -> tuple[IntArray, ...]:
-    """One sorted array of token indices per input, checked."""
+    """Check sets of token indices and return one sorted array per input."""
     many = isinstance(selected, Sequence | np.ndarray) and getattr(selected, "ndim", 1) > 0
     if isinstance(selected, str) or not many:
         raise InputError("selected", "one list of token indices per input", type(selected).__name__)
@@ -172,7 +174,7 @@ def _token_set(given: object, length: int, argument: str) -> IntArray:
 
 
 def _alternatives(data: TokenDataset, sets: tuple[IntArray, ...], binding: list[int]) -> Alternatives:
-    """The rows k_α - k_β of every α in O_i and β outside, padded to one size, in coordinates of the space that they span."""
+    """Form the rows k_α - k_β of every α in O_i and β outside, padded to one size, in coordinates of the space that they span."""
     n_ways = max(len(sets[i]) for i in binding)
     n_rows = max(int(data.lengths[i]) - len(sets[i]) for i in binding)
     keys = _in_their_span(data)
@@ -189,7 +191,7 @@ def _alternatives(data: TokenDataset, sets: tuple[IntArray, ...], binding: list[
 
 
 def _in_their_span(data: TokenDataset) -> FloatArray:
-    """Keys less the first of their input, rotated into as few coordinates as they need where that saves any."""
+    """Subtract the first key of each input, and rotate the rest into as few coordinates as they need, if that saves any."""
     differences = np.where(data.mask[..., None], data.K - data.K[:, :1], 0.0)
     flat = differences.reshape(-1, data.d_key)
     if data.d_key <= len(flat):
@@ -207,7 +209,7 @@ def _no_choice(data: TokenDataset) -> IntArray:
 
 
 def _finish(data: TokenDataset, sets: tuple[IntArray, ...], search: SearchTree, counts: tuple[int, int]) -> SetSolution:
-    """Distinct minima with their proofs, and the status that the account of the search allows."""
+    """Collect the distinct minima with their proofs, and the status that the account of the search allows."""
     n_choices, n_possible = counts
     choices = _distinct_choices(data, sets, search)
     solutions = _proved(data, sets, choices)
@@ -222,7 +224,7 @@ def _finish(data: TokenDataset, sets: tuple[IntArray, ...], search: SearchTree, 
 
 
 def _distinct_choices(data: TokenDataset, sets: tuple[IntArray, ...], search: SearchTree) -> IntArray:
-    """The tokens that each point of the search selects, once for points that coincide, (n_solutions, n_inputs)."""
+    """Find the tokens that each point of the search selects, once for points that coincide, (n_solutions, n_inputs)."""
     found = search.points
     if not len(found):
         return _no_choice(data)
@@ -236,7 +238,7 @@ def _distinct_choices(data: TokenDataset, sets: tuple[IntArray, ...], search: Se
 
 
 def _proved(data: TokenDataset, sets: tuple[IntArray, ...], choices: IntArray) -> tuple[MarginSolution, ...]:
-    """The convex problem of each choice of tokens (n_choices, n_inputs), whose multipliers prove its solution."""
+    """Solve the convex problem of each choice of tokens (n_choices, n_inputs); the multipliers prove its solution."""
     pairs = [(i, int(t)) for i in range(data.n_inputs) for t in _outside(data, sets, i)]
     i, other = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     named = np.stack(np.broadcast_arrays(i, choices[:, i], other), axis=-1)  # (n_choices, n_rows, 3)

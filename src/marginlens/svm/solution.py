@@ -64,7 +64,9 @@ class Bracket(Displayed, Tabular, _Bounds):
 
     @property
     def gap(self) -> Any:
-        """(upper - lower)/lower: zero where both are zero or both infinite, infinite where only the lower one is zero."""
+        """The relative gap (upper - lower)/lower: zero if both bounds are zero or both infinite, infinite if only the lower one
+        is zero.
+        """
         lower, upper = np.asarray(self.lower, dtype=np.float64), np.asarray(self.upper, dtype=np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
             gap = np.where(lower == upper, 0.0, (upper - lower) / lower)
@@ -78,36 +80,36 @@ class MarginSolution(Result, Tabular):
     .. math:: \min_x \|x\| \ \text{s.t.}\ A x \ge b,\ C x = 0
 
     Optimal: :math:`x = A^\top\lambda + C^\top\mu`, :math:`\lambda \ge 0`, :math:`\lambda_r (a_r^\top x - b_r) = 0`;
-    infeasible: some :math:`y \ge 0` has :math:`A^\top y + C^\top\mu = 0` and :math:`b^\top y > 0`, in every norm.
-    In a norm other than the Euclidean one :math:`A^\top\lambda + C^\top\mu` is not x but of dual norm :math:`\|x\|`, with
-    :math:`b^\top\lambda = \|x\|^2`; `bracket` is then what proves x.
+    infeasible: some :math:`y \ge 0` has :math:`A^\top y + C^\top\mu = 0` and :math:`b^\top y > 0`, in every norm. In a norm
+    other than the Euclidean one, :math:`A^\top\lambda + C^\top\mu` is not x but has dual norm :math:`\|x\|`, with
+    :math:`b^\top\lambda = \|x\|^2`; then `bracket` proves x.
 
     Attributes:
-        rows: (…, n_rows, d) the matrix A; where x is a matrix, `BilinearRows` that stand for it.
+        rows: (…, n_rows, d) the matrix A; if x is a matrix, `BilinearRows` that represent it.
 
         lower: (…, n_rows) the lower bounds b >= 0.
 
-        equalities: (…, n_equalities, d) the matrix C, or None; where x is a matrix, `BilinearRows`.
+        equalities: (…, n_equalities, d) the matrix C, or None; if x is a matrix, `BilinearRows`.
 
-        x: (…, d) the solution, or a matrix whose entries are the unknowns; nan where the problem is infeasible.
+        x: (…, d) the solution, or a matrix whose entries are the unknowns; nan if the problem is infeasible.
 
         status: a `Status`; for a batch an object array (batch,) of them.
 
-        multipliers: (…, n_rows) lambda >= 0; nan where the problem is infeasible.
+        multipliers: (…, n_rows) lambda >= 0; nan if the problem is infeasible.
 
         equality_multipliers: (…, n_equalities) mu of either sign, of the solution or the certificate, or None.
 
         active: (…, n_rows) whether a row holds with equality; zero rows never do.
 
-        certificate: (…, n_rows) the Farkas vector y where infeasible, nan elsewhere; None for one feasible problem.
+        certificate: (…, n_rows) the Farkas vector y of infeasible problems, nan for the others; None for one feasible problem.
 
         pairs: (…, n_rows, 3) the input, selected token and other token behind each row (-1 for padding), or None.
 
         norm: the norm ‖·‖ of the problem.
 
-    `to_frame()` has one row per constraint: problem (of a batch), row, what stands behind the row (input, selected, other; where x is a
-    matrix query, above, below), lower = b_r, value = a_r·x, slack = value - lower, multiplier = λ_r, active, and of an infeasible problem
-    certificate = y_r. Values and slacks are in units of the logits.
+    `to_frame()` has one row per constraint: problem (of a batch), row, the row's tokens (input, selected, other; if x is a
+    matrix, query, above, below), lower = b_r, value = a_r·x, slack = value - lower, multiplier = λ_r, active, and for an
+    infeasible problem certificate = y_r. Values and slacks are in units of the logits.
     """
 
     rows: FloatArray
@@ -133,7 +135,7 @@ class MarginSolution(Result, Tabular):
         return len(self.x) if self.is_batch else 1
 
     def __getitem__(self, index: Index) -> MarginSolution:
-        """One problem without the batch axis for a whole number; a batch of some for a slice, a mask (batch,) or a list."""
+        """Return one problem without the batch axis for a whole number; a batch of some for a slice, a mask (batch,) or a list."""
         indices = batch_index(index, len(self), "problems")
         if not self.is_batch:
             if isinstance(indices, int):
@@ -150,7 +152,7 @@ class MarginSolution(Result, Tabular):
 
     @property
     def margin(self) -> Any:
-        """1/‖x‖ per problem: infinite where x = 0 is enough, zero where the problem is infeasible."""
+        """The margin 1/‖x‖ per problem: infinite if x = 0 is enough, zero if the problem is infeasible."""
         norm = self._norms()
         with np.errstate(divide="ignore"):
             margin = np.where(np.isnan(norm), 0.0, 1.0 / norm)
@@ -158,7 +160,7 @@ class MarginSolution(Result, Tabular):
 
     @property
     def direction(self) -> FloatArray:
-        """x/‖x‖ in the shape of x: nan where the problem is infeasible, zero where it is trivial."""
+        """The direction x/‖x‖ in the shape of x: nan if the problem is infeasible, zero if it is trivial."""
         norm = self._norms()[..., None]
         return (self._flat / np.where(norm == 0.0, 1.0, norm)).reshape(self.x.shape)
 
@@ -169,10 +171,11 @@ class MarginSolution(Result, Tabular):
 
     @property
     def is_unique(self) -> Any:
-        """True if x is the only shortest vector; None where that is not decided, an object array (batch,) for a batch.
+        """True if x is the only shortest vector; None if that is not decided; an object array (batch,) for a batch.
 
-        Strictly convex norms (L2, Frobenius, ℓp for 1 < p < ∞) have one shortest vector. For ℓ1 and ℓ∞ the active rows and the
-        entries where Aᵀλ + Cᵀμ attains its dual norm decide. Spectral, nuclear, row norms and users' own are left open.
+        Strictly convex norms (L2, Frobenius, ℓp for 1 < p < ∞) have one shortest vector. For ℓ1 and ℓ∞ this depends on the
+        active rows and on the entries at which Aᵀλ + Cᵀμ attains its dual norm. It is not decided for spectral, nuclear, row
+        and users' own norms.
         """
         if self.is_batch:
             return np.array([self[j].is_unique for j in range(len(self))], dtype=object)
@@ -231,7 +234,8 @@ class MarginSolution(Result, Tabular):
     # ---- how it is shown
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the constraints that determine x, by λ_r ‖a_r‖/‖x‖, or those that contradict each other, by their weights in the proof.
+        """Draw the constraints that determine x, by λ_r ‖a_r‖/‖x‖; if infeasible, those that contradict each other, by their
+        weights in the proof.
 
         A batch is drawn as a histogram of its margins. Return the axes.
         """
@@ -272,7 +276,7 @@ class MarginSolution(Result, Tabular):
         return ax
 
     def _pair_columns(self) -> tuple[str, str, str]:
-        """What the three numbers of a pair are called."""
+        """The column names for the three numbers of a pair."""
         return ("input", "selected", "other")
 
     def _columns(self) -> dict[str, Any]:
@@ -297,7 +301,7 @@ class MarginSolution(Result, Tabular):
     def kkt_residual(self) -> Any:
         r"""Recompute the largest optimality residual per problem from the stored problem; nan if it is infeasible.
 
-        Every term is dimensionless, and unchanged when a row and its lower bound, or the whole problem, are rescaled:
+        Every term is dimensionless, and does not change if a row with its lower bound, or the whole problem, is rescaled:
 
         * distance to each halfspace, :math:`(b_r - a_r^\top x)_+ / (\|a_r\| \|x\|)`, and to each equality plane;
         * stationarity, :math:`\|x - A^\top\lambda - C^\top\mu\| / \|x\|`;
@@ -305,11 +309,11 @@ class MarginSolution(Result, Tabular):
         * complementarity, :math:`|\lambda_r (a_r^\top x - b_r)| / \|x\|^2`;
         * duality gap, :math:`|\tfrac12\|x\|^2 - b^\top\lambda + \tfrac12\|A^\top\lambda + C^\top\mu\|^2| / \|x\|^2`.
 
-        Where `rounding_floor` is above 6e-6 products are summed without rounding: the residual is then that of x and the multipliers as
-        they are stored, in whatever order the rows are.
+        If `rounding_floor` is above 6e-6, products are summed without rounding: the residual is then exactly that of the stored
+        x and multipliers, whatever the order of the rows.
 
-        In a norm other than the Euclidean one it is the `gap` of the `bracket` plus the largest of these (Euclidean) distances to
-        halfspaces and planes.
+        In a norm other than the Euclidean one, it is the `gap` of the `bracket` plus the largest of these (Euclidean) distances
+        to halfspaces and planes.
         """
         if not self.is_euclidean:
             return self._bracket_residual()
@@ -352,9 +356,9 @@ class MarginSolution(Result, Tabular):
 
         .. math:: \epsilon \sum_r \lambda_r \|a_r\| / \|x\|, \quad \epsilon = 2^{-52}
 
-        Multipliers in double precision determine x no better than that. It matters only where rows nearly cancel: two rows
-        opposite up to 1e-9 leave about 1e-6. In a norm other than the Euclidean one the norm of rows is the dual one, and as the
-        bracket compares a_r·x with b_r, the largest ε ‖a_r‖₂ ‖x‖₂/b_r of the active rows counts too.
+        Multipliers in double precision determine x no better than that. It matters only if rows nearly cancel: two rows that
+        are opposite up to 1e-9 leave about 1e-6. In a norm other than the Euclidean one, the norm of rows is the dual one, and
+        because the bracket compares a_r·x with b_r, the largest ε ‖a_r‖₂ ‖x‖₂/b_r of the active rows counts too.
         """
         norm = self._norms()
         total = np.sum(self.multipliers * self._dual_row_norms(self.rows), axis=-1)
@@ -374,9 +378,9 @@ class MarginSolution(Result, Tabular):
 
         .. math:: \frac{\|A^\top y + C^\top\mu\|}{\sum_{r:\, b_r > 0} y_r \|a_r\|}
 
-        A value :math:`\rho` proves that every x with A x >= b is longer than 1/rho times the average of
-        :math:`b_r/\|a_r\|` over the rows that y weighs. Up to 1e-14, or 1e-13 with equalities and where x is a matrix, that counts as
-        none: rows are differences that were rounded, and do not tell an x that long from no x. It is infinite where y has a
+        A value :math:`\rho` proves that every x with A x >= b is longer than 1/rho times the average of :math:`b_r/\|a_r\|`
+        over the rows that y weighs. Up to 1e-14 (1e-13 with equalities or if x is a matrix) the problem counts as infeasible:
+        rows are rounded differences, which cannot distinguish such a long x from none. The value is infinite if y has a
         negative entry or no weight on a positive lower bound.
         """
         if self.certificate is None:
@@ -389,7 +393,7 @@ class MarginSolution(Result, Tabular):
         return residual if self.is_batch else float(residual)
 
     def is_verified(self) -> Any:
-        """Check that `kkt_residual`, per problem, is at most 1e-10, or what rounding may leave if rows nearly cancel, at most 1e-4.
+        """Check that `kkt_residual`, per problem, is at most 1e-10, or at most the rounding floor (up to 1e-4) if rows nearly cancel.
 
         The bound is 1e-9 for ℓp, and 1e-8 for norms of matrices and your own norms.
         """
@@ -406,9 +410,9 @@ class MarginSolution(Result, Tabular):
 
         .. math:: \frac{b^\top\lambda}{\|A^\top\lambda + C^\top\mu\|_*} \le \|x^*\| \le \frac{\|x\|}{\min_{r:\, b_r > 0} a_r^\top x/b_r}
 
-        The upper bound is infinite where x has the wrong sign on a row, or misses an equality. Up to 1e-12 ‖a_r‖₂ ‖x‖₂ counts as rounding,
-        on rows whose lower bound is zero or as small as that, and on equalities. The lower bound is zero where
-        λ proves nothing; negative multipliers count as zero. Both are infinite where the problem is infeasible, zero where trivial.
+        The upper bound is infinite if x has the wrong sign on a row, or misses an equality. Up to 1e-12 ‖a_r‖₂ ‖x‖₂ counts as
+        rounding, for equalities and for rows whose lower bound is at most that. The lower bound is zero if λ proves nothing;
+        negative multipliers count as zero. Both bounds are infinite if the problem is infeasible, zero if it is trivial.
         """
         share = self._smallest_share()
         upper = np.where(share > 0.0, self._norms() / share, np.inf)
@@ -421,7 +425,9 @@ class MarginSolution(Result, Tabular):
         return Bracket(lower, upper) if self.is_batch else Bracket(float(lower), float(upper))
 
     def _smallest_share(self) -> FloatArray:
-        """The smallest a_r·x/b_r per problem: infinite where every lower bound is zero, not positive where x satisfies no multiple of b."""
+        """Compute the smallest a_r·x/b_r per problem: infinite if every lower bound is zero, not positive if x satisfies no
+        multiple of b.
+        """
         x, positive = self._flat, self.lower > 0.0
         size = length(x)[..., None]
         products = _apply(self.rows, x)
@@ -439,7 +445,7 @@ class MarginSolution(Result, Tabular):
         return np.where(np.isnan(size[..., 0]), np.nan, share)
 
     def _bracket_residual(self) -> Any:
-        """The gap of the bracket plus the largest violation, per problem; nan where it is infeasible."""
+        """Compute the gap of the bracket plus the largest violation, per problem; nan if it is infeasible."""
         x, norm = self._flat, self._norms()
         scale = np.where(norm == 0.0, 1.0, norm)[..., None]
         violations = [
@@ -456,7 +462,7 @@ class MarginSolution(Result, Tabular):
 
     @classmethod
     def empty(cls, rows: Any, equalities: Any = None, **fields: Any) -> Self:
-        """x = 0 for `BilinearRows` with lower bounds of one: the solution where there are none, and what solvers start from."""
+        """Make the solution x = 0 for `BilinearRows` with lower bounds of one: correct if there are no rows, and the start of solvers."""
         n, x = len(rows), np.zeros((rows.X.shape[1], rows.Q.shape[1]))
         mu = None if equalities is None else np.zeros(len(equalities))
         inactive = np.zeros(n, dtype=bool)
@@ -467,9 +473,9 @@ class MarginSolution(Result, Tabular):
     def from_multipliers(
         self, multipliers: FloatArray, mu: FloatArray | None = None, x: FloatArray | None = None
     ) -> Self:
-        """One problem solved by these multipliers, and by x where it is known better: refined, with its active rows.
+        """Make the refined solution of one problem from its multipliers, and from x if it is known more accurately.
 
-        It is OPTIMAL where its own residual says so, and INACCURATE elsewhere.
+        Its status is OPTIMAL if its own residual confirms it, else INACCURATE.
         """
         unsolved = replace(self, multipliers=multipliers, equality_multipliers=mu, status=Status.INACCURATE)
         x = unsolved._combined(multipliers) if x is None else x
@@ -481,10 +487,10 @@ class MarginSolution(Result, Tabular):
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def in_norm(self, norm: Norm, x: FloatArray, multipliers: FloatArray, mu: FloatArray | None = None) -> Self:
-        """The same problem, or batch, solved in a norm by x (…, d) and multipliers of free scale.
+        """Make the solution of the same problem, or batch, in another norm from x (…, d) and multipliers of any scale.
 
-        x is scaled until its tightest row holds with equality, the multipliers until Aᵀλ + Cᵀμ has the dual norm ‖x‖. It is OPTIMAL
-        where the gap of its own bracket says so and INACCURATE elsewhere; infeasible and trivial problems stay what they are.
+        x is scaled until its tightest row holds with equality, and the multipliers until Aᵀλ + Cᵀμ has the dual norm ‖x‖. The
+        status is OPTIMAL if the gap of its own bracket confirms it, else INACCURATE; infeasible and trivial problems remain so.
         """
         solved = np.asarray((self.status != Status.INFEASIBLE) & (self.status != Status.TRIVIAL))
         solution = replace(self, norm=norm, x=x.reshape(self.x.shape), multipliers=multipliers, equality_multipliers=mu)
@@ -512,14 +518,14 @@ class MarginSolution(Result, Tabular):
         return replace(solution, status=status if self.is_batch else status.item())
 
     def from_certificate(self, y: FloatArray, mu: FloatArray | None = None) -> Self:
-        """One problem refuted by a Farkas vector: INFEASIBLE where its own residual says so, and INACCURATE elsewhere."""
+        """Make the solution of one problem refuted by a Farkas vector: INFEASIBLE if its own residual confirms it, else INACCURATE."""
         x, multipliers = np.full_like(self.x, np.nan), np.full_like(y, np.nan)
         return replace(
             self, x=x, multipliers=multipliers, equality_multipliers=mu, certificate=y, status=Status.INFEASIBLE
         ).with_verified_status()
 
     def with_verified_status(self) -> Self:
-        """The solution, called proved only where its own residual says so."""
+        """Return the solution with a status that claims a proof only if its own residual confirms it."""
         lost = np.where(
             self.status == Status.INFEASIBLE,
             ~np.asarray(self.certificate_residual() <= CERTIFICATE_RTOL),
@@ -533,15 +539,15 @@ class MarginSolution(Result, Tabular):
 
     @property
     def _flat(self) -> FloatArray:
-        """(…, d) x with all unknowns in one axis."""
+        """Return x with all unknowns in one axis, (…, d)."""
         return self.x.reshape(*self.lower.shape[:-1], -1)
 
     def _norms(self) -> FloatArray:
-        """‖x‖ per problem."""
+        """Compute ‖x‖ per problem."""
         return length(self._flat) if self.is_euclidean else self._over_points(self._flat, is_dual=False)
 
     def _over_points(self, points: FloatArray, *, is_dual: bool) -> FloatArray:
-        """(…) the norm, or the dual norm, of each of the points (…, d) in the shape of x; nan where a point is not finite."""
+        """Compute the norm, or the dual norm, of points (…, d) in the shape of x; nan for a point that is not finite."""
         norm: Any = self.norm
         kind = defining_class(norm)
         if kind in (L1, L2, LInf, Lp):
@@ -559,20 +565,22 @@ class MarginSolution(Result, Tabular):
         return np.array(values, dtype=np.float64).reshape(points.shape[:-1])
 
     def _dual_row_norms(self, rows: FloatArray | BilinearRows) -> FloatArray:
-        """(…, n_rows) the dual norms of the rows; for norms of matrices the Frobenius norms, which rows of rank one have as any other."""
+        """Compute the dual norms of the rows, (…, n_rows); for norms of matrices the Frobenius norm, which equals the dual norm
+        for rows of rank one.
+        """
         if self.is_euclidean or getattr(self.norm, "needs_matrix", False):
             return _row_norms(rows)
         return self._over_points(np.asarray(rows), is_dual=True)
 
     def _norm_words(self) -> str:
-        """What `repr` says of a norm other than the Euclidean one, and of several shortest vectors."""
+        """Return what `repr` says about a norm other than the Euclidean one, and about several shortest vectors."""
         if self.is_euclidean:
             return ""
         several = not self.is_batch and self.is_unique is False
         return f", norm={self.norm!r}{', not unique' if several else ''}"
 
     def _combined(self, weights: FloatArray) -> FloatArray:
-        """Aᵀ weights + Cᵀ mu, shape (…, d)."""
+        """Compute Aᵀ weights + Cᵀ mu, (…, d)."""
         combined = _combine(self.rows, weights)
         if self.equalities is not None and self.equality_multipliers is not None:
             combined = combined + _combine(self.equalities, self.equality_multipliers)
@@ -580,7 +588,7 @@ class MarginSolution(Result, Tabular):
 
 
 def has_unique_minimum(solution: MarginSolution) -> bool | None:
-    """Return whether the x of one feasible problem is the only one of its norm; None where that is not decided."""
+    """Return whether the x of one feasible problem is the only one of its norm; None if that is not decided."""
     kind = defining_class(solution.norm)
     if kind in (L2, Lp) or solution.status is Status.TRIVIAL:
         return True
@@ -602,13 +610,13 @@ _Solution = TypeVar("_Solution", bound=MarginSolution)
 
 
 def refined(solution: _Solution) -> _Solution:
-    r"""The solution of one problem, with x corrected by the rows that it should satisfy with equality.
+    r"""Refine the solution of one problem: correct x by the rows that it should satisfy with equality.
 
     .. math:: x \leftarrow x + \arg\min_z \{\|z\| : a_r^\top (x + z) = b_r\ (\lambda_r > 0),\ C (x + z) = 0\}
 
-    Where rows nearly cancel, x = Aᵀλ in double precision misses the active rows by rounding that the multipliers amplify once more in
-    complementarity; the rows themselves determine x far better. The multipliers stay. Of the first x and up to three corrected ones,
-    that of the smallest `kkt_residual` comes back: refinement never makes a solution worse.
+    If rows nearly cancel, x = Aᵀλ in double precision misses the active rows by rounding errors, which the multipliers amplify
+    once more in complementarity; the rows themselves determine x far better. The multipliers stay. Of the first x and up to
+    three corrected ones, the one with the smallest `kkt_residual` is returned, so refinement never makes a solution worse.
     """
     best, residual = solution, solution.kkt_residual()
     for _ in range(_MAX_REFINEMENTS):
@@ -623,7 +631,7 @@ def refined(solution: _Solution) -> _Solution:
 
 
 def _correction(solution: MarginSolution) -> FloatArray:
-    """(d,) the shortest z that closes the gaps of the rows with a multiplier and of the equalities, or comes closest to it."""
+    """Find the shortest z (d,) that closes the gaps of the rows with a multiplier and of the equalities, or comes closest to it."""
     support = np.flatnonzero(solution.multipliers > 0.0)
     blocks: list[Any] = [
         solution.rows[support] if isinstance(solution.rows, np.ndarray) else solution.rows.take(support)
@@ -654,26 +662,26 @@ def _correction(solution: MarginSolution) -> FloatArray:
 
 
 def _apply(rows: FloatArray | BilinearRows, x: FloatArray) -> FloatArray:
-    """(…, n_rows) the inner products with x (…, d)."""
+    """Compute the inner products (…, n_rows) of the rows with x (…, d)."""
     return np.matmul(rows, x[..., None])[..., 0] if isinstance(rows, np.ndarray) else rows.apply(x)
 
 
 def _combine(rows: FloatArray | BilinearRows, weights: FloatArray) -> FloatArray:
-    """(…, d) the sum of the rows times weights (…, n_rows)."""
+    """Compute the sum (…, d) of the rows times weights (…, n_rows)."""
     if isinstance(rows, np.ndarray):
         return np.matmul(np.swapaxes(rows, -1, -2), weights[..., None])[..., 0]
     return rows.combine(weights).reshape(-1)
 
 
 def _dual_power(power: float) -> float:
-    """q with 1/p + 1/q = 1."""
+    """Return q with 1/p + 1/q = 1."""
     if power == 1.0:
         return np.inf
     return 1.0 if power == np.inf else power / (power - 1.0)
 
 
 def power_norms(points: FloatArray, power: float) -> FloatArray:
-    """(…) the ℓp norms of points (…, d), p from one to infinity, without overflow or underflow on the way."""
+    """Compute the ℓp norms of points (…, d), for p from one to infinity, without intermediate overflow or underflow."""
     if power == 2.0:
         return length(points)
     sizes = np.abs(points)
@@ -685,10 +693,10 @@ def power_norms(points: FloatArray, power: float) -> FloatArray:
 
 
 def _nonzero(values: FloatArray) -> FloatArray:
-    """The values, one in place of zero."""
+    """Replace zeros by one."""
     return np.where(values == 0.0, 1.0, values)
 
 
 def _row_norms(rows: FloatArray | BilinearRows) -> FloatArray:
-    """(…, n_rows) the norms."""
+    """Compute the norms (…, n_rows)."""
     return length(rows) if isinstance(rows, np.ndarray) else rows.row_norms

@@ -1,4 +1,4 @@
-"""Max-margin problems of a selection of vocabulary entries: the shortest p under which every sequence selects exactly its listed tokens."""
+"""Max-margin problems of selected vocabulary entries: the shortest p under which every sequence selects exactly its listed tokens."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def vocabulary_svm(
         selected: `selected[i]` lists the token ids selected in sequence i, at least one of its own.
 
     Returns:
-        A solution whose `multipliers[r] >= 0` belongs to `pairs[r]` = (i, s, s'), with i the first sequence in which the
-        selected s stands for its ties and s' is not selected; p = sum_r multipliers[r] * rows[r] + equality_multipliers @
-        equalities. It is unique, zero if everything is selected, and INFEASIBLE with a Farkas vector if no p makes the selection.
-        `kkt_residual()` and `certificate_residual()` check it.
+        A solution whose `multipliers[r] >= 0` belongs to `pairs[r]` = (i, s, s'), where i is the first sequence in which the
+        selected s represents its ties and s' is not selected; p = sum_r multipliers[r] * rows[r] + equality_multipliers @
+        equalities. It is unique, zero if everything is selected, and INFEASIBLE with a Farkas vector if no p makes the
+        selection. `kkt_residual()` and `certificate_residual()` check it.
 
     Examples:
         >>> import numpy as np
@@ -64,14 +64,15 @@ def vocabulary_svm(
 
 @dataclass(frozen=True, repr=False, eq=False)
 class ClosedForm(Result, Tabular):
-    r"""The candidate :math:`p = M^\dagger 1` for the max-margin solution of a selection, and what decides whether it is one.
+    r"""The candidate :math:`p = M^\dagger 1` for the max-margin solution of a selection, and the residuals that decide whether
+    it is the solution.
 
     Attributes:
         x: (d_model,) the shortest p for which all constraints would be equalities, in the sense of least squares.
 
-        multipliers: (n_rows,) λ >= 0 that come closest to making up x, for the rows of `vocabulary_svm`.
+        multipliers: (n_rows,) the λ >= 0 that come closest to reproducing x, for the rows of `vocabulary_svm`.
 
-        equation_residual: ‖M p - 1‖ over the root of the number of rows; 0 if all constraints can hold with equality.
+        equation_residual: ‖M p - 1‖ divided by the square root of the number of rows; 0 if all constraints can hold with equality.
 
         multiplier_residual: ‖p - Mᵀλ - Cᵀμ‖ / ‖p‖ for the best λ >= 0 and any μ of the ties C; 0 if the candidate is optimal.
 
@@ -88,12 +89,12 @@ class ClosedForm(Result, Tabular):
 
     @property
     def certified(self) -> bool:
-        """True if it solves the problem: all equations hold, and multipliers of at least zero prove it the shortest."""
+        """True if it solves the problem: all equations hold, and nonnegative multipliers prove it the shortest."""
         return self.equation_residual <= CLOSED_FORM_RTOL and self.multiplier_residual <= CLOSED_FORM_RTOL
 
     @property
     def why(self) -> Fact:
-        """The residual that decides."""
+        """The residual that decides, in words."""
         if self.equation_residual > CLOSED_FORM_RTOL:
             return Fact("closed_form.no_equality", {"residual": self.equation_residual})
         if self.multiplier_residual > CLOSED_FORM_RTOL:
@@ -110,8 +111,9 @@ def closed_form_candidate(
     .. math:: p = M^\dagger 1 \quad \text{solves Eq. (9) if and only if} \quad
         M p = 1 \ \text{and}\ p = M^\top \lambda + C^\top \mu \ \text{for some}\ \lambda \ge 0
 
-    App. D.2, and the earlier version as its Lemma 4.2, take every constraint for an equality, which complementary slackness does not grant.
-    M holds a row :math:`E_s - E_{s'}` for each selected s and other s' of a sequence, C the differences of tokens selected together.
+    App. D.2, and Lemma 4.2 of the earlier version, treat every constraint as an equality, which complementary slackness does
+    not imply. M has a row :math:`E_s - E_{s'}` for each selected s and other s' of a sequence; C has the differences of tokens
+    selected together.
 
     Args:
         E: as in `vocabulary_svm`.
@@ -149,18 +151,18 @@ def closed_form_candidate(
 
 
 class SelectionPairs(NamedTuple):
-    """The constraints of a selection by token: `pairs` (n_rows, 3) as (sequence, s, s') with s above s', `ties` (n_ties, 2)."""
+    """The constraints of a selection, by tokens: `pairs` (n_rows, 3) as (sequence, s, s') with s above s', and `ties` (n_ties, 2)."""
 
     pairs: IntArray
     ties: IntArray
 
     def rows(self, E: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Differences of embeddings for every pair and for every tie."""
+        """Compute the differences of embeddings for every pair and every tie."""
         return E[self.pairs[:, 1]] - E[self.pairs[:, 2]], E[self.ties[:, 0]] - E[self.ties[:, 1]]
 
 
 def selection_pairs(sequences: list[IntArray], selection: list[IntArray]) -> SelectionPairs:
-    """The constraints of a selection, each pair of tokens once; the first selected token of a sequence stands for its ties."""
+    """List the constraints of a selection, each pair of tokens once; the first selected token of a sequence represents its ties."""
     strict: dict[tuple[int, int], int] = {}
     tied: dict[tuple[int, int], None] = {}
     for i, (tokens, chosen) in enumerate(zip(sequences, selection, strict=True)):
@@ -174,7 +176,7 @@ def selection_pairs(sequences: list[IntArray], selection: list[IntArray]) -> Sel
 
 
 def token_lists(sequences: LabelledSequences | Iterable[ArrayLike], n_vocabulary: int) -> list[IntArray]:
-    """The ids of every sequence, checked to have an embedding."""
+    """Return the ids of every sequence, checked to have an embedding."""
     if isinstance(sequences, LabelledSequences):
         tokens, offsets = sequences.tokens, sequences.offsets
     else:
@@ -186,7 +188,7 @@ def token_lists(sequences: LabelledSequences | Iterable[ArrayLike], n_vocabulary
 def position_lists(
     table: FloatArray, sequences: LabelledSequences | Iterable[ArrayLike], selected: object
 ) -> tuple[list[IntArray], list[IntArray]]:
-    """The ids of every sequence and those selected in it, checked."""
+    """Return the ids of every sequence and those selected in it, checked."""
     lists = token_lists(sequences, len(table))
     expected = f"one list of token ids for each of the {len(lists)} sequences"
     if isinstance(selected, str) or not isinstance(selected, Iterable) or getattr(selected, "ndim", 1) == 0:

@@ -1,1 +1,1 @@
-"""Solvers of least-distance problems: dense batches, rows known by their tokens, and branch and bound."""
+"""Solvers of least-distance problems: dense batches, rows given by their tokens, and branch and bound."""

@@ -1,9 +1,9 @@
 """An augmented Lagrangian method for many structured rows, with Newton steps solved by conjugate gradients.
 
-The multipliers λ move by proximal steps of length σ. Each step minimises a piecewise quadratic in W by Newton's method; the step solves
-(1/σ + Gram matrix of the rows J with a positive estimate) u = b + λ/σ, through products only and preconditioned by the blocks of each
-query. For polyhedral constraints the outer steps settle on the active rows after a few, and then every one multiplies the error by about
-1/σ. Where no W exists they do not settle: what they add converges to a Farkas vector.
+The multipliers λ move by proximal steps of length σ. Each step minimises a piecewise quadratic in W by Newton's method; the
+step solves (1/σ + Gram matrix of the rows J with a positive estimate) u = b + λ/σ, through products only and preconditioned by
+the blocks of each query. For polyhedral constraints a few outer steps find the active rows; each further one then multiplies
+the error by about 1/σ. If no W exists, the steps do not settle: their increments converge to a Farkas vector.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _GRADIENT_ROUNDOFF = 2 * EPS  # of a sum of unit rows, relative to the sum of it
 
 
 class LagrangianOutcome(NamedTuple):
-    """Multipliers of the rows of norm one, or a Farkas vector where the problem is infeasible."""
+    """Multipliers of the rows of norm one, or a Farkas vector if the problem is infeasible."""
 
     multipliers: FloatArray
     infeasible: bool
@@ -55,7 +55,7 @@ class _State:
 
 
 def augmented_lagrangian(rows: BilinearRows, lower: FloatArray, is_equality: BoolArray) -> LagrangianOutcome:
-    """Multipliers of the shortest W with A W >= lower, and A W = lower for equalities, for rows A of norm one.
+    """Find the multipliers of the shortest W with A W >= lower, and A W = lower for equalities, for rows A of norm one.
 
     Args:
         lower: (n_rows,) at least 0.
@@ -96,13 +96,13 @@ def augmented_lagrangian(rows: BilinearRows, lower: FloatArray, is_equality: Boo
 
 
 class _Problem:
-    """Rows, lower bounds and equalities, and the steps that are taken on them."""
+    """Rows, lower bounds and equalities, and the steps of the method."""
 
     def __init__(self, rows: BilinearRows, lower: FloatArray, is_equality: BoolArray) -> None:
         self._rows, self._lower, self._is_equality = rows, lower, is_equality
 
     def proximal_step(self, state: _State, accuracy: float) -> None:
-        """Minimise ‖W‖²/2 + ‖(λ + σ (b - A W))_+‖²/(2σ) to a relative gradient of `accuracy`; its estimates are the new λ."""
+        """Minimise ‖W‖²/2 + ‖(λ + σ (b - A W))_+‖²/(2σ) to a relative gradient of `accuracy`; the estimates are the new λ."""
         rows, sigma = self._rows, state.sigma
         old, flattest, best = state.multipliers, np.inf, (state.W, state.products)
         for _ in range(_MAX_NEWTON):
@@ -125,7 +125,7 @@ class _Problem:
         state.multipliers[indices] = estimate
 
     def residual(self, multipliers: FloatArray) -> float:
-        """The largest of the distances to the halfspaces and planes, the complementarity and the gap, for W = Aᵀ multipliers."""
+        """Compute the largest of the distances to the halfspaces and planes, the complementarity and the gap, for W = Aᵀ multipliers."""
         support = np.flatnonzero(multipliers)
         W = self._rows.combine(multipliers[support], support)
         square = float(np.vdot(W, W))
@@ -140,9 +140,9 @@ class _Problem:
         )
 
     def refine_active_set(self, multipliers: FloatArray) -> FloatArray:
-        """The multipliers that make exactly the rows with one active, after dropping negative ones and adding violated rows.
+        """Find multipliers for which exactly the rows that have one are active, by dropping negative ones and adding violated rows.
 
-        Each round's multipliers are judged by `residual`, and the best come back.
+        The multipliers of each round are judged by `residual`, and the best are returned.
         """
         rows, candidate = self._rows, np.zeros_like(multipliers)
         active, fewest = self._is_equality | (multipliers > 0.0), len(multipliers)
@@ -168,14 +168,14 @@ class _Problem:
         return best
 
     def cancellation(self, weights: FloatArray) -> float:
-        """‖Aᵀ y‖ over the weight on positive lower bounds, for the weights as a Farkas vector without negative ones."""
+        """Compute ‖Aᵀ y‖ divided by the weight on positive lower bounds, for the weights as a Farkas vector without negative entries."""
         y = self._admissible(weights)
         total = float(y[~self._is_equality].sum())
         support = np.flatnonzero(y)
         return float(np.linalg.norm(self._rows.combine(y[support], support))) / total if total > 0.0 else np.inf
 
     def farkas_vector(self, weights: FloatArray) -> FloatArray | None:
-        """The Farkas vector near `weights`, or None: the part of it that the rows send to zero, where that is positive."""
+        """Find the Farkas vector near `weights`: the part of it that the rows send to zero, if that is positive, else None."""
         strict = ~self._is_equality
         y = self._admissible(weights)
         y /= y[strict].sum()
@@ -194,11 +194,11 @@ class _Problem:
         return None
 
     def _admissible(self, multipliers: FloatArray) -> FloatArray:
-        """The multipliers with negative ones of inequalities set to zero."""
+        """Set negative multipliers of inequalities to zero."""
         return np.where(self._is_equality, multipliers, np.maximum(multipliers, 0.0))
 
     def _solve_equalities(self, u: FloatArray, indices: IntArray) -> FloatArray:
-        """u corrected until the rows `indices` hold with equality at W = Aᵀ u, or as nearly so as they can."""
+        """Correct u until the rows `indices` hold with equality at W = Aᵀ u, or as nearly as possible."""
         rows, n, width = self._rows, len(indices), self._rows.shape[1]
         formed = rows.formed(indices) if n * width * min(n, width) <= MAX_DIRECT_OPERATIONS else None
         preconditioner = rows.preconditioner(indices, 0.0)
@@ -220,13 +220,13 @@ class _Problem:
         return best
 
     def _multiplier_estimate(self, multipliers: FloatArray, state: _State) -> tuple[IntArray, FloatArray]:
-        """The rows with a positive estimate λ + σ (b - A W), or an equality's, and these estimates."""
+        """Find the rows that have a positive estimate λ + σ (b - A W) or are equalities, and these estimates."""
         estimate = multipliers + state.sigma * (self._lower - state.products)
         indices = np.flatnonzero(self._is_equality | (estimate > 0.0))
         return indices, estimate[indices]
 
     def _line_search(self, old: FloatArray, state: _State, gradient: FloatArray, step: FloatArray) -> bool:
-        """Go along `step` as far as the value decreases enough, up to its rounding; returns whether it went anywhere."""
+        """Go along `step` as far as the value decreases enough, up to rounding; return whether the iterate moved."""
         products = self._rows.apply(step)
         descent, across, square = (float(np.vdot(a, step)) for a in (gradient, state.W, step))
         estimate = old + state.sigma * (self._lower - state.products)
@@ -252,7 +252,7 @@ class _Problem:
 def shifted_solution(
     rows: BilinearRows, indices: IntArray, right: FloatArray, shift: float, accuracy: float
 ) -> FloatArray:
-    """u with (shift + Gram matrix of the rows `indices`) u = right, up to a residual of `accuracy` times that of zero."""
+    """Solve (shift + Gram matrix of the rows `indices`) u = right, up to a residual of `accuracy` times that of u = 0."""
     n = len(right)
     system = scipy.sparse.linalg.LinearOperator(
         (n, n), matvec=lambda u: rows.gram_product(u, indices) + shift * u, dtype=np.float64
@@ -266,12 +266,14 @@ def shifted_solution(
 def least_squares(
     rows: BilinearRows, indices: IntArray, right: FloatArray, preconditioner: BlockInverse | None, goal: float
 ) -> tuple[FloatArray, FloatArray]:
-    """v that brings the Gram matrix of the rows `indices` times v closest to `right`, and the residual `right` minus that product.
+    """Find the v for which the Gram matrix of the rows `indices` times v is closest to `right`, and the residual `right` minus
+    that product.
 
-    The distance is measured in the norm of `preconditioner`, or of the identity. Rows may be dependent and `right` out of reach. Every
-    step goes as far as the distance decreases, and what comes back is the best iterate: the one of the smallest distance, and of the
-    smallest gradient among those whose distances differ by rounding. It stops when the residual is no longer than `goal`, or when its
-    products with the rows are rounding. SciPy's iterative solvers return their last iterate, which rounding makes worse.
+    The distance is measured in the norm of `preconditioner`, or of the identity. Rows may be dependent and `right` out of
+    reach. Every step goes as far as the distance decreases, and the best iterate is returned: the one with the smallest
+    distance, and the smallest gradient among those whose distances differ by rounding. The method stops when the residual is no
+    longer than `goal`, or when its products with the rows are rounding errors. SciPy's iterative solvers return their last
+    iterate, which rounding makes worse.
     """
 
     def weighed(vector: FloatArray) -> FloatArray:

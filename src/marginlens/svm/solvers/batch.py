@@ -1,7 +1,7 @@
-"""Batches of margin problems as the compiled solvers get them, their outcomes, and the working rows of problems with many.
+"""Batches of margin problems for the compiled solvers, their outcomes, and working sets for problems of many rows.
 
-The solvers are in `core/margin/`: the dual active-set method on the Gram matrix of all rows, block pivoting, and the dual active-set method
-on orthogonal factors, which alone proves that a problem is infeasible.
+The solvers are in `core/margin/`: the dual active-set method on the Gram matrix of all rows, block pivoting, and the dual
+active-set method on orthogonal factors, the only one that proves that a problem is infeasible.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_ROUNDS = 100
 
 
 class Solved(NamedTuple):
-    """What the compiled code writes: x, multipliers or Farkas vectors, active rows, and an outcome."""
+    """The results of the compiled code: x, multipliers or Farkas vectors, active rows, and an outcome."""
 
     x: FloatArray  # (batch, d)
     multipliers: FloatArray  # (batch, n_rows)
@@ -32,15 +32,15 @@ class Solved(NamedTuple):
 
     @classmethod
     def empty(cls, n_problems: int, n_rows: int, d: int) -> Solved:
-        """Arrays for the results of a batch."""
+        """Allocate arrays for the results of a batch."""
         multipliers, active = np.zeros((n_problems, n_rows)), np.zeros((n_problems, n_rows), dtype=bool)
         return cls(np.zeros((n_problems, d)), multipliers, active, np.zeros(n_problems, dtype=np.int64))
 
 
 class NormBatch(NamedTuple):
-    """Problems min ‖x‖ s.t. A x >= b of one size as solvers get them: rows of Euclidean norm one, max b = 1.
+    """Problems min ‖x‖ s.t. A x >= b of one size, scaled for solvers: rows of Euclidean norm one, max b = 1.
 
-    Solvers overwrite the Euclidean x and multipliers; the scale of either is free, since the bracket does not depend on it.
+    Solvers overwrite the Euclidean x and multipliers, at any scale, because the bracket does not depend on it.
     """
 
     rows: FloatArray  # (batch, n_rows, d), zero where a row constrains nothing
@@ -55,14 +55,14 @@ class NormBatch(NamedTuple):
 def over_working_rows(
     A: FloatArray, b: FloatArray, x: FloatArray, first: IntArray, solve: Callable[[IntArray], float]
 ) -> None:
-    """Solve one problem of many rows: rows that the solution of a working set violates join it until there are none.
+    """Solve one problem of many rows: rows that the solution of a working set violates are added to it until there are none.
 
     Args:
         A: (n_rows, d).
         b: (n_rows,).
         x: (d,) the point to start from, which `solve` overwrites.
-        first: rows that are in the working set from the start, beside those that x satisfies least.
-        solve: the problem of the rows with these indices; the smallest a_r·x/b_r that the x it finds has, since its scale is free.
+        first: rows that are in the working set from the start, in addition to those that x satisfies least.
+        solve: solves the problem of the rows with these indices, and returns the smallest a_r·x/b_r of its x, whose scale is free.
     """
     members = np.union1d(np.argsort(A @ x - b, kind="stable")[:_FIRST_WORKING_ROWS], first)
     for _ in range(_MAX_ROUNDS):

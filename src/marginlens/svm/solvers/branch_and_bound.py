@@ -24,7 +24,7 @@ class Alternatives:
     """Groups of alternatives: x must satisfy `rows[i, a] @ x >= lower[i, a]` for some allowed a, in every group i.
 
     Attributes:
-        rows: (n_groups, n_ways, n_rows, d), zero rows with lower 0 where a group is smaller than the largest.
+        rows: (n_groups, n_ways, n_rows, d); groups smaller than the largest are padded by zero rows with lower 0.
         lower: (n_groups, n_ways, n_rows), each 0 or 1.
         allowed: (n_groups, n_ways) whether group i has an alternative a that any x can satisfy.
     """
@@ -34,10 +34,10 @@ class Alternatives:
     allowed: BoolArray
 
     def solve(self, choices: IntArray) -> tuple[FloatArray, FloatArray, BoolArray]:
-        """Shortest x of each partial choice (n_choices, n_groups), -1 where nothing is chosen.
+        """Find the shortest x of each partial choice (n_choices, n_groups), -1 for groups without a choice.
 
         Returns:
-            x (n_choices, d), their norms (inf where no x exists), and whether rounding left the question open.
+            x (n_choices, d), their norms (inf if no x exists), and whether rounding left the question open.
         """
         d = self.rows.shape[-1]
         x, norm = np.zeros((len(choices), d)), np.zeros(len(choices))
@@ -58,7 +58,9 @@ class Alternatives:
         return x, norm, unverified
 
     def shortfall(self, x: FloatArray) -> FloatArray:
-        """How far each point x (n_points, d) is from each alternative, at least: (n_points, n_groups, n_ways), inf if not allowed."""
+        """Bound the distance of each point x (n_points, d) from each alternative below: (n_points, n_groups, n_ways), inf if
+        not allowed.
+        """
         miss = self.lower - np.einsum("iabd,nd->niab", self.rows, x)
         size = np.linalg.norm(self.rows, axis=-1)
         distance = np.max(np.maximum(miss, 0.0) / np.where(size > 0.0, size, 1.0), axis=-1)
@@ -72,15 +74,15 @@ class Alternatives:
 
 @dataclass(frozen=True, eq=False)
 class Planes:
-    r"""One halfspace around each alternative, and how far the halfspaces of different groups can share a step.
+    r"""One halfspace around each alternative, and a bound on how far one step can serve the halfspaces of different groups.
 
     Alternative a of group i lies in :math:`u_{ia}^\top x \ge h_{ia}`, the plane through its point nearest to zero. A step that enters
     one such halfspace per group, each at a distance e_i, has a squared length of at least :math:`\sum_i e_i^2 / \kappa`, where κ is
     the largest eigenvalue of the Gram matrix of all u without the products inside a group: any choice has a submatrix of it.
 
     Attributes:
-        normal: (n_groups, n_ways, d) unit vectors u, zero where an alternative is not allowed.
-        height: (n_groups, n_ways) h, inf where not allowed.
+        normal: (n_groups, n_ways, d) unit vectors u, zero if an alternative is not allowed.
+        height: (n_groups, n_ways) h, inf if not allowed.
         spread: κ >= 1.
     """
 
@@ -90,7 +92,7 @@ class Planes:
 
     @classmethod
     def around(cls, nearest: FloatArray, allowed: BoolArray) -> Planes:
-        """From the nearest point (n_groups, n_ways, d) of each alternative."""
+        """Make the halfspaces from the nearest point (n_groups, n_ways, d) of each alternative."""
         norm = np.linalg.norm(nearest, axis=-1)
         normal = np.where(allowed[..., None], nearest / np.where(norm > 0.0, norm, 1.0)[..., None], 0.0)
         flat = normal.reshape(-1, normal.shape[-1])
@@ -99,7 +101,7 @@ class Planes:
         return cls(normal, np.where(allowed, norm, np.inf), max(1.0, float(np.linalg.eigvalsh(gram)[-1])))
 
     def bound(self, choices: IntArray, x: FloatArray, norm: FloatArray) -> FloatArray:
-        """A lower bound on the norm of every completion of partial choices whose shortest vectors are x, (n_choices,)."""
+        """Bound below the norm of every completion of partial choices whose shortest vectors are x, (n_choices,)."""
         missing = np.maximum(self.height - np.einsum("iad,nd->nia", self.normal, x), 0.0).min(axis=-1)
         return np.sqrt(norm**2 + np.sum(np.where(choices < 0, missing, 0.0) ** 2, axis=-1) / self.spread)
 
@@ -116,12 +118,12 @@ class _Node:
 
 
 class SearchTree:
-    """The open nodes of a search, and the account of what has been closed.
+    """The open nodes of a search, and an account of the closed ones.
 
     Attributes:
-        open: partial choices that are left open; none once the search is complete.
-        best: the norm of the shortest vector met, inf where there is none.
-        guess: the first one that was met.
+        open: partial choices that are still open; none once the search is complete.
+        best: the norm of the shortest vector found, inf if there is none.
+        guess: the first vector found.
         runner_up: the smallest bound among the choices discarded as too long.
         explored: convex problems solved.
         n_covered: complete choices accounted for by a point or by a bound.
@@ -154,7 +156,7 @@ class SearchTree:
 
     @property
     def points(self) -> FloatArray:
-        """(n_points, d) vectors as short as the shortest, one per leaf of the tree, so some may coincide; or the first guess alone."""
+        """The shortest vectors (n_points, d), one per leaf of the tree, so some may coincide; or only the first guess."""
         points = [x for _, x in self.leaves]
         if not points and np.isfinite(self.best):
             points = [self.guess]
@@ -162,7 +164,7 @@ class SearchTree:
 
     @property
     def lower_bound(self) -> float:
-        """No vector that meets every group is shorter."""
+        """A lower bound on the norm of every vector that meets all groups."""
         return min([self.best, self.unverified_bound, *(node.bound for node in self.open)])
 
     def solve(self, choices: IntArray) -> tuple[FloatArray, FloatArray, BoolArray]:
@@ -170,7 +172,7 @@ class SearchTree:
         return self.problem.solve(choices)
 
     def add(self, choices: IntArray, x: FloatArray, norm: FloatArray) -> None:
-        """Open nodes, unless their bound closes them at once."""
+        """Add nodes as open, unless their bound closes them at once."""
         bound = self.planes.bound(choices, x, norm)
         late = bound > self.ceiling
         self.close(choices[late], bound[late])
@@ -179,13 +181,13 @@ class SearchTree:
             heappush(self.open, self.ranked(node))
 
     def ranked(self, node: _Node) -> _Node:
-        """Lowest bound first; deepest first as long as nothing feasible is known."""
+        """Sort nodes: lowest bound first; deepest first as long as nothing feasible is known."""
         depth = 0.0 if np.isfinite(self.best) else -float(np.sum(node.choice >= 0))
         node.urgency = (depth, node.bound)
         return node
 
     def update_best(self, norm: float) -> None:
-        """A feasible vector of this norm is known."""
+        """Record that a feasible vector of this norm is known."""
         first, self.best = not np.isfinite(self.best), min(self.best, norm)
         longer = [length for length, _ in self.leaves if length > self.ceiling]  # met before a shorter one was
         self.leaves = [leaf for leaf in self.leaves if leaf[0] <= self.ceiling]
@@ -195,7 +197,7 @@ class SearchTree:
             heapify(self.open)
 
     def take(self) -> list[_Node]:
-        """The most promising open nodes."""
+        """Take the most promising open nodes."""
         taken = [heappop(self.open) for _ in range(min(_NODES_PER_ROUND, len(self.open)))]
         late = [node for node in taken if node.bound > self.ceiling]
         if late:
@@ -208,16 +210,16 @@ class SearchTree:
         self.runner_up = min(self.runner_up, float(np.min(bound, initial=np.inf)))
 
     def weight(self, choices: IntArray) -> int:
-        """Complete choices that partial ones stand for, together."""
+        """Count the complete choices that partial ones represent together."""
         return sum(prod(w for w, free in zip(self.ways, node, strict=True) if free) for node in (choices < 0).tolist())
 
 
 def branch_and_bound(problem: Alternatives, max_problems: int) -> SearchTree:
-    """All shortest vectors of a problem with alternatives, by solving about `max_problems` convex problems at most.
+    """Find all shortest vectors of a problem with alternatives, by solving at most about `max_problems` convex problems.
 
-    A partial choice of alternatives has a unique shortest vector, and no completion has a shorter one. If that vector meets every other
-    group as it is, it is the only vector of that norm among all completions; otherwise the completions are split by the alternatives
-    of the group that it misses by most. A part whose bound exceeds the best norm is closed.
+    A partial choice of alternatives has a unique shortest vector, and no completion has a shorter one. If that vector already
+    meets every other group, it is the only vector of that norm among all completions; otherwise the completions are split by
+    the alternatives of the group that it misses by most. A part whose bound exceeds the best norm is closed.
     """
     tree = SearchTree(problem)
     if tree.open:
@@ -258,7 +260,7 @@ def _extend(tree: SearchTree, choices: IntArray, norm: FloatArray, distance: Flo
 
 
 def _first_guess(tree: SearchTree, max_problems: int) -> tuple[float, Any]:
-    """A short vector to begin with: choose greedily, then exchange single alternatives as long as that shortens it."""
+    """Find a short vector to begin with: choose greedily, then exchange single alternatives as long as that shortens it."""
     problem = tree.problem
     choice, x = np.full(len(problem.rows), -1, dtype=np.int64), np.zeros(problem.rows.shape[-1])
     while (choice < 0).any():
@@ -280,7 +282,7 @@ def _first_guess(tree: SearchTree, max_problems: int) -> tuple[float, Any]:
 def _best_exchange(
     tree: SearchTree, choice: IntArray, moves: list[tuple[int, int]]
 ) -> tuple[float, IntArray, FloatArray]:
-    """The shortest vector after one of the moves (group, way), with its choice."""
+    """Find the shortest vector after one of the moves (group, way), with its choice."""
     choices = np.repeat(choice[None], len(moves), axis=0)
     group, way = np.array(moves).T
     choices[np.arange(len(moves)), group] = way

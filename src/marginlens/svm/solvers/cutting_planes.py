@@ -1,12 +1,13 @@
-r"""Margin problems in any norm, known by its value, its dual norm and its steepest directions alone: by cutting planes.
+r"""Cutting planes for margin problems in any norm, given only by its value, its dual norm and its steepest directions.
 
 The largest margin over the unit ball is, by duality,
 
 .. math:: \max_{\|x\| \le 1} \min_r a_r^\top x / b_r = \min_{\lambda \ge 0,\ b^\top\lambda = 1} \|A^\top\lambda\|_*
 
-Points s_1, …, s_k of the unit ball bound it from below, by the best of their mixtures, which a linear programme finds together with the λ
-that these points cannot tell from the best; λ bounds it from above, and the steepest direction at Aᵀλ is the next point. Asked at the
-programme's λ alone the bounds meet slowly where the ball is round, so each round also asks close to the best λ so far.
+Points s_1, …, s_k of the unit ball bound it from below by their best mixture. A linear programme finds this mixture, together
+with a λ that is optimal as far as these points can tell. λ bounds the margin from above, and the steepest direction at Aᵀλ is
+the next point. With the programme's λ alone the bounds meet slowly if the ball is round, so each round also takes the steepest
+direction close to the best λ so far.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _MAX_ROUNDS = 500
 
 
 def solve_by_cutting_planes(batch: NormBatch, norm: Norm) -> None:
-    """A batch of problems, one after the other."""
+    """Solve a batch of problems, one after the other."""
     for j in batch.indices:
         used = np.flatnonzero(batch.rows[j].any(axis=1))
         found = _solve_single(batch.rows[j][used], batch.lower[j, used], norm, batch.x[j].reshape(batch.shape))
@@ -34,7 +35,7 @@ def solve_by_cutting_planes(batch: NormBatch, norm: Norm) -> None:
 
 
 def _solve_single(rows: FloatArray, lower: FloatArray, norm: Norm, start: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """x in the shape of `start`, which selects the tokens, and multipliers (n_rows,); the scale of either is free."""
+    """Return x in the shape of `start`, which selects the tokens, and multipliers (n_rows,), both at any scale."""
     points = [start / norm.value(start)]
     values = [rows @ points[0].reshape(-1)]  # A s of every point
     x, smallest, best, largest = start, 0.0, np.zeros(len(lower)), np.inf
@@ -61,7 +62,8 @@ def _solve_single(rows: FloatArray, lower: FloatArray, norm: Norm, start: FloatA
 
 
 def _best_mixture(values: FloatArray, lower: FloatArray) -> tuple[FloatArray, FloatArray | None]:
-    """Shares (k,) of the points whose mixture has the largest margin, and the multipliers with bᵀλ = 1 that prove it; None without any.
+    """Find shares (k,) of the points whose mixture has the largest margin, and the multipliers with bᵀλ = 1 that prove it; None
+    if there are none.
 
     Args:
         values: (n_rows, k) a_r · s_j of every point s_j.
@@ -85,7 +87,7 @@ def _best_mixture(values: FloatArray, lower: FloatArray) -> tuple[FloatArray, Fl
 
 
 def _margin(values: FloatArray, lower: FloatArray) -> float:
-    """The largest t with `values` ≥ t b; below zero where a row with b = 0 is violated."""
+    """Return the largest t with `values` ≥ t b; below zero if a row with b = 0 is violated."""
     counts = lower > 0.0
     if np.any(values[~counts] < 0.0):
         return -np.inf

@@ -1,4 +1,4 @@
-"""Graph-SVM in independent parts: one small problem per last token for orthonormal embeddings, else groups of orthogonal last tokens."""
+"""Graph-SVM in independent parts: one small problem per last token for orthonormal embeddings, else one per group of last tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ORTHONORMAL_ATOL = 16 * EPS  # how far E Eᵀ may be from the identity: roundin
 
 
 class GraphMultipliers(NamedTuple):
-    """W (d_tokens, d_queries), and the multipliers of all strict and of all tied rows; or a Farkas vector in their place."""
+    """W (d_tokens, d_queries), and the multipliers of all strict and of all tied rows; or a Farkas vector instead."""
 
     W: FloatArray
     strict: FloatArray
@@ -53,11 +53,11 @@ def solve_orthonormal(
     sufficient: Mapping[int, IntArray],
     progress: ProgressCallback | None = None,
 ) -> GraphMultipliers | None:
-    r"""The shortest W, which for orthonormal rows of E falls apart into one problem for each last token.
+    r"""Find the shortest W for orthonormal rows of E: one independent problem for each last token.
 
     .. math:: W = E^\top U E, \quad \min \|u_k\| \ \text{s.t.}\ u_{ik} - u_{jk} \ge 1\ (i \Rightarrow j),\ = 0\ (i \asymp j)
 
-    Tokens of a component share their number, so each problem has as many unknowns as components. There is always a solution.
+    Tokens of a component share their value u, so each problem has as many unknowns as components. There is always a solution.
 
     Args:
         E: (n_vocabulary, d_model) with orthonormal rows.
@@ -66,7 +66,7 @@ def solve_orthonormal(
         sufficient: which rows of each last token imply its others.
         progress: called as `progress(done, total)` after each last token.
     Returns:
-        W with its multipliers, which are zero for other rows; None where a problem was not solved to full accuracy.
+        W with its multipliers, which are zero for other rows; None if a problem was not solved to full accuracy.
     """
     U = np.zeros((len(E), len(E)))  # (token, last token)
     multipliers = np.zeros(len(rows))
@@ -99,7 +99,7 @@ def solve_orthonormal(
 def solve_groups(
     rows: BilinearRows, ties: BilinearRows, sufficient: IntArray, progress: ProgressCallback | None = None
 ) -> GraphMultipliers:
-    """The shortest W that satisfies the rows `sufficient` and all ties, group by group; whether it is proved, its residual says.
+    """Find the shortest W that satisfies the rows `sufficient` and all ties, group by group; its residual says whether it is proved.
 
     Args:
         progress: called as `progress(done, total)` after each group.
@@ -128,15 +128,15 @@ def solve_groups(
 
 
 def query_groups(rows: BilinearRows, ties: BilinearRows) -> tuple[IntArray, IntArray]:
-    """The last tokens of all rows, and a group number for each: tokens of different groups have orthogonal embeddings."""
+    """Find the last tokens of all rows and a group number for each: tokens of different groups have orthogonal embeddings."""
     last = np.union1d(rows.triples[:, 0], ties.triples[:, 0])
     return last, orthogonal_groups(rows.Q[last])
 
 
 def orthogonal_groups(vectors: Any) -> IntArray:
-    """(n,) a group number for each of the vectors (n, d), an array or a sparse matrix: those of different groups are orthogonal.
+    """Number the groups (n,) of vectors (n, d), an array or a sparse matrix: vectors of different groups are orthogonal.
 
-    Many dense vectors are one group, since the table of their products is not worth its memory.
+    Many dense vectors form one group, because the table of their products would take too much memory.
     """
     V = sparse_if_thin(vectors) if isinstance(vectors, np.ndarray) else vectors
     is_dense, together = isinstance(V, np.ndarray), np.zeros(V.shape[0], dtype=np.int64)
@@ -152,7 +152,7 @@ def orthogonal_groups(vectors: Any) -> IntArray:
 
 
 class _Part(NamedTuple):
-    """What one group contributes: multipliers of the rows `strict` and `tied`, or a Farkas vector, and W = left rightᵀ."""
+    """The contribution of one group: multipliers of the rows `strict` and `tied`, or a Farkas vector, and W = left rightᵀ."""
 
     strict: IntArray
     tied: IntArray
@@ -164,7 +164,9 @@ class _Part(NamedTuple):
 
 
 def _solve_group(rows: BilinearRows, ties: BilinearRows, strict: IntArray, tied: IntArray) -> _Part:
-    """Through formed rows where they are small, else a last token that is infeasible by itself, else through products."""
+    """Solve one group: with formed rows if they are small; else look for a last token that is infeasible by itself; else
+    through products.
+    """
     group = _Group(rows, ties, strict, tied)
     if group.is_small():
         part = group.solve_formed()
@@ -196,7 +198,7 @@ class _Group:
         return formed <= MAX_FORMED_ENTRIES and operations <= MAX_NULL_SPACE_OPERATIONS
 
     def solve_formed(self) -> _Part:
-        """Through formed rows, exactly."""
+        """Solve exactly, with formed rows."""
         X, (k, i, j), n = self._X, self._triples.T, len(self._strict)
         D, Q = self._tokens.of(X[i] - X[j]), self._queries.of(self._Q[k])
         formed = (D[:, :, None] * Q[:, None, :]).reshape(len(self._triples), -1)
@@ -208,7 +210,7 @@ class _Group:
         return _Part(self._strict, self._tied, solution.status, multipliers, mu, left, right)
 
     def solve_structured(self) -> _Part:
-        """Through products with rows that are never formed."""
+        """Solve through products with rows that are never formed."""
         n, order = len(self._strict), np.argsort(self._triples[:, 0], kind="stable")
         triples = self._triples[order]
         k = np.searchsorted(self._queries.tokens, triples[:, 0])
@@ -228,7 +230,7 @@ class _Group:
 
 
 class _Coordinates:
-    """Embeddings of some tokens in as few coordinates as they need, or as the differences of `pairs` (n_pairs, 2) of them need."""
+    """Embeddings of some tokens in as few coordinates as they, or the differences of `pairs` (n_pairs, 2) of them, need."""
 
     def __init__(self, E: FloatArray, tokens: IntArray, pairs: IntArray | None = None) -> None:
         self.tokens, self.full = tokens, E[tokens]
@@ -246,11 +248,11 @@ class _Coordinates:
         return len(self.columns) if self.basis is None else self.basis.shape[1]
 
     def of(self, vectors: FloatArray) -> FloatArray:
-        """Vectors (n, d_model) in these coordinates."""
+        """Convert vectors (n, d_model) to these coordinates."""
         return self._rotated(vectors[:, self.columns])
 
     def back(self, coordinates: FloatArray) -> FloatArray:
-        """Columns (width, n) of coordinates as columns (d_model, n)."""
+        """Convert columns (width, n) of coordinates to columns (d_model, n)."""
         columns = np.zeros((self.full.shape[1], coordinates.shape[1]))
         columns[self.columns] = coordinates if self.basis is None else self.basis @ coordinates
         return columns
@@ -260,9 +262,10 @@ class _Coordinates:
 
 
 def _spanning_differences(E: FloatArray, pairs: IntArray) -> FloatArray:
-    """(n_edges, n_columns) the differences of a shortest spanning forest: that of any pair is a sum of some that are no longer than it.
+    """Compute the differences (n_edges, n_columns) of a shortest spanning forest: that of any pair is a sum of differences that
+    are no longer.
 
-    So all differences lie in their span up to rounding, however long some tokens are and however close others.
+    So all differences lie in their span up to rounding, even if some tokens are very long and others very close.
     """
     i, j = np.unique(np.sort(pairs, axis=1), axis=0).T
     tree = scipy.sparse.csgraph.minimum_spanning_tree(

@@ -59,14 +59,15 @@ def least_distance(
 
         equalities: the matrix C, (n_equalities, d) for all problems or (batch, n_equalities, d).
 
-        norm: of x: `L2`, `L1`, `LInf`, `Lp` or one of your own; infeasible problems are the same in all of them.
+        norm: the norm of x: `L2`, `L1`, `LInf`, `Lp` or your own; the same problems are infeasible in all norms.
 
         pairs: (…, n_rows, 3) the input, selected and other token behind each row; only stored.
 
     Returns:
         A `MarginSolution` with x = sum_r multipliers[r] * rows[r] + sum_k equality_multipliers[k] * equalities[k] and
-        multipliers >= 0; `kkt_residual()` checks it, `certificate_residual()` checks a claim that no x exists. In another norm
-        than the Euclidean one `bracket()` contains the smallest norm, and `is_unique` says whether x is the only shortest vector.
+        multipliers >= 0; `kkt_residual()` checks it, and `certificate_residual()` checks a claim that no x exists. In a norm
+        other than the Euclidean one, `bracket()` contains the smallest norm, and `is_unique` says whether x is the only
+        shortest vector.
     """
     expected = "of shape (n_rows, d) or (batch, n_rows, d)"
     rows = float_array(A, "A", f"numbers {expected}")  # whether they are finite, the compiled code notices
@@ -102,7 +103,7 @@ def least_distance(
 
 
 def shortest_above(rows: FloatArray, lower: FloatArray, *, norm: Norm = L2(), pairs: Any = None) -> MarginSolution:
-    """The `least_distance` of arrays that are known to fit each other, such as those of `token_pairs`, without equalities.
+    """Solve `least_distance` for arrays that are known to fit each other, such as those of `token_pairs`, without equalities.
 
     The rows of an unknown matrix are matrices too, (…, n_rows, *shape of x).
     """
@@ -113,14 +114,14 @@ def shortest_above(rows: FloatArray, lower: FloatArray, *, norm: Norm = L2(), pa
 
 
 def _in_norm(euclidean: MarginSolution, norm: Norm) -> MarginSolution:
-    """The solution of the same problem in this norm."""
+    """Solve the same problem in this norm."""
     shape = euclidean.x.shape[euclidean.lower.ndim - 1 :]
     is_euclidean = defining_class(as_norm(norm, shape)) is L2
     return replace(euclidean, norm=norm) if is_euclidean else solve_in_norm(euclidean, norm)
 
 
 def _solve(A: FloatArray, b: FloatArray, argument: str = "A") -> MarginSolution:
-    """One problem or a batch without equalities; rows beyond the range are refused as this argument."""
+    """Solve one problem or a batch without equalities; rows out of range are refused in the name of this argument."""
     is_single = A.ndim == 2
     rows, lower = (np.ascontiguousarray(array[None] if is_single else array) for array in (A, b))
     solved = _solve_batch(rows, lower, argument)
@@ -136,7 +137,7 @@ def _solve(A: FloatArray, b: FloatArray, argument: str = "A") -> MarginSolution:
 
 
 def _solve_batch(rows: FloatArray, lower: FloatArray, argument: str) -> Solved:
-    """The quick method that suits the shape, the careful one for what it leaves unverified, and a recheck where rows nearly cancel."""
+    """Apply the fast method for the shape, the careful one to what remains unverified, and check again if rows nearly cancel."""
     n_problems, n_rows, d = rows.shape
     solved = Solved.empty(n_problems, n_rows, d)
     few = n_rows <= MAX_GRAM_ROWS or 2 * n_rows <= d
@@ -170,7 +171,7 @@ def _solve_batch(rows: FloatArray, lower: FloatArray, argument: str) -> Solved:
 
 
 def _solve_with_equalities(A: FloatArray, b: FloatArray, C: FloatArray) -> MarginSolution:
-    """One problem in the null space of C, refined on the rows as given; where that proves nothing, with C x >= 0 and -C x >= 0."""
+    """Solve one problem in the null space of C, refined on the given rows; if that proves nothing, with C x >= 0 and -C x >= 0."""
     norms = length(C)
     norms = np.where(norms == 0.0, 1.0, norms)
     left, values, right = np.linalg.svd(C / norms[:, None], full_matrices=False)
@@ -191,10 +192,10 @@ def _solve_with_equalities(A: FloatArray, b: FloatArray, C: FloatArray) -> Margi
 
 
 def _as_inequalities(solution: MarginSolution, A: FloatArray, b: FloatArray, C: FloatArray) -> MarginSolution:
-    """What every equality as two inequalities proves; the solution as it was where that is nothing.
+    """Solve with every equality as two inequalities; return the old solution if that proves nothing.
 
-    Where a row nearly lies in the span of the equalities, little is left of it in their null space, and rounding decides which way that
-    points; the rows as given still tell.
+    If a row nearly lies in the span of the equalities, little of it is left in their null space, and rounding decides its
+    direction. The given rows still have the information.
     """
     n, m = len(A), len(C)
     solved = _solve(np.concatenate([A, C, -C]), np.concatenate([b, np.zeros(2 * m)]))
@@ -218,21 +219,21 @@ def _as_inequalities(solution: MarginSolution, A: FloatArray, b: FloatArray, C: 
 
 
 class ExactEqualities(NamedTuple):
-    """x (d,) and the multipliers (n_support,) of rows that hold with equality, each to the nearest double."""
+    """The vector x (d,) and the multipliers (n_support,) of rows that hold with equality, each to the nearest double."""
 
     x: FloatArray
     multipliers: FloatArray
 
 
 def solve_equalities_exactly(A: FloatArray, b: FloatArray, support: BoolArray) -> ExactEqualities | None:
-    r"""The shortest x that satisfies the rows `support` (n_rows,) with equality; None where they are dependent to rounding.
+    r"""Find the shortest x that satisfies the rows `support` (n_rows,) with equality; None if they are dependent up to rounding.
 
     .. math:: \begin{pmatrix} I & -R^\top \\ R & 0 \end{pmatrix} \begin{pmatrix} x \\ \lambda \end{pmatrix}
         = \begin{pmatrix} 0 \\ b \end{pmatrix}
 
-    Where rows nearly cancel, an active-set method in double precision leaves errors that depend on the order in which it met the rows.
-    Björck's refinement of this system, by the QR factors of Rᵀ and with residuals that are summed without rounding, removes them: what
-    remains is that x and the multipliers are doubles, which is the same in every order and on every machine.
+    If rows nearly cancel, an active-set method in double precision leaves errors that depend on the order of the rows. Björck's
+    refinement of this system, by the QR factors of Rᵀ and with residuals summed without rounding, removes them. The only error
+    left is the rounding of x and the multipliers to doubles, which is the same for every order and machine.
     """
     exponent = np.frexp(np.abs(A[support]).max(axis=1, initial=0.0))[1]
     R, goal = np.ldexp(A[support], -exponent[:, None]), np.ldexp(b[support], -exponent)

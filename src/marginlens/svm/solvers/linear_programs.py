@@ -3,10 +3,11 @@ r"""Margin problems in ℓ1 and ℓ∞: linear programmes, solved by a simplex m
 .. math:: \min_x \{\|x\|_1 : A x \ge b\} = \max_{\lambda \ge 0} \{b^\top\lambda : |A^\top\lambda| \le 1\}, \qquad
     1/\min_x \{\|x\|_\infty : A x \ge b\} = \min_{\lambda \ge 0} \{\|A^\top\lambda\|_1 : b^\top\lambda = 1\}
 
-Variables are the multipliers λ and the entries of g = Aᵀλ, for ℓ∞ also h = b·λ, each with a convex piecewise linear cost. Nonbasic ones are
-at a breakpoint of their cost: λ at 0, g at ±1 (ℓ1) or 0 (ℓ∞), h at 1. The tableau expresses the others by these. A pivot
-enters where the cost falls fastest per unit of length (steepest edge), and goes past breakpoints while the cost still falls. λ stays
-feasible, so rows of A may join at any time: of many rows only a working set is in the tableau.
+Variables are the multipliers λ and the entries of g = Aᵀλ, for ℓ∞ also h = b·λ, each with a convex piecewise linear cost.
+Nonbasic variables are at a breakpoint of their cost: λ at 0, g at ±1 (ℓ1) or 0 (ℓ∞), h at 1. The tableau expresses the others
+by these. A pivot takes the variable along which the cost falls fastest per unit of length (steepest edge), and goes past
+breakpoints while the cost still falls. λ stays feasible, so rows of A may be added at any time: if there are many rows, the
+tableau has only a working set.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from marginlens.typing import BoolArray, FloatArray, IntArray
 
 
 class Basis(NamedTuple):
-    """Which variables are basic, and on which piece of its cost each entry of g is."""
+    """The basic variables, and the piece of its cost on which each entry of g lies."""
 
     row: BoolArray  # (n_rows,) whether λ_r is basic
     entry: BoolArray  # (d,) whether g_j is basic; for ℓ∞ (d + 1,) with h, which never is
@@ -33,7 +34,7 @@ class Basis(NamedTuple):
 
 
 def first_basis(rows: FloatArray, lower: FloatArray, multipliers: FloatArray, is_box: bool) -> Basis:
-    """The bases, with a batch axis, of λ = 0 (ℓ1), or of the row of the largest b_r λ_r as the only one that counts (ℓ∞)."""
+    """Return the bases, with a batch axis, of λ = 0 (ℓ1), or of only the row with the largest b_r λ_r (ℓ∞)."""
     n_problems, n, d = rows.shape
     row, entry = (
         np.zeros((n_problems, n), dtype=np.bool_),
@@ -49,7 +50,7 @@ def first_basis(rows: FloatArray, lower: FloatArray, multipliers: FloatArray, is
 
 
 def solve_linear_programs(batch: NormBatch, norm: Norm) -> None:
-    """A batch of problems in ℓ1 or ℓ∞."""
+    """Solve a batch of problems in ℓ1 or ℓ∞."""
     is_box = defining_class(norm) is L1
     basis = first_basis(batch.rows, batch.lower, batch.multipliers, is_box)
     state = (is_box, *basis, batch.x, batch.multipliers)
@@ -73,7 +74,7 @@ def solve_linear_programs(batch: NormBatch, norm: Norm) -> None:
 
 
 def solve_by_highs(A: FloatArray, b: FloatArray, is_box: bool) -> tuple[FloatArray, FloatArray] | None:
-    """x and the multipliers by HiGHS, for problems that the pivots leave open; None where it finds none."""
+    """Find x and the multipliers by HiGHS, for problems that the pivots leave open; None if it finds none."""
     n, d = A.shape
     if is_box:
         answer = scipy.optimize.linprog(

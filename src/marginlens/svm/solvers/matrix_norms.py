@@ -1,6 +1,7 @@
-"""Margin problems in the spectral, nuclear and max-row norm: how they get to the interior-point method of `core/margin/matrix_norms.h`.
+"""Margin problems in the spectral, nuclear and max-row norm, for the interior-point method of `core/margin/matrix_norms.h`.
 
-The method sees W in the span of the rows. Where inequalities are many it gets those that matter, to which rows that W violates are added.
+The method works on W in the span of the rows. If there are many inequalities, it gets a working set, to which the rows that W
+violates are added.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Cone(NamedTuple):
 
 
 def solve_matrix_norms(batch: NormBatch, norm: Norm) -> None:
-    """A batch of problems whose x is a matrix, in the spectral, nuclear or max-row norm; compiled code runs side by side."""
+    """Solve a batch of problems whose x is a matrix, in the spectral, nuclear or max-row norm, in parallel compiled code."""
     workers = min(n_threads(), len(batch.indices))
     if workers <= 1:
         for j in batch.indices:
@@ -50,10 +51,10 @@ def solve_matrix_norms(batch: NormBatch, norm: Norm) -> None:
 
 
 def _solve_single(batch: NormBatch, j: int, norm: Norm) -> None:
-    """Problem j, by its rows that are not zero.
+    """Solve problem j, by its nonzero rows.
 
-    W is looked for where rows have entries: in the span of their left vectors (not for the max-row norm, which depends on the basis) and of
-    their right ones, outside of which it only gets longer. Equalities hold exactly at the end, by a projection.
+    W is sought in the span of the rows' left vectors (except for the max-row norm, which depends on the basis) and of their
+    right vectors; anything outside only makes it longer. A projection makes equalities hold exactly at the end.
     """
     used = np.flatnonzero(batch.rows[j].any(axis=1))
     n_ties = int(np.count_nonzero(used >= batch.lower.shape[1] - 2 * batch.n_equalities)) // 2
@@ -82,7 +83,7 @@ def _solve_single(batch: NormBatch, j: int, norm: Norm) -> None:
 
 
 def _over_working_rows(cone: Cone, start: FloatArray, multipliers: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """W and the multipliers; where inequalities are many, of those that matter, to which the rows that W violates are added."""
+    """Find W and the multipliers; if there are many inequalities, by a working set, to which the rows that W violates are added."""
     m, n_all = len(cone.lower), len(cone.rows)
     n_added = max(_MIN_ADDED_ROWS, cone.rows.shape[1] // 2)
     x, solved = start.copy(), multipliers.copy()
@@ -116,7 +117,7 @@ def _over_working_rows(cone: Cone, start: FloatArray, multipliers: FloatArray) -
 
 
 def _rank_one_factors(rows: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """left (n, height) and right (n, width) with rows[r] = left[r] right[r]ᵀ; without rows where one is of higher rank."""
+    """Find left (n, height) and right (n, width) with rows[r] = left[r] right[r]ᵀ; empty if a row has a higher rank."""
     n, height, width = rows.shape
     at = np.argmax(np.abs(rows.reshape(n, -1)), axis=1)
     right = np.ascontiguousarray(rows[np.arange(n), at // width])
@@ -127,7 +128,7 @@ def _rank_one_factors(rows: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def _without_idle_rows(cone: Cone, x: FloatArray, multipliers: FloatArray) -> FloatArray:
-    """The multipliers with zeros for rows that x satisfies with slack to spare, as many as hardly change the bracket."""
+    """Set multipliers to zero for rows that x satisfies with ample slack, as many as hardly change the bracket."""
     m = len(cone.lower)
     slack = cone.rows[:m] @ x - cone.lower
     value = cone.lower @ multipliers[:m] / _dual_norm(cone, multipliers)
@@ -141,14 +142,16 @@ def _without_idle_rows(cone: Cone, x: FloatArray, multipliers: FloatArray) -> Fl
 
 
 def _dual_norm(cone: Cone, multipliers: FloatArray) -> float:
-    """Of M = Σ_r λ_r A_r: the largest singular value for the nuclear norm, else the sum of them over all blocks."""
+    """Compute the dual norm of M = Σ_r λ_r A_r: the largest singular value for the nuclear norm, else the sum of singular
+    values over all blocks.
+    """
     norms = np.empty(2)
     core.norms_of_matrices((multipliers @ cone.rows).reshape(-1, cone.left.shape[1], cone.right.shape[1]), norms)
     return float(norms[0 if cone.nuclear else 1])
 
 
 def _span(rows: FloatArray) -> FloatArray:
-    """(d, rank) an orthonormal basis of what rows (n, d) span; of everything where that would lose part of a row."""
+    """Return an orthonormal basis (d, rank) of the span of rows (n, d); of the whole space if that would lose part of a row."""
     values, vectors = np.linalg.eigh(rows.T @ rows)
     basis: FloatArray = vectors[:, values > _SPAN_RTOL * values[-1]]
     if basis.shape[1] < len(values) and np.abs(rows - (rows @ basis) @ basis.T).max() <= _SPAN_ATOL:
@@ -157,6 +160,6 @@ def _span(rows: FloatArray) -> FloatArray:
 
 
 def _difference(pairs: FloatArray) -> FloatArray:
-    """The multipliers of equalities, from those of each as two inequalities."""
+    """Compute the multipliers of equalities from those of each as two inequalities."""
     positive, negative = np.split(pairs, 2)
     return np.asarray(positive - negative)

@@ -1,4 +1,4 @@
-"""Margin problems in a norm other than the Euclidean one: scale, hand over to the norm's solver, and let the bracket decide."""
+"""Margin problems in a norm other than the Euclidean one: scale, call the norm's solver, and let the bracket decide."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _Solution = TypeVar("_Solution", bound=MarginSolution)
 
 
 def solve_in_norm(euclidean: _Solution, norm: Norm) -> _Solution:
-    r"""The problem of a Euclidean solution, or of each of a batch, solved in another norm, a user's own too.
+    r"""Solve the problem of a Euclidean solution, or of each of a batch, in another norm, including a user's own.
 
     .. math:: \min_x \|x\| \ \text{s.t.}\ A x \ge b,\ C x = 0
 
-    Infeasible and trivial problems stay what they are, with the same proof. Elsewhere the norm's solver gets the rows scaled to
-    Euclidean norm one, equalities as pairs of rows of opposite sign with lower bound zero, and the Euclidean solution to start from. x
-    comes back scaled such that no row is violated, the multipliers such that Aᵀλ + Cᵀμ has the dual norm ‖x‖, and the `gap` of
-    the solution's `bracket` alone says whether it is OPTIMAL.
+    Infeasible and trivial problems remain so, with the same proof. For the others, the norm's solver gets the rows scaled to
+    Euclidean norm one, equalities as pairs of rows of opposite sign with lower bound zero, and the Euclidean solution to start
+    from. The returned x is scaled so that no row is violated, and the multipliers so that Aᵀλ + Cᵀμ has the dual norm ‖x‖. Only
+    the `gap` of the solution's `bracket` decides whether it is OPTIMAL.
     """
     kind = defining_class(norm)
     _check_size(euclidean, norm)
@@ -90,7 +90,7 @@ def _check_size(euclidean: MarginSolution, norm: Norm) -> None:
 
 
 def _unscaled(euclidean: _Solution, norm: Norm, batch: NormBatch, unit: FloatArray, scale: FloatArray) -> _Solution:
-    """The solution of scaled problems in the scale of the problems as given; `unit` (batch, n_rows) are norms of rows."""
+    """Rescale the solution of scaled problems to the given problems; `unit` (batch, n_rows) are the norms of rows."""
     n, m = euclidean.lower.shape[-1], batch.n_equalities
     weights = np.where(np.isnan(batch.multipliers), np.nan, np.maximum(batch.multipliers, 0.0)) / unit * scale
     fields = (batch.x * scale, weights[:, :n], weights[:, n : n + m] - weights[:, n + m :])
@@ -99,7 +99,7 @@ def _unscaled(euclidean: _Solution, norm: Norm, batch: NormBatch, unit: FloatArr
 
 
 def _mixed(first: _Solution, second: _Solution, use_second: BoolArray) -> _Solution:
-    """The fields of the second solution where `use_second` () or (batch,) says so."""
+    """Take the fields of the second solution where `use_second`, () or (batch,), is true."""
     names = ("x", "multipliers", "equality_multipliers", "active", "status")
     chosen: dict[str, Any] = {}
     for name in names:

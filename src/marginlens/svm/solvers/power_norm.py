@@ -2,11 +2,12 @@ r"""Margin problems in ℓp, 1 < p < ∞: Newton's method on the dual below p = 
 
 .. math:: \min_x \{\|x\|_p : A x \ge b\}, \qquad \max_{\lambda \ge 0} b^\top\lambda - \tfrac12 \|A^\top\lambda\|_q^2, \quad 1/p + 1/q = 1
 
-At the optimum x is the dual vector of g = Aᵀλ: x_j = ‖g‖_q^(2-q) sign(g_j) |g_j|^(q-1). Below p = 2 that map is smooth, and a few
-projected Newton steps in λ are enough. Above p = 2 its inverse is, and x and λ move together through the interior, each entry linearised
-at the larger of x_j and the dual vector's. Far from p = 2 a sequence of powers leads there. Of all iterates the x of the smallest
-upper bound and the λ of the largest lower bound come back. Random problems end with a bracket below 1e-12 from p = 1.02 to 8; beyond,
-more and more end at 1e-7 to 1e-5 and are called inaccurate.
+At the optimum x is the dual vector of g = Aᵀλ: x_j = ‖g‖_q^(2-q) sign(g_j) |g_j|^(q-1). Below p = 2 that map is smooth, and a
+few projected Newton steps in λ are enough. Above p = 2 its inverse is smooth, and x and λ move together through the interior;
+each entry is linearised at the larger of x_j and the dual vector's entry. Far from p = 2, the solution is reached by a sequence
+of powers. Of all iterates, the x with the smallest upper bound and the λ with the largest lower bound are returned. Random
+problems end with a bracket below 1e-12 for p from 1.02 to 8; outside this range, more and more end at 1e-7 to 1e-5 and are
+called inaccurate.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _NEWTON_POWERS, _INTERIOR_POWERS = (
 
 
 def solve_power_norms(batch: NormBatch, norm: Lp) -> None:
-    """A batch of problems in ℓp."""
+    """Solve a batch of problems in ℓp."""
     if batch.lower.shape[1] <= MAX_ROWS_TOGETHER:
         _solve_rows(batch.rows, batch.lower, batch.indices, norm.p, batch.x, batch.multipliers)
         return
@@ -47,7 +48,7 @@ def solve_power_norms(batch: NormBatch, norm: Lp) -> None:
 def _solve_rows(
     rows: FloatArray, lower: FloatArray, indices: IntArray, p: float, x: FloatArray, multipliers: FloatArray
 ) -> None:
-    """Solve the problems with all their rows; where one method leaves a gap, x is polished, and then the other method tried."""
+    """Solve the problems with all their rows; if one method leaves a gap, polish x, then try the other method."""
     gaps = np.zeros(len(rows))
     first_x, first_multipliers = x.copy(), multipliers.copy()
     q, by_newton = p / (p - 1.0), p < 2.0
@@ -71,7 +72,7 @@ def _solve_rows(
 
 
 def _solve_many_rows(A: FloatArray, b: FloatArray, p: float, x: FloatArray, multipliers: FloatArray) -> None:
-    """Solve one problem through a working set, each of which is solved from the Euclidean x and multipliers anew."""
+    """Solve one problem through working sets, each solved again from the Euclidean x and multipliers."""
     start, weights = x.copy(), multipliers.copy()
 
     def solve(members: IntArray) -> float:
@@ -89,9 +90,9 @@ def _solve_many_rows(A: FloatArray, b: FloatArray, p: float, x: FloatArray, mult
 
 
 def polished(A: FloatArray, b: FloatArray, p: float, multipliers: FloatArray, x: FloatArray) -> FloatArray:
-    """x (d,) corrected by the rows that it should satisfy with equality, in the metric of the norm's curvature, where that shortens it.
+    """Correct x (d,) by the rows that it should satisfy with equality, in the metric of the norm's curvature, if that shortens it.
 
-    Where rows nearly cancel, the rows determine x better than the dual vector of Aᵀλ does.
+    If rows nearly cancel, they determine x better than the dual vector of Aᵀλ does.
     """
     upper = _upper_bound(b, A @ x, _norm(x, p))
     if not np.isfinite(upper):
@@ -113,7 +114,7 @@ def polished(A: FloatArray, b: FloatArray, p: float, multipliers: FloatArray, x:
 
 
 def _gap(A: FloatArray, b: FloatArray, p: float, multipliers: FloatArray, x: FloatArray) -> float:
-    """The gap of the bracket."""
+    """Compute the gap of the bracket."""
     lower = float(b @ multipliers) / _norm(multipliers @ A, p / (p - 1.0))
     upper = _upper_bound(b, A @ x, _norm(x, p))
     return upper / lower - 1.0 if lower > 0.0 else np.inf
@@ -124,7 +125,7 @@ def _norm(x: FloatArray, p: float) -> float:
 
 
 def _upper_bound(b: FloatArray, products: FloatArray, norm: float) -> float:
-    """‖x‖ over the smallest a_r·x/b_r; infinite where a sign is wrong."""
+    """Compute ‖x‖ divided by the smallest a_r·x/b_r; infinite if a sign is wrong."""
     positive = b > 0.0
     smallest = (products[positive] / b[positive]).min(initial=np.inf)
     wrong = (products[~positive] < -16.0 * EPS * norm).any()

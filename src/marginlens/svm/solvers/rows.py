@@ -1,4 +1,4 @@
-"""Rows (x_i - x_j) q_kᵀ of problems in a matrix W: as wide as W has entries, known by a query and two tokens, and never formed."""
+"""Rows (x_i - x_j) q_kᵀ of problems in a matrix W: each is given by a query and two tokens, and never formed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_BLOCK = 256  # rows of one query that the preconditioner treats together
 
 
 class Terms(NamedTuple):
-    """What the compiled loops read: row r is (X[i[r]] - X[j[r]]) Q[k[r]]ᵀ scale[r]."""
+    """The input of the compiled loops: row r is (X[i[r]] - X[j[r]]) Q[k[r]]ᵀ scale[r]."""
 
     X: FloatArray  # (n_tokens, d_tokens)
     k: IntArray  # (n_rows,)
@@ -57,18 +57,18 @@ class BilinearRows(Described):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """n_rows and the number of entries of W."""
+        """The shape: n_rows and the number of entries of W."""
         return len(self), self.X.shape[1] * self.Q.shape[1]
 
     @cached_property
     def row_norms(self) -> FloatArray:
-        """(n_rows,) the norms; zero only for rows that are."""
+        """The norms (n_rows,); zero only for zero rows."""
         norms = np.empty(len(self))
         core.find_difference_norms(*self.terms, norms)
         return norms * length(self.Q)[self.terms.k]
 
     def check_range(self, argument: str) -> None:
-        """Refuse tokens and queries, by the name of the argument, whose rows or multipliers would leave double precision."""
+        """Refuse tokens and queries whose rows or multipliers would leave double precision, by the name of the argument."""
         norms = np.empty(len(self))
         core.find_difference_norms(*self.terms, norms)
         for norm, what in ((norms, "differences of tokens"), (length(self.Q)[self.terms.k], "queries")):
@@ -78,44 +78,44 @@ class BilinearRows(Described):
                 raise InputError(argument, expected, f"{norm[outside][0]:g}", "Rescale it.")
 
     def take(self, indices: IntArray) -> BilinearRows:
-        """The rows at increasing `indices`."""
+        """Take the rows at increasing `indices`."""
         return BilinearRows(self.X, self.Q, self.triples[indices], self.terms.scale[indices])
 
     def unit_rows(self) -> BilinearRows:
-        """The same rows with norm one, in as few coordinates of the queries as they need."""
+        """Scale the rows to norm one, in as few coordinates of the queries as they need."""
         Q = self.Q
         if len(Q) < Q.shape[1]:
             Q = np.asarray(np.linalg.qr(Q.T, mode="r")).T  # (n_queries, n_queries) with the inner products of Q
         return BilinearRows(self.X, Q, self.triples, 1.0 / self.row_norms)
 
     def apply(self, W: FloatArray, indices: IntArray | None = None) -> FloatArray:
-        """(n_indices,) inner products of rows with W; differences are of tokens, not of logits, which may nearly agree."""
+        """Compute the inner products (n_indices,) of rows with W from differences of tokens, not of logits, which may nearly agree."""
         W = W.reshape(self.X.shape[1], self.Q.shape[1])
         return self._inner_products(np.asarray(self._product_Q @ W.T), indices)
 
     def combine(self, weights: FloatArray, indices: IntArray | None = None) -> FloatArray:
-        """(d_tokens, d_queries) the sum of rows times `weights` (n_indices,)."""
+        """Compute the sum (d_tokens, d_queries) of rows times `weights` (n_indices,)."""
         return np.asarray((self._product_Q.T @ self.query_sums(weights, indices)).T)
 
     def gram_product(self, weights: FloatArray, indices: IntArray) -> FloatArray:
-        """(n_indices,) the Gram matrix of rows times `weights` (n_indices,)."""
+        """Compute the Gram matrix of rows times `weights` (n_indices,): (n_indices,)."""
         self.n_products += 1
         return self._inner_products(self.Q @ (self.Q.T @ self.query_sums(weights, indices)), indices)
 
     def query_sums(self, weights: FloatArray, indices: IntArray | None = None) -> FloatArray:
-        """(n_queries, d_tokens) the sum of weights times x_i - x_j over the rows of each query."""
+        """Sum weights times x_i - x_j over the rows of each query: (n_queries, d_tokens)."""
         sums = np.zeros((len(self.Q), self.X.shape[1]))
         chosen = self.all_rows if indices is None else indices
         core.add_weighted_differences(*self.terms, chosen, weights, sums)
         return sums
 
     def differences(self, indices: IntArray) -> FloatArray:
-        """(n_indices, d_tokens) the scaled x_i - x_j of rows."""
+        """Compute the scaled x_i - x_j of rows: (n_indices, d_tokens)."""
         X, _, i, j, scale = self.terms
         return (X[i[indices]] - X[j[indices]]) * scale[indices, None]
 
     def formed(self, indices: IntArray) -> FloatArray:
-        """(n_indices, d_tokens times d_queries) rows in full; for a few."""
+        """Form a few rows in full: (n_indices, d_tokens times d_queries)."""
         rows = self.differences(indices)[:, :, None] * self.Q[self.terms.k[indices]][:, None, :]
         return rows.reshape(len(indices), self.shape[1])
 
@@ -123,7 +123,7 @@ class BilinearRows(Described):
         return self.formed(self.all_rows).astype(dtype or np.float64, copy=False)
 
     def preconditioner(self, indices: IntArray, shift: float) -> BlockInverse:
-        """The inverse of shift + Gram matrix of rows, blind to products of rows with different queries."""
+        """Invert shift + Gram matrix of rows, ignoring products of rows with different queries."""
         k = self.terms.k[indices]
         ends = np.append(np.flatnonzero(np.diff(k)) + 1, len(indices))
         starts = np.append(0, ends[:-1])
@@ -142,7 +142,7 @@ class BilinearRows(Described):
         return BlockInverse(edges, np.concatenate(inverses) if inverses else np.empty(0))
 
     def _inner_products(self, images: FloatArray, indices: IntArray | None) -> FloatArray:
-        """(n_indices,) the scaled (x_i - x_j) · images[k]."""
+        """Compute the scaled (x_i - x_j) · images[k]: (n_indices,)."""
         indices = self.all_rows if indices is None else indices
         products = np.empty(len(indices))
         core.multiply_differences(*self.terms, indices, images, products)
@@ -150,19 +150,19 @@ class BilinearRows(Described):
 
 
 class BlockInverse(NamedTuple):
-    """A block-diagonal matrix: block p acts on the entries edges[p]:edges[p + 1]; all entries lie one after the other."""
+    """A block-diagonal matrix: block p acts on the entries edges[p]:edges[p + 1]; the entries of all blocks are stored consecutively."""
 
     edges: IntArray
     entries: FloatArray
 
     def times(self, vector: FloatArray) -> FloatArray:
-        """The matrix times a vector."""
+        """Multiply the matrix by a vector."""
         out = np.empty_like(vector)
         core.multiply_blocks(self.edges, self.entries, vector, out)
         return out
 
 
 def sparse_if_thin(matrix: FloatArray) -> Any:
-    """`matrix`, as a sparse one where it is wide and mostly zeros, as one-hot embeddings are."""
+    """Convert `matrix` to a sparse one if it is wide and mostly zeros, as one-hot embeddings are."""
     thin = matrix.shape[1] >= _SPARSE_WIDTH and np.count_nonzero(matrix) <= _SPARSE_SHARE * matrix.size
     return scipy.sparse.csr_array(matrix) if thin else matrix

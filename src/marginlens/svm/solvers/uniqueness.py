@@ -1,8 +1,8 @@
-r"""Whether a solution of a margin problem in ℓ1 or ℓ∞ is the only one.
+r"""Uniqueness of solutions of margin problems in ℓ1 and ℓ∞.
 
-With multipliers λ that prove x, every other solution has equality on the rows with λ_r > 0 and lies on the same face of the norm's ball:
-entries outside the support of the maxima of |g|, g = Aᵀλ, are zero (ℓ1); entries with g_j ≠ 0 are ±‖x‖ (ℓ∞). So x is the only one where
-the cone of directions that remain, a set of linear equations and inequalities, is the point zero.
+With multipliers λ that prove x, every other solution has equality on the rows with λ_r > 0 and lies on the same face of the
+norm's ball: entries outside the support of the maxima of |g|, g = Aᵀλ, are zero (ℓ1); entries with g_j ≠ 0 are ±‖x‖ (ℓ∞). So x
+is the only solution if the cone of remaining directions, given by linear equations and inequalities, is the point zero.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ZERO_RTOL = 1e-9  # of the largest: entries of g, x and λ, and singular values
 
 
 class OptimalFace(NamedTuple):
-    """What is known of one problem at its optimum."""
+    """The data of one problem at its optimum."""
 
     rows: FloatArray  # (n_rows, d) of Euclidean norm one
     equalities: FloatArray  # (n_equalities, d)
@@ -29,7 +29,7 @@ class OptimalFace(NamedTuple):
 
 
 def is_only_solution(face: OptimalFace, *, is_l1: bool) -> bool:
-    """Return whether x is the only solution of a problem in ℓ1, or else in ℓ∞: no direction that stays on the face remains."""
+    """Return whether x is the only solution of a problem in ℓ1, or in ℓ∞: whether no direction stays on the face."""
     size, entries = np.abs(face.g), np.abs(face.x)
     if is_l1:
         movable = size >= (1.0 - _ZERO_RTOL) * size.max()
@@ -60,5 +60,5 @@ def is_only_solution(face: OptimalFace, *, is_l1: bool) -> bool:
 
 
 def _kernel(matrix: FloatArray) -> FloatArray:
-    """(d, n) an orthonormal basis of what the matrix (m, d) sends to zero."""
+    """Return an orthonormal basis (d, n) of the kernel of the matrix (m, d)."""
     return np.asarray(scipy.linalg.null_space(matrix, rcond=_ZERO_RTOL)) if matrix.size else np.eye(matrix.shape[1])

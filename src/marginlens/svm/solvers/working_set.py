@@ -1,8 +1,8 @@
-"""A working-set method for many structured rows of which few are active.
+"""A working-set method for many structured rows, few of which are active.
 
-The Gram matrix of rows (x_i - x_j) q_kᵀ is the elementwise product of two small Gram matrices, so a set of m rows costs m² d operations to
-set up whatever the number of unknowns is, and m³/3 to solve by one Cholesky factor. A round drops rows with negative multipliers, adds
-violated ones, and counts only when the dual value does not fall.
+The Gram matrix of rows (x_i - x_j) q_kᵀ is the elementwise product of two small Gram matrices, so a set of m rows costs m² d
+operations to set up, whatever the number of unknowns, and m³/3 to solve by one Cholesky factor. A round drops rows with
+negative multipliers and adds violated ones; it counts only if the dual value does not fall.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _VALUE_RTOL = 64 * EPS  # differences of dual values that are rounding
 
 
 class Guess(NamedTuple):
-    """Multipliers of rows of norm one, and the rows left open: none, where every row was satisfied at the end."""
+    """Multipliers of rows of norm one, and the rows left open: none if every row was satisfied at the end."""
 
     multipliers: FloatArray  # (n_rows,)
     open: (
@@ -44,13 +44,13 @@ class _Set(NamedTuple):
     factor: FloatArray | None
 
     def take(self, members: IntArray) -> _Set:
-        """Some members, whose factor is still to be computed."""
+        """Take some members, whose factor is still to be computed."""
         gram = self.gram[np.ix_(members, members)]
         return _Set(self.rows[members], self.differences[members], gram, self.multipliers[members], None)
 
 
 def working_set(rows: BilinearRows, lower: FloatArray) -> Guess:
-    """Multipliers of the shortest W with A W >= lower for rows A of norm one.
+    """Find the multipliers of the shortest W with A W >= lower for rows A of norm one.
 
     Args:
         lower: (n_rows,) positive.
@@ -60,7 +60,7 @@ def working_set(rows: BilinearRows, lower: FloatArray) -> Guess:
 
 
 class _WorkingSets:
-    """The rows, and how sets of them are extended and solved."""
+    """The rows, with methods that extend and solve sets of them."""
 
     def __init__(self, rows: BilinearRows, lower: FloatArray) -> None:
         self._rows, self._lower = rows, lower
@@ -71,7 +71,7 @@ class _WorkingSets:
         self._n_factors = 0
 
     def solve(self, scale: float) -> Guess:
-        """Rounds until no row is violated, or until nothing is gained any more."""
+        """Repeat rounds until no row is violated, or until nothing more is gained."""
         d = self._rows.X.shape[1]
         current = _Set(np.empty(0, dtype=np.int64), np.empty((0, d)), np.empty((0, 0)), np.empty(0), None)
         slack, value, n_entering = -self._lower, 0.0, max(2, len(self._norms))
@@ -101,16 +101,16 @@ class _WorkingSets:
         return Guess(multipliers, unsolved)
 
     def _slack_atol(self, current: _Set) -> float:
-        """The violation that counts as none."""
+        """The largest violation that counts as none."""
         norm = (2.0 * max(self._value(current), 0.0)) ** 0.5
         return max(RESIDUAL_GOAL * norm, 16 * EPS * float(current.multipliers.sum()))
 
     def _value(self, current: _Set) -> float:
-        """The dual value of a set whose rows hold with equality, ‖W‖²/2."""
+        """Compute the dual value of a set whose rows hold with equality, ‖W‖²/2."""
         return 0.5 * float(self._lower[current.rows] @ current.multipliers)
 
     def _violated(self, slack: FloatArray, current: _Set) -> IntArray:
-        """The most violated rows, a few of each query, worst first."""
+        """Find the most violated rows, a few of each query, worst first."""
         outside = np.ones(len(slack), dtype=bool)
         outside[current.rows] = False
         worst = -float(slack[outside].min(initial=0.0))
@@ -133,7 +133,7 @@ class _WorkingSets:
         return _Set(rows, differences, gram, np.concatenate([current.multipliers, np.zeros(len(new))]), None)
 
     def _drop_negative(self, current: _Set) -> _Set:
-        """The set solved, without members of negative multipliers, all at once, again and again until there are none."""
+        """Solve the set without its members of negative multipliers, dropped all at once, again and again until there are none."""
         while True:
             current = self._solve_equalities(current)
             multipliers, dropped = _drop_few(current)
@@ -145,9 +145,9 @@ class _WorkingSets:
                 return current
 
     def _add_row(self, current: _Set, new: IntArray, slack: float) -> _Set | None:
-        """One row of this slack enters and others leave one by one when their multiplier meets zero, so the value only grows.
+        """Add one row of this slack, and remove others one by one when their multiplier reaches zero, so that the value only grows.
 
-        None where nothing meets zero though the row depends on the members: these rows contradict each other.
+        None if no multiplier reaches zero although the row depends on the members: these rows contradict each other.
         """
         entering = 0.0
         while True:
@@ -175,7 +175,7 @@ class _WorkingSets:
             current = current._replace(multipliers=moved).take(np.delete(np.arange(len(moved)), leaving))
 
     def _solve_equalities(self, current: _Set) -> _Set:
-        """The multipliers with which all members hold with equality; members that depend on others are left out."""
+        """Find the multipliers with which all members hold with equality; members that depend on others are left out."""
         while True:
             factor = self._factor(current.gram)
             if factor is None:
@@ -185,7 +185,7 @@ class _WorkingSets:
             return current._replace(multipliers=multipliers, factor=factor)
 
     def _refined(self, current: _Set) -> tuple[_Set, FloatArray]:
-        """The multipliers corrected by the members' slack on the rows themselves where that helps, and the slack of all rows."""
+        """Correct the multipliers by the members' slack on the rows themselves, if that helps; also return the slack of all rows."""
         slack = self._slack(current)
         largest = float(np.abs(slack[current.rows]).max(initial=0.0))
         if largest > 0.1 * self._slack_atol(current):
@@ -202,7 +202,7 @@ class _WorkingSets:
         return self._rows.apply(self._rows.combine(current.multipliers, current.rows)) - self._lower
 
     def _factor(self, gram: FloatArray) -> FloatArray | None:
-        """The lower Cholesky factor, or None where a row depends on others."""
+        """Compute the lower Cholesky factor; None if a row depends on others."""
         self._n_factors += 1
         try:
             factor = np.asarray(np.linalg.cholesky(gram), dtype=np.float64)  # releases the interpreter lock
@@ -212,9 +212,9 @@ class _WorkingSets:
 
 
 def _drop_few(current: _Set) -> tuple[FloatArray, BoolArray]:
-    """The multipliers after members with negative ones were dropped, as long as they are few, and which ones were.
+    """Drop members with negative multipliers as long as they are few; return the new multipliers and the dropped members.
 
-    A few columns of the inverse of the Gram matrix say what becomes of the others, for less than a new factor costs.
+    A few columns of the inverse of the Gram matrix give the change of the others, for less than the cost of a new factor.
     """
     m, multipliers, dropped = len(current.rows), current.multipliers, np.zeros(len(current.rows), dtype=bool)
     columns, members = np.empty((m, 0)), np.empty(0, dtype=np.int64)
@@ -232,6 +232,6 @@ def _drop_few(current: _Set) -> tuple[FloatArray, BoolArray]:
 
 
 def _independent(gram: FloatArray) -> IntArray:
-    """Rows that do not depend on each other, increasing: those of the largest pivots, and at least one less than all."""
+    """Find independent rows, in increasing order: those with the largest pivots, at least one fewer than all."""
     _, order, rank, _ = scipy.linalg.lapack.dpstrf(gram, tol=_PIVOT_RTOL, lower=1)
     return np.sort(order[: min(int(rank), len(gram) - 1)].astype(np.int64) - 1)
