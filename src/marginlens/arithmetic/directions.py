@@ -33,7 +33,7 @@ def _scaled_length(array: FloatArray) -> FloatArray:
 
 
 def unit(x: ArrayLike) -> FloatArray:
-    """`x` divided by its norm over the last axis; nan where the norm is zero or not finite."""
+    """`x` divided by its norm over the last axis; nan if the norm is zero or not finite."""
     array = _weights(x, "x")
     norms = np.asarray(length(array))[..., None]
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -50,7 +50,7 @@ def correlation(a: ArrayLike, b: ArrayLike, *, axes: int = 1) -> Any:
         b: weights that broadcast against `a` batch by batch.
         axes: how many trailing axes make up one weight.
     Returns:
-        A float where there is no batch axis, an array (batch,) otherwise; nan where a norm is zero.
+        A float where there is no batch axis, an array (batch,) otherwise; nan if a norm is zero.
     """
     # 1 - |a - b|²/2 of unit vectors: two rounding errors near 1 instead of a sum that may exceed it
     gap = np.subtract(*_units(*_flattened(a, b, axes)))

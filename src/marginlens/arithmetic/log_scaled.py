@@ -137,7 +137,7 @@ class LogScaled:
             return np.log(length(self._flat(normalized))) + np.where(np.isfinite(log_scale), log_scale, 0.0)
 
     def direction(self) -> FloatArray:
-        """Every point divided by its Euclidean norm; zero where it is zero."""
+        """Every point divided by its Euclidean norm; zero if it is zero."""
         normalized, _ = self._one_scale()
         norms = self.aligned(length(self._flat(normalized)))
         return np.divide(normalized, norms, out=np.zeros_like(normalized), where=norms != 0.0)
@@ -189,7 +189,7 @@ class LogScaled:
         return LogScaled(array, largest, self.axes, self.blocks, terms)
 
     def _used_scale(self) -> FloatArray:
-        """The scales, -inf where a point is zero."""
+        """The scales, -inf if a point is zero."""
         scale = np.asarray(self.log_scale, dtype=np.float64)
         if scale.ndim == self.array.ndim:
             return np.where(self.array != 0.0, scale, -np.inf)

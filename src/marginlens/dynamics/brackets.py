@@ -78,6 +78,6 @@ def _lower(rows: FloatArray, lower: FloatArray, multipliers: FloatArray, norm: N
 
 
 def _upper(rows: FloatArray, lower: FloatArray, x: FloatArray, norm: Norm) -> float:
-    """‖x‖ / min_r a_r·x/b_r, infinite where x has the wrong sign on a row."""
+    """‖x‖ / min_r a_r·x/b_r, infinite if x has the wrong sign on a row."""
     share = float(np.min(rows @ x.ravel() / lower))
     return norm.value(x) / share if share > 0.0 else np.inf

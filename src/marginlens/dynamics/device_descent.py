@@ -50,7 +50,7 @@ _STEP_OF_NORM = {
 
 
 def step_kind(rule: Rule | None) -> int | None:
-    """Which steps of the kernel an optimizer's rule asks for, None where it has none."""
+    """Which steps of the kernel an optimizer's rule asks for, None if it has none."""
     if rule is None or rule.kind not in (GRADIENT, STEEPEST) or rule.momentum > 0.0 or rule.settings["decay"] > 0.0:
         return None
     return GRADIENT_STEP if rule.kind == GRADIENT else _STEP_OF_NORM.get(rule.norm_code)

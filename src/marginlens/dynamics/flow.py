@@ -181,7 +181,7 @@ class GradientField:
         return None if direction @ self(0.0, c + radius * direction) > 0.0 else c
 
     def __call__(self, s: float, c: FloatArray) -> FloatArray:
-        """-∇L/‖∇L‖; nan where the gradient is exactly zero, which no step of an integrator accepts."""
+        """-∇L/‖∇L‖; nan if the gradient is exactly zero, which no step of an integrator accepts."""
         direction = -self.risk.gradient(c.reshape(self.risk.shape)).direction().reshape(-1)
         return direction if direction.any() else np.full_like(direction, np.nan)
 

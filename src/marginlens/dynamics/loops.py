@@ -162,7 +162,7 @@ class StepwiseLoop:
 
 @singledispatch
 def compiled_loop(risk: Risk, optimizer: Optimizer, batches: MiniBatches | None = None) -> Loop | None:
-    """The compiled loop that serves this risk with this optimizer, None where there is none."""
+    """The compiled loop that serves this risk with this optimizer, None if there is none."""
     return None
 
 

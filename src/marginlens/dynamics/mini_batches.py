@@ -64,7 +64,7 @@ class MiniBatches(NamedTuple):
 
 
 def as_mini_batches(batch_size: int | None, sampling: Sampling | None, risk: Risk) -> MiniBatches | None:
-    """The mini-batches that are asked for, None where every step sees all inputs; refused for a risk that cannot be split into inputs."""
+    """The mini-batches that are asked for, None if every step sees all inputs; refused for a risk that cannot be split into inputs."""
     if sampling is not None and not isinstance(sampling, Sampling):
         raise InputError("sampling", "an ml.Sampling, or None", repr(sampling))
     if batch_size is None:

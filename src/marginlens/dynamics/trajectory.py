@@ -34,7 +34,7 @@ class Trajectory(Result, Tabular):
 
     Attributes:
         final: the last iterate, `(…, *risk.shape)`: p, W, the factors of W, or v followed by p. `x` is another name for it.
-        attention: softmax at the end, (…, n_inputs, n_tokens), zero where there is no token; None for a risk that has none.
+        attention: softmax at the end, (…, n_inputs, n_tokens), zero if there is no token; None for a risk that has none.
         selected: the token with the largest attention in each input, (…, n_inputs).
         norm: ‖final‖, (…).
         status: a Status, or an array (batch,) of them.
@@ -129,7 +129,7 @@ class Trajectory(Result, Tabular):
         """The run in a file that `save` wrote. It cannot be resumed: go on with `descend(risk, start=run.final)`.
 
         Args:
-            risk: what was trained, for `split`; None where that is not needed.
+            risk: what was trained, for `split`; None if that is not needed.
         """
         expected = "a .npz file that Trajectory.save wrote"
         required = ("final", "selected", "norm", "status", "steps_taken", "saved.steps")

@@ -151,7 +151,7 @@ def definitions(constants: Mapping[str, object]) -> tuple[str, ...]:
 def parts(
     device: Device, n_problems: int, bytes_per_problem: int, fixed_bytes: int = 0, at_most: int | None = None
 ) -> Iterator[tuple[int, int]]:
-    """Ranges (first, last) that cover all problems, each as large as the free memory allows; refused where not one problem fits.
+    """Ranges (first, last) that cover all problems, each as large as the free memory allows; refused if not one problem fits.
 
     Args:
         bytes_per_problem: of all arrays that a problem of a part needs.

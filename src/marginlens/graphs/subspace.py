@@ -144,7 +144,7 @@ class CyclicSubspace(Described):
     def factor(self) -> FloatArray | None:
         """The lower Cholesky factor (n_generators, n_generators) of the inner products of the matrices (e_j - e_first)e_kᵀ.
 
-        None where they are dependent, nearly so, or too many.
+        None if they are dependent, nearly so, or too many.
         """
         if not self.independent or self.n_generators > _MAX_FACTORED:
             return None

@@ -38,7 +38,7 @@ class SignedLog(NamedTuple):
 class LossConstants:
     r"""Assumption A on an interval: :math:`\ell'` is `lipschitz`-Lipschitz (M₀) and `smallest` :math:`\le |\ell'| \le` `bound` (M₁).
 
-    They are kept as logarithms, because slopes of e^-1000 still compare; the plain numbers are 0.0 or inf where they leave the range.
+    They are kept as logarithms, because slopes of e^-1000 still compare; the plain numbers are 0.0 or inf if they leave the range.
     """
 
     log_lipschitz: float
@@ -317,13 +317,13 @@ def value_of(loss: Loss, u: FloatArray) -> FloatArray:
 
 
 def slope_of(loss: Loss, u: FloatArray) -> SignedLog:
-    """Return ℓ'(u) as sign and logarithm, the latter -inf where the sign is zero; refused if a user's loss gives something else."""
+    """Return ℓ'(u) as sign and logarithm, the latter -inf if the sign is zero; refused if a user's loss gives something else."""
     log, sign = _evaluate(loss, "log_abs_derivative", u), np.sign(_evaluate(loss, "derivative_sign", u))
     return SignedLog(sign, np.where(sign == 0.0, -np.inf, log))
 
 
 def second_of(loss: Loss, u: FloatArray) -> FloatArray:
-    """Return ℓ''(u) by a central difference of ℓ'; zero where it underflows."""
+    """Return ℓ''(u) by a central difference of ℓ'; zero if it underflows."""
     h = 1e-5 * (1.0 + np.abs(u))
     ahead, behind = slope_of(loss, u + h), slope_of(loss, u - h)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -331,7 +331,7 @@ def second_of(loss: Loss, u: FloatArray) -> FloatArray:
 
 
 def rising_margin(loss: Loss, low: float, high: float) -> float | None:
-    """A margin of [low, high] at which ℓ increases, None where a fine grid finds none."""
+    """A margin of [low, high] at which ℓ increases, None if a fine grid finds none."""
     if compiled_code(loss) >= 0:
         return None
     u = np.linspace(*_interval(low, high), _MARGIN_GRID)
@@ -354,7 +354,7 @@ def _evaluate(loss: Loss, method: str, u: FloatArray) -> FloatArray:
 
 
 def numbers_from(loss: object, method: str, given: object, shape: tuple[int, ...]) -> FloatArray:
-    """What a method of a loss of one's own gave, as a float64 array of this shape; refused where it is anything else."""
+    """What a method of a loss of one's own gave, as a float64 array of this shape; refused if it is anything else."""
     try:
         array = np.asarray(given)
     except NOT_NUMBERS:
@@ -439,7 +439,7 @@ def _together(**given: Any) -> list[FloatArray]:
 
 
 def from_log(logarithm: float) -> float:
-    """Return e to a power, 0.0 or inf where that leaves the range of a double."""
+    """Return e to a power, 0.0 or inf if that leaves the range of a double."""
     with np.errstate(over="ignore"):
         return float(np.exp(logarithm))
 

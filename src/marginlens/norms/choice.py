@@ -66,7 +66,7 @@ def as_norm(norm: object, shape: tuple[int, ...], argument: str = "norm") -> Nor
 
 
 def direction_of(norm: Norm, gradient: LogScaled) -> FloatArray:
-    """Steepest directions of gradients `(…, *shape)` in a norm, zero where a gradient is zero.
+    """Steepest directions of gradients `(…, *shape)` in a norm, zero if a gradient is zero.
 
     A norm that has a method `direction_of(gradient)` of its own answers itself, from entries that may be far below the smallest float64.
     Any other is asked for `steepest` of each point, scaled to moderate size.

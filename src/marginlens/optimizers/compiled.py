@@ -45,7 +45,7 @@ class Rule(NamedTuple):
 
 
 def compiled_rule(optimizer: Optimizer, shape: tuple[int, ...]) -> Rule | None:
-    """The rule of an optimizer on points of this shape; None where it has none, or a subclass has changed its steps."""
+    """The rule of an optimizer on points of this shape; None if it has none, or a subclass has changed its steps."""
     compiled = inherited_attr(optimizer, "compiled")
     if compiled is None:
         return None

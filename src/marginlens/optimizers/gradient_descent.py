@@ -102,7 +102,7 @@ class NormalizedGD(_Euclidean):
 
     @decays
     def update(self, gradient: LogScaled, state: LogScaled | None) -> tuple[FloatArray, LogScaled | None]:
-        """Return -η ∇L/‖∇L‖; zero where the gradient is exactly zero."""
+        """Return -η ∇L/‖∇L‖; zero if the gradient is exactly zero."""
         total = running_sum(gradient, state, self.momentum)
         return -self.size * (gradient if total is None else total).direction(), total
 

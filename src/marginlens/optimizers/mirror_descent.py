@@ -90,7 +90,7 @@ class MirrorDescent(Decaying):
 
 
 def dual_unit(gradient: LogScaled, p: float) -> FloatArray:
-    """Gradients divided by their norm ‖·‖_q with 1/p + 1/q = 1; zero where they are zero."""
+    """Gradients divided by their norm ‖·‖_q with 1/p + 1/q = 1; zero if they are zero."""
     q, scaled = p / (p - 1.0), gradient.direction()
     axes = tuple(range(scaled.ndim - gradient.axes, scaled.ndim))
     norms = np.sum(np.abs(scaled) ** q, axis=axes, keepdims=True) ** (1.0 / q)

@@ -52,7 +52,7 @@ def as_step_size(size: object) -> StepSize:
 
 
 def size_at(size: StepSize, t: int) -> float:
-    """The size of step t; refused where a function gives zero, nan, infinity or a negative number."""
+    """The size of step t; refused if a function gives zero, nan, infinity or a negative number."""
     if not callable(size):
         return size
     try:

@@ -71,7 +71,7 @@ class SteepestDescent(Decaying):
 
     @decays
     def update(self, gradient: LogScaled, state: MomentumState) -> tuple[FloatArray, MomentumState]:
-        """Return -η_t times the steepest direction; zero where the gradient is exactly zero."""
+        """Return -η_t times the steepest direction; zero if the gradient is exactly zero."""
         if state.step == 0:
             as_norm(self.norm, gradient.array.shape[gradient.array.ndim - gradient.axes :])
         total = running_sum(gradient, state.total, self.momentum)

@@ -259,7 +259,7 @@ def _ray_name(kind: str) -> str:
 class _Limits(NamedTuple):
     """The limits of normalised descent in the plane: `ends` (n_norms, n_angles) of `starts`, indices into `optima`, -1 for none of them.
 
-    The three are None where the problem is too large to enumerate its limits. `unit` is the norm of p at which softmax begins to tell
+    The three are None if the problem is too large to enumerate its limits. `unit` is the norm of p at which softmax begins to tell
     tokens apart, and `far` the largest norm shown.
     """
 

@@ -49,7 +49,7 @@ class TokenRisk(ABC):
         return self.at_point(x).value()
 
     def log_value(self, x: ArrayLike) -> FloatArray:
-        """Its logarithm, (…); nan where it is negative. Losses that underflow fall like their slopes."""
+        """Its logarithm, (…); nan if it is negative. Losses that underflow fall like their slopes."""
         return self.at_point(x).log_value()
 
     def excess(self, x: ArrayLike, selected: ArrayLike | None = None) -> ExcessRisk:
@@ -61,7 +61,7 @@ class TokenRisk(ABC):
         return self.at_point(x).margins()
 
     def attention(self, x: ArrayLike) -> FloatArray:
-        """Softmax probabilities, (…, n_inputs, n_tokens), zero where there is no token."""
+        """Softmax probabilities, (…, n_inputs, n_tokens), zero if there is no token."""
         return self.at_point(x).attention()
 
     def select(self, x: ArrayLike) -> IntArray:
@@ -92,7 +92,7 @@ class AtLogits:
         return at, slope_of(self.risk.loss, margin)
 
     def attention(self) -> FloatArray:
-        """Softmax probabilities, (…, n_inputs, n_tokens), zero where there is no token."""
+        """Softmax probabilities, (…, n_inputs, n_tokens), zero if there is no token."""
         return probabilities(self.logits, self.risk.data.mask)
 
     def select(self) -> IntArray:
@@ -135,7 +135,7 @@ class AtLogits:
         return pairwise_gradient(self.risk.data.K, *self.slopes())
 
     def gradients_by_input(self) -> LogScaled:
-        """The gradient in the p of each input, (…, n_inputs, d_key), each with a scale of its own; zero where an input has none."""
+        """The gradient in the p of each input, (…, n_inputs, d_key), each with a scale of its own; zero if an input has none."""
         return pairwise_gradient(self.risk.data.K, *self.slopes(), by_input=True)
 
     def residual_attention(self) -> FloatArray:
@@ -173,7 +173,7 @@ def _pair_weights(at: Attended, slope: SignedLog, axes: tuple[int, ...]) -> tupl
 
 
 def score_pull(at: Attended) -> SignedLog:
-    """s_t (f - γ_t) as sign and logarithm, each (…, n_inputs, n_tokens); -inf where it is zero."""
+    """s_t (f - γ_t) as sign and logarithm, each (…, n_inputs, n_tokens); -inf if it is zero."""
     tied = at.gap == 0.0
     value = np.where(tied, -at.shortfall[..., None], at.gap - at.delta[..., None])
     with np.errstate(divide="ignore", invalid="ignore"):

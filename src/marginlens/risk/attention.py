@@ -171,7 +171,7 @@ class AttentionRisk(TokenRisk, Described):
 
     @cached_property
     def is_nonnegative(self) -> bool:
-        """True if no risk is negative: then the smaller the logarithm of a risk, the better. False where it is not known."""
+        """True if no risk is negative: then the smaller the logarithm of a risk, the better. False if it is not known."""
         if isinstance(self.loss, Logistic | Exponential) and compiled_code(self.loss) >= 0:
             return True
         if not isinstance(self.scored_head, LinearHead):
@@ -280,13 +280,13 @@ class AttentionRisk(TokenRisk, Described):
         return KeySpan(reduced, basis)
 
     def with_keys(self, K: FloatArray) -> AttentionRisk:
-        """The same risk with other keys, (…, n_inputs, n_tokens, d_key), zero where there is no token; they are not checked."""
+        """The same risk with other keys, (…, n_inputs, n_tokens, d_key), zero if there is no token; they are not checked."""
         data = copy(self.data)
         data.K, data.W = K, None
         return replace(self, data=data)
 
     def token_margins(self) -> FloatArray:
-        """Y f of selecting one token outright, for each token of each input, (n_inputs, n_tokens); -inf where there is no token."""
+        """Y f of selecting one token outright, for each token of each input, (n_inputs, n_tokens); -inf if there is no token."""
         return self.scored_head.token_margins()
 
     def best_tokens(self) -> IntArray:

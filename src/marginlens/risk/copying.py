@@ -104,7 +104,7 @@ class DistanceHead:
         return np.take_along_axis(values, alpha[..., None, None], axis=-2)
 
     def _from(self, logits: FloatArray, alpha: IntArray | None) -> tuple[FloatArray, FloatArray]:
-        """The unit vector of z - x_α, of z itself without α, and the logarithm of its length, -inf where it is zero."""
+        """The unit vector of z - x_α, of z itself without α, and the logarithm of its length, -inf if it is zero."""
         values = self.data.X if alpha is None else self.data.X - self._chosen(logits, alpha)
         at = attend(logits, np.zeros(logits.shape), self.data.mask, alpha)
         counted = np.where(np.any(values != 0.0, axis=-1) & self.data.mask, at.log_s, -np.inf)

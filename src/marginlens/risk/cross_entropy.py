@@ -23,7 +23,7 @@ from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 @dataclass(frozen=True, eq=False)
 class SoftLabels:
-    """Points H (n_points, d) of weights `share` π (n_points,), and log p of their classes, (n_points, n_classes), -inf where it is zero.
+    """Points H (n_points, d) of weights `share` π (n_points,), and log p of their classes, (n_points, n_classes), -inf if it is zero.
 
     `entropies`, (n_points,) or one for all, are those of the p_j.
     """
@@ -138,7 +138,7 @@ class _CrossEntropyRisk(Described, ABC):
 
     def _parts(self, x: ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """δ (…, n_points, n_classes): log-probabilities among the classes that a point has, less log p, zero elsewhere; (…, n_points) the
-        log of what the other classes' exponentials are beside theirs, -inf where there is none; the log of the sum of theirs; and the
+        log of what the other classes' exponentials are beside theirs, -inf if there is none; the log of the sum of theirs; and the
         logits (…, n_points, n_classes) less the largest of theirs, to which both logarithms refer.
         """
         logits = self.logits(x)
@@ -255,7 +255,7 @@ class ContextRisk(_CrossEntropyRisk):
 
 
 def _log_sum(logits: FloatArray) -> FloatArray:
-    """log Σ e^logit over the last axis, -inf where all are; SciPy's takes several times as long."""
+    """log Σ e^logit over the last axis, -inf if all are; SciPy's takes several times as long."""
     top = np.max(logits, axis=-1, keepdims=True)
     top = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(divide="ignore"):

@@ -31,7 +31,7 @@ class Head(Protocol):
         """The margin of selecting `alpha` (…, n_inputs) outright, and log|δ| and the sign of how far the output falls short of it."""
 
     def token_margins(self) -> FloatArray:
-        """Y f of selecting one token outright, for each token, (…, n_inputs, n_tokens); -inf where there is no token."""
+        """Y f of selecting one token outright, for each token, (…, n_inputs, n_tokens); -inf if there is no token."""
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def coefficients_numpy(
     r"""Weights w (n_pairs,) and s with :math:`\nabla L = e^s \sum w_{xk} e_x e_k^\top`, for a batch of one dataset.
 
     The sums are those of the compiled weights: a token's score is what the loss's derivative makes of the head, and gaps are taken to the
-    score of the largest logit. What the derivative itself cannot resolve is lost. nan where the loss is not finite.
+    score of the largest logit. What the derivative itself cannot resolve is lost. nan if the loss is not finite.
 
     Args:
         a: (n_pairs,) logits.
@@ -151,7 +151,7 @@ def _outputs(data: SequenceDataset, W: FloatArray, head: NextTokenHead) -> Float
 
 
 def _log_odds_against(data: SequenceDataset, W: FloatArray) -> FloatArray:
-    """(…, n_samples) log Σ_{x≠y} s_x - log s_y; -inf where a sequence holds nothing but its label."""
+    """(…, n_samples) log Σ_{x≠y} s_x - log s_y; -inf if a sequence holds nothing but its label."""
     logits = _logits(data, W)
     against, own = np.where(data.is_label, -np.inf, logits), np.where(data.is_label, logits, -np.inf)
     return log_sums(against, data.offsets) - log_sums(own, data.offsets)
@@ -240,7 +240,7 @@ class NextTokenRisk(Described):
 
     @property
     def n_inputs(self) -> int:
-        """How many sequences a dataset has; refused where the datasets of a batch have different numbers."""
+        """How many sequences a dataset has; refused if the datasets of a batch have different numbers."""
         counts = {len(data) for data in self.datasets}
         if len(counts) > 1:
             raise InputError(
@@ -296,7 +296,7 @@ class NextTokenRisk(Described):
         .. math:: L(W) - L_\star, \quad L_\star = \frac1n \sum_{i=1}^n \ell(c_{y_i}^\top e_{y_i})
 
         Returns:
-            Its sign and the logarithm of its modulus, infinite where the log-loss of W is and nan where that of L* is. Lemma 1: on
+            Its sign and the logarithm of its modulus, infinite if the log-loss of W is and nan if that of L* is. Lemma 1: on
             acyclic data the sign is 1 for every finite W.
         """
         check_excess(self.loss)
@@ -307,7 +307,7 @@ class NextTokenRisk(Described):
 
     @implements("C", "Eq. (19)", "Lemma 6", "Thm 4")
     def gradient(self, x: ArrayLike) -> LogScaled:
-        r"""Gradient at W, accurate to rounding relative to its own size at any norm of W; nan where the loss is not finite.
+        r"""Gradient at W, accurate to rounding relative to its own size at any norm of W; nan if the loss is not finite.
 
         .. math:: \nabla L(W) = \frac1n \sum_{i=1}^n \ell'_i\, X_i^\top \mathbb S'(X_i W \bar x_i)\, \gamma_i\, \bar x_i^\top
             = \frac1n \sum_{i=1}^n \sum_{t \notin \mathcal O_i} s_{it} (x_{it} - e_{y_i})\, \bar x_i^\top
@@ -342,7 +342,7 @@ class NextTokenRisk(Described):
         return float(found[0])
 
     def attention(self, x: ArrayLike) -> FloatArray:
-        """(…, n_samples, n_tokens) softmax of every sequence, zero where there is no token."""
+        """(…, n_samples, n_tokens) softmax of every sequence, zero if there is no token."""
         found = self.batch.attention(self.batch.pair_logits(of_each_problem(x, self.shape, len(self))))
         return found if self.is_batch else found[0]
 

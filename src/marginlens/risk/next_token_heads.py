@@ -88,7 +88,7 @@ class HeadCheck(Result, Tabular):
 
     Attributes:
         gap: (n_vocabulary,) :math:`c_y^\top e_y - \max_{k \ne y} c_y^\top e_k`, positive where the label's own token scores highest;
-            infinite where there is no other token.
+            infinite if there is no other token.
         rival: (n_vocabulary,) the token with the highest score among the others, -1 where there is none.
         deviation: the largest entry of `|C Eᵀ - I|`.
         exists: whether some C has these scores: always for a given C; for C Eᵀ = I only where the embeddings are linearly independent.

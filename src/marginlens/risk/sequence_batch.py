@@ -106,7 +106,7 @@ def reduce_sequences(data: SequenceDataset, *, merge: bool = True) -> ReducedPro
 
 
 def log_sums(values: FloatArray, offsets: IntArray) -> FloatArray:
-    """Logarithm of the sums of e^values (…, n_entries) within each of the parts that begin at `offsets`; -inf where all are."""
+    """Logarithm of the sums of e^values (…, n_entries) within each of the parts that begin at `offsets`; -inf if all are."""
     first = offsets[:-1]
     top = np.maximum.reduceat(values, first, axis=-1)
     safe = np.where(np.isfinite(top), top, 0.0)
@@ -277,7 +277,7 @@ class SequenceBatch(Described):
         return np.searchsorted(self.keys, column[self.joined.sample] * len(self.joined.E) + self.joined.tokens)
 
     def attention(self, pair_logits: FloatArray) -> FloatArray:
-        """(batch, n_samples, n_tokens) softmax of every sequence, zero where there is no token; lengths and sizes are padded."""
+        """(batch, n_samples, n_tokens) softmax of every sequence, zero if there is no token; lengths and sizes are padded."""
         joined = self.joined
         logits, first = pair_logits[self._place], joined.offsets[:-1]
         weights = np.exp(logits - np.repeat(np.maximum.reduceat(logits, first), joined.lengths))

@@ -23,7 +23,7 @@ class Smoothness(Result, Tabular):
     Attributes:
         L_p: the constant of Eq. (6) where keys come from a matrix W, else `from_keys`.
         from_keys: the sharper constant from key and score norms, valid for any keys.
-        from_weights: the constant of Eq. (6); nan where the keys were given without W.
+        from_weights: the constant of Eq. (6); nan if the keys were given without W.
         M0, M1: Lipschitz constant and bound of ℓ' on the scores of the problem.
         log_L_p: the logarithm of L_p, right also where L_p itself underflows to 0.0, as every slope of the loss may, or overflows.
 
@@ -39,7 +39,7 @@ class Smoothness(Result, Tabular):
 
     @property
     def largest_step(self) -> Any:
-        """1/L_p, the largest constant step that the theorems allow; inf where the risk is constant or 1/L_p beyond the range."""
+        """1/L_p, the largest constant step that the theorems allow; inf if the risk is constant or 1/L_p beyond the range."""
         L_p, log_L_p = np.asarray(self.L_p), np.asarray(self.log_L_p)
         with np.errstate(divide="ignore", over="ignore"):
             return as_scalar(np.where((L_p > 0.0) & np.isfinite(L_p), 1.0 / L_p, np.exp(-log_L_p)))

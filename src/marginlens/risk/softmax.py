@@ -16,7 +16,7 @@ def logits(data: TokenDataset, p: ArrayLike) -> FloatArray:
 
 
 def centred_keys(data: TokenDataset) -> FloatArray:
-    """Keys less their input's mean, (…, n_inputs, n_tokens, d_key), zero where there is no token."""
+    """Keys less their input's mean, (…, n_inputs, n_tokens, d_key), zero if there is no token."""
     mean = np.sum(data.K, axis=-2, keepdims=True) / data.lengths[..., None, None]  # padded keys are zero
     return np.where(data.mask[..., None], data.K - mean, 0.0)
 

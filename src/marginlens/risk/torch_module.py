@@ -71,7 +71,7 @@ class TorchRisk(Described):
             return float(self._loss_at(x))
 
     def log_value(self, x: ArrayLike) -> float:
-        """Its logarithm: -inf where torch's float64 has underflowed, nan where it is negative."""
+        """Its logarithm: -inf where torch's float64 has underflowed, nan if it is negative."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return float(np.log(self.value(x)))
 
@@ -94,8 +94,8 @@ class TorchRisk(Described):
     def noise(self, x: ArrayLike, rng: Seed = 0) -> float:
         """How much of the gradient is rounding: how far it moves, relative to its length, when every operation rounds otherwise.
 
-        All that torch computes on the way, forwards and back, is changed by random last bits. Near zero where the gradient is exact; of
-        order one, or more, where saturation has left nothing of it; infinite where it has underflowed.
+        All that torch computes on the way, forwards and back, is changed by random last bits. Near zero if the gradient is exact; of
+        order one, or more, where saturation has left nothing of it; infinite if it has underflowed.
         """
         generator = np.random.default_rng(rng)
         exact = self.gradient(x).value()

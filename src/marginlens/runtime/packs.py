@@ -36,7 +36,7 @@ def pack_names(group: str) -> tuple[str, ...]:
 
 
 def load_pack(group: str, name: str, check: Callable[[Added], None] | None = None) -> Added | None:
-    """What the installed packages list under a name, imported; None where it is missing or unusable, which is then said in a warning.
+    """What the installed packages list under a name, imported; None if it is missing or unusable, which is then said in a warning.
 
     Args:
         group: `CLAIMS`.

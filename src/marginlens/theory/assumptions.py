@@ -122,7 +122,7 @@ def check_separable(data: TokenDataset, head: ArrayLike) -> Check | Any:
     Theorems 1 and 2 assume this direction without saying that it must exist; if it does not exist, they do not apply.
 
     Returns:
-        A `Check` with the margin 1/‖p‖, zero where there is no such p; a list of them for a batch.
+        A `Check` with the margin 1/‖p‖, zero if there is no such p; a list of them for a batch.
     """
     return ScoredTokens(data, head).each(separable_optimum)
 

@@ -66,7 +66,7 @@ class FactorSearch(GeneralSearch):
         return [before, disturbed, *(solution for solution in solutions if solution is not None)]
 
     def _nuclear_factors(self, selected: IntArray) -> FloatArray | None:
-        """(size,) the balanced factors of the nuclear-norm solution of a selection, of norm one; None where there is none."""
+        """(size,) the balanced factors of the nuclear-norm solution of a selection, of norm one; None if there is none."""
         solution = att_svm(self.risk.of_p.data, selected, norm=Nuclear(), query=self.risk.query)
         if solution.status not in (Status.OPTIMAL, Status.INACCURATE):
             return None

@@ -260,7 +260,7 @@ class GeneralSearch(PathSearch):
     def kkt_residual(self, state: SearchState) -> FloatArray:
         """(n_radii,) the gradient that a Euclidean ball does not hold, relative to all of it, inside the ball to that a short step away.
 
-        In other norms the gap of Frank and Wolfe over R ‖∇L‖_*, or the gradient over that at zero where that is less.
+        In other norms the gap of Frank and Wolfe over R ‖∇L‖_*, or the gradient over that at zero if that is less.
         """
         if defining_class(self.norm) is L2:
             return self._slopes(state)[:, 0]

@@ -61,7 +61,7 @@ class PositiveRisk(ABC):
 
     @abstractmethod
     def log_value(self, x: FloatArray) -> FloatArray:
-        """The logarithm of the risk at points (n_points, r); -inf where it is zero."""
+        """The logarithm of the risk at points (n_points, r); -inf if it is zero."""
 
     def excess(self, x: FloatArray, selected: IntArray) -> ExcessRisk:
         """The risk itself."""
@@ -83,7 +83,7 @@ class ActiveConstraints(NamedTuple):
     Attributes:
         slope: (n_points, r) the gradient less what the constraints hold.
         normals: (n_points, 2, r) unit normals, zero rows for constraints that do not bind.
-        multipliers: (n_points, 2), zero where nothing binds; that of a ball is negative at a cone's smallest norm.
+        multipliers: (n_points, 2), zero if nothing binds; that of a ball is negative at a cone's smallest norm.
         curvature: (n_points, r, r) what the curved boundary adds to the Hessian.
     """
 
@@ -311,7 +311,7 @@ def _newton_step(
 
 
 def _normalized(x: FloatArray) -> FloatArray:
-    """Rows divided by their lengths; zero where they are zero."""
+    """Rows divided by their lengths; zero if they are zero."""
     norm = np.linalg.norm(x, axis=-1, keepdims=True)
     return np.where(norm > 0.0, x / np.where(norm > 0.0, norm, 1.0), 0.0)
 

@@ -122,7 +122,7 @@ class SplitRisk:
     def log_tail(self, c: FloatArray) -> FloatArray:
         """log T at points (batch, r), finite however small T is; on acyclic data the log of the risk above its infimum L*.
 
-        -inf where no sequence holds a token of lower priority than its label.
+        -inf if no sequence holds a token of lower priority than its label.
         """
         with np.errstate(divide="ignore"):
             logs = self.log_tails(c) + np.log(self.problem.share)
