@@ -1,4 +1,4 @@
-"""How weights move: descent, flow and regularisation paths."""
+"""Training dynamics: descent, flow and regularisation paths."""
 
 from typing import TYPE_CHECKING
 

@@ -1,9 +1,9 @@
-r"""Brackets of the smallest norm that a run proves by itself, from its iterates and its residual attention, without a solver.
+r"""Brackets of the smallest norm that a run proves from its own iterates and residual attention, without a solver.
 
-Gradient and margin rows of an attention risk belong together: with the residual attention
+The gradient of an attention risk is a combination of its margin rows: with the residual attention
 :math:`\lambda_{it} = |\ell'_i|\, s_{it} (f_i - \gamma_{it})` of the tokens that are not selected,
-:math:`-\nabla L = \frac1n A^\top\lambda`, so the weights that a run computes for its gradient are multipliers of the margin problem of
-the tokens that it selects. Any :math:`\lambda \ge 0` and any x bound its optimum from both sides.
+:math:`-\nabla L = \frac1n A^\top\lambda`, so the weights that a run computes for its gradient are multipliers of the margin
+problem of the tokens that it selects. Any :math:`\lambda \ge 0` and any x bound its optimum from both sides.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from marginlens.typing import FloatArray, Index, IntArray
 
 @dataclass(frozen=True, eq=False)
 class DualAccumulator:
-    """What a run has summed up on the way, over two windows: since the last power of two among its steps, and the one before.
+    """Sums over a run in two windows: since the last power of two among its steps, and the window before.
 
     Attributes:
-        residuals: (…, 2, n_inputs, n_tokens) residual attention, each step's scaled to the step's size.
+        residuals: (…, 2, n_inputs, n_tokens) residual attention, scaled by the size of each step.
         anchors: (…, 2, *shape) the iterates at which the windows began.
     """
 
@@ -34,12 +34,12 @@ class DualAccumulator:
     anchors: FloatArray
 
     def __getitem__(self, index: Index) -> DualAccumulator:
-        """The same for one run, or for several."""
+        """Return the sums of one run, or of several."""
         return DualAccumulator(self.residuals[index], self.anchors[index])
 
 
 def run_bracket(risk: Any, x: FloatArray, selected: IntArray, norm: Norm, witness: DualAccumulator | None) -> Bracket:
-    """The bracket of one run that ended at x (*shape): the best of its final attention and of the sums of its windows."""
+    """Compute the bracket of one run that ended at x (*shape): the best of its final attention and of the sums of its windows."""
     anchors = () if witness is None else tuple(witness.anchors)
     points = [x, *(x - anchor for anchor in anchors)]
     if isinstance(risk, FactorRisk):
@@ -62,13 +62,13 @@ def run_bracket(risk: Any, x: FloatArray, selected: IntArray, norm: Norm, witnes
 
 
 def _pairs(risk: Any, selected: IntArray) -> Any:
-    """Which tokens (n_inputs, n_tokens) stand behind the margin rows, in their order."""
+    """Return the mask (n_inputs, n_tokens) of the tokens behind the margin rows, in their order."""
     mask = getattr(risk, "of_p", risk).data.mask
     return mask & (np.arange(mask.shape[-1]) != np.asarray(selected)[:, None])
 
 
 def _lower(rows: FloatArray, lower: FloatArray, multipliers: FloatArray, norm: Norm, shape: tuple[int, ...]) -> float:
-    """bᵀλ / ‖Aᵀλ‖_*, zero where λ proves nothing."""
+    """Compute the lower bound bᵀλ / ‖Aᵀλ‖_*, zero if λ proves nothing."""
     largest = float(np.max(multipliers, initial=0.0))
     if not (np.isfinite(largest) and largest > 0.0):
         return 0.0
@@ -78,6 +78,6 @@ def _lower(rows: FloatArray, lower: FloatArray, multipliers: FloatArray, norm: N
 
 
 def _upper(rows: FloatArray, lower: FloatArray, x: FloatArray, norm: Norm) -> float:
-    """‖x‖ / min_r a_r·x/b_r, infinite if x has the wrong sign on a row."""
+    """Compute the upper bound ‖x‖ / min_r a_r·x/b_r, infinite if x has the wrong sign on a row."""
     share = float(np.min(rows @ x.ravel() / lower))
     return norm.value(x) / share if share > 0.0 else np.inf

@@ -25,7 +25,7 @@ CROSS_ENTROPY = 3  # the code of a classifier's loss
 
 
 def n_places(n_inputs: int, n_tokens: int) -> int:
-    """How many places the tokens of a problem take in the core, see `core/simd_layout.h`."""
+    """Return the number of places that the tokens of a problem take in the core, see `core/simd_layout.h`."""
     return -(-n_inputs // N_LANES) * N_LANES * n_tokens
 
 
@@ -35,7 +35,9 @@ def moves_in_keys(n_rows: int, d: int) -> bool:
 
 
 def problem_arrays(batch: TokenDataset, head: ArrayLike) -> dict[str, Any]:
-    """Keys, scores and lengths of all problems, as the core names them; of the first alone if many starts share it and one head."""
+    """Return keys, scores and lengths of all problems, as the core names them; only those of the first if many starts share it
+    and one head.
+    """
     problems = batch[0].as_batch() if batch.is_repeated and np.ndim(head) == 1 else batch
     scores = np.where(problems.mask, problems.finite_scores(head), 0.0)
     given = {"keys": problems.K, "scores": scores, "lengths": problems.lengths}
@@ -44,15 +46,15 @@ def problem_arrays(batch: TokenDataset, head: ArrayLike) -> dict[str, Any]:
 
 @dataclass
 class LoopState:
-    """Where a batch of descents stands, with all that the next step depends on, in fields that the core's functions name as well.
+    """The state of a batch of descents: all that the next step depends on, under the names that the core's functions use.
 
     Attributes:
-        start: where runs begin, of the shape of the points.
+        start: the starts of the runs, of the shape of the points.
         ends: (batch, 2) how each run ended and after how many steps.
     """
 
     def copy(self) -> Self:
-        """The same in arrays of its own, but for the start and the offsets, which never change."""
+        """Copy the arrays, except the start and the offsets, which never change."""
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
         return type(self)(**{k: part if k in ("start", "offsets") else part.copy() for k, part in parts.items()})
 
@@ -191,10 +193,10 @@ NEXT_TOKEN_ARRAYS = (  # what `batch.packed` gives, as the core names it
 
 
 def moves_in_weights(n_pairs: int, n_queries: int, d: int) -> bool:
-    """Return whether the state of a descent is W, or a vector for each query if there are fewer than 2 d, and not coefficients
-    over the pairs.
+    """Return whether the state of a descent is W (or a vector for each query, if there are fewer than 2 d) rather than
+    coefficients over the pairs.
 
-    By the time of a step in units of one product in a Gram matrix, as measured: a pair costs 1.5 d + 30, a query .75 d² + 300.
+    This depends on the measured time of a step, in units of one product in a Gram matrix: a pair costs 1.5 d + 30, a query .75 d² + 300.
     """
     return 6 * n_pairs * (d + 20) + 3 * n_queries * (d * d + 400) < 4 * n_pairs * n_pairs
 
@@ -322,7 +324,7 @@ class MatrixLoop:
         heads: inputs one after the other whose outputs are averaged.
         transposed: whether points are transposes of W.
         width: of the factors of W, Q (d_query, width) above K (d, width), that points are; None for W itself.
-        apart: whether Q and K take steps of their own.
+        apart: whether Q and K take separate steps.
     """
 
     batch: TokenDataset
@@ -340,10 +342,11 @@ class MatrixLoop:
     def of_classes(
         cls, H: FloatArray, classes: IntArray, n_classes: int, rule: Rule, batches: MiniBatches | None = None
     ) -> Self:
-        """Descent on a linear classifier (n_classes, d) under cross-entropy: its transpose is the W of inputs with classes for tokens.
+        """Make the descent on a linear classifier (n_classes, d) under cross-entropy: its transpose is the W of inputs whose
+        tokens are classes.
 
         Args:
-            H: (n_points, d) the points, in place of queries.
+            H: (n_points, d) the points, which take the place of queries.
             classes: (n_points,).
             rule: of the optimizer.
         """
@@ -387,7 +390,7 @@ class MatrixLoop:
         return np.broadcast_to(queries, (*queries.shape[:-2], self.batch.n_inputs, queries.shape[-1]))
 
     def _terms(self, begin: int, end: int) -> IntArray:
-        """The terms of each step, (end - begin, terms of a batch); (0, 0) where every step takes all of them."""
+        """The terms of each step, (end - begin, terms of a batch); (0, 0) if every step takes all of them."""
         if self.batches is None:
             return np.zeros((0, 0), dtype=np.int64)
         inputs = self.batches.steps(begin, end)

@@ -46,27 +46,26 @@ def descend(
     batch_size: int | None = None,
     sampling: Sampling | None = None,
 ) -> Trajectory:
-    r"""Train by gradient descent, plain, normalised or by an optimizer of your own, with gradients that are exact at any norm.
+    r"""Train by gradient descent (plain, normalised, or with your own optimizer), with gradients that are exact at any norm.
 
     .. math:: x(t+1) = x(t) + \text{step}\big(\nabla L(x(t))\big)
 
     Args:
-        problem: a risk (`AttentionRisk`, `JointRisk`, `NextTokenRisk`, or one of your own); or a `TokenDataset`, with the head, for the
+        problem: a risk (`AttentionRisk`, `JointRisk`, `NextTokenRisk`, or your own); or a `TokenDataset`, with the head, for
             attention weights p; or a `SequenceDataset`, or a list of them, for the key-query weights W of a next-token layer.
         head, loss: those of the risk, if a dataset is given; as for `AttentionRisk` and `NextTokenRisk`.
         optimizer: `NormalizedGD(size)`, `GradientDescent(size)`, or any object with the methods `init` and `update`. By default
             normalised steps: of size 1 on p, .01 on next-token weights, and .1 on each part of a joint risk.
         start: x(0), `(*risk.shape)` or `(batch, *risk.shape)`; zero by default. A joint start may be a pair (v, p).
-        record: what to keep along the way; nothing by default.
-        progress: called as `progress(done, total)` several times a second, in steps of all problems together. What it raises ends
-            the descent, as Ctrl-C does.
-        device: "cpu", which is the default, "cuda", or "cuda:1" for the GPU of that number (needs the extra `gpu`).
-        batch_size: inputs of each step, whose mean loss gives its gradient; all of them by default. A risk of your own needs `n_inputs` and
-            `of_inputs(inputs)`, the same risk over some of the inputs.
-        sampling: how they are drawn, `ml.Sampling(rng=0)` by default.
-    Returns:
-        A `Trajectory`; `run.resume(n_steps)` takes further steps. Check it against theory with
-        `correlation(run.final, att_svm(data, run.selected).x)`. A run with the log-loss ends where a head makes c_yᵀ f nonpositive.
+        record: the quantities to keep during the run; none by default.
+        progress: called as `progress(done, total)` several times a second, in steps of all problems together. If it raises an
+            error, the descent ends, as with Ctrl-C.
+        device: "cpu" (the default), "cuda", or "cuda:1" for the GPU of that number (needs the extra `gpu`).
+        batch_size: the number of inputs whose mean loss gives the gradient of each step; all by default. Your own risk needs
+            `n_inputs` and `of_inputs(inputs)`, the same risk over some of the inputs.
+        sampling: how these inputs are drawn, `ml.Sampling(rng=0)` by default. Returns: A `Trajectory`; `run.resume(n_steps)`
+        takes further steps. Compare it with theory by `correlation(run.final, att_svm(data, run.selected).x)`. A run with the
+        log-loss ends when a head makes c_yᵀ f nonpositive.
     """
     risk = as_risk(problem, head, loss)
     rule = as_optimizer(_default_optimizer(risk) if optimizer is None else optimizer)
@@ -83,7 +82,7 @@ def _default_optimizer(risk: Risk) -> Optimizer:
 
 @dataclass(frozen=True, eq=False)
 class Descent:
-    """A descent that can go on: its risk, its loop, and where it stands after `n_steps`."""
+    """A descent that can be continued: its risk, its loop, and its state after `n_steps`."""
 
     risk: Any
     loop: Loop
@@ -91,7 +90,7 @@ class Descent:
     n_steps: int
 
     def resume(self, n_steps: int, record: Record | None, progress: ProgressCallback | None) -> Trajectory:
-        """The trajectory after `n_steps` more; steps are counted from the first start on, and those before are not kept again."""
+        """Continue for `n_steps` more; steps are counted from the first start, and earlier ones are not kept again."""
         risk, begin, end = self.risk, self.n_steps, self.n_steps + n_steps
         check_record(record, risk)
         as_progress(progress)
@@ -107,7 +106,7 @@ class Descent:
 
 
 def _witness(risk: Any, state: MatrixState) -> DualAccumulator:
-    """What a compiled loop has summed up, without the batch axis for one problem."""
+    """Return the sums of a compiled loop, without the batch axis for one problem."""
     data = getattr(risk, "of_p", risk).data
     residuals = state.residuals.reshape(len(state.residuals), -1, data.n_inputs, data.n_tokens)
     witness = DualAccumulator(residuals.copy(), state.anchors.reshape(len(residuals), -1, *risk.shape).copy())
@@ -117,7 +116,9 @@ def _witness(risk: Any, state: MatrixState) -> DualAccumulator:
 def trajectory_of(
     risk: Risk, points: FloatArray, ends: tuple[Any, Any], steps: Any, record: Record | None
 ) -> Trajectory:
-    """The trajectory of iterates (batch, n_saved + 1, *shape), the final ones last, with how and after how many steps runs ended."""
+    """Make the trajectory of iterates (batch, n_saved + 1, *shape), the final ones last, with the ends of the runs and their
+    numbers of steps.
+    """
     is_batch = holds_batch(risk)
     final, reason = points[:, -1], np.array(ENDINGS, dtype=object)[ends[0]]
     at = final if is_batch else final[0]

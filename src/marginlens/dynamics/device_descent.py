@@ -50,14 +50,14 @@ _STEP_OF_NORM = {
 
 
 def step_kind(rule: Rule | None) -> int | None:
-    """Which steps of the kernel an optimizer's rule asks for, None if it has none."""
+    """Return the kind of steps of the kernel that an optimizer's rule needs, None if the kernel has none."""
     if rule is None or rule.kind not in (GRADIENT, STEEPEST) or rule.momentum > 0.0 or rule.settings["decay"] > 0.0:
         return None
     return GRADIENT_STEP if rule.kind == GRADIENT else _STEP_OF_NORM.get(rule.norm_code)
 
 
 def not_served(device: Device, what: str) -> InputError:
-    """The error for a descent that the GPU does not take."""
+    """Make the error for a descent that the GPU does not support."""
     return InputError("device", f"'cpu' for {what}", repr(device.name), f"On a GPU, descend serves {SERVED}.")
 
 
@@ -84,14 +84,14 @@ def steps_of(rule: Rule, begin: int, end: int) -> Steps:
 
 @dataclass
 class DeviceState:
-    """Where a batch of descents stands, in arrays of NumPy, with all that the next step depends on.
+    """The state of a batch of descents in NumPy arrays: all that the next step depends on.
 
     Attributes:
         start: (batch, d_key).
         states: (batch, 1 + n_rows) coefficients over the keys, or (batch, 1 + d_key) p, and the weights' shift.
         logits: (batch, n_rows).
         ends: (batch, 2) how each run ended and after how many steps.
-        left: what the CPU descends on, after the first steps.
+        left: the problems that run on the CPU, after the first steps.
     """
 
     start: FloatArray
@@ -101,13 +101,13 @@ class DeviceState:
     left: LeftToCpu | None = None
 
     def copy(self) -> DeviceState:
-        """The same in arrays of its own."""
+        """Copy the arrays."""
         left = None if self.left is None else LeftToCpu(self.left.places, self.left.loop, self.left.state.copy())
         return DeviceState(self.start, self.states.copy(), self.logits.copy(), self.ends.copy(), left)
 
 
 class LeftToCpu(NamedTuple):
-    """Problems of a batch whose keys are extreme, the loop that takes their steps on the CPU, and where it stands."""
+    """Problems of a batch whose keys are extreme, the CPU loop that takes their steps, and its state."""
 
     places: IntArray
     loop: Any
@@ -119,15 +119,15 @@ class DeviceLoop:
     """Descent on p by the kernel of a device, for a linear head and a loss with a code.
 
     Attributes:
-        kernel: for problems of this shape.
+        kernel: the kernel for problems of this shape.
 
-        rule: of the optimizer.
+        rule: the optimizer's rule.
 
         batch: the problems.
 
         head: (d_model,) or (batch, d_model).
 
-        on_cpu: gives the loop of the CPU for the problems at some places of the batch.
+        on_cpu: returns the CPU loop for the problems at some places of the batch.
     """
 
     kernel: DescentKernel
@@ -167,18 +167,18 @@ class DeviceLoop:
 def device_loop(
     device: Device, risk: Risk, optimizer: Optimizer, batches: MiniBatches | None, on_cpu: Callable[[IntArray], Any]
 ) -> DeviceLoop:
-    """The loop that takes the steps on a device.
+    """Make the loop that takes the steps on a device.
 
     Args:
-        device: where they are taken.
+        device: the device.
 
-        risk: what is descended on.
+        risk: the risk to descend on.
 
-        optimizer: whose steps they are.
+        optimizer: the optimizer that gives the steps.
 
         batches: refused.
 
-        on_cpu: gives the loop of the CPU for the problems at some places of the batch; it takes those with extreme keys.
+        on_cpu: returns the CPU loop for the problems at some places of the batch; it takes those with extreme keys.
     """
     if batches is not None:
         raise InputError("device", "'cpu' for mini-batches", repr(device.name))

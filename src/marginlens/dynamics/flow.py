@@ -1,4 +1,4 @@
-"""Gradient flow by arc length on any risk: adaptive and implicit, so that it is right where steps of a fixed length oscillate in place."""
+"""Gradient flow by arc length on any risk: adaptive and implicit, so that it stays accurate where steps of a fixed length oscillate."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TIED_LOGITS = 10.0  # where gradients on tied tokens cancel to nine digits, logi
 
 @dataclass(frozen=True)
 class UntilLength:
-    """Follow a flow for this arc length, which bounds how far x moves: one unit is what a normalised step of size 1 moves."""
+    """Follow a flow for this arc length, which bounds how far x moves: one unit is the length of a normalised step of size 1."""
 
     length: float
 
@@ -73,23 +73,23 @@ def flow(
     .. math:: \frac{dx}{ds} = -\frac{\nabla L(x)}{\|\nabla L(x)\|}, \quad
         \text{the curve of}\ \frac{dx}{dt} = -\nabla L(x) \ \text{with}\ ds = \|\nabla L(x)\|\, dt
 
-    For attention weights p the core takes the steps, in the span of the keys: by an explicit Runge-Kutta method of order 8, or by an
-    implicit one of order 5 (Radau IIA) with the exact second derivative if the flow is stiff. So large embeddings, such as B's after a
-    first step with η₀ = 4n²T², do not make it stall. For other risks, heads and losses SciPy's Radau takes all steps; without a second
-    derivative it estimates one from gradients.
+    For attention weights p the core takes the steps, in the span of the keys: by an explicit Runge-Kutta method of order 8, or
+    by an implicit one of order 5 (Radau IIA) with the exact second derivative if the flow is stiff. So it does not stall on
+    large embeddings, such as those of B after a first step with η₀ = 4n²T². For other risks, heads and losses, SciPy's Radau
+    takes all steps and estimates a missing second derivative from gradients.
 
     Args:
         problem, head, loss, start: as `descend` takes them.
-        until: `UntilNorm(norm)` or `UntilLength(length)`, where to stop.
-        record: what to keep; its `steps` are arc lengths, in whole units, at which the flow is stopped by.
-        rtol: local error of one step of the integrator, in x relative to its entries or, where these are smaller, to 1; for p, where
-            keys less their input's mean are longer than 1, to 1 over the longest.
+        until: where to stop, `UntilNorm(norm)` or `UntilLength(length)`.
+        record: the quantities to keep; its `steps` are arc lengths, in whole units.
+        rtol: local error of one step of the integrator, in x relative to its entries or, if these are smaller, to 1. For p, if
+            centred keys are longer than 1, it is relative to 1 over the longest.
         progress: called as `progress(done, total)` after each problem of a batch.
     Returns:
-        A `Trajectory` whose `steps_taken` counts the integrator's steps and whose `saved.steps` are arc lengths. It is `STATIONARY` where
-        the flow ends at a zero of the gradient, and `TIED` where what tied tokens add to the gradient cancels to nine digits while
-        all others are far behind: the flow goes on, but double precision does not tell where. Check it by halving `rtol`, or with
-        `descend` at small steps.
+        A `Trajectory` whose `steps_taken` counts the integrator's steps and whose `saved.steps` are arc lengths. Its status is
+        `STATIONARY` if the flow ends at a zero of the gradient. It is `TIED` if the contributions of tied tokens to the
+        gradient cancel to nine digits while all others are far behind: the flow goes on, but double precision cannot determine
+        its direction. Check it by halving `rtol`, or with `descend` at small steps.
     """
     risk, limits = as_risk(problem, head, loss), _limits(until)
     if positive_number(rtol, "rtol") > MAX_FLOW_RTOL:
@@ -112,7 +112,7 @@ def flow(
 
 
 def _limits(until: object) -> tuple[float, float]:
-    """The arc length and the norm at which to stop, one of them infinite."""
+    """Return the arc length and the norm at which to stop, one of them infinite."""
     if isinstance(until, UntilLength):
         return until.length, np.inf
     if isinstance(until, UntilNorm):
@@ -121,7 +121,7 @@ def _limits(until: object) -> tuple[float, float]:
 
 
 class _Stops:
-    """The arc lengths at which the iterate is kept: listed beforehand, or every so often for as long as the flow lasts."""
+    """The arc lengths at which the iterate is kept: listed beforehand, or at regular intervals as long as the flow lasts."""
 
     def __init__(self, record: Record | None, longest: float) -> None:
         self.every = 0
@@ -142,7 +142,7 @@ class _Stops:
         return float(self.listed[k]) if k < len(self.listed) else np.inf
 
     def reached(self, n_kept: int) -> IntArray:
-        """All of them, given that the longest flow came past `n_kept`."""
+        """List those that the longest flow reached, which came past `n_kept`."""
         return self.every * np.arange(n_kept) if self.every else self.listed
 
 
@@ -172,26 +172,27 @@ class GradientField:
         return bool(self.risk.gradient(c.reshape(self.risk.shape)).is_zero())
 
     def has_ties(self, c: FloatArray) -> bool:
-        """Nothing is known of ties."""
+        """Return False: nothing is known about ties."""
         return False
 
     def minimum_within(self, c: FloatArray, radius: float) -> FloatArray | None:
-        """c where the field turns back within `radius` ahead of it, because a minimum is that near; else None."""
+        """Return the point c within `radius` at which the field turns back because a minimum is near, else None."""
         direction = self(0.0, c)
         return None if direction @ self(0.0, c + radius * direction) > 0.0 else c
 
     def __call__(self, s: float, c: FloatArray) -> FloatArray:
-        """-∇L/‖∇L‖; nan if the gradient is exactly zero, which no step of an integrator accepts."""
+        """Compute -∇L/‖∇L‖; nan if the gradient is exactly zero, so that no integrator accepts the step."""
         direction = -self.risk.gradient(c.reshape(self.risk.shape)).direction().reshape(-1)
         return direction if direction.any() else np.full_like(direction, np.nan)
 
 
 class KeySpanField(GradientField):
-    r"""The same for attention weights p = start outside the keys' span + `basis` c, with its derivative, exact at any norm.
+    r"""The field for attention weights p = `basis` c + the part of the start outside the keys' span, with its derivative, exact
+    at any norm.
 
     .. math:: F(c) = -\frac{g}{\|g\|}, \qquad F'(c) = -\Big(I - \frac{g g^\top}{\|g\|^2}\Big) \frac{\nabla^2 L}{\|g\|}, \quad g = \nabla L
 
-    Gradient and Hessian share one factor, which cancels; so neither underflows, however small the risk has become.
+    Gradient and Hessian share one factor, which cancels, so neither underflows, however small the risk.
     """
 
     def __init__(self, risk: AttentionRisk) -> None:
@@ -210,7 +211,7 @@ class KeySpanField(GradientField):
             self._set_gradient = core.attention_gradient.bound(*self.arrays, self._c, self._g, self._terms)
 
     def steps_from(self, c: FloatArray, rtol: float) -> RadauSteps | CompiledSteps:
-        """The integrator of the flow from c: in the core where it has the gradient."""
+        """Return the integrator of the flow from c: in the core if it has the gradient."""
         return RadauSteps(self, c, rtol) if self._code < 0 else CompiledSteps(self, c, rtol)
 
     def coordinates(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -219,7 +220,7 @@ class KeySpanField(GradientField):
         return c, x - self.basis @ c
 
     def point(self, c: FloatArray, outside: FloatArray) -> FloatArray:
-        """p."""
+        """Return p."""
         return outside + self.basis @ c
 
     def gradient(self, c: FloatArray) -> tuple[FloatArray, float]:
@@ -232,7 +233,7 @@ class KeySpanField(GradientField):
         return self._g, float(self._terms[0])
 
     def is_stationary(self, c: FloatArray) -> bool:
-        """Return whether the gradient at c is zero beside its own terms, to nine digits."""
+        """Return whether the gradient at c is zero compared with its own terms, to nine digits."""
         g, terms = self.gradient(c)
         return not float(np.linalg.norm(g)) > CANCELLED_GRADIENT * terms
 
@@ -282,7 +283,7 @@ def field_of(risk: Risk) -> GradientField:
 
 
 class Event(Enum):
-    """What happened on the way: nothing, a step so short that a minimum may be near, or an end of the field."""
+    """An event of a flow: none, a step so short that a minimum may be near, or an end of the field."""
 
     NONE = 0
     SHORT = 1
@@ -293,8 +294,8 @@ class RadauSteps:
     """Steps of SciPy's Radau along a field, for risks without a compiled gradient.
 
     Attributes:
-        c: where the flow stands.
-        length: the arc length behind it.
+        c: the current point.
+        length: the arc length so far.
         taken: steps so far.
     """
 
@@ -321,7 +322,7 @@ class RadauSteps:
 
 
 class CompiledSteps:
-    """The same in the core, for attention weights p under a linear head and a compiled loss: see `attention_flow.h`."""
+    """Steps of the flow in the core, for attention weights p under a linear head and a compiled loss: see `attention_flow.h`."""
 
     def __init__(self, field: KeySpanField, c: FloatArray, rtol: float) -> None:
         self.c = np.array(c)
@@ -333,7 +334,7 @@ class CompiledSteps:
 
     @property
     def length(self) -> float:
-        """The arc length behind it."""
+        """The arc length so far."""
         return float(self._state["arc_length"])
 
     @property
@@ -359,7 +360,7 @@ class _Factors(NamedTuple):
 
 
 def _factored(matrix: FloatArray | ComplexArray) -> _Factors:
-    """Radau's factors by LAPACK itself: SciPy's functions check and wrap, which takes longer than matrices this small."""
+    """Compute Radau's factors by LAPACK directly: the checks of SciPy's functions take longer than matrices this small."""
     from scipy.linalg import lapack
 
     is_complex = np.iscomplexobj(matrix)
@@ -373,10 +374,10 @@ def _solved(factors: _Factors, right: FloatArray | ComplexArray) -> Any:
 
 
 class FlowRun:
-    """The flow of one problem, which can be followed on from where it stands.
+    """The flow of one problem, which can be continued.
 
     Attributes:
-        kept: the points at the stops it came past.
+        kept: the points at the stops that it passed.
         reason: how it ended, `RAN_ALL` while it goes on.
     """
 
@@ -389,7 +390,7 @@ class FlowRun:
 
     @property
     def point(self) -> FloatArray:
-        """Where the flow stands."""
+        """The current point of the flow."""
         return self._field.point(self._steps.c, self._outside)
 
     @property
@@ -398,7 +399,7 @@ class FlowRun:
         return self._steps.taken
 
     def at(self, n_kept: int) -> FloatArray:
-        """(n_kept + 1, *shape) the points at the stops, the last one where it did not come so far, and once more at the end."""
+        """Return the points at the stops and at the end, (n_kept + 1, *shape); stops that were not reached repeat the last point."""
         return np.stack([*self.kept, *[self.point] * (n_kept + 1 - len(self.kept))])
 
     def follow(self, to_length: float, to_norm: float = np.inf, stops: _Stops | None = None) -> None:
@@ -419,6 +420,6 @@ class FlowRun:
                 self.kept.append(self.point)
 
     def _remaining(self, to_length: float, to_norm: float) -> float:
-        """How far the flow may go on without passing an end; the norm grows no faster than the arc length."""
+        """Return how far the flow may go on without passing an end; the norm grows no faster than the arc length."""
         missing = to_norm - float(np.hypot(self._norm_outside, length(self._steps.c)))
         return min(to_length - self._steps.length, missing + END_NORM_RTOL * to_norm if missing > 0.0 else 0.0)

@@ -43,7 +43,7 @@ PLAIN = (GradientDescent, NormalizedGD)  # whose loops are the papers'
 
 
 class Loop(Protocol):
-    """What takes the steps of a batch of descents."""
+    """A loop that takes the steps of a batch of descents."""
 
     def begin(self, start: FloatArray) -> Any:
         """The state before the first step from `start` (batch, *shape)."""
@@ -55,7 +55,7 @@ class Loop(Protocol):
 
 
 def loop_of(risk: Any, optimizer: Optimizer, batches: MiniBatches | None = None, device: str = "cpu") -> Loop:
-    """The loop of a device; on the CPU the compiled loop if there is one, else NumPy step by step."""
+    """Return the loop of a device; on the CPU the compiled loop if there is one, else NumPy step by step."""
     place = as_device(device)
     if place is not None:
         return device_loop(place, risk, optimizer, batches, lambda indices: loop_of(risk[indices], optimizer))
@@ -67,7 +67,7 @@ def loop_of(risk: Any, optimizer: Optimizer, batches: MiniBatches | None = None,
 
 @dataclass
 class StepwiseState:
-    """Where a batch of descents stands.
+    """The state of a batch of descents.
 
     Attributes:
         x: (batch, *shape) the iterates.
@@ -80,7 +80,7 @@ class StepwiseState:
     ends: IntArray
 
     def copy(self) -> StepwiseState:
-        """The same in arrays of its own; optimizers do not change what they remember in place."""
+        """Copy the arrays; optimizers do not change their memory in place."""
         memory = list(self.memory) if isinstance(self.memory, list) else self.memory
         return StepwiseState(self.x.copy(), memory, self.ends.copy())
 
@@ -134,7 +134,7 @@ class StepwiseLoop:
         return bool(getattr(self.optimizer, "batched", False))
 
     def _gradient(self, x: FloatArray, inputs: IntArray | None) -> LogScaled:
-        """The gradients at all iterates (batch, *shape), over all inputs or these."""
+        """Compute the gradients at all iterates (batch, *shape), over all inputs or these."""
         risk: Any = self.risk
         risk = risk if inputs is None else risk.of_inputs(inputs[inputs >= 0])
         at = x if holds_batch(risk) else x[0]
@@ -142,7 +142,7 @@ class StepwiseLoop:
         return gradient if at is x else gradient[None]
 
     def _update(self, gradient: LogScaled, memory: Any, running: Any) -> tuple[FloatArray, Any]:
-        """The moves of all problems; those that have ended do not move and remember what they did."""
+        """Compute the moves of all problems; those that have ended do not move and keep their memory."""
         if self._batched:
             return self.optimizer.update(gradient, memory)
         moves, memory = np.zeros_like(gradient.array), list(memory)
@@ -162,13 +162,13 @@ class StepwiseLoop:
 
 @singledispatch
 def compiled_loop(risk: Risk, optimizer: Optimizer, batches: MiniBatches | None = None) -> Loop | None:
-    """The compiled loop that serves this risk with this optimizer, None if there is none."""
+    """Return the compiled loop for this risk and optimizer, None if there is none."""
     return None
 
 
 @compiled_loop.register
 def attention_loop(risk: AttentionRisk, optimizer: Optimizer, batches: MiniBatches | None = None) -> Loop | None:
-    """On attention weights p: by the loop of the plain rules, or by that of every other and of mini-batches."""
+    """On attention weights p: the loop of the plain rules, or the general one for other rules and mini-batches."""
     if not risk.is_linear or compiled_code(risk.loss) < 0:
         return None
     if batches is not None or not is_plain(optimizer):
@@ -213,7 +213,7 @@ def factor_loop(risk: FactorRisk, optimizer: Any, batches: MiniBatches | None = 
 
 @compiled_loop.register
 def heads_loop(risk: MultiHeadRisk, optimizer: Optimizer, batches: MiniBatches | None = None) -> Loop | None:
-    """On the weights of several heads; of Adam, whose means have one scale for all entries, only where no query has a zero."""
+    """On the weights of several heads; with Adam, whose means have one scale for all entries, only if no query has a zero."""
     code, rule = compiled_code(risk.loss), compiled_rule(optimizer, risk.shape)
     if code < 0 or rule is None or not _is_moderate(risk.data.K) or (rule.kind == ADAM and not np.all(risk.query)):
         return None
@@ -242,7 +242,9 @@ def is_plain(optimizer: Optimizer) -> TypeGuard[GradientDescent | NormalizedGD]:
 
 @compiled_loop.register
 def decoder_loop(risk: ContextRisk, optimizer: Optimizer, batches: MiniBatches | None = None) -> Loop | None:
-    """On a next-token decoder whose soft labels are counts: a classifier on as many copies of each context as tokens followed it."""
+    """On a next-token decoder whose soft labels are counts: a classifier with one copy of each context for every token that
+    followed it.
+    """
     data = risk.data
     counts = data.counts.data
     unit = 1.0 if np.array_equal(counts, np.rint(counts)) else counts.min()

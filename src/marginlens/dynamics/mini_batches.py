@@ -16,15 +16,15 @@ BLOCK = 256  # epochs, or steps with replacement, that are drawn at once
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the inputs of a step are drawn: without replacement epoch by epoch, or each independently.
+    """A way to draw the inputs of each step: without replacement epoch by epoch, or each independently.
 
-    All problems of a batch see the same inputs at the same step, so that a batch of runs is a loop over its problems; and what a step sees
-    depends on its number and the seed alone, so that a run that is resumed is the run that was never interrupted.
+    All problems of a batch see the same inputs at the same step, so a batch of runs equals a loop over its problems. The inputs
+    of a step depend only on its number and the seed, so a resumed run equals an uninterrupted one.
 
     Args:
-        rng: a whole number of at least 0, the seed, or a `numpy.random.Generator`, from which one is drawn.
-        replacement: draw each input of a step from all of them. Without it every epoch is a random order of all inputs, cut into
-            batches, of which the last is smaller if `batch_size` does not divide their number.
+        rng: the seed, a whole number of at least 0, or a `numpy.random.Generator` from which a seed is drawn.
+        replacement: draw each input of a step from all of them. Otherwise every epoch is a random order of all inputs, cut into
+            batches; the last is smaller if `batch_size` does not divide their number.
     """
 
     rng: Any = 0
@@ -35,7 +35,7 @@ class Sampling:
         object.__setattr__(self, "rng", whole_number(seed, "rng", at_least=0))
 
     def inputs(self, begin: int, end: int, n_inputs: int, batch_size: int) -> IntArray:
-        """(end - begin, batch_size) the inputs of steps `begin` … `end` - 1; -1 where a batch is smaller."""
+        """Return the inputs (end - begin, batch_size) of steps `begin` … `end` - 1; smaller batches are padded by -1."""
         per_epoch = 1 if self.replacement else -(-n_inputs // batch_size)  # batches of what is drawn at once
         first, last = begin // per_epoch // BLOCK, -(-end // per_epoch) // BLOCK + 1
         drawn = np.concatenate([self._block(block, n_inputs, batch_size) for block in range(first, last)])
@@ -43,7 +43,7 @@ class Sampling:
         return rows[begin - first * BLOCK * per_epoch :][: end - begin]
 
     def _block(self, block: int, n_inputs: int, batch_size: int) -> IntArray:
-        """What is drawn at once, (BLOCK, …)."""
+        """Draw a block of inputs at once, (BLOCK, …)."""
         generator = np.random.default_rng([self.rng, block])
         if self.replacement:
             return generator.integers(n_inputs, size=(BLOCK, batch_size))
@@ -59,12 +59,12 @@ class MiniBatches(NamedTuple):
     sampling: Sampling
 
     def steps(self, begin: int, end: int) -> IntArray:
-        """(end - begin, size) the inputs of each step, -1 where there are fewer."""
+        """Return the inputs of each step, (end - begin, size), padded by -1."""
         return self.sampling.inputs(begin, end, self.n_inputs, self.size)
 
 
 def as_mini_batches(batch_size: int | None, sampling: Sampling | None, risk: Risk) -> MiniBatches | None:
-    """The mini-batches that are asked for, None if every step sees all inputs; refused for a risk that cannot be split into inputs."""
+    """Return the requested mini-batches, None if every step sees all inputs; refuse a risk that cannot be split into inputs."""
     if sampling is not None and not isinstance(sampling, Sampling):
         raise InputError("sampling", "an ml.Sampling, or None", repr(sampling))
     if batch_size is None:

@@ -1,4 +1,4 @@
-"""What to keep of a run: which quantities, after which steps, and how they are measured."""
+"""The quantities to keep of a run, the steps after which they are kept, and their measurement."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _METHODS = {
 
 @dataclass(frozen=True)
 class Record:
-    """What to keep of a run: which quantities, after which steps.
+    """The quantities to keep of a run, and the steps after which they are kept.
 
     Args:
-        steps: a whole number k for every k-th step (the start and the last step included), or the steps themselves, increasing.
+        steps: a whole number k for every k-th step (including the start and the last step), or the steps themselves, increasing.
         keep: names among "x" (the iterate), "norm" (Euclidean), "attention" (the softmax), "selected" (its argmax), "margin" (Y f(X) of
             every input), "risk", and "excess_risk" (sign and logarithm of the risk above that of the selected tokens).
     """
@@ -61,7 +61,7 @@ class Record:
 
 
 def steps_to_save(record: Record | None, n_steps: int) -> IntArray:
-    """The steps that `record` asks to keep of a run of `n_steps`: none for None, else those of an `ml.Record`."""
+    """Return the steps that `record` keeps of a run of `n_steps`: none for None, else those of an `ml.Record`."""
     if record is None:
         return np.empty(0, dtype=np.int64)
     if not isinstance(record, Record):
@@ -73,7 +73,7 @@ def steps_to_save(record: Record | None, n_steps: int) -> IntArray:
 class Saved(Mapping[str, Any]):
     """Quantities kept along a run: `saved["norm"]` has shape (…, n_saved), `saved["x"]` has `(…, n_saved, *shape)`, and so on.
 
-    `steps` lists the steps. A run that ended early repeats its last iterate from then on.
+    `steps` lists the steps. After an early end, a run repeats its last iterate.
     """
 
     steps: IntArray
@@ -105,7 +105,7 @@ def check_record(record: Record | None, risk: Risk) -> None:
 
 
 def measure(risk: Risk, points: FloatArray, record: Record | None) -> dict[str, Any]:
-    """Every asked-for quantity at every saved iterate (batch, n_saved, *shape), with the axes (batch, n_saved, …)."""
+    """Measure every requested quantity at every saved iterate (batch, n_saved, *shape), with the axes (batch, n_saved, …)."""
     kept: dict[str, Any] = {}
     for name in () if record is None else record.keep:
         if name == "x":
@@ -118,7 +118,7 @@ def measure(risk: Risk, points: FloatArray, record: Record | None) -> dict[str, 
 
 
 def _along(risk: Risk, method: str, points: FloatArray) -> Any:
-    """What a method of the risk says at every saved iterate."""
+    """Apply a method of the risk to every saved iterate."""
     many = getattr(risk, "along_runs", None)  # for risks that answer faster at many points at once
     if many is not None and (found := many(method, points)) is not None:
         return found

@@ -1,4 +1,4 @@
-"""What a descent gives back: where it ended, how it ended, and what was kept along the way."""
+"""The result of a descent: where and how it ended, and the quantities kept along the way."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ class Trajectory(Result, Tabular):
         norm: ‖final‖, (…).
         status: a Status, or an array (batch,) of them.
         steps_taken: how many steps each run took, (…).
-        saved: what `record` asked to keep.
-        risk: what was trained.
-        continuation: what `resume` goes on from.
-        witness: what the run has summed up for `bracket`, None for a loop that sums up nothing.
+        saved: the quantities that `record` keeps.
+        risk: the training risk.
+        continuation: the state from which `resume` continues.
+        witness: the sums of the run that `bracket` uses, None if its loop keeps none.
 
-    `to_frame()` has one row per saved step, of each run of a batch: problem (of a batch), step, and every quantity that was kept; margins,
-    selections, attention and iterates as lists, the excess risk as log_excess_risk (natural logarithm) and excess_sign. If nothing
-    was recorded, it has one row for the end: step, status, norm, selected.
+    `to_frame()` has one row per saved step (of each run of a batch): problem (of a batch), step, and every kept quantity.
+    Margins, selections, attention and iterates are lists; the excess risk is log_excess_risk (natural logarithm) and
+    excess_sign. If nothing was recorded, there is one row for the end: step, status, norm, selected.
 
-    There is no "converged": the norm diverges while the direction settles. Compare `final` with a prediction and judge.
+    There is no "converged" flag, because the norm diverges while the direction settles. Compare `final` with a prediction.
     """
 
     final: FloatArray
@@ -68,7 +68,7 @@ class Trajectory(Result, Tabular):
         return self.final
 
     def split(self) -> Any:
-        """The parts of the last iterate by name: v and p of a joint descent, Q and K of one on factors."""
+        """Return the parts of the last iterate by name: v and p for a joint descent, Q and K for a descent on factors."""
         if not hasattr(self.risk, "split"):
             raise InputError("risk", "one whose points have parts, such as JointRisk", type(self.risk).__name__)
         return self.risk.split(self.final)
@@ -76,10 +76,11 @@ class Trajectory(Result, Tabular):
     def resume(
         self, n_steps: int, *, record: Record | None = None, progress: ProgressCallback | None = None
     ) -> Trajectory:
-        """The run after `n_steps` further steps: exactly what one run of all the steps gives. Runs that ended early stay as they are.
+        """Continue the run for `n_steps` further steps. The result equals that of one run of all steps. Runs that ended early
+        do not change.
 
         Args:
-            record: what to keep of the further steps, whose numbers go on from `steps_taken`; nothing by default.
+            record: the quantities to keep of the further steps, which are numbered from `steps_taken` on; none by default.
             progress: as for the descent itself.
         """
         if self.continuation is None:
@@ -99,7 +100,9 @@ class Trajectory(Result, Tabular):
         return len(self.status) if self.is_batch else 1
 
     def __getitem__(self, index: Index) -> Trajectory:
-        """One run without the batch axis for a whole number; a batch for a slice, a mask (batch,) or a list. Neither can be resumed."""
+        """Return one run without the batch axis for a whole number, a batch for a slice, a mask (batch,) or a list. Neither can
+        be resumed.
+        """
         places = batch_index(index, len(self), "runs")
         if not self.is_batch:
             if isinstance(places, int):
@@ -116,7 +119,7 @@ class Trajectory(Result, Tabular):
         return Trajectory(**taken, saved=Saved(self.saved.steps, kept), risk=risk, witness=witness)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the run, without what was trained, to a .npz file that `Trajectory.load` reads; `data.save` writes the dataset."""
+        """Write the run, without its risk, to a .npz file that `Trajectory.load` reads; `data.save` writes the dataset."""
         per_run = {name: value for name in _PER_RUN if (value := getattr(self, name)) is not None}
         arrays = {**per_run, "status": names_of(self.status), "saved.steps": self.saved.steps}
         for name, value in self.saved.items():
@@ -126,10 +129,10 @@ class Trajectory(Result, Tabular):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], risk: Risk | None = None) -> Trajectory:
-        """The run in a file that `save` wrote. It cannot be resumed: go on with `descend(risk, start=run.final)`.
+        """Read a run from a file that `save` wrote. It cannot be resumed; continue with `descend(risk, start=run.final)`.
 
         Args:
-            risk: what was trained, for `split`; None if that is not needed.
+            risk: the training risk, for `split`; None if that is not needed.
         """
         expected = "a .npz file that Trajectory.save wrote"
         required = ("final", "selected", "norm", "status", "steps_taken", "saved.steps")
@@ -147,18 +150,18 @@ class Trajectory(Result, Tabular):
         return cls(**per_run, status=statuses(arrays["status"]), saved=Saved(arrays["saved.steps"], saved), risk=risk)
 
     def bracket(self, norm: Norm) -> Bracket:
-        r"""Bounds on the smallest norm :math:`\|x^\star\|` with which the selected tokens can be separated, proved by the run alone.
+        r"""Bound the smallest norm :math:`\|x^\star\|` that separates the selected tokens, with a proof from the run alone.
 
         .. math:: \frac{b^\top\lambda}{\|A^\top\lambda\|_*} \le \|x^\star\| \le \frac{\|x\|}{\min_r a_r^\top x/b_r}
 
-        x is the last iterate, or what the run has moved since an earlier one; λ is the residual attention at the end, or its sum over the
-        later steps where the loop has kept it (the compiled loop of optimizers in any norm does). For factors x is Q Kᵀ.
+        x is the last iterate, or its difference from an earlier one; λ is the residual attention at the end, or its sum over
+        the later steps if the loop has kept it (as the compiled loop of optimizers in any norm does). For factors x is Q Kᵀ.
 
         Args:
-            norm: of the margin problem; that of the optimizer gives the narrowest bracket.
+            norm: the norm of the margin problem; that of the optimizer gives the narrowest bracket.
         Returns:
-            A `Bracket` of floats, or of arrays (batch,); `bracket.lower * min_r a_r·x/b_r / norm.value(x)` is a share of the best margin
-            that x certainly attains.
+            A `Bracket` of floats, or of arrays (batch,); x attains at least the share
+            `bracket.lower * min_r a_r·x/b_r / norm.value(x)` of the best margin.
         """
         if self.risk is None:
             raise InputError(
@@ -173,10 +176,10 @@ class Trajectory(Result, Tabular):
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the run. Returns the axes.
 
-        What was kept, over the steps: the excess risk, else the risk, else the norm; a batch as a fan of curves with their median. Else,
-        if iterates of the plane were kept, their paths. Without any of these the final attention of one run, inputs by tokens, and of
-        a batch how much attention the selected tokens have in the input in which they have least; the final weights by colour if there
-        is no attention.
+        It draws what was kept over the steps: the excess risk, else the risk, else the norm; for a batch a fan of curves with
+        their median. If only iterates in the plane were kept, it draws their paths. Without any of these it draws the final
+        attention of one run, inputs by tokens; for a batch the selected tokens' attention in the input in which they have
+        least; and if there is no attention, the final weights by colour.
         """
         ax = axes_for(ax)
         name = next((name for name in ("excess_risk", "risk", "norm") if name in self.saved), None)

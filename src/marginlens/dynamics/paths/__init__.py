@@ -1,6 +1,7 @@
 """Regularisation paths: points of smallest risk in balls of growing radius.
 
-`path` in `path.py` serves every risk; `attention`, `factors`, `joint`, `next_token` and `general` hold a search for each kind of them.
+`path` in `path.py` takes every risk; `attention`, `factors`, `joint`, `next_token` and `general` each have the search for one
+kind of risk.
 """
 
 from marginlens.dynamics.paths import attention, factors, general, joint, next_token  # noqa: F401  they register their searches

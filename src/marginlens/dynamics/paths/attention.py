@@ -1,8 +1,8 @@
 """Regularisation paths of attention weights p and of key-query matrices W, globally or inside a cone.
 
-A matrix W is a vector whose keys are u_i ⊗ x_it, queries times tokens. Local minima are followed from small balls to large ones. New
-starts are random points while the risk is smooth, then max-margin directions of what random directions select and, for a linear head, of
-the optimal tokens.
+A matrix W is a vector whose keys are u_i ⊗ x_it, queries times tokens. Local minima are followed from small balls to large
+ones. New starts are random points while the risk is smooth; later they are max-margin directions of the tokens that random
+directions select and, for a linear head, of the optimal tokens.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Cone(Described):
 
     @property
     def half_angle(self) -> float:
-        """The largest angle with the axis, in radians: its cosine is 1 - mu, computed without that cancellation."""
+        """The largest angle with the axis, in radians: its cosine is 1 - mu, but it is computed without cancellation."""
         return float(2.0 * np.arcsin(np.sqrt(0.5 * self.mu)))
 
 
@@ -96,7 +96,7 @@ def _matrix_search(risk: MatrixRisk, region: object, restarts: int | None) -> At
 class AttentionSearch(PathSearch):
     """Local minima of one problem's risk, in coordinates of the span of its keys, followed from small balls to large ones.
 
-    The basis of the span leads to points of this shape, one entry after the other.
+    The basis of the span maps to points of this shape, one entry after the other.
     """
 
     span: KeySpan

@@ -1,18 +1,20 @@
-r"""Regularisation paths of any risk in balls of any norm, through its value and gradient alone.
+r"""Regularisation paths of any risk in balls of any norm, by its value and gradient only.
 
-The logarithm of the risk, or of its excess where it is known, is minimised over each ball from the point before, from down the slope at the
-origin and from random points, until the gap of Frank and Wolfe is closed,
+The logarithm of the risk, or of its excess if that is known, is minimised over each ball from the previous point, from a step
+down the slope at the origin and from random points, until the gap of Frank and Wolfe is closed,
 
 .. math:: \langle\nabla L(x), x\rangle + R\, \|\nabla L(x)\|_* \ge 0,
 
-which is zero at stationary points of the sphere :math:`\|x\| = R` and nowhere else on it, whatever the norm. Norms whose balls have a
-Euclidean projection in closed form take projected gradient steps of Barzilai and Borwein's lengths; in ℓp and a norm of your own steps go
-towards the steepest point of the ball, and for norms with one steepest point everywhere the equation x = -R s(∇L(x)) is solved from there.
+which is zero at stationary points of the sphere :math:`\|x\| = R` and nowhere else on it, whatever the norm. Norms whose balls
+have a Euclidean projection in closed form take projected gradient steps of Barzilai and Borwein's lengths. In ℓp and in your
+own norm, steps go towards the steepest point of the ball; if a norm has a unique steepest point everywhere, the equation x = -R
+s(∇L(x)) is then solved from there.
 
-If the loss has its least value between two scores, a mixture of tokens can be better than the best ones. Once a point is, the risk
-itself is minimised instead, and such points are trusted if their gap is closed.
+If the loss has its minimum between two scores, a mixture of tokens can be better than the best tokens. Once this happens, the
+risk itself is minimised instead, and such points are trusted if their gap is closed.
 
-Points are right as long as the risk changes by more than its rounding in the ball: where it tends to a positive number, it soon does not.
+Points are correct as long as the risk changes by more than its rounding error in the ball; if the risk tends to a positive
+number, this soon fails.
 """
 
 from __future__ import annotations
@@ -135,12 +137,12 @@ class GeneralSearch(PathSearch):
 
     @property
     def _has_excess(self) -> bool:
-        """True if the risk knows how far it is above that of its best tokens, and points are to be ordered by that."""
+        """True if the risk has an excess over that of its best tokens, by which points are ordered."""
         return not self.by_value and isinstance(self.risk, AttentionRisk | MatrixRisk)
 
     def _height(self, x: FloatArray) -> tuple[bool, float]:
-        """What orders points by their risk: the logarithm of the excess over the best tokens where that is known, else that of the risk
-        where it is a number, else the risk.
+        """Compute the height by which points are ordered: the logarithm of the excess over the best tokens if it is known, else
+        that of the risk if it is a number, else the risk.
         """
         if self._has_excess:
             excess = self.risk.excess(x, self.risk.best_tokens())
@@ -225,7 +227,7 @@ class GeneralSearch(PathSearch):
         return x
 
     def _solved(self, x: FloatArray, radius: float) -> FloatArray:
-        """The solution of x = -R s(∇L(x)) near x, where that is no higher; a minimum inside the ball has none."""
+        """Solve x = -R s(∇L(x)) near x, and keep the solution if it is no higher; there is none for a minimum inside the ball."""
 
         def missing(z: FloatArray) -> FloatArray:
             point = z.reshape(x.shape)

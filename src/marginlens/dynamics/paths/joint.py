@@ -1,11 +1,11 @@
 """Regularisation paths of head and attention weights together, under limits on the norm of each.
 
-Candidates at each radius are the local minima followed from the radius before, the point found there, and new starts: ends of joint
-descent from random pairs, random attention weights of all sizes with the best head for them, and the max-margin pairs of selections
-with a large label margin. Newton steps in v and p together lead each to a local minimum; where the attention saturates, the gradient in
-p is exponentially smaller than that in v, and the two are solved in turn, each to rounding relative to its own gradient. The risk never
-rises along the path. Where an input that is no support vector of the head is left mixed far out, a gradient in p remains that is too
-small beside the risk for doubles: `kkt_residual` shows it.
+Candidates at each radius are the local minima followed from the radius before, the point found there, and new starts: ends of
+joint descent from random pairs, random attention weights of all sizes with the best head for them, and the max-margin pairs of
+selections with a large label margin. Newton steps in v and p together lead each to a local minimum. If the attention saturates,
+the gradient in p is exponentially smaller than that in v, and the two are solved in turn, each to rounding relative to its own
+gradient. The risk never rises along the path. If an input that is not a support vector of the head stays mixed far out, a
+gradient in p remains that is too small for doubles compared with the risk: `kkt_residual` shows it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def joint_search(risk: JointRisk, region: object, restarts: int | None) -> Joint
 
 
 def log_mean_loss(margin: FloatArray) -> Any:
-    """log of the mean logistic loss of margins (…, n_inputs), accurate where every loss underflows; (…,)."""
+    """Compute the log of the mean logistic loss of margins (…, n_inputs), accurate even if every loss underflows; (…,)."""
     far = margin > 30.0  # there log(1 + e^-u) = e^-u to rounding
     logs = np.where(far, -margin, np.log(Logistic().value(np.where(far, 0.0, margin))))
     top = np.max(logs, axis=-1)
@@ -138,7 +138,7 @@ class _PairRisk(PositiveRisk):
         return attend(np.einsum("itr,br->bit", self.keys, c), scores, self.data.mask)
 
     def log_value(self, x: FloatArray) -> FloatArray:
-        """log of the risk at points (n_points, d_model + r)."""
+        """Compute the log of the risk at points (n_points, d_model + r)."""
         return log_mean_loss(self._attend(x).margin)
 
     def second_order(self, x: FloatArray) -> SecondOrder:
@@ -240,7 +240,7 @@ class JointSearch(PathSearch):
         return np.array([self._residual(pair, size) for pair, size in zip(state.points, state.radii, strict=True)])
 
     def split(self, state: SearchState) -> HeadAndAttention:
-        """v and p of all points."""
+        """Return v and p of all points."""
         return HeadAndAttention(*(np.stack(part) for part in zip(*state.points, strict=True)))
 
     # ---- risks and sizes
@@ -283,7 +283,7 @@ class JointSearch(PathSearch):
         return LOGIT_ROUNDOFF * (abs(log_risk) + float(np.max(size * self.reach)))
 
     def _signature(self, pair: Pair) -> Any:
-        """Which tokens a pair attends to most, and which inputs it leaves mixed."""
+        """Return the tokens to which a pair attends most, and the inputs that it leaves mixed."""
         at = self._attended(pair)
         return tuple(at.alpha.tolist()), tuple((np.max(at.log_s, axis=-1) < np.log1p(-MIXED_ATTENTION)).tolist())
 

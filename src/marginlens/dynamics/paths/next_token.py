@@ -1,10 +1,11 @@
 """Regularisation paths of next-token weights W, which turn into the solution of Graph-SVM, and of decoders on fixed contexts.
 
-The part of the risk that shows beside its infimum is minimised first, then the tail in logarithms, then both at once: far out the
-gradient across S_cyc is e^(-R · margin) of that along it, and no less exact. The log-loss with C Eᵀ = I is convex, so that the minimum
-is the only one. For other heads and losses, minima that random starts, the cyclic correction with the max-margin direction, and the
-radius before lead to are compared by the logarithm of their excess risk. Meant for small problems: the rows (e_x - e_y) e_kᵀ are
-formed, d_model² wide. The cross-entropy of a decoder is such a risk too, with the tokens that follow a context for a component.
+The part of the risk that is visible next to its infimum is minimised first, then the tail in logarithms, then both at once: far
+out, the gradient across S_cyc is e^(-R · margin) times that along it, and just as exact. With the log-loss and C Eᵀ = I the
+risk is convex, so there is only one minimum. For other heads and losses, the minima reached from random starts, from the cyclic
+correction with the max-margin direction, and from the previous radius are compared by the logarithm of their excess risk. The
+method is meant for small problems: it forms the rows (e_x - e_y) e_kᵀ, d_model² wide. The cross-entropy of a decoder is treated
+as such a risk, in which the tokens that follow a context are a component.
 """
 
 from __future__ import annotations
@@ -111,9 +112,9 @@ class NextTokenSearch(PathSearch):
     """The path in coordinates of S_cyc and of what else the risk depends on.
 
     Attributes:
-        limit: the Graph-SVM of the data, or the NTP-SVM of contexts, whose direction the path turns into.
-        correction: what its part along S_cyc tends to.
-        fixed: (n_cyclic,) the part along S_cyc where it is given.
+        limit: the Graph-SVM of the data, or the NTP-SVM of contexts, to whose direction the path converges.
+        correction: the limit of its part along S_cyc.
+        fixed: (n_cyclic,) the part along S_cyc, if it is given.
     """
 
     risk: NextTokenRisk | ContextRisk
@@ -184,7 +185,7 @@ class NextTokenSearch(PathSearch):
         )
 
     def _log_excess(self, c: FloatArray) -> FloatArray:
-        """log(L - inf L) at points (n_radii, r)."""
+        """Compute log(L - inf L) at points (n_radii, r)."""
         risk = self.split_risk
         tail = risk.log_tail(c)
         if self.fixed is not None or risk.n_cyclic == 0:
@@ -195,7 +196,7 @@ class NextTokenSearch(PathSearch):
         return np.where(tail < LOG_NEGLIGIBLE_TAIL, tail, np.logaddexp(tail, rest))
 
     def kkt_residual(self, state: SearchState) -> FloatArray:
-        """(n_radii,) the larger of the two parts; that across S_cyc alone where the other is fixed."""
+        """Compute the larger of the two residuals (n_radii,); only that across S_cyc if the other part is fixed."""
         left = np.zeros(len(state.radii))
         for k, (radius, c) in enumerate(zip(state.radii.tolist(), state.points, strict=True)):
             if self.fixed is None:
@@ -359,7 +360,7 @@ def _on_the_ball(c: FloatArray, n_cyclic: int, radius: float) -> FloatArray:
 
 @dataclass(frozen=True)
 class Conditions:
-    r"""What is left of the conditions :math:`\nabla L + \nu W = 0, \nu \ge 0, \nu (R - \|W\|) = 0` at one point (r,).
+    r"""The residuals of the conditions :math:`\nabla L + \nu W = 0, \nu \ge 0, \nu (R - \|W\|) = 0` at one point (r,).
 
     The part along S_cyc is in the units of the risk, the other divided by its own size, exp(log_unit): far out it is
     :math:`e^{-R\cdot\text{margin}}` and no less exact.

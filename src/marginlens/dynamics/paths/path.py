@@ -1,4 +1,4 @@
-"""Regularisation paths of any risk: `path`, the `Path` it returns, and what a search for its points must offer."""
+"""Regularisation paths of any risk: `path`, the `Path` it returns, and the protocol of a search for its points."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray, 
 
 
 class Binding(Enum):
-    """What keeps a point of a path from going further."""
+    """The constraint that binds at a point of a path."""
 
     BALL = "The norm is at its limit R."
     CONE = "The point is at the edge of the cone or at its smallest norm."
@@ -39,12 +39,12 @@ class Binding(Enum):
 
 
 class SearchState(NamedTuple):
-    """How far a search has come, with all that following the path further depends on.
+    """The state of a search: all that is needed to follow the path further.
 
     Attributes:
-        radii: (n_radii,) or (n_radii, 2) those asked for.
+        radii: (n_radii,) or (n_radii, 2) the requested radii.
         points: the point of each, in the coordinates of the search.
-        branches: local minima in the last ball that are carried on.
+        branches: local minima in the last ball that are followed further.
         generator: the source of random starts.
     """
 
@@ -54,12 +54,12 @@ class SearchState(NamedTuple):
     generator: np.random.Generator
 
     def reached(self, radius: float | FloatArray, point: Any, branches: Any = None) -> SearchState:
-        """The state with one radius more, its point, and what is carried on from there."""
+        """Return the state with one more radius, its point, and its branches."""
         return SearchState(np.append(self.radii, [radius], axis=0), (*self.points, point), branches, self.generator)
 
 
 class PathPoints(NamedTuple):
-    """What a search says of its points: the fields of `Path` that have one entry per radius."""
+    """The points found by a search: the fields of `Path` that have one entry per radius."""
 
     points: FloatArray
     selected: IntArray
@@ -70,10 +70,10 @@ class PathPoints(NamedTuple):
 
 
 class PathSearch(ABC):
-    """What finds the points of a path: one implementation for each kind of risk."""
+    """A search for the points of a path: one implementation for each kind of risk."""
 
     def check_radii(self, radii: ArrayLike) -> FloatArray:
-        """`radii` as (n_radii,) positive and increasing numbers, or the error that says what is expected; a number stands for one."""
+        """Check that `radii` are positive and increasing, and return them as (n_radii,); a number stands for one radius."""
         limits = real_array(radii if n_axes(radii) else [radii], "radii", ("n_radii",))
         if len(limits) == 0 or limits[0] <= 0.0 or np.any(np.diff(limits) <= 0.0):
             wrong = limits[limits <= 0.0]
@@ -82,34 +82,34 @@ class PathSearch(ABC):
         return limits
 
     def begin(self, generator: np.random.Generator) -> SearchState:
-        """The state before the first radius."""
+        """Return the state before the first radius."""
         return SearchState(np.empty(0), (), None, generator)
 
     @abstractmethod
     def follow(self, state: SearchState, radius: Any) -> SearchState:
-        """The state after one radius more, a number or, where parts of a point have radii of their own, one for each."""
+        """Return the state after one more radius: a number, or one number for each part of a point with its own radius."""
 
     @abstractmethod
     def finish(self, state: SearchState) -> PathPoints:
-        """What there is to say about the points of a state."""
+        """Collect the results for the points of a state."""
 
     @abstractmethod
     def kkt_residual(self, state: SearchState) -> FloatArray:
-        """(n_radii,) or (n_radii, 2) what is left of the conditions of a minimum."""
+        """Compute the residuals of the conditions of a minimum, (n_radii,) or (n_radii, 2)."""
 
     def split(self, state: SearchState) -> Any:
-        """The parts of the points as a NamedTuple, or the error that says that there are none."""
+        """Return the parts of the points as a NamedTuple; refuse if there are none."""
         raise InputError("risk", "one whose points have parts, such as JointRisk", "one whose points have none")
 
 
 @singledispatch
 def path_search(risk: object, region: object, restarts: int | None) -> PathSearch:
-    """The search that serves this kind of risk; the modules beside this one register theirs, `general` that of every other risk."""
+    """Return the search for this kind of risk; neighbouring modules register theirs, `general` that of every other risk."""
     raise NotImplementedError
 
 
 def ladder(first: float, last: float, max_ratio: float) -> list[float]:
-    """Radii from `first`, which is left out, up to `last`, each at most `max_ratio` times the one before."""
+    """List radii from `first` (excluded) up to `last`, each at most `max_ratio` times the one before."""
     n_rungs = max(1, int(np.ceil(np.log(last / first) / np.log(max_ratio) - 1e-9)))
     return [*np.geomspace(first, last, n_rungs + 1)[1:-1].tolist(), last]
 
@@ -127,8 +127,8 @@ class Path(Result, Tabular):
             unknown), and zero otherwise.
         binding: (n_radii,) a `Binding` for each radius, (n_radii, 2) for a joint risk.
         risk: what was minimised.
-        trusted: (n_radii,) whether the risk distinguishes the point from others. Only for a risk of your own can it be false: if the risk
-            changes around the point by less than the rounding of its value, the point need not be a minimum.
+        trusted: (n_radii,) whether the risk distinguishes the point from others. It can be false only for your own risk: if the
+            risk changes around the point by less than the rounding error of its value, the point need not be a minimum.
 
     `to_frame()` has one row per radius: radius (for a joint risk radius_v and radius_p), norm, log_excess (natural logarithm),
     excess_sign, selected, binding, trusted, and cosine_with_last, that of the point with the last one.
@@ -152,25 +152,27 @@ class Path(Result, Tabular):
 
     @property
     def norm(self) -> FloatArray:
-        """The norm of each point, of the shape of `radii`: R where the ball binds."""
+        """The norm of each point, of the shape of `radii`: R if the ball binds."""
         norm = getattr(self._search, "norm", None)
         if norm is not None:
             return np.array([norm.value(x) for x in self.points])
         return self._by_part(lambda x, radius, q: length(x))
 
     def value(self) -> FloatArray:
-        """The risk at each point, (n_radii,); recomputed."""
+        """The risk at each point, (n_radii,), recomputed."""
         return np.array([float(self.risk.value(x)) for x in self.points])
 
     def distance(self, direction: ArrayLike) -> FloatArray:
-        """‖x(R)/R - q‖ for a direction of the risk's shape, which is normalised to q first; (n_radii,).
+        """Compute ‖x(R)/R - q‖, (n_radii,), where q is a direction of the risk's shape, normalised first.
 
-        For a joint path a pair of directions (v, p), and (n_radii, 2).
+        For a joint path it takes a pair of directions (v, p) and returns (n_radii, 2).
         """
         return self._by_part(lambda x, R, q: np.linalg.norm(x / R[:, None] - unit(q), axis=-1), direction)
 
     def correlation(self, direction: ArrayLike) -> FloatArray:
-        """Cosine of x(R) with a direction of the risk's shape, (n_radii,); for a joint path a pair (v, p), and (n_radii, 2)."""
+        """Compute the cosine of x(R) with a direction of the risk's shape, (n_radii,); for a joint path with a pair (v, p),
+        (n_radii, 2).
+        """
         return self._by_part(lambda x, R, q: np.asarray(correlation(x, q)), direction)
 
     def _by_part(self, measure: Any, direction: Any = None) -> FloatArray:
@@ -187,27 +189,28 @@ class Path(Result, Tabular):
         return measured[0] if self.radii.ndim == 1 else np.stack(measured, axis=-1)
 
     def split(self) -> Any:
-        """The parts of the points as a NamedTuple: (v, p) for a joint risk, (cyclic, strict) for next tokens.
+        """Return the parts of the points as a NamedTuple: (v, p) for a joint risk, (cyclic, strict) for next tokens.
 
-        For next tokens they are the projections onto S_cyc and onto its complement, exact also where a matrix of norm R rounds the
-        first off.
+        For next tokens they are the projections onto S_cyc and its complement, exact even if the first is lost to rounding in a
+        matrix of norm R.
         """
         return self._search.split(self._state)
 
     def kkt_residual(self) -> FloatArray:
-        r"""What is left of the conditions of a minimum, (n_radii,), or (n_radii, 2) for a joint risk; recomputed.
+        r"""Recompute the residual of the conditions of a minimum, (n_radii,), or (n_radii, 2) for a joint risk.
 
         .. math:: \Big\| \nabla L(x) + \lambda x + \sum_c \mu_c n_c \Big\|, \quad \lambda, \mu \ge 0,
             \quad \text{relative to the length of } \nabla L \text{ if no two of its terms cancelled}
 
-        For next tokens it is the larger of the residuals along S_cyc and across it, each beside its own terms, so that the second is as
-        exact far out, where it is :math:`e^{-R\cdot\text{margin}}`; the second alone where the first part was given. For factors and
-        for a risk of your own it is relative to the gradient itself, and inside the ball to that a hundredth of the radius away.
+        For next tokens it is the larger of the residuals along S_cyc and across it, each relative to its own terms, so the
+        second is just as exact far out, where it is :math:`e^{-R\cdot\text{margin}}`; if the first part was given, only the
+        second counts. For factors and for your own risk it is relative to the gradient itself, and inside the ball to the
+        gradient a hundredth of the radius away.
         """
         return self._search.kkt_residual(self._state)
 
     def resume(self, radii: ArrayLike, *, progress: ProgressCallback | None = None) -> Path:
-        """The path to further radii, all larger than its own: exactly what one path over all the radii gives.
+        """Follow the path to further radii, all larger than its own. The result equals that of one path over all radii.
 
         Args:
             radii: as for `path`.
@@ -219,8 +222,8 @@ class Path(Result, Tabular):
         return _extended(self.risk, self._search, self._state, further, as_progress(progress))
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the logarithm of the excess risk over the radius (that of p for a joint risk), and where the selection changes. Returns
-        the axes.
+        """Draw the logarithm of the excess risk over the radius (that of p for a joint risk), and mark changes of the
+        selection. Returns the axes.
         """
         ax = axes_for(ax)
         radii = self.radii if self.radii.ndim == 1 else self.radii[:, 1]
@@ -248,7 +251,7 @@ class Path(Result, Tabular):
         return columns | {"trusted": self.trusted, "cosine_with_last": np.asarray(correlation(flat, flat[-1]))}
 
     def _doubt(self) -> str:
-        """How many points are not to be trusted, as the end of a sentence."""
+        """State how many points are not trusted, as the end of a sentence."""
         n_doubtful = int(np.sum(~self.trusted))
         return f"; {n_doubtful} not trusted: the risk changes by less than its rounding there" if n_doubtful else ""
 
@@ -279,32 +282,32 @@ def path(
 
     .. math:: \bar x(R) = \arg\min_{\|x\| \le R,\ x \in C} L(x)
 
-    The risk is not convex, except for next tokens with the log-loss and C Eᵀ = I. Local minima are followed from small balls to large
-    ones, new starts are added on the way, and candidates are compared by the logarithm of their excess risk; so for attention weights p,
-    for matrices W and their factors, for (v, p) and for next tokens radii of 1e4/margin and beyond are no different from small ones.
-    W is searched as p with the keys u_i ⊗ x_it, and for one query through A Lemma 1. What follows each kind of risk is described in
-    `marginlens.dynamics.paths`. A risk of your own is minimised by a general method through `value`, `log_value` and `gradient`:
-    `kkt_residual` says how well. It sees no excess below the rounding of the risk itself, about 1e-16 of it: radii so
-    large that nothing more is left are not to be trusted, and `trusted` is False there.
+    The risk is not convex, except for next tokens with the log-loss and C Eᵀ = I. Local minima are followed from small balls to
+    large ones, new starts are added on the way, and candidates are compared by the logarithm of their excess risk. So radii of
+    1e4/margin and beyond are as accurate as small ones for attention weights p, matrices W and their factors, (v, p), and next
+    tokens. W is searched as p with the keys u_i ⊗ x_it, and for one query through A Lemma 1. The modules of
+    `marginlens.dynamics.paths` describe the search for each kind of risk. Your own risk is minimised by a general method
+    through `value`, `log_value` and `gradient`: `kkt_residual` says how well. That method sees no excess below the rounding
+    error of the risk itself, about 1e-16 of it, so points at larger radii are unreliable, and `trusted` is False for them.
 
     Args:
         problem: a risk of one problem, or a dataset with `head` and `loss`, as `descend` takes them.
         radii: (n_radii,) positive and increasing. For a joint risk (n_radii, 2) limits on ‖v‖ and ‖p‖, or a pair (r, R) of them, each a
             number or (n_radii,), neither of which may fall.
-        norm: of the balls: `L2()` by default, which for matrices is `Frobenius()`, or any other, a norm of your own too; a joint risk, a
-            region and next tokens have the Euclidean one alone. In other norms `kkt_residual` is the gap of Frank and Wolfe, and 8 restarts
-            are the default. The ball of radius r of a `FactorRisk`, ‖Q‖² + ‖K‖² ≤ r², is the ball ‖W‖_* ≤ r²/2 of its matrix
-            W = Q Kᵀ in the nuclear norm.
-        region: where a point may be; everywhere by default. A `Cone` for attention weights p; for a matrix W its axis is a matrix too, one
-            row after the other: `Cone(W.ravel(), …)`. `CyclicPart(W)` for next tokens, which fixes the part along S_cyc, so that the
-            balls hold the other part alone.
-        restarts: new starts at each radius; by default 16 for p and W, 64 for (v, p), 4 for next tokens, 8 for other risks. More of
-            them make it surer that the minimum is global.
+        norm: the norm of the balls: `L2()` by default (`Frobenius()` for matrices), or any other, including your own. Joint
+            risks, regions and next tokens support only the Euclidean norm. In other norms `kkt_residual` is the gap of Frank
+            and Wolfe, and 8 restarts are the default. The ball of radius r of a `FactorRisk`, ‖Q‖² + ‖K‖² ≤ r², is the ball
+            ‖W‖_* ≤ r²/2 of its matrix W = Q Kᵀ in the nuclear norm.
+        region: where a point may be; everywhere by default. A `Cone` for attention weights p; for a matrix W its axis is a
+            matrix too, row by row: `Cone(W.ravel(), …)`. `CyclicPart(W)` for next tokens, which fixes the part along S_cyc, so
+            that the balls bound only the other part.
+        restarts: new starts at each radius; by default 16 for p and W, 64 for (v, p), 4 for next tokens, 8 for other risks.
+            More restarts make it more likely that the minimum is global.
         rng: a `numpy.random.Generator`, or a whole number to seed one.
-        progress: called as `progress(done, total)` after each radius. What it raises ends the search, as Ctrl-C does.
+        progress: called as `progress(done, total)` after each radius. If it raises an error, the search ends, as with Ctrl-C.
     Returns:
-        A `Path`; `path.resume(radii)` follows it further. Check it with `path.kkt_residual()`, and for being global with another `rng`
-        and more restarts.
+        A `Path`; `path.resume(radii)` follows it further. Check it with `path.kkt_residual()`; to check that minima are global,
+        use another `rng` and more restarts.
     """
     risk = as_risk(problem, head, loss)
     if holds_batch(risk):
@@ -346,11 +349,11 @@ def _extended(
 
 
 def ball_bindings(binds: BoolArray) -> ObjectArray:
-    """Which points a ball binds, as an array of `Binding`."""
+    """Return the `Binding` of each point, as an array."""
     return np.array([Binding.NONE, Binding.BALL], dtype=object)[binds.astype(int)]
 
 
 def no_region(region: object, name: str) -> None:
-    """Refuse a region where the search of this kind of risk knows none."""
+    """Refuse a region if the search for this kind of risk supports none."""
     if region is not None:
         raise InputError("region", f"left out for {name}", repr(region))

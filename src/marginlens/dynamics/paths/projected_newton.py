@@ -30,7 +30,7 @@ STEP_SHARES = tuple(0.5 ** np.arange(low, high) for low, high in ((0, 1), (1, 10
 
 
 class SmoothRisk(Protocol):
-    """What the minimiser asks of a risk, at points (n_points, r)."""
+    """The protocol of a risk for the minimiser, at points (n_points, r)."""
 
     @property
     def logit_scale(self) -> float:
@@ -129,7 +129,7 @@ class Ball:
         return u * np.clip(norm, self.shortest, self.radius)
 
     def kkt_multipliers(self, c: FloatArray, gradient: FloatArray) -> ActiveConstraints:
-        """Which constraints bind at points (n_points, r) where the risk has this gradient: multipliers of the ball and of the cone."""
+        """Find the constraints that bind at points (n_points, r) with this gradient, and the multipliers of the ball and of the cone."""
         norm, u = np.linalg.norm(c, axis=-1), _normalized(c)
         normal, outward = np.zeros_like(u), -np.sum(gradient * u, axis=-1)
         binds, of_cone, steepness = (
@@ -246,8 +246,8 @@ def _step(risk: SmoothRisk, region: Region, c: FloatArray, at: SecondOrder, acti
 
 
 class _Model(NamedTuple):
-    """What falls with the risk at points (n_points, r): its log where it is far below that of the selected tokens, ±log of the excess
-    over theirs where its terms agree in sign, the excess itself elsewhere.
+    """A function that falls with the risk at points (n_points, r): its log if it is far below that of the selected tokens, ±log
+    of the excess over theirs if its terms agree in sign, else the excess itself.
 
     `scale` turns the gradient into the model's, `outer_factor` is the factor of gradient gradientᵀ in its Hessian.
     """
@@ -276,7 +276,7 @@ class _Model(NamedTuple):
         return _Model(*parts)
 
     def change(self, risk: SmoothRisk, trial: FloatArray) -> FloatArray:
-        """How much the model changes from its points to the trial points, (n_points,)."""
+        """Compute the change of the model from its points to the trial points, (n_points,)."""
         ahead = risk.excess(trial, self.selected)
         with np.errstate(invalid="ignore", over="ignore"):
             same = np.where(ahead.log == self.log, 0.0, self.sign * (ahead.log - self.log))
@@ -287,7 +287,9 @@ class _Model(NamedTuple):
 
 
 def below_selected_risk(risk: SmoothRisk, c: FloatArray, excess: ExcessRisk) -> tuple[BoolArray, FloatArray]:
-    """Where the risk at points (n_points, r) is far below that of the tokens `excess` is relative to, and the risk's logarithm."""
+    """Find the points (n_points, r) whose risk is far below that of the tokens to which `excess` is relative; also return the
+    log risk.
+    """
     if not ((excess.sign < 0.0).any() and risk.is_nonnegative):
         return np.zeros(len(c), dtype=np.bool_), np.zeros(len(c))
     log_value = risk.log_value(c)

@@ -1,4 +1,6 @@
-r"""The next-token risk split in two: what the components decide among equals, and the tail that lower priorities leave, in logarithms."""
+r"""The next-token risk split in two: the part that components of equal priority decide, and the tail of lower priorities, in
+logarithms.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +122,7 @@ class SplitRisk:
         return float(self.problem.share @ self.loss.scalar(self._top)[0])
 
     def log_tail(self, c: FloatArray) -> FloatArray:
-        """log T at points (batch, r), finite however small T is; on acyclic data the log of the risk above its infimum L*.
+        """Compute log T at points (batch, r), finite however small T is; on acyclic data the log of the risk above its infimum L*.
 
         -inf if no sequence holds a token of lower priority than its label.
         """
@@ -230,7 +232,7 @@ class SplitRisk:
         return np.where(single, self._top, mixed)  # exactly, where the label is by itself
 
     def _ratios(self, logits: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """log(s_t / Σ_{R_i} s) of every lower entry, -inf for the others, and the logarithm of their sums, (batch, n_samples)."""
+        """Compute log(s_t / Σ_{R_i} s) of every lower entry, -inf for the others, and the logarithm of their sums, (batch, n_samples)."""
         inside = self._log_sum(np.where(self._tied, logits, -np.inf))
         ratio = np.where(self._tied, -np.inf, logits - inside[:, self._sample])
         return ratio, self._log_sum(ratio)
@@ -259,7 +261,7 @@ def _orthonormal(rows: FloatArray, scale: float) -> FloatArray:
 
 
 class _Samples(NamedTuple):
-    """What `SplitRisk` asks of its samples: here one for every context and token that followed it, with all tokens as entries."""
+    """The samples for `SplitRisk`: one for every context and token that followed it, with all tokens as entries."""
 
     offsets: IntArray
     labels: IntArray
