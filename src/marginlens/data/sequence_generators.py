@@ -96,7 +96,7 @@ def redrawn(E: FloatArray, draw: Callable[[], tuple[IntArray, IntArray]], *, cyc
             return SequenceDataset(sequences, labels, E)
     kind = "with tokens of equal priority" if cyclic else "without tokens of equal priority"
     sizes = f"n_samples = {len(labels)} and n_tokens = {sequences.shape[1]} over {len(E)} tokens"
-    raise InputError(f"None of {_MAX_DRAWS} random datasets with {sizes} is {kind}; choose sizes that make one likely.")
+    raise InputError("n_samples", f"so that random datasets are likely {kind}", f"none of {_MAX_DRAWS} with {sizes}")
 
 
 def _some_tie(sequences: IntArray, labels: IntArray, n_vocabulary: int) -> bool:

@@ -161,10 +161,8 @@ def parts(
     fit = int(room // max(bytes_per_problem, 1))
     if fit < 1:
         needed, free = (bytes_per_problem + fixed_bytes) / 1e9, device.free_bytes() / 1e9
-        raise InputError(
-            f"A problem of this size needs {needed:.3g} GB on {device.name}, where {free:.3g} GB are free, so that none fits; "
-            "take device='cpu'."
-        )
+        expected = f"one with {needed:.3g} GB of free memory for a problem of this size"
+        raise InputError("device", expected, f"{device.name} with {free:.3g} GB free", "Take `device='cpu'`.")
     size = min(fit, n_problems if at_most is None else at_most)
     for first in range(0, n_problems, max(size, 1)):
         yield first, min(n_problems, first + size)

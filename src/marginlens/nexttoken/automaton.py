@@ -111,12 +111,11 @@ class NextTokenAutomaton(Displayed, Tabular):
         graphs = priority_graphs(data) if graphs is None else as_graphs(graphs, data.n_vocabulary)
         priority = graph_svm(data.E, graphs) if priority is None else _checked(priority, data)
         if priority.status not in (Status.OPTIMAL, Status.TRIVIAL):
-            raise InputError(_no_solution(priority))
+            raise _refused(priority)
         mix = cyclic_correction(data, graphs=graphs)
         if mix.status not in (Status.FINITE, Status.TRIVIAL):
-            raise InputError(
-                text("automaton.no_correction", status=mix.status.name.lower(), sentence=mix.status.sentence)
-            )
+            got = f"data whose cyclic correction is {mix.status.name.lower()}"
+            raise InputError("data", "data with an automaton", got, mix.status.sentence)
         return cls(data.E, graphs, priority, mix, data)
 
     @property
@@ -257,7 +256,10 @@ class NextTokenAutomaton(Displayed, Tabular):
         unknown = np.flatnonzero(np.isnan(probability))
         if len(unknown):
             reason = self.expansion(int(np.asarray(sequence)[-1])).reason
-            raise InputError(text("automaton.unknown_shares", tokens=unknown.tolist(), reason=reason))
+            remedy = text("automaton.unknown_shares", tokens=unknown.tolist(), reason=reason)
+            raise InputError(
+                "sequence", "one after which all shares are known", f"{np.asarray(sequence).tolist()}", remedy
+            )
         return probability
 
     def _shares(
@@ -485,15 +487,16 @@ def _checked(priority: object, data: SequenceDataset) -> GraphSolution:
     return priority
 
 
-def _no_solution(priority: GraphSolution) -> str:
-    """Say why there is no W^mm, and what would change that."""
-    numbers = {"status": priority.status.name.lower(), "sentence": priority.status.sentence}
-    if priority.status is not Status.INFEASIBLE:
-        return text("automaton.no_priority", **numbers)
-    conflict, n_vocabulary = graph_conflict(priority), len(priority.rows.X)
-    numbers["conflict"] = conflict.describe([f"token {k}" for k in range(n_vocabulary)])
-    case = "zero_embedding" if conflict.vanishing else "dependent_embeddings"
-    return text("automaton.no_priority", case=case, d_model=n_vocabulary, **numbers)
+def _refused(priority: GraphSolution) -> InputError:
+    """Return the error for data without W^mm, which says what would change that."""
+    got = f"data whose Graph-SVM is {priority.status.name.lower()}"
+    remedy = priority.status.sentence
+    if priority.status is Status.INFEASIBLE:
+        conflict, n_vocabulary = graph_conflict(priority), len(priority.rows.X)
+        numbers = {"conflict": conflict.describe([f"token {k}" for k in range(n_vocabulary)]), "d_model": n_vocabulary}
+        case = "zero_embedding" if conflict.vanishing else "dependent_embeddings"
+        remedy = text("automaton.no_priority", case=case, sentence=remedy, **numbers)
+    return InputError("data", "data with an automaton", got, remedy)
 
 
 def _slow_is_known(slow: object) -> bool:

@@ -55,14 +55,13 @@ def size_at(size: StepSize, t: int) -> float:
     """The size of step t; refused if a function gives zero, nan, infinity or a negative number."""
     if not callable(size):
         return size
+    expected = "a positive number at every step"
     try:
         value = float(size(t))
     except (TypeError, ValueError) as problem:
-        raise InputError(
-            f"The step size at step {t} must be a positive number; the schedule failed with: {problem}."
-        ) from problem
+        raise InputError("size", expected, f"a schedule that failed at step {t} ({problem})") from problem
     if not (np.isfinite(value) and value > 0.0):
-        raise InputError(f"The step size at step {t} must be a positive number; the schedule gave {value:g}.")
+        raise InputError("size", expected, f"a schedule that gives {value:g} at step {t}")
     return value
 
 

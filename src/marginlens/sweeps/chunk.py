@@ -227,9 +227,8 @@ def decoded(file: Path, chunk: Chunk, plan_hash: str, columns: list[str] | None 
 
 
 def _damaged(file: Path, reason: str) -> InputError:
-    return InputError(
-        f"The chunk file {str(file)!r} is damaged ({reason}): delete it, and the same sweep computes it anew."
-    )
+    remedy = "Delete it, and the same sweep computes it anew."
+    return InputError("folder", "that of undamaged chunks", f"{str(file)!r}, which is damaged ({reason})", remedy)
 
 
 def _as_arrow(value: object) -> Any:

@@ -385,19 +385,21 @@ def _value(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def read_written_plan(place: Path) -> dict[str, Any]:
+def read_written_plan(path: Path) -> dict[str, Any]:
     """The written plan of a sweep's folder, checked against its hash."""
+    expected = "that of a sweep"
     try:
-        content = json.loads(place.read_text(encoding="utf-8"))
-        plan, known = content["plan"], content["hash"]
+        content = json.loads(path.read_text(encoding="utf-8"))
+        plan, recorded_hash = content["plan"], content["hash"]
     except OSError as problem:
-        raise InputError("folder", "that of a sweep", unusable(place, problem)) from problem
+        raise InputError("folder", expected, unusable(path, problem)) from problem
     except (ValueError, KeyError, TypeError) as problem:
-        raise InputError(f"The plan {str(place)!r} is damaged ({problem}).") from problem
-    if plan_hash(plan) != known:
-        raise InputError(f"The plan {str(place)!r} is damaged: it does not have the hash that it says.")
+        got = f"{str(path)!r}, which is damaged ({problem})"
+        raise InputError("folder", expected, got) from problem
+    if plan_hash(plan) != recorded_hash:
+        raise InputError("folder", expected, f"{str(path)!r}, which does not have the hash that it says")
     if plan.get("format") != FORMAT:
         raise InputError(
-            "folder", f"that of a sweep in the form {FORMAT!r}", f"{str(place)!r} in the form {plan.get('format')!r}"
+            "folder", f"that of a sweep in the form {FORMAT!r}", f"{str(path)!r} in the form {plan.get('format')!r}"
         )
     return dict(plan)

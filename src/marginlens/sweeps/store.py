@@ -133,16 +133,18 @@ class Sweep(Displayed):
 
     def finished(self, *, partial: bool = False) -> list[int]:
         """The chunks that are there: all of them, or with `partial` at least one; else refused."""
-        found = list(self.listed())
-        missing = self.grid.n_chunks - len(found)
+        finished = list(self.listed())
+        missing = self.grid.n_chunks - len(finished)
         if missing and not partial:
             raise InputError(
-                f"The sweep in {str(self.folder)!r} is not finished: {missing:,} of {self.grid.n_chunks:,} chunks are missing. "
-                "Run it again to go on, or ask for what is there with partial=True."
+                "folder",
+                "that of a finished sweep",
+                f"{str(self.folder)!r}, which lacks {missing:,} of {self.grid.n_chunks:,} chunks",
+                "Run it again to go on, or ask for the finished chunks with `partial=True`.",
             )
-        if not found:
-            raise InputError(f"The sweep in {str(self.folder)!r} has no finished chunk yet.")
-        return found
+        if not finished:
+            raise InputError("folder", "that of a sweep with a finished chunk", f"{str(self.folder)!r}, which has none")
+        return finished
 
     def read(self, index: int, columns: list[str] | None = None) -> pyarrow.Table:
         """What was recorded in a chunk, checked; a damaged file is refused by name."""
@@ -316,8 +318,9 @@ def opened(folder: str | os.PathLike[str], plan: Plan) -> Iterator[Sweep]:
             try:
                 stack.enter_context(FileLock(place / LOCK, timeout=LOCK_SECONDS))
             except Timeout:
-                what = f"The folder {str(place)!r} is in use by another process"
-                raise InputError(f"{what}; wait for it, or end it and run this again.") from None
+                got = f"{str(place)!r}, which another process is writing"
+                remedy = "Wait for it, or end it and run this again."
+                raise InputError("folder", "one that no other process uses", got, remedy) from None
         sweep = Sweep(place)
         with _writable(place):
             _remove_leftovers(place)
