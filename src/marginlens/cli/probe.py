@@ -83,35 +83,29 @@ def probe(
       marginlens probe training-run --checkpoints --json > curves.json
       marginlens probe fine-tuned --against my-model
     """
-    given = Given(text, images, limit)
-    if against is not None:
-        refuse_options("with --against", checkpoints=checkpoints)
-    for number, name, least in ((queries, "queries", 1), (offset, "offset", 0)):
-        if number is not None:
-            whole_number(number, name, at_least=least)
+    inputs = RequestedInputs(text, images, limit)
+    whole_number(queries, "queries", at_least=1)
+    if offset is not None:
+        whole_number(offset, "offset", at_least=0)
     output = Output(as_json, quiet)
-    folder = out if out is not None or as_json else FOLDER
-    if folder is not None:
-        from marginlens.runtime.probe_folders import check_folder
-
-        check_folder(folder)
-    if quiet:  # transformers reads this when it is imported
+    folder = _page_folder(out, as_json=as_json)
+    if quiet:
+        # Transformers reads this when it is imported.
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     pages = [] if folder is None else [folder / PAGE]
     if model.endswith(".parquet"):
         others = {"text": text, "images": images, "limit": limit, "offset": offset, "against": against}
         refuse_options("with the file of a monitored run", **others)
-        output.show(*_monitored(model, folder), pages)
-        return
+        return output.show(*_monitored(model, folder), pages)
     source = Source(model, against, device, trust_pickle, download)
     source.check(checkpoints=checkpoints)
-    given.check()
+    inputs.check()
     from marginlens.probe.result import ProbeSettings
 
-    asked = not checkpoints if max_margin is None else max_margin
-    settings = ProbeSettings(max_margin=asked, queries=queries, offset=offset, seed=seed)
+    max_margin = not checkpoints if max_margin is None else max_margin
+    settings = ProbeSettings(max_margin=max_margin, queries=queries, offset=offset, seed=seed)
     with output.stage("Probing") as bar:
-        result = _probed(source, given, settings, bar, checkpoints=checkpoints)
+        result = _probed(source, inputs, settings, bar, checkpoints=checkpoints)
         if folder is not None:
             from marginlens.probe.folder import write_report
 
@@ -119,8 +113,19 @@ def probe(
     output.show(result, probe_lines(result), pages)
 
 
+def _page_folder(out: Path | None, *, as_json: bool) -> Path | None:
+    """Return the folder that the page goes to, None if there is no page; refuse one that holds something else."""
+    if out is None and as_json:
+        return None
+    from marginlens.runtime.probe_folders import check_folder
+
+    folder = FOLDER if out is None else out
+    check_folder(folder)
+    return folder
+
+
 def _probed(
-    source: Source, given: Given, settings: ProbeSettings, bar: ProgressCallback, *, checkpoints: bool
+    source: Source, requested: RequestedInputs, settings: ProbeSettings, bar: ProgressCallback, *, checkpoints: bool
 ) -> ProbeResult | CheckpointCurves | ProbeDifference:
     """Probe a model, the checkpoints in a folder, or two models against each other."""
     from marginlens.probe.run import probe_checkpoints, probe_model
@@ -128,11 +133,11 @@ def _probed(
 
     if checkpoints:
         folders = checkpoint_folders(source.model)
-        inputs = given.encoded(source.load(folders[0]))
+        inputs = requested.encoded(source.load(folders[0]))
         options: dict[str, Any] = {"trust_pickle": source.trust_pickle, "device": source.device}
         return probe_checkpoints(folders, inputs, settings, **options, progress=bar)
     loaded = source.load(source.model)
-    inputs = given.encoded(loaded)
+    inputs = requested.encoded(loaded)
     if source.against is None:
         return probe_model(loaded, inputs, settings, progress=bar)
     from marginlens.probe.difference import compare_models
@@ -161,8 +166,8 @@ def _monitored(path: str, folder: Path | None) -> tuple[dict[str, Any], list[str
 
 
 @dataclass(frozen=True)
-class Given:
-    """The inputs that are given: a text or images, and how many of them to use."""
+class RequestedInputs:
+    """The inputs that the command line asks for: a text or images, and how many of them to use."""
 
     text: Path | None
     images: Path | None
@@ -188,8 +193,8 @@ class Given:
             if self.images is None:
                 got = "nothing" if self.text is None else f"--text {self.text}"
                 raise InputError("images", "a file of images for this model, which reads images", repr(got))
-            found = read_images(self.images, loaded.images)
-            return found.subset(range(len(found))[: self.limit])
+            read = read_images(self.images, loaded.images)
+            return read.subset(range(len(read))[: self.limit])
         if self.images is not None:
             got = repr(str(self.images))
             raise InputError("images", "left out for this model, which reads texts", got, "Use --text.")
@@ -208,9 +213,11 @@ class Source:
     download: bool
 
     def check(self, *, checkpoints: bool) -> None:
-        """Refuse folders that are not there, before anything is imported that takes seconds."""
+        """Refuse options that exclude each other and folders that are not there, before anything is imported that takes seconds."""
         from marginlens.runtime.model_folders import checkpoint_folders, model_place
 
+        if self.against is not None:
+            refuse_options("with --against", checkpoints=checkpoints)
         if checkpoints:
             for folder in checkpoint_folders(self.model):
                 model_place(folder, trust_pickle=self.trust_pickle)
