@@ -16,7 +16,7 @@ from marginlens.svm.solvers import independent_parts
 def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Every test through working sets and, where rows are few, through formed rows."""
     if request.param == "working set":
-        monkeypatch.setattr(independent_parts, "MAX_FORMED_ENTRIES", 0)
+        monkeypatch.setattr(independent_parts, "MAX_FORMED_PART_ENTRIES", 0)
     return request.param
 
 
@@ -132,7 +132,7 @@ def test_an_unfinished_problem_is_bracketed_not_optimal(monkeypatch: pytest.Monk
     best = bilinear_svm(X, Q, triples).margin
     monkeypatch.setattr("marginlens.svm.solvers.working_set.MAX_FACTORS", 3)
     monkeypatch.setattr("marginlens.svm.bilinear.MAX_OPEN_ENTRIES", 0)
-    monkeypatch.setattr(independent_parts, "MAX_FORMED_ENTRIES", 0)
+    monkeypatch.setattr(independent_parts, "MAX_FORMED_PART_ENTRIES", 0)
     stopped = bilinear_svm(X, Q, triples)
     lower, upper = stopped.bracket()
     assert stopped.status is Status.INACCURATE

@@ -44,7 +44,7 @@ def random_data(seed: int) -> SequenceDataset:
 def structured(E: np.ndarray, graphs: Graphs) -> GraphSolution:
     """The method for many rows, whatever their number."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(independent_parts, "MAX_FORMED_ENTRIES", 0)
+        patch.setattr(independent_parts, "MAX_FORMED_PART_ENTRIES", 0)
         patch.setattr(graph, "is_orthonormal", lambda E: False)
         return graph_svm(E, graphs)
 

@@ -8,7 +8,7 @@ import marginlens as ml
 from gpu.twin import needs_compiler
 from marginlens.data import sphere_problems
 from marginlens.gpu.device import to_host
-from marginlens.gpu.margins import MAX_ROWS, MarginArrays
+from marginlens.gpu.margins import MAX_WARP_ROWS, MarginArrays
 from marginlens.svm import on_device
 from marginlens.svm.on_device import margins_of
 from marginlens.svm.solution import CERTIFICATE_RTOL, KKT_RTOL
@@ -102,7 +102,7 @@ def test_solutions_on_the_device_equal_the_cpus_with_few_fallbacks(device, monke
 
 
 def test_problems_with_more_rows_equal_the_cpus(device):
-    n_tokens = MAX_ROWS + 2
+    n_tokens = MAX_WARP_ROWS + 2
     data, v = sphere_problems(0, 2, 1, n_tokens, 80, 1)
     found = margins_of(device, device.xp.asarray(data.K), device.xp.asarray(data.optimal(v)))
     np.testing.assert_allclose(to_host(found.x), ml.att_svm(data, data.optimal(v)).x, rtol=X_RTOL, atol=0.0)

@@ -13,7 +13,7 @@ import pytest
 
 import marginlens as ml
 from marginlens.graphs import PriorityGraph, counting
-from marginlens.graphs.priority import MAX_TOKENS
+from marginlens.graphs.priority import MAX_GRAPH_TOKENS
 from marginlens.typing import IntArray
 from refusals import refused
 
@@ -91,7 +91,7 @@ def test_windows_do_not_cross_a_separator(dtype: str, monkeypatch: pytest.Monkey
 
 
 def test_large_ids_are_counted_and_larger_ones_refused() -> None:
-    top = MAX_TOKENS - 1
+    top = MAX_GRAPH_TOKENS - 1
     (graph,) = ml.priority_graphs([[top, 5], [top, 7, top]], window=3).values()
     assert (graph.last, graph.edges.tolist(), graph.counts.tolist()) == (7, [[top, 5], [top, 7]], [1, 1])
     with refused("data"):

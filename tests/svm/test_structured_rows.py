@@ -203,7 +203,7 @@ def test_a_contradiction_among_many_last_tokens_or_in_one_is_proved(monkeypatch:
     monkeypatch.setattr(independent_parts, "MAX_NULL_SPACE_OPERATIONS", -1)
     together = graph_svm(several)
     monkeypatch.undo()
-    monkeypatch.setattr(independent_parts, "MAX_FORMED_ENTRIES", 1000)  # of one last token, not of all
+    monkeypatch.setattr(independent_parts, "MAX_FORMED_PART_ENTRIES", 1000)  # of one last token, not of all
     alone = graph_svm(single)
     for solution in (together, alone):
         assert solution.status is Status.INFEASIBLE

@@ -35,9 +35,12 @@ if TYPE_CHECKING:
 
 EXIT_UNUSABLE = 2
 EXIT_INTERRUPTED = 130
-LONG_WORD = re.compile(r"\S{200,}")  # such as a path that is too long to be repeated
-ARGUMENT = re.compile(r"`(\w+)(?:=[^`]*)?`")  # of Python, in what to do about an error
-FINALIZER_SECONDS = 0.01  # after which a finalizer that was interrupted has ended
+# A word, such as a path, that is too long to be repeated.
+LONG_WORD = re.compile(r"\S{200,}")
+# An argument of Python in what to do about an error.
+ARGUMENT = re.compile(r"`(\w+)(?:=[^`]*)?`")
+# By then a finalizer that was interrupted has ended.
+FINALIZER_SECONDS = 0.01
 
 
 # ---- errors
@@ -87,10 +90,8 @@ def errors_as_sentences(group: TyperGroup | None = None, context: Any = None) ->
     try:
         with _warnings_as_sentences():
             yield
-    except (
-        BrokenPipeError,
-        typer.Exit,
-    ):  # a pipe breaks if its reader leaves, as head does: nobody is there to be told
+    # A pipe breaks if its reader leaves, as head does, and then no message would reach anyone.
+    except (BrokenPipeError, typer.Exit):
         raise
     except KeyboardInterrupt as interruption:
         _end(f"interrupted. {interruption}", EXIT_INTERRUPTED)
@@ -111,7 +112,8 @@ def _sentence(problem: Exception, typed: dict[str, str]) -> str | None:
     """The sentence for an error; None for a defect of the library."""
     if isinstance(problem, InputError):
         return _refusal(problem, typed)
-    if hasattr(problem, "format_message"):  # of typer, whose class is another one in versions that stand on click
+    # Errors of typer have this method; their class differs in versions of typer that are based on click.
+    if hasattr(problem, "format_message"):
         context = getattr(problem, "ctx", None)
         path = "marginlens" if context is None else context.command_path
         text = " ".join(problem.format_message().split())
@@ -156,7 +158,8 @@ def _warnings_as_sentences() -> Iterator[None]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
-        warnings.simplefilter("ignore", RuntimeWarning)  # of numpy, on an overflow that the result itself reports
+        # NumPy warns of an overflow that the result itself reports.
+        warnings.simplefilter("ignore", RuntimeWarning)
         warnings.showwarning = say
         yield
 
@@ -196,12 +199,14 @@ def _options(
 
 def main() -> None:
     """Run the command line; the console command is `marginlens_command`."""
-    for stream in (sys.stdout, sys.stderr):  # signs that the terminal lacks are printed as their numbers
+    # Characters that the terminal lacks are printed as their numbers.
+    for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what was begun is cleaned up
+    # As after Ctrl-C, what was begun is cleaned up.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.unraisablehook = _interrupt_again
     app(prog_name="marginlens")
 

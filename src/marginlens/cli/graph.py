@@ -19,11 +19,16 @@ if TYPE_CHECKING:
     from marginlens.cli.rankings import Ranking
     from marginlens.typing import IntArray
 
-WINDOW = 16  # tokens of a window, by default
-N_CONTINUED = 40  # tokens that follow a prefix, by default
-MAX_WORDS = 300  # words that have an id of their own, by default
-N_LIKELY = 10  # next tokens that JSON lists
-LISTED = (".json", ".npz")  # files that list sequences
+# Tokens of a window, by default.
+WINDOW = 16
+# Tokens that follow a prefix, by default.
+N_CONTINUED = 40
+# Words that have an id of their own, by default.
+MAX_WORDS = 300
+# Next tokens that JSON lists.
+N_LIKELY = 10
+# Suffixes of files that list sequences.
+LISTED = (".json", ".npz")
 
 # ---- the options
 
@@ -295,7 +300,8 @@ def _continued(ranking: Ranking, automaton: ml.NextTokenAutomaton, prefix: IntAr
 
     vocabulary, window = ranking.vocabulary, ranking.window
     sequence = prefix if window is None else prefix[-window:]
-    probability = automaton.predict_proba(sequence, slow="limit")  # `explain` says if it is slow
+    # `explain` says if the limit is slow.
+    probability = automaton.predict_proba(sequence, slow="limit")
     likely = [int(k) for k in np.argsort(-probability, kind="stable")[:N_LIKELY] if probability[k] > 0.0]
     ids = automaton.sample(prefix, asked.n_tokens, asked.seed, window=window)
     return {

@@ -13,8 +13,9 @@ from marginlens.cli.output import Output
 from marginlens.errors import InputError
 from marginlens.words import text as text_of
 
-PAGE_TITLE = b"<title>marginlens lab"  # in every page that the command wrote
-TITLE_WITHIN = 2000  # bytes from the beginning
+# The title in the first bytes of every page that the command wrote.
+PAGE_TITLE = b"<title>marginlens lab"
+TITLE_WITHIN = 2000
 
 
 def preset_names(incomplete: str) -> list[str]:

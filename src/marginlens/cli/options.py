@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 DEVICES = ("cpu", "cuda", "cuda:1", "mps")
 ENCODINGS = ("utf-8", "latin-1", "cp1252", "utf-16")
-LISTED_NORMS = (*NORMS.names, "l1.75", "l3")  # offered by completion
-MAX_WEIGHT = 1e150  # norms of weights are sums of squares, which must be finite
+# Norms that completion offers.
+LISTED_NORMS = (*NORMS.names, "l1.75", "l3")
+# Norms of weights are sums of squares, which must be finite.
+MAX_WEIGHT = 1e150
 
 
 def words_of(*words: str) -> Callable[[str], list[str]]:
@@ -51,7 +53,8 @@ PlotFile = Annotated[
 _OF_PROBLEM = {**dict.fromkeys(("path", "data", "problem"), "file"), "unrealizable": "drop"}
 _OF_STEPS = {"n_steps": "steps", "power": "decay", **dict.fromkeys(("size", "step", "rate"), "step_size")}
 _OF_MODEL = dict.fromkeys(("name", "path", "folder", "folders", "file", "config", "tokenizer"), "model")
-TYPED_AS: dict[str, dict[str, str]] = {  # arguments of the library, by command, as the command's own parameters
+# By command: arguments of the library, and the command's own parameters for them.
+TYPED_AS: dict[str, dict[str, str]] = {
     "solve": _OF_PROBLEM,
     "train": _OF_PROBLEM | _OF_STEPS,
     "probe": _OF_MODEL | {"texts": "text"},
@@ -104,7 +107,8 @@ def numbers(text: str, argument: str, count: int, kind: type = float) -> list[An
     """Numbers separated by commas: finite ones, or token indices if `kind` is int."""
     words, example = ("token indices", "0,1,2") if kind is int else ("finite numbers", "0.5,-1")
     try:
-        if not text.isascii():  # digits of other scripts, which no other option takes
+        # Digits of other scripts, which no other option takes.
+        if not text.isascii():
             raise ValueError
         values = [kind(part) for part in text.split(",")]
     except ValueError:

@@ -19,7 +19,8 @@ from marginlens.words import text
 if TYPE_CHECKING:
     from marginlens.runtime.progress import ProgressCallback
 
-FIRST_LINE_SECONDS = 10.0  # nothing is printed earlier if the output is not a terminal
+# Nothing is printed earlier if the output is not a terminal.
+FIRST_LINE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)

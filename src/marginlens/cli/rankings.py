@@ -32,10 +32,14 @@ if TYPE_CHECKING:
     from marginlens.svm import GraphSolution
     from marginlens.typing import IntArray
 
-MAX_POSITIONS_IN_MEMORY = 1 << 25  # tokens of all windows that are made at once: 256 MB, several times in a dataset
-N_SHOWN = 3  # last tokens that are shown by default
-MAX_COMPONENTS = 10_000  # up to which chains of rankings are followed: 200 MB
-GRAPH_PACKAGES = ("python", "marginlens", "numpy", "scipy")  # whose versions a saved file names
+# Tokens of all windows that are made at once; a dataset has 256 MB of them, several times.
+MAX_POSITIONS_IN_MEMORY = 1 << 25
+# Last tokens that are shown by default.
+N_SHOWN = 3
+# Chains of rankings are followed through no more components than this, which takes 200 MB.
+MAX_COMPONENTS = 10_000
+# Packages whose versions a saved file names.
+GRAPH_PACKAGES = ("python", "marginlens", "numpy", "scipy")
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,15 +157,15 @@ class Ranking:
             return row, [text("cli.graph.one_hot")]
         infeasible, margin = solution.status is ml.Status.INFEASIBLE, float(solution.margin)
         residual = float(solution.certificate_residual() if infeasible else solution.kkt_residual())
-        gaps = solution.rows.apply(
-            solution.x.reshape(-1)
-        )  # (e_i - e_j)ᵀ W e_k over all pairs i ⇒ j of all last tokens k
+        # (e_i - e_j)ᵀ W e_k over all pairs i ⇒ j of all last tokens k.
+        gaps = solution.rows.apply(solution.x.reshape(-1))
         smallest = None if infeasible or not len(gaps) else float(gaps.min())
         is_solved = solution.status in (ml.Status.OPTIMAL, ml.Status.TRIVIAL)
         row |= dict(zip(names, (solution.status.name, margin, residual, smallest), strict=True))
         row["separable"] = is_solved
         sentences = [text("cli.graph.solved", status=solution.status.sentence, residual=residual)]
-        if 0.0 < margin < np.inf:  # W^mm has gaps of at least 1, so log 99 of it is the shortest W that ranks 99 to 1
+        # W^mm has gaps of at least 1, so log 99 times W^mm is the shortest W that ranks 99 to 1.
+        if 0.0 < margin < np.inf:
             sentences.append(text("cli.graph.margin", margin=margin, norm=float(np.log(99.0)) / margin))
         if infeasible and self.named is not None:
             conflict = ml.svm.graph_conflict(solution)

@@ -40,7 +40,8 @@ SolvedNorm = Annotated[
         autocompletion=words_of(*LISTED_NORMS),
     ),
 ]
-MAX_DIRECTIONS = 10  # printed; JSON has all
+# Directions that are printed; JSON has all.
+MAX_DIRECTIONS = 10
 
 
 def solve(
@@ -103,9 +104,8 @@ def solve(
     output.show({"problems": rows}, [f"{file}: {data!r}", *lines], [plot])
 
 
-Answer = tuple[
-    list[dict[str, Any]], list[list[dict[str, Any]]], list[str]
-]  # of each problem its numbers, what figures draw, the text
+# For each problem its numbers and what figures draw; and the text.
+Answer = tuple[list[dict[str, Any]], list[list[dict[str, Any]]], list[str]]
 
 
 def _draw(plot: Path, data: ml.TokenDataset, v: FloatArray, drawn: list[list[dict[str, Any]]]) -> None:

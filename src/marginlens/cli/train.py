@@ -37,10 +37,14 @@ if TYPE_CHECKING:
     from marginlens.theory import Prediction, TokenOptimality
     from marginlens.typing import FloatArray
 
-N_STEPS, STEP_SIZE = 1000, 1.0  # of a normalised descent on p
-STEEPEST_STEP_SIZE = 0.05  # of the optimizers in other norms on p
-SEQUENCE_STEPS, SEQUENCE_STEP_SIZE = 4000, 0.01  # on W, as in paper C's experiments
-TAKES: dict[str, set[str]] = {  # options of each optimizer
+# Steps and step size of a normalised descent on p.
+N_STEPS, STEP_SIZE = 1000, 1.0
+# Step size of the optimizers in other norms on p.
+STEEPEST_STEP_SIZE = 0.05
+# Steps and step size on W, as in paper C's experiments.
+SEQUENCE_STEPS, SEQUENCE_STEP_SIZE = 4000, 0.01
+# Options of each optimizer.
+TAKES: dict[str, set[str]] = {
     "normalized-gd": set(),
     "gradient-descent": set(),
     "sign-descent": {"momentum", "decay"},
@@ -50,13 +54,16 @@ TAKES: dict[str, set[str]] = {  # options of each optimizer
     "adam": {"eps", "decay"},
     "mirror-descent": {"norm", "decay"},
 }
-NEEDS_NORM = {  # with examples of norms
+# Optimizers that need a norm, with examples of norms.
+NEEDS_NORM = {
     "steepest-descent": "l-inf, l3 or spectral",
     "mirror-descent": "l1.75 or l3",
 }
-RANDOM = "random"  # a start drawn from the standard normal distribution
+# A start drawn from the standard normal distribution.
+RANDOM = "random"
 ADAM_BETAS = (0.9, 0.999)
-EUCLIDEAN = ("normalized-gd", "gradient-descent")  # the first is the default
+# The Euclidean optimizers; the first is the default.
+EUCLIDEAN = ("normalized-gd", "gradient-descent")
 optimizer_names = words_of(*OPTIMIZERS.names)
 loss_names = words_of(*LOSSES.names, *NEXT_TOKEN_LOSSES.names)
 norm_names = words_of(*LISTED_NORMS)
@@ -229,7 +236,8 @@ class Request:
             typed = self.point(data.d_key, rng) if run is None or self.start is not None else run.start
             start = np.array(data.as_batch().point(typed, "start")[0])
             default = STEP_SIZE if asked.optimizer_name in EUCLIDEAN else STEEPEST_STEP_SIZE
-            if is_plain and v is not None:  # what the theorems allow for every problem
+            # What the theorems allow for every problem.
+            if is_plain and v is not None:
                 size = float(np.min(ml.theory.smoothness(data, v, loss).largest_step))
             if size == 0.0:
                 raise InputError(
@@ -395,7 +403,8 @@ class Compared:
         """The comparison in full."""
         solution, margin = self.optimality.solution, self.norm_margin
         lines = [f"{self.run!r}. {self.run.status.sentence}", f"{self.optimality!r}. {solution.status.sentence}"]
-        if self.correlation == self.correlation:  # not nan
+        # The correlation is not nan.
+        if self.correlation == self.correlation:
             lines.append(text("cli.train.cosine", cosine=self.correlation))
         if margin is not None and margin["share"] is not None:
             shares = {"share": margin["share"], "proved": margin["proved_share"]}
@@ -496,7 +505,8 @@ def _train_sequences(
     lines += [_sentence(training), f"{run!r}. {run.status.sentence}", text("cli.train.next_tokens", measures=measures)]
     if len(compared) == 1:
         lines.append(text("cli.train.nothing_to_compare"))
-    failing = [  # of C Thm 3, or of what follows of it from Eq. (17)
+    # Conditions of C Thm 3, or of what follows from its Eq. (17).
+    failing = [
         [condition.name for condition in theorem.failed]
         for theorem in prediction.verdicts
         if theorem.citation.startswith("C Thm 3")

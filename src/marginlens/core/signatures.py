@@ -23,7 +23,8 @@ import numpy as np
 from marginlens.errors import InputError
 
 FOLDER = Path(__file__).parent
-OUT_OF_MEMORY, WRONG_SIZE = -1000, -1001  # as in arena.h
+# The codes of arena.h.
+OUT_OF_MEMORY, WRONG_SIZE = -1000, -1001
 
 _TYPES = {
     "double": np.float64,
@@ -36,7 +37,8 @@ _TYPES = {
     "bool": np.bool_,
 }
 _FUNCTION = re.compile(r"^EXPORT (IN_PRECISION\()?(\w+)\)?\((.*?)\) \{$", re.DOTALL | re.MULTILINE)
-_PRECISIONS = {"_float32": "float", "_float64": "double"}  # of functions IN_PRECISION, whose names end so
+# Functions IN_PRECISION have names that end in one of these.
+_PRECISIONS = {"_float32": "float", "_float64": "double"}
 _STRUCT, _FIELDS = re.compile(r"^struct (\w+) \{\n(.*?)^\};", re.DOTALL | re.MULTILINE), re.compile(r"(\w+) ([\w, ]+);")
 _PARAMETER = re.compile(r"(const )?(\w+) (\*?)(\w+)$")
 _SHAPE, _BOUNDS = re.compile(r"\(([^)]*)\)"), re.compile(r"\bin (\S*)\.\.(\S*)")
@@ -47,7 +49,8 @@ _OPERATORS: dict[type, Callable[[int, int], int]] = {
 }
 
 _BUFFER = ctypes.c_char * 0
-_MAX_KINDS = 64  # kinds of calls that are remembered for each function
+# Kinds of calls that are remembered for each function.
+_MAX_KINDS = 64
 
 Size = Callable[[dict[str, int]], int]
 
@@ -87,7 +90,8 @@ class Parameter:
                 return float(given)
             known[self.name] = operator.index(given)
             limits = np.iinfo(self.kind)
-            if not limits.min <= known[self.name] <= limits.max:  # ctypes would cut it off
+            # ctypes would cut the value off.
+            if not limits.min <= known[self.name] <= limits.max:
                 raise InputError(self.name, f"a whole number of {limits.min}..{limits.max}", given)
             return known[self.name]
         if given is None and self.is_optional:
@@ -98,7 +102,8 @@ class Parameter:
             known.setdefault(axis, length)
         flags = given.flags
         if self.is_written:
-            if not flags.carray:  # contiguous, aligned and writable
+            # The array is contiguous, aligned and writable.
+            if not flags.carray:
                 wrong = "not contiguous" if flags.writeable else "read-only"
                 raise self._refusal(f"{_described(given)} that is {wrong}")
         elif not (flags.c_contiguous and flags.aligned):
@@ -139,7 +144,8 @@ class CoreFunction:
             raise SyntaxError(f"the sizes of the core's function {name} must be its last parameters")
         self.sizes = tuple(parameter.name for parameter in parameters[len(self.given) :])
         self.bounded_arrays = tuple((k, one) for k, one in enumerate(self.given) if one.is_array and any(one.bounds))
-        self._known: dict[tuple[Any, ...], dict[str, int]] = {}  # sizes of calls whose arrays needed no copy, by kinds
+        # Sizes of calls whose arrays needed no copy, by kinds.
+        self._known: dict[tuple[Any, ...], dict[str, int]] = {}
 
     @cached_property
     def _call(self) -> Any:
@@ -187,7 +193,8 @@ class CoreFunction:
             )
         passed = self._passed(values, known)
 
-        def call(alive: tuple[object, ...] = values) -> int:  # an address alone does not keep its array
+        # An address alone does not keep its array alive.
+        def call(alive: tuple[object, ...] = values) -> int:
             return self._result(passed, known)
 
         return call
@@ -214,7 +221,8 @@ class CoreFunction:
         for parameter, value in zip(self.given, values, strict=True):
             parameter.check_sizes(value, known)
         for name in self.sizes:
-            known.setdefault(name, 0)  # only arrays that are None have this axis
+            # Only arrays that are None have this axis.
+            known.setdefault(name, 0)
         if all(value is given for value, given in zip(values, arguments, strict=True)):
             if len(self._known) >= _MAX_KINDS:
                 self._known.clear()
@@ -310,7 +318,8 @@ def _kind(given: object) -> Any:
 def _buffer(array: Any) -> Any:
     """What ctypes takes as the address of an array."""
     if array.flags.writeable:
-        return _BUFFER.from_buffer(array)  # several times quicker than the address as a number
+        # This is several times quicker than asking for the address as a number.
+        return _BUFFER.from_buffer(array)
     return array.__array_interface__["data"][0]
 
 

@@ -19,7 +19,8 @@ from marginlens.runtime.threads import parallel_over
 from marginlens.typing import FloatArray
 
 MAX_SEED, MAX_CELL, MAX_PROBLEM, MAX_BLOCKS = 2**64 - 1, 2**32 - 1, 2**63 - 1, 2**32 - 1
-SHARED_PROBLEM = 2**64 - 1  # the problem number of what all problems of a cell share
+# The problem number that all problems of a cell share.
+SHARED_PROBLEM = 2**64 - 1
 
 
 def sphere_problems(

@@ -56,18 +56,23 @@ from marginlens.runtime.files import (
 )
 from marginlens.typing import ArrayLike, FloatArray
 
-PROBLEM_FORMAT = "marginlens-problem"  # the entry "format" of every JSON file
+# The entry "format" of every JSON file.
+PROBLEM_FORMAT = "marginlens-problem"
 PROBLEM_VERSION = 2
-ATTENTION, BOTH = "attention", "both"  # what is trained, the entry "train"
+# What is trained, the entry "train".
+ATTENTION, BOTH = "attention", "both"
 _FORMAT = {"format": PROBLEM_FORMAT, "version": PROBLEM_VERSION}
-_DEPTHS = {"tokens": 3, "keys": 3, "labels": 1, "W": 2}  # how many indices a number of these entries has
+# How many indices a number of these entries has.
+_DEPTHS = {"tokens": 3, "keys": 3, "labels": 1, "W": 2}
 _PROBLEM = "a JSON file of a problem, or a .npz file with X, y, v and optionally K or W"
 _SEQUENCES = "a JSON or .npz file that holds sequences, labels and optionally vocabulary, E and C"
 _LABELLED = "a .npz file with tokens, offsets and y, and optionally names"
 _KNOWN = {"X", "y", "v", "K", "W", "lengths", "sequences", "labels", "vocabulary", "E", "C"}
 _KNOWN |= {"tokens", "offsets", "names", "split", "format"}
-_MAX_NAMES, _MAX_LETTERS = 12, 40  # of a file's entries, that a sentence names
-_STREAMS = ("/dev/stdin", "/dev/fd/")  # devices that end
+# How many entries of a file a message names, and how many letters of each.
+_MAX_NAMES, _MAX_LETTERS = 12, 40
+# Devices that end, unlike other character devices.
+_STREAMS = ("/dev/stdin", "/dev/fd/")
 _ZIP, _NPY = b"PK", b"\x93NUMPY"
 PathLike = str | os.PathLike[str]
 P = ParamSpec("P")
@@ -558,7 +563,8 @@ def _arrays(path: Path, content: bytes, expected: str) -> dict[str, Any]:
             for name in archive.files:
                 arrays[name] = archive[name] if name in _KNOWN else None
     except (ValueError, EOFError, OSError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as problem:
-        if name and "allow_pickle" in str(problem):  # of an entry: of all else numpy says that it may be a pickle
+        # Only an entry can be a pickle. numpy says of any file that it cannot read that it may be one.
+        if name and "allow_pickle" in str(problem):
             remedy = "Save plain arrays; pad inputs of different lengths and add 'lengths', or use JSON."
             raise InputError(name, "an array of numbers", "pickled objects, which are not loaded", remedy) from problem
         reason = (

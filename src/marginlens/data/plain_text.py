@@ -20,8 +20,10 @@ from marginlens.errors import InputError
 from marginlens.runtime.files import as_path
 
 STDIN = "-"
-BLOCK_BYTES = 1 << 20  # of an unpacked file that are decoded at a time
-_MARK_BYTES = 10  # that tell how a file is packed
+# Bytes of an unpacked file that are decoded at a time.
+BLOCK_BYTES = 1 << 20
+# The first bytes, which tell how a file is packed.
+_MARK_BYTES = 10
 _PACKED: tuple[tuple[re.Pattern[bytes], Any], ...] = (
     (re.compile(rb"\x1f\x8b"), gzip.open),
     (re.compile(rb"BZh[1-9]1AY&SY"), bz2.open),
@@ -54,14 +56,16 @@ def text_blocks(path: Path, encoding: str, argument: str) -> Iterator[str]:
             raise InputError("encoding", "the encoding of the text", wrong, "latin-1 reads any.") from problem
         text = text if n_bytes else text.removeprefix("\ufeff")
         n_bytes += len(content)
-        carried = "\r" if content and text.endswith("\r") else ""  # half of a new line
+        # Half of a new line may wait for its other half.
+        carried = "\r" if content and text.endswith("\r") else ""
         yield text.removesuffix(carried).replace("\r\n", "\n")
 
 
 def incremental_decoder(encoding: str) -> codecs.IncrementalDecoder:
     """The decoder of an encoding of texts, else the sentence that says what is expected."""
     try:
-        io.TextIOWrapper(io.BytesIO(), encoding)  # refuses codecs that are no encodings of texts, such as hex
+        # Refuses codecs that are not encodings of texts, such as hex.
+        io.TextIOWrapper(io.BytesIO(), encoding)
         return codecs.getincrementaldecoder(encoding)()
     except (LookupError, TypeError, ValueError) as problem:
         expected = "an encoding that Python knows, such as utf-8, latin-1 or utf-16"

@@ -16,7 +16,8 @@ from marginlens.errors import InputError, array_of_any, float_array, real_number
 from marginlens.papers import implements
 from marginlens.typing import ArrayLike, FloatArray, IntArray, Seed
 
-_MAX_DRAWS = 10_000  # datasets that are drawn before a rare kind is given up
+# Datasets that are drawn before a rare kind is given up.
+_MAX_DRAWS = 10_000
 
 
 @implements("C", "App. D")
@@ -82,7 +83,8 @@ def cyclic_sequences(n_vocabulary: int, d_model: int, n_samples: int, n_tokens: 
 
     def draw() -> tuple[IntArray, IntArray]:
         sequences = generator.integers(K, size=(n, T))
-        rank = np.argsort(generator.random((n, K)), axis=1)  # an order for each sequence
+        # An order for each sequence.
+        rank = np.argsort(generator.random((n, K)), axis=1)
         return sequences, _first_by(np.take_along_axis(rank, sequences, axis=1), sequences)
 
     return redrawn(unit_rows(K, d, generator), draw, cyclic=True)
@@ -101,7 +103,8 @@ def redrawn(E: FloatArray, draw: Callable[[], tuple[IntArray, IntArray]], *, cyc
 
 def _some_tie(sequences: IntArray, labels: IntArray, n_vocabulary: int) -> bool:
     """Whether, for some last token, two tokens lead to each other by edges from label to token."""
-    size = n_vocabulary**2  # a node for each last token and token
+    # A node for each last token and token.
+    size = n_vocabulary**2
     heads = np.repeat(sequences[:, -1] * n_vocabulary + labels, sequences.shape[1])
     tails = (sequences[:, -1:] * n_vocabulary + sequences).reshape(-1)
     edges = scipy.sparse.coo_array((np.ones(len(heads)), (heads, tails)), shape=(size, size))

@@ -16,7 +16,8 @@ from marginlens.result import Displayed, Tabular
 from marginlens.runtime.files import DATA_FORMAT, write_result
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, Index, IntArray
 
-_MAX_LISTED = 5  # offenders that an error names
+# Offending entries that a message names.
+_MAX_LISTED_INDICES = 5
 
 
 class FlatSequences(Displayed, Tabular):
@@ -28,7 +29,8 @@ class FlatSequences(Displayed, Tabular):
     `to_frame()` has one row per sequence: sequence, tokens, length, label.
     """
 
-    LABELS: ClassVar[str]  # the attribute with the label of each sample
+    # The attribute with the label of each sample.
+    LABELS: ClassVar[str]
 
     tokens: IntArray
     offsets: IntArray
@@ -363,5 +365,5 @@ def check_ids(tokens: IntArray, offsets: IntArray, n_vocabulary: int) -> None:
 
 
 def _listed(indices: IntArray) -> str:
-    named = ", ".join(map(str, indices[:_MAX_LISTED]))
-    return f"indices {named}" + (", …" if len(indices) > _MAX_LISTED else "")
+    named = ", ".join(map(str, indices[:_MAX_LISTED_INDICES]))
+    return f"indices {named}" + (", …" if len(indices) > _MAX_LISTED_INDICES else "")

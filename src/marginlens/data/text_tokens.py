@@ -19,13 +19,17 @@ from marginlens.errors import InputError
 from marginlens.runtime.files import as_path
 from marginlens.typing import IntArray
 
-CHUNK_TOKENS = 1 << 20  # that are read at a time
-MAX_SPOOLED_BYTES = 1 << 24  # up to which ids stay in memory: 4 million tokens
-_MAX_TOKEN = 1 << 22  # characters that are searched for a place to cut
+# Tokens that are read at a time.
+CHUNK_TOKENS = 1 << 20
+# Ids up to this size, 4 million tokens, stay in memory.
+MAX_SPOOLED_BYTES = 1 << 24
+# Characters that are searched for a place to cut.
+_MAX_TOKEN = 1 << 22
 _N_CODE_POINTS = 0x110000
 _ID = np.dtype("<u4")
-_CUTS = (  # where a piece of text may end, the best first: after a line; in a longer line, before a blank, or after a mark that no
-    # token of Words() reaches beyond and that does not change how the letters beside it look in lower case
+# Where a piece of text may end, the best first: after a line; in a longer line, before a blank, or after a mark that no
+# token of Words() reaches beyond and that does not change how the letters beside it look in lower case.
+_CUTS = (
     re.compile(r"(?s).*\n"),
     re.compile(r"(?s).+(?=\s)"),
     re.compile(r'(?s).*[(){}\[\]"!?;+=/、。，；！？]'),

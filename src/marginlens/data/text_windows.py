@@ -13,7 +13,8 @@ from marginlens.data.vocabulary import NamedSequences, Vocabulary
 from marginlens.errors import InputError, real_number, whole_number
 from marginlens.typing import FloatArray, IntArray, Seed
 
-MAX_ONE_HOT = 4_096  # tokens up to which one-hot embeddings are made: 134 MB
+# One-hot embeddings are made for no more tokens than this, which takes 134 MB.
+MAX_ONE_HOT = 4_096
 
 
 def text_windows(

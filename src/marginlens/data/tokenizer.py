@@ -18,7 +18,8 @@ from marginlens.runtime.files import as_path, unusable
 from marginlens.typing import IntArray
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
-_METHODS = ("encode_batch", "decode", "id_to_token", "token_to_id", "to_str")  # of a tokenizers.Tokenizer
+# The methods of a `tokenizers.Tokenizer` that are used.
+_METHODS = ("encode_batch", "decode", "id_to_token", "token_to_id", "to_str")
 
 
 class TokenizerUnit:
@@ -35,7 +36,8 @@ class TokenizerUnit:
         package = getattr(tokenizer, "backend_tokenizer", tokenizer)
         self._package = None
         if all(hasattr(package, method) for method in _METHODS):
-            self._package = type(package).from_str(package.to_str())  # a copy, which cuts no text short
+            # Truncation and padding are switched off in a copy, so that the caller's tokenizer keeps its own.
+            self._package = type(package).from_str(package.to_str())
             self._package.no_truncation()
             self._package.no_padding()
         elif not callable(tokenizer) or isinstance(tokenizer, type):
@@ -117,6 +119,7 @@ def read_tokenizer(path: str | os.PathLike[str]) -> Any:
         raise InputError("path", expected, f"{str(file)!r}, which is not UTF-8 at byte {problem.start}") from problem
     try:
         return import_module("tokenizers").Tokenizer.from_str(content)
-    except Exception as problem:  # the package raises bare Exception
+    # The package raises bare Exception.
+    except Exception as problem:
         reason = (str(problem) or type(problem).__name__).splitlines()[0]
         raise InputError("path", expected, f"{str(file)!r}, which the package refuses ({reason})") from problem

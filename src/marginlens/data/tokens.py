@@ -361,7 +361,8 @@ def _ragged(value: Sequence[ArrayLike], argument: str, expected: str) -> tuple[F
         inputs = [float_array(tokens, f"{argument}[{i}]") for i, tokens in enumerate(value)]
     except InputError:
         inputs = []
-    if not inputs or any(tokens.ndim == 3 for tokens in inputs):  # a list of problems
+    # A list of problems.
+    if not inputs or any(tokens.ndim == 3 for tokens in inputs):
         problems = [_tokens(tokens, f"{argument}[{j}]") for j, tokens in enumerate(value)]
         if any(is_batch for _, _, is_batch in problems):
             raise InputError(argument, expected, "lists nested deeper than problems and inputs")

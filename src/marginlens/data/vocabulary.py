@@ -139,7 +139,8 @@ class Characters:
 
     def index(self, text: str) -> tuple[Vocabulary, IntArray]:
         """The characters that occur, and (n_characters,) the text in their ids."""
-        letters = _as_text(text).encode("utf-32-le", "surrogatepass")  # half a surrogate pair is a character too
+        # Half a surrogate pair is a character too.
+        letters = _as_text(text).encode("utf-32-le", "surrogatepass")
         points, ids = np.unique(np.frombuffer(letters, dtype="<u4"), return_inverse=True)
         return Vocabulary(tuple(map(chr, points.tolist())), self), ids.reshape(-1).astype(np.int64)
 
@@ -170,7 +171,8 @@ class Words:
             whole_number(self.max_vocabulary, "max_vocabulary", at_least=1)
         try:
             compiled = re.compile(self.pattern)
-            compiled.match("")  # a pattern of bytes fits no text
+            # A pattern of bytes does not match text.
+            compiled.match("")
         except (re.error, TypeError) as problem:
             raise InputError("pattern", "a regular expression", f"{self.pattern!r} ({problem})") from problem
         if compiled.groups:

@@ -14,7 +14,8 @@ from marginlens.result import Displayed, Tabular, axes_for, table
 from marginlens.result.palette import LOCAL
 from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, IntArray
 
-_NAMED = 5  # offending sequences that a sentence names
+# Offending sequences that a message names.
+_NAMED = 5
 
 
 @implements("B", "Definition 1")

@@ -16,17 +16,28 @@ from marginlens.runtime.progress import Progress
 
 # Kinds of steps, as descent.cu numbers them.
 GRADIENT_STEP, NORMALIZED_STEP, SIGN_STEP, COORDINATE_STEP, POWER_STEP = range(5)
-GRAM_FORM, KEYS_FORM = range(2)  # whether the state is coefficients over the rows, or p itself
-IN_REGISTERS, IN_SHARED, IN_GLOBAL = range(3)  # where the Gram matrix or the keys are
-EXTREME_ENDING = 4  # beside the endings of the compiled loops: keys so large or small that the CPU takes the problem
-MAX_STEPS = 2**31 - 1
+# The state is either coefficients over the rows, or p itself.
+GRAM_FORM, KEYS_FORM = range(2)
+# Where the Gram matrix or the keys are kept.
+IN_REGISTERS, IN_SHARED, IN_GLOBAL = range(3)
+# One more than the endings of the compiled loops: the keys are so large or small that the CPU takes the
+# problem.
+EXTREME_ENDING = 4
+MAX_DEVICE_STEPS = 2**31 - 1
 LANES = 32
-RESIDENT_BLOCKS = 4  # that the registers of a thread leave room for: more would spill them, fewer hide less latency
-TILE = 8  # coordinates of the keys that are centred at a time
-SLICE_SECONDS = 0.2  # how long one call of the kernel is meant to take; Ctrl-C waits for it
-FIRST_RATE = 2e10  # products of a token with another that 32 resident warps form a second, as the first slice assumes
-MAX_CHANGE = 4.0  # factor by which the rate that sizes slices may grow or shrink at a time
-WARPS_PER_SM = 6  # that should fit with what they put in shared memory; otherwise it goes to global memory
+# The registers of a thread leave space for so many blocks. More would spill them, fewer would hide less
+# latency.
+RESIDENT_BLOCKS = 4
+# Coordinates of the keys that are centred at a time.
+TILE = 8
+# How long one call of the kernel is meant to take, as Ctrl-C waits for it.
+SLICE_SECONDS = 0.2
+# Products of two tokens that 32 resident warps form in a second, which the first slice assumes.
+FIRST_RATE = 2e10
+# The factor by which the rate that sizes slices may grow or shrink at a time.
+MAX_CHANGE = 4.0
+# Warps that should fit with what they put in shared memory; if fewer do, it goes to global memory.
+WARPS_PER_SM = 6
 
 
 class Shape(NamedTuple):
@@ -222,8 +233,8 @@ class DescentKernel:
         All other arrays are of NumPy or on the device, which copies what is not there.
         """
         begin, end = span
-        if end > MAX_STEPS:
-            raise InputError("n_steps", f"at most {MAX_STEPS} on a GPU", end)
+        if end > MAX_DEVICE_STEPS:
+            raise InputError("n_steps", f"at most {MAX_DEVICE_STEPS} on a GPU", end)
         xp, pace, count = self.device.xp, Pace(self), len(carried.ends)
         with self.device.active():
             steps = steps._replace(sizes=None if steps.sizes is None else xp.asarray(steps.sizes))
@@ -315,7 +326,8 @@ class Pace:
     """How many problems and steps one call of the kernel takes, from how long those before took."""
 
     kernel: DescentKernel
-    rate: float = field(default=0.0)  # steps of problems a second
+    # Steps of problems a second.
+    rate: float = field(default=0.0)
 
     def __post_init__(self) -> None:
         shape = self.kernel.shape

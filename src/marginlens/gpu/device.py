@@ -16,11 +16,15 @@ import numpy as np
 from marginlens.errors import InputError, MissingExtra, install_command
 
 EXPECTED = "'cpu', 'cuda', or 'cuda:1' for the device of that number"
-MEMORY_SHARE = 0.8  # of the free memory that one part of a batch may take
-STATIC_SHARED_BYTES = 48 * 1024  # of shared memory that a block may take without asking
-RESERVED_SHARED_BYTES = 1024  # of shared memory that CUDA takes for each block
+# The share of the free memory that one part of a batch may take.
+MEMORY_SHARE = 0.8
+# Shared memory that a block may take without asking.
+STATIC_SHARED_BYTES = 48 * 1024
+# Shared memory that CUDA takes for each block.
+RESERVED_SHARED_BYTES = 1024
 _INCLUDE = re.compile(r'^#include "([\w./]+)"$', re.MULTILINE)
-_EXACT_SOURCES = ("random.cu",)  # compiled without fusing products with sums, so that their bits are those of the CPU
+# Sources compiled without fusing products with sums, so that their bits are those of the CPU.
+_EXACT_SOURCES = ("random.cu",)
 _NAME = re.compile(r"cuda(?::(\d+))?")
 
 

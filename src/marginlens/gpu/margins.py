@@ -8,24 +8,29 @@ import numpy as np
 
 from marginlens.gpu.device import STATIC_SHARED_BYTES, Device, Layout
 
-MAX_ROWS = 64  # of a problem, n_inputs (n_tokens - 1), that one warp solves
-MAX_COORDINATES = 2**20  # of a row
+# Rows of a problem, n_inputs (n_tokens - 1), that one warp solves.
+MAX_WARP_ROWS = 64
+# Coordinates of a row.
+MAX_COORDINATES = 2**20
 _LANES, _SOURCE = 32, "att_svm.cu"
-_WARPS_PER_BLOCK = 4
-_MIN_WARPS_PER_SM = 16  # bounds the registers of a thread, which measured best on an H200
+_MARGIN_WARPS = 4
+# Bounds the registers of a thread; this measured best on an H200.
+_MIN_WARPS_PER_SM = 16
 
 
 class MarginArrays(NamedTuple):
     """Arrays on the device of n problems with m rows: what the kernel writes."""
 
     x: Any  # (n, d) the shortest p
-    multipliers: (
-        Any  # (n, m) with x = sum_r multipliers[r] * rows[r]; where the problem is infeasible, the Farkas vector
-    )
+    # (n, m) with x = sum_r multipliers[r] * rows[r]; the Farkas vector if the problem is infeasible.
+    multipliers: Any
     active: Any  # (n, m) whether a row holds with equality
-    outcome: Any  # (n,) a code of `svm.solvers.batch`
-    residual: Any  # (n,) of optimality, or that of the Farkas vector
-    margin: Any  # (n,) 1/‖x‖, zero where the problem is infeasible
+    # (n,) the codes of `svm.solvers.batch`.
+    outcome: Any
+    # (n,) the residual of optimality, or that of the Farkas vector.
+    residual: Any
+    # (n,) 1/‖x‖, zero if the problem is infeasible.
+    margin: Any
 
     @classmethod
     def empty(cls, device: Device, n_problems: int, n_rows: int, d: int) -> MarginArrays:
@@ -44,7 +49,7 @@ class MarginArrays(NamedTuple):
 
 def is_solved_by_warps(n_rows: int, d: int) -> bool:
     """Return whether problems with so many rows of this width fit a warp."""
-    return 1 <= n_rows <= MAX_ROWS and d <= MAX_COORDINATES
+    return 1 <= n_rows <= MAX_WARP_ROWS and d <= MAX_COORDINATES
 
 
 def solve_margins(device: Device, K: Any, selected: Any, lengths: Any, out: MarginArrays) -> None:
@@ -60,7 +65,7 @@ def solve_margins(device: Device, K: Any, selected: Any, lengths: Any, out: Marg
     rows_per_lane = -(-m // _LANES)
     leading, coordinates = m | 1, _LANES // rows_per_lane
     doubles = m * leading + coordinates * leading + _LANES * rows_per_lane + m + coordinates
-    warps = max(1, min(_WARPS_PER_BLOCK, STATIC_SHARED_BYTES // (8 * doubles)))
+    warps = max(1, min(_MARGIN_WARPS, STATIC_SHARED_BYTES // (8 * doubles)))
     defined = {"ROWS_PER_LANE": rows_per_lane, "BLOCKS_PER_SM": _MIN_WARPS_PER_SM // warps}
     with device.active():
         kernel = device.kernel(_SOURCE, "att_svm", defined, Layout(warps, doubles))

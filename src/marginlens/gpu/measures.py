@@ -9,9 +9,11 @@ import numpy as np
 
 from marginlens.gpu.device import STATIC_SHARED_BYTES, Device, Layout
 
-OPTIMALITY_KINDS = ("global", "local", "neither", "infeasible")  # a selection is the first that holds
-UNDECIDED = len(OPTIMALITY_KINDS)  # where rounding leaves open whether a constraint is tight
-_SOURCE, _WARPS_PER_BLOCK = "selection.cu", 8
+# A selection has the first of these kinds that holds.
+OPTIMALITY_KINDS = ("global", "local", "neither", "infeasible")
+# The code if rounding leaves open whether a constraint is tight.
+UNDECIDED = len(OPTIMALITY_KINDS)
+_SOURCE, _MEASURE_WARPS = "selection.cu", 8
 
 
 class SelectedTokens(NamedTuple):
@@ -24,16 +26,21 @@ class SelectedTokens(NamedTuple):
     selected: Any  # (n, n_inputs)
     x: Any  # (n, d_key) the solutions of ATT-SVM
     p: Any  # (n, d_key)
-    outcome: Any  # (n,) of ATT-SVM
+    # (n,) the outcomes of ATT-SVM.
+    outcome: Any
 
 
 class SelectionMeasures(NamedTuple):
     """Arrays (n,) on the device."""
 
-    score_gap: Any  # smallest γ_α - γ_t over tight constraints, nan where the selection is infeasible
-    kind: Any  # a place in OPTIMALITY_KINDS, or UNDECIDED
-    correlation: Any  # of p and x
-    smallest_probability: Any  # of a selected token under p
+    # The smallest γ_α - γ_t over tight constraints, nan if the selection is infeasible.
+    score_gap: Any
+    # An index into OPTIMALITY_KINDS, or UNDECIDED.
+    kind: Any
+    # The correlation of p and x.
+    correlation: Any
+    # The smallest probability of a selected token under p.
+    smallest_probability: Any
 
 
 def measure_selections(device: Device, tokens: SelectedTokens, constants: Mapping[str, object]) -> SelectionMeasures:
@@ -52,7 +59,7 @@ def measure_selections(device: Device, tokens: SelectedTokens, constants: Mappin
         xp = device.xp
         gap, correlation, probability = (xp.empty(n_problems) for _ in range(3))
         out = SelectionMeasures(gap, xp.empty(n_problems, dtype=np.int64), correlation, probability)
-        layout = Layout(max(1, min(_WARPS_PER_BLOCK, STATIC_SHARED_BYTES // (8 * doubles))), doubles)
+        layout = Layout(max(1, min(_MEASURE_WARPS, STATIC_SHARED_BYTES // (8 * doubles))), doubles)
         kernel = device.kernel(_SOURCE, "selection_measures", constants, layout)
         kernel(n_problems, *tokens, n_inputs, n_tokens, d_key, d_model, doubles, *out)
     return out

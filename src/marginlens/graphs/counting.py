@@ -12,7 +12,7 @@ from marginlens import core
 from marginlens.data.sequences import SequenceDataset
 from marginlens.errors import InputError, whole_number
 from marginlens.graphs.priority import (
-    MAX_TOKENS,
+    MAX_GRAPH_TOKENS,
     Evidence,
     PriorityGraph,
     as_graph,
@@ -23,8 +23,10 @@ from marginlens.graphs.priority import (
 )
 from marginlens.typing import ArrayLike, IntArray
 
-RADIX = MAX_TOKENS + 1  # of the keys of edges, so that ids may grow while chunks are read
-BLOCK_POSITIONS = 1 << 22  # tokens of all windows that are counted at a time: 34 MB, several times
+# Radix of the keys of edges. It is that of the largest vocabulary, so that ids may grow while chunks are read.
+RADIX = MAX_GRAPH_TOKENS + 1
+# Tokens of all windows that are counted at a time; they take 34 MB, several times.
+BLOCK_POSITIONS = 1 << 22
 
 
 class EdgeCounts(NamedTuple):
@@ -82,7 +84,8 @@ def count_windows(chunks: Iterable[ArrayLike], window: int, separator: int | Non
     """
     T = whole_number(window, "window", at_least=1)
     mark = -1 if separator is None else whole_number(separator, "separator", at_least=0)
-    waiting: list[EdgeCounts] = []  # each less than half as long as the one before, so that merging takes n log n
+    # Each is less than half as long as the one before, so that merging takes n log n.
+    waiting: list[EdgeCounts] = []
     n_windows = n_tokens = 0
     for block in _blocks(chunks, T):
         n_tokens += len(block.ids) - block.first
@@ -121,7 +124,8 @@ def window_evidence(
             continue
         windows, labels = windows[realizable], labels[realizable]
         offsets = np.arange(len(labels) + 1) * T
-        E = np.empty((int(ids.max()) + 1, 0))  # evidence does not depend on embeddings
+        # Evidence does not depend on embeddings.
+        E = np.empty((int(ids.max()) + 1, 0))
         found = sequence_evidence(SequenceDataset.of_positions(windows.reshape(-1), offsets, ids[labels], E), graph)
         parts.append(replace(found, first=block.origin + labels[found.first] - T))
     if not parts:
@@ -162,7 +166,7 @@ def _labels(ids: IntArray, window: int, separator: int | None) -> IntArray:
 
 def _checked(chunk: object) -> Any:
     """The chunk as an array, if it is one of ids."""
-    expected = f"arrays (n_tokens,) of token ids from 0 to {MAX_TOKENS - 1}, pieces of a text"
+    expected = f"arrays (n_tokens,) of token ids from 0 to {MAX_GRAPH_TOKENS - 1}, pieces of a text"
     if isinstance(chunk, SequenceDataset | str):
         raise InputError("data", expected, f"a {type(chunk).__name__} among them")
     tokens = np.asarray(chunk)
@@ -172,7 +176,7 @@ def _checked(chunk: object) -> Any:
         remedy = "Put a single array into a list." if tokens.ndim == 0 else ""
         raise InputError("data", expected, f"shape {tokens.shape} with dtype {tokens.dtype} among them", remedy)
     low, high = int(tokens.min()), int(tokens.max())
-    if low < 0 or high >= MAX_TOKENS:
+    if low < 0 or high >= MAX_GRAPH_TOKENS:
         raise InputError("data", expected, f"id {low if low < 0 else high}", "Number the tokens that occur from 0 on.")
     return tokens
 

@@ -187,7 +187,8 @@ def pseudo_graphs(data: SequenceDataset, W: ArrayLike, threshold: float) -> dict
     """
     chosen = selected_positions(data, W, threshold)
     K, sample = data.n_vocabulary, data.sample
-    heads = np.unique(sample[chosen] * K + data.tokens[chosen])  # each selected token of a sample once
+    # Each selected token of a sample once.
+    heads = np.unique(sample[chosen] * K + data.tokens[chosen])
     owner, head = heads // K, heads % K
     lengths = data.lengths[owner]
     ends = np.cumsum(lengths)
@@ -267,7 +268,8 @@ def local_subspace(graphs: Mapping[int, PriorityGraph], subset: CyclicSubset) ->
     last, component = subset.last[subset.sample], position_ranks(subset, graphs)
     met = {(int(k), int(part)) for k, part in zip(last, component, strict=True)}
     chains = [
-        (k, members[t], members[t - 1])  # a cycle through the members of a component
+        # A cycle through the members of a component.
+        (k, members[t], members[t - 1])
         for k, number in sorted(met)
         for members in [graphs[k].components[number]]
         for t in range(len(members))

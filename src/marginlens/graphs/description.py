@@ -7,9 +7,11 @@ from typing import Any
 
 from marginlens.data.vocabulary import quoted
 
-MAX_ABOVE = 12  # components above others that are listed, and
-MAX_BELOW = 12  # components below each of them
-MAX_MEMBERS = 40  # tokens of a component that are listed
+# Components above others that are listed, components listed below each of them, and tokens listed of a
+# component.
+MAX_ABOVE = 12
+MAX_BELOW = 12
+MAX_MEMBERS = 40
 
 
 def describe_order(last: str, order: Mapping[str, Any]) -> Iterator[str]:

@@ -23,32 +23,34 @@ from marginlens.typing import Axes, FloatArray
 if TYPE_CHECKING:
     from marginlens.graphs.priority import PriorityGraph
 
-MIN_ALIKE = 5  # so many single tokens above and below the same parts share a box
-MIN_CHAIN = 3  # so many single tokens one below the other share a box
-_N_SWEEPS = 8  # rounds of ordering a row by its neighbours
+# So many single tokens above and below the same parts share a box.
+MIN_ALIKE = 5
+# So many single tokens one below the other share a box.
+MIN_CHAIN = 3
+# Rounds of ordering a row by its neighbours.
+_N_SWEEPS = 8
 
 # Inches.
-_PADDING, _LINE, _HEADING = 0.09, 0.32, 0.24  # around the names of a box, a line of names, the words above them
-_CHAIN_SIGN = 0.2  # between the names of a chain
-_BOX_GAP, _ROW_GAP, _PASSAGE = (
-    0.22,
-    0.55,
-    0.12,
-)  # between boxes, between rows, and what an arrow takes of a row that it passes
-_LIST_ASPECT = 3.0  # how much wider than high a box of many names is, about
-_RING_PADDING, _RING_GAP = 0.15, 0.375  # around the names of a ring, and between two names side by side in it
-_RINGS = {
-    2: (0.5, 2.0),
-    3: (0.62, 1.73),
-    4: (0.7, 1.0),
-    5: (0.8, 1.17),
-    6: (0.9, 1.73),
-}  # radius; distance of neighbours over it
+# Space around the names of a box, height of a line of names, and height of the words above them.
+_PADDING, _LINE, _HEADING = 0.09, 0.32, 0.24
+# Space between the names of a chain.
+_CHAIN_SIGN = 0.2
+# Space between boxes and between rows, and what an arrow takes of a row that it passes.
+_BOX_GAP, _ROW_GAP, _PASSAGE = 0.22, 0.55, 0.12
+# How much wider than high a box of many names is, roughly.
+_LIST_ASPECT = 3.0
+# Space around the names of a ring, and between two names side by side in it.
+_RING_PADDING, _RING_GAP = 0.15, 0.375
+# By the number of names: the radius of the ring, and the distance of neighbours relative to it.
+_RINGS = {2: (0.5, 2.0), 3: (0.62, 1.73), 4: (0.7, 1.0), 5: (0.8, 1.17), 6: (0.9, 1.73)}
 
-ABOVE, MARGIN, MIN_WIDTH = 0.6, 0.36, 3.3  # above a graph, around it, and at least its own, for its title
+# Space above a graph and around it, and its least width, which its title needs.
+ABOVE, MARGIN, MIN_WIDTH = 0.6, 0.36, 3.3
 
-MARK, GREY = "#F7E3B5", "#E9EBED"  # the last token itself; tokens that share a box without being equal
-TEXT = 13.0  # points
+# Colours of the last token itself, and of tokens that share a box without being equal.
+MARK, GREY = "#F7E3B5", "#E9EBED"
+# Size of the text in points.
+TEXT = 13.0
 
 
 # ---- layout
@@ -157,7 +159,8 @@ def layered_layout(graph: PriorityGraph, names: Mapping[int, str], lettering: Le
         tallest = max(box.height for box in row)
         for box in row:
             box.x -= left
-            box.height = box.height or tallest  # an arrow passes the whole row
+            # An arrow passes the whole row.
+            box.height = box.height or tallest
             box.y = top + 0.5 * box.height
         floors.append(top + tallest)
         top += tallest + _ROW_GAP
@@ -178,7 +181,8 @@ def _boxes(graph: PriorityGraph) -> tuple[list[Box], set[tuple[int, int]]]:
     """The boxes, and the pairs of their indices between which an arrow goes."""
     order, levels = graph.reduced_order, graph.levels
     parts = [part.tolist() for part in graph.components]
-    groups: dict[bytes | int, list[int]] = defaultdict(list)  # single tokens with the same neighbours
+    # Single tokens with the same neighbours.
+    groups: dict[bytes | int, list[int]] = defaultdict(list)
     for part, members in enumerate(parts):
         groups[order[part].tobytes() + order[:, part].tobytes() if len(members) == 1 else part].append(part)
     shared = [[part] for group in groups.values() if len(group) < MIN_ALIKE for part in group]

@@ -16,9 +16,12 @@ from marginlens.papers import implements
 from marginlens.result import Displayed, Result, Tabular, table
 from marginlens.typing import Axes, BoolArray, IntArray
 
-MAX_TOKENS = 2**21 - 1  # beyond, the number of an edge (last token, label, token) has more than 64 bits
-_PAIRS_PER_COMPONENT = 4  # strict pairs from which on it pays to look for implied ones
-_MAX_COUNT_TABLE = 50_000_000  # up to so many possible edges, counting them in a table is quicker than sorting
+# With more tokens, the number of an edge (last token, label, token) would have more than 64 bits.
+MAX_GRAPH_TOKENS = 2**21 - 1
+# Looking for implied pairs pays if there are so many strict pairs per component.
+_PAIRS_PER_COMPONENT = 4
+# Counting edges in a table is quicker than sorting them if there are no more possible edges than this.
+_MAX_COUNT_TABLE = 50_000_000
 
 
 @implements("C", "§3.1")
@@ -92,7 +95,8 @@ class PriorityGraph(Displayed, Tabular):
         """Find the component of each token, -1 if the graph does not hold it."""
         ids = index_array(tokens, "tokens", "whole numbers, ids of tokens")
         place = np.searchsorted(self.nodes, ids)
-        nodes, component_of = np.append(self.nodes, -1), np.append(self.component_of, -1)  # beyond the last one is none
+        # The entry appended at the end stands for nodes beyond the last one.
+        nodes, component_of = np.append(self.nodes, -1), np.append(self.component_of, -1)
         return np.where(nodes[place] == ids, component_of[place], -1)
 
     def reaches(self, i: int, j: int) -> bool:
@@ -166,8 +170,10 @@ def graphs_of_edges(last: IntArray, head: IntArray, tail: IntArray, n_vocabulary
         ([0, 0, 1], False)
     """
     K = whole_number(n_vocabulary, "n_vocabulary", at_least=1)
-    if K > MAX_TOKENS:
-        raise InputError("n_vocabulary", f"at most {MAX_TOKENS} tokens", K, "Number the tokens that occur from 0 on.")
+    if K > MAX_GRAPH_TOKENS:
+        raise InputError(
+            "n_vocabulary", f"at most {MAX_GRAPH_TOKENS} tokens", K, "Number the tokens that occur from 0 on."
+        )
     expected = f"a list of ids from 0 to {K - 1}"
     named = (("last", last), ("head", head), ("tail", tail))
     last, head, tail = (index_array(ids, name, expected, (-1,), below=K) for name, ids in named)
@@ -208,7 +214,8 @@ def graph_arrays(keys: IntArray, counts: IntArray, n_vocabulary: int) -> GraphAr
     """The graphs of counted edges, whose numbers `keys` = (last · K + head) · K + tail (n_keys,) are distinct and increasing."""
     K = n_vocabulary
     k, i, j = keys // (K * K), keys // K % K, keys % K
-    nodes = _distinct(np.concatenate([k * K + i, k * K + j]))  # the tokens of all graphs side by side
+    # The tokens of all graphs side by side.
+    nodes = _distinct(np.concatenate([k * K + i, k * K + j]))
     proper = i != j
     heads, tails = np.searchsorted(nodes, (k * K + i)[proper]), np.searchsorted(nodes, (k * K + j)[proper])
     edges, counts, k = np.stack([i, j], axis=1)[proper], counts[proper], k[proper]
@@ -320,7 +327,8 @@ def component_order(graph: PriorityGraph) -> ComponentOrder:
     direct[ends[:, 0], ends[:, 1]] = True
     above = direct.any(axis=1)
     reach = direct.copy()
-    for part in np.flatnonzero(above)[::-1]:  # edges lead to higher numbers
+    # Edges lead to higher numbers.
+    for part in np.flatnonzero(above)[::-1]:
         reach[part] |= reach[direct[part] & above].any(axis=0)
     return ComponentOrder(direct, reach)
 
@@ -386,7 +394,8 @@ def sequence_evidence(data: SequenceDataset, graph: PriorityGraph) -> Evidence:
     ending = np.flatnonzero(data.last == last)
     ending = ending[data.take(ending).is_realizable]
     part = data.take(ending)
-    present = np.unique(part.sample * K + part.tokens)  # each token once in each sequence
+    # Each token once in each sequence.
+    present = np.unique(part.sample * K + part.tokens)
     head, tail = part.labels[present // K], present % K
     sample = ending[present // K]
     if not np.isin(np.concatenate([head, tail]), graph.nodes).all():

@@ -18,12 +18,18 @@ from marginlens.papers import implements
 from marginlens.result import Described
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 
-_MAX_BASIS = 2_500  # up to so many generators or coordinates, a basis is found by one singular value decomposition
-_QUICK_BASIS = 250  # up to so many, that is quicker than anything else
-_MAX_FACTORED = 4_000  # up to so many independent generators, their Gram matrix is factored instead
-_ORTHOGONAL_RTOL = 16 * EPS  # of inner products of orthogonal rows: rounding
-_GENERATOR_PIVOT_RTOL = 1e-10  # a squared pivot below it says that generators are nearly dependent
-_MAX_EXPONENT = 200  # powers of two from length one at which products of four embeddings may leave the numbers
+# A basis is found by one singular value decomposition if there are no more generators or coordinates than this.
+_MAX_BASIS = 2_500
+# Up to so many, that decomposition is quicker than anything else.
+_QUICK_BASIS = 250
+# Up to so many independent generators, their Gram matrix is factored instead.
+_MAX_FACTORED = 4_000
+# Rounding of the inner products of orthogonal rows.
+_ORTHOGONAL_RTOL = 16 * EPS
+# A squared pivot below this says that generators are nearly dependent.
+_GENERATOR_PIVOT_RTOL = 1e-10
+# Powers of two from length one at which products of four embeddings may overflow or underflow.
+_MAX_EXPONENT = 200
 
 
 @implements("C", "Def 3")
@@ -260,7 +266,8 @@ class CyclicSubspace(Described):
     @cached_property
     def _reduced(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """An orthonormal basis (rank, r·s) in the coordinates of two orthonormal frames (d_model, r) and (d_model, s)."""
-        left, right = (_frame(_unit(self.E[np.unique(used)])) for used in (self.tokens, self.queries))  # of any length
+        # The frames of tokens and queries of any length.
+        left, right = (_frame(_unit(self.E[np.unique(used)])) for used in (self.tokens, self.queries))
         starts = np.append(np.searchsorted(self.groups, np.arange(self.n_groups)), len(self.groups))
         rows, ends = self.E @ left, self.E[self.queries] @ right
         parts = []

@@ -20,7 +20,8 @@ __all__ = [
     "write_problem",
 ]
 
-if not TYPE_CHECKING:  # a checker of types is to refuse names that are not there
+# Type checkers must refuse names that do not exist, so this is hidden from them.
+if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         raise no_attribute(__name__, name)

@@ -44,7 +44,8 @@ class Module:
     """One ES module: what it imports, by file, and the code that is left when imports and the words `export` are gone."""
 
     name: str
-    imports: tuple[tuple[str, str], ...]  # the file and the names, as a destructuring pattern
+    # The file and the names that are imported, as a destructuring pattern.
+    imports: tuple[tuple[str, str], ...]
     exports: tuple[str, ...]
     code: str
 

@@ -18,7 +18,8 @@ from marginlens.data import SequenceDataset
 from marginlens.errors import InputError
 from marginlens.lab.problem_files import LabProblem, page_problem
 
-MAX_VOCABULARY = 400  # tokens of the text tab
+# Tokens of the text tab.
+MAX_VOCABULARY = 400
 VERSION = "1"
 
 
@@ -104,7 +105,8 @@ def sequences_text(data: SequenceDataset, names: Sequence[str]) -> dict[str, Any
     return {"source": "", "sequences": {"names": list(names), "samples": samples, "labels": data.labels.tolist()}}
 
 
-Shown = str | Preset | LabProblem | Mapping[str, Any]  # what the page can open with
+# What the page can open with.
+Shown = str | Preset | LabProblem | Mapping[str, Any]
 
 
 def permalink(shown: Shown) -> str:

@@ -33,8 +33,10 @@ from marginlens.runtime.files import as_path, check_place, json_by_line, write_w
 from marginlens.typing import ArrayLike
 
 N_STEPS = 1000
-STEP_SIZE, JOINT_STEP_SIZE = 1.0, 0.1  # of normalised descent, the default
-OPTIMIZER_SETTINGS: dict[str, dict[str, Any]] = {  # of each optimizer that the lab has, with their defaults
+# Step sizes of normalised descent, which is the default.
+STEP_SIZE, JOINT_STEP_SIZE = 1.0, 0.1
+# Settings of each optimizer that the lab has, with their defaults.
+OPTIMIZER_SETTINGS: dict[str, dict[str, Any]] = {
     "gradient-descent": {"size": 1.0},
     "normalized-gd": {"size": 1.0},
     "sign-descent": {"size": 0.1, "decay": 0.0, "momentum": 0.0},
@@ -198,7 +200,8 @@ def as_problem(problem: LabProblem | TokenDataset, head: ArrayLike | None = None
 # ---- what the page takes
 
 MAX_INPUTS, MAX_TOKENS = 8, 12
-MAX_ENTRY, MAX_START = 1e6, 1e12  # in modulus, of tokens, keys, scores and heads, and of starts
+# Largest modulus of tokens, keys, scores and heads, and of starts.
+MAX_ENTRY, MAX_START = 1e6, 1e12
 MAX_STEPS = 10_000_000
 
 
@@ -278,7 +281,8 @@ def optimizer_of(given: object, *, trains_head: bool = False) -> Optimizer:
         given = {"name": "normalized-gd", "size": JOINT_STEP_SIZE if trains_head else STEP_SIZE}
     names = _JOINT if trains_head else tuple(OPTIMIZER_SETTINGS)
     word = given.get("name") if isinstance(given, Mapping) else given
-    name = kebab(word) if isinstance(word, str) else ""  # version 1 has the names of classes
+    # Version 1 has the names of classes.
+    name = kebab(word) if isinstance(word, str) else ""
     if name not in names or not isinstance(given, Mapping):
         together = " if head and attention are trained together" if trains_head else ""
         raise refuse("optimizer", f"named one of {', '.join(names)}{together}", word)

@@ -17,14 +17,22 @@ from marginlens.papers import implements
 from marginlens.typing import ArrayLike, FloatArray
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
-VISIBLE = 1e-290  # values below this have lost digits to underflow
-_PANELS = 48  # of length one, beyond which a falling slope adds nothing to a double
-_FIRST_ORDER = -37.0  # log δ below which ℓ(u - δ) - ℓ(u) equals δ|ℓ'(u)| to rounding
-_DIFFERENCE_STEPS = (1e-5, 1e-6, 1e-7, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 4.0)  # relative to 1 + |u|, in this order
-_NEIGHBOUR_STEPS = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)  # relative to 1 + |u|, where differences of ℓ are rounding
-_MARGIN_LOSS_METHODS = ("value", "derivative", "log_abs_derivative", "derivative_sign")  # what a loss's code stands for
-_MARGIN_GRID = 2_001  # margins at which a loss of one's own is asked whether it decreases
-_VALUE_ROUNDING = 32.0 * np.finfo(float).eps  # relative differences of two values that rounding alone may make
+# Values below this have lost digits to underflow.
+VISIBLE = 1e-290
+# Panels of length one, beyond which a falling slope adds nothing to a double.
+_PANELS = 48
+# The logarithm of δ below which ℓ(u - δ) - ℓ(u) equals δ|ℓ'(u)| up to rounding.
+_FIRST_ORDER = -37.0
+# Steps of differences, relative to 1 + |u|, in the order in which they are tried.
+_DIFFERENCE_STEPS = (1e-5, 1e-6, 1e-7, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 4.0)
+# Steps, relative to 1 + |u|, at which differences of ℓ may be rounding.
+_NEIGHBOUR_STEPS = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
+# The methods that the code of a loss stands for.
+_MARGIN_LOSS_METHODS = ("value", "derivative", "log_abs_derivative", "derivative_sign")
+# Margins at which a user's loss is checked to decrease.
+_MARGIN_GRID = 2_001
+# Relative differences of two values that rounding alone may make.
+_VALUE_ROUNDING = 32.0 * np.finfo(float).eps
 
 
 class SignedLog(NamedTuple):
@@ -71,7 +79,8 @@ class Loss:
     where you do not; define `derivative_sign` to say it yourself. `constants` samples the interval unless overridden.
     """
 
-    code: ClassVar[int] = -1  # which branch of the compiled loop evaluates log|ℓ'|; -1: none, the loop runs in NumPy
+    # The branch of the compiled loop that evaluates log|ℓ'|; with -1 the loop runs in NumPy.
+    code: ClassVar[int] = -1
 
     def value(self, u: ArrayLike) -> FloatArray:
         """Return ℓ(u)."""
@@ -97,7 +106,8 @@ class Loss:
         if not _defines(self, "derivative"):
             return _sign_from_values(self, u)
         sign = np.sign(_evaluate(self, "derivative", u))
-        hidden = sign == 0.0  # perhaps by underflow
+        # Zeros may come from underflow.
+        hidden = sign == 0.0
         if _defines(self, "log_abs_derivative") and hidden.any():
             sign = np.array(sign)
             sign[hidden] = _sign_from_values(self, u[hidden])
@@ -223,7 +233,8 @@ class Logistic(_DecreasingLoss):
 
     def signed_log_rise(self, u: ArrayLike, log_delta: ArrayLike, sign: ArrayLike) -> SignedLog:
         r"""Exact: :math:`\ell(u - \delta) - \ell(u) = \log(1 + z)` with :math:`z = |\ell'(u)| (e^\delta - 1)`."""
-        if compiled_code(self) < 0:  # a subclass with a slope of its own
+        # A subclass that has a slope of its own.
+        if compiled_code(self) < 0:
             return super().signed_log_rise(u, log_delta, sign)
         u, log_delta, sign = _together(u=u, log_delta=log_delta, sign=sign)
         slope = -np.logaddexp(0.0, u)
@@ -232,7 +243,8 @@ class Logistic(_DecreasingLoss):
             log_z = (
                 slope + np.where(size > VISIBLE, np.log(-np.expm1(-size)), log_delta) + np.where(sign > 0.0, size, 0.0)
             )
-            rest = -np.logaddexp(-np.logaddexp(0.0, -u), slope - size)  # -log(1 + z) where δ < 0 and z is near -1
+            # Equals -log(1 + z) if δ < 0 and z is near -1.
+            rest = -np.logaddexp(-np.logaddexp(0.0, -u), slope - size)
             fall = np.where(log_z > -np.log(2.0), rest, -np.log1p(-np.exp(np.minimum(log_z, -np.log(2.0)))))
             log_rise = np.log(np.where(sign > 0.0, np.logaddexp(0.0, log_z), fall))
         return SignedLog(np.array(sign), np.where(log_z > _FIRST_ORDER, log_rise, log_z))

@@ -13,9 +13,12 @@ from marginlens.papers import implements
 from marginlens.typing import FloatArray, IntArray
 
 _GAUSS_8 = np.polynomial.legendre.leggauss(8)
-_NODES, _NODE_WEIGHTS = 0.5 * (1.0 + _GAUSS_8[0]), 0.5 * _GAUSS_8[1]  # on [0, 1]
-SMALL_SHORTFALL = 1e-3  # of an output, below which a mean slope is more exact than a difference of losses
-_LABEL_LOSS_METHODS = ("value", "derivative", "second", "scalar")  # what a loss's code stands for
+# The nodes and weights on [0, 1].
+_NODES, _NODE_WEIGHTS = 0.5 * (1.0 + _GAUSS_8[0]), 0.5 * _GAUSS_8[1]
+# Below this shortfall of an output, a mean slope is more exact than a difference of losses.
+SMALL_SHORTFALL = 1e-3
+# The methods that the code of a loss stands for.
+_LABEL_LOSS_METHODS = ("value", "derivative", "second", "scalar")
 
 
 class NextTokenLoss:
@@ -26,7 +29,8 @@ class NextTokenLoss:
     define as a `LabelLoss`.
     """
 
-    code: ClassVar[int] = -1  # which branch of the compiled loop; -1: none, the loop runs in NumPy
+    # The branch of the compiled loop; with -1 the loop runs in NumPy.
+    code: ClassVar[int] = -1
 
     def value(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
         """Return (n_samples,) ℓ(y, ŷ)."""

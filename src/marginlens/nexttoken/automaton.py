@@ -440,7 +440,8 @@ class NextTokenAutomaton(Displayed, Tabular):
         by_query = np.argsort(problem.column[sample], kind="stable")
         edges = np.searchsorted(problem.column[sample][by_query], np.arange(len(problem.queries) + 1))
         for q, last in enumerate(problem.queries.tolist()):
-            entries = by_query[edges[q] : edges[q + 1]]  # in the order of their samples
+            # Entries in the order of their samples.
+            entries = by_query[edges[q] : edges[q + 1]]
             tokens, log_counts = problem.tokens[entries], problem.log_counts[entries]
             _, first, owner = np.unique(sample[entries], return_index=True, return_inverse=True)
             height, mix = (column[tokens] for column in self._heights_and_mix(last))

@@ -291,9 +291,8 @@ def topic_change(topic: NextTokenAutomaton, mixed: NextTokenAutomaton, sequence:
     if own is None or all_topics is None or (own.components_of(tokens) < 0).any():
         raise InputError("sequence", "tokens that the topic's graph of its last token holds", f"{ids.tolist()}")
     component, order = own.components_of(tokens), component_order(own).reach
-    ranked = order[np.ix_(component, component)] & (
-        component[:, None] != component
-    )  # (i, j): the topic ranks i above j
+    # (n_tokens, n_tokens) whether the topic ranks token i above token j.
+    ranked = order[np.ix_(component, component)] & (component[:, None] != component)
     predicted = mixed.predict(ids)
     winner = int(np.flatnonzero(tokens == predicted)[0])
     above, component = ranked[:, winner], all_topics.components_of(tokens)

@@ -16,10 +16,10 @@ from marginlens.arithmetic.log_scaled import LogScaled
 from marginlens.errors import InputError, float_array, real_number
 from marginlens.typing import FloatArray
 
-LARGEST_ENTRY, EUCLIDEAN, SIGN, POWER = range(
-    4
-)  # codes of the steepest directions of L1, L2, LInf and Lp, as in core/norms.h
-TIE_RTOL = 1e-12  # of the largest modulus: entries this close to it are as large, whichever way sums were rounded
+# Codes of the steepest directions of L1, L2, LInf and Lp, as in core/norms.h.
+LARGEST_ENTRY, EUCLIDEAN, SIGN, POWER = range(4)
+# Entries whose moduli are this close to the largest, relative to it, count as equal to it, so that rounding decides no tie.
+ENTRY_TIE_RTOL = 1e-12
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class L1:
         with np.errstate(divide="ignore"):
             logs = np.log(np.abs(flat)) + scales
         largest = np.max(logs, axis=-1, keepdims=True, initial=-np.inf)
-        first = np.argmax(logs >= largest - TIE_RTOL, axis=-1)[..., None]
+        first = np.argmax(logs >= largest - ENTRY_TIE_RTOL, axis=-1)[..., None]
         direction = np.zeros_like(flat)
         np.put_along_axis(direction, first, np.sign(np.take_along_axis(flat, first, -1)), -1)
         return direction.reshape(gradient.array.shape)
@@ -206,7 +206,8 @@ class Lp:
 def entries(gradient: LogScaled) -> tuple[FloatArray, FloatArray]:
     """The entries of each point as one axis, (…, n), and the logarithm of each entry's own scale."""
     array, log_scale = gradient.array, np.asarray(gradient.log_scale, dtype=np.float64)
-    if log_scale.ndim < array.ndim:  # a common scale changes no direction
+    # A scale that all entries share changes no direction.
+    if log_scale.ndim < array.ndim:
         log_scale = np.zeros(array.shape)
     flat = (*array.shape[: array.ndim - gradient.axes], -1)
     return np.ascontiguousarray(array.reshape(flat)), np.ascontiguousarray(log_scale.reshape(flat))

@@ -16,7 +16,8 @@ from marginlens.errors import InputError, float_array
 from marginlens.norms.entrywise import L2
 from marginlens.typing import ArrayLike, FloatArray
 
-SPECTRAL, NUCLEAR, MAX_ROW = 10, 11, 12  # codes of their steepest directions, as in core/norms.h
+# Codes of the steepest directions of these norms, as in core/norms.h.
+SPECTRAL, NUCLEAR, MAX_ROW = 10, 11, 12
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,8 @@ class Adam(Decaying):
     def update(self, gradient: LogScaled, state: AdamState) -> tuple[FloatArray, AdamState]:
         """Return -η_t m̂/(√v̂ + ε)."""
         (first, second), step = self.betas, state.step
-        with np.errstate(divide="ignore", invalid="ignore"):  # the logarithm of zero is -inf
+        # The logarithm of zero is -inf.
+        with np.errstate(divide="ignore", invalid="ignore"):
             logs = np.log(np.abs(gradient.array)) + gradient.aligned(gradient.log_scale)
             sign, log_mean = _signed_sum(
                 (state.sign, state.log_mean + np.log(first)), (np.sign(gradient.array), logs + np.log1p(-first))

@@ -15,8 +15,10 @@ from marginlens.optimizers.protocol import Optimizer
 from marginlens.optimizers.schedules import StepSize
 from marginlens.optimizers.steepest_descent import SteepestDescent
 
-IN_A_NORM = ("steepest-descent", "mirror-descent")  # names that are not complete without a norm
-_NORM_ALONE = re.compile(r"l(inf|\d+(\.\d+)?)")  # how earlier versions named steepest descent in this norm
+# Names that are not complete without a norm.
+IN_A_NORM = ("steepest-descent", "mirror-descent")
+# How earlier versions named steepest descent in this norm.
+_NORM_ALONE = re.compile(r"l(inf|\d+(\.\d+)?)")
 
 
 def optimizer_named(name: object, size: StepSize, norm: str | None = None, **settings: Any) -> Optimizer:

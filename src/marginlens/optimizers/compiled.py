@@ -12,7 +12,8 @@ from marginlens.norms.entrywise import EUCLIDEAN
 from marginlens.optimizers.protocol import Optimizer
 from marginlens.optimizers.schedules import StepSize
 
-STEEPEST, GRADIENT, ADAM, MIRROR = range(4)  # kinds of update
+# The kinds of update, as in core/steepest_descent.h.
+STEEPEST, GRADIENT, ADAM, MIRROR = range(4)
 
 
 class Rule(NamedTuple):

@@ -22,7 +22,8 @@ class _Euclidean(Decaying):
     size: float
     momentum: float = field(default=0.0, kw_only=True)
     batched: ClassVar[bool] = True
-    with_schedule: ClassVar[str]  # which optimizer takes these steps with sizes that are a function of the step
+    # The optimizer that takes the same steps with sizes that depend on the step.
+    with_schedule: ClassVar[str]
 
     def __post_init__(self) -> None:
         if callable(self.size) and not isinstance(self.size, type):

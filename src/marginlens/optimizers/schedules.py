@@ -71,6 +71,7 @@ def sizes_of(size: StepSize, begin: int, end: int) -> FloatArray:
         return np.full(end - begin, size)
     if isinstance(size, PowerDecay):
         sizes = size.size * np.arange(begin + 1.0, end + 1.0) ** -size.power
-        if np.all(sizes > 0.0):  # else the first that is not is refused below
+        # Otherwise `size_at` below refuses the first size that is not positive.
+        if np.all(sizes > 0.0):
             return np.asarray(sizes)
     return np.array([size_at(size, t) for t in range(begin, end)])

@@ -11,11 +11,16 @@ from marginlens.errors import require
 from marginlens.result.palette import FAILS, FAINT, GLOBAL, HOLDS, INK, LOCAL
 from marginlens.typing import ArrayLike, Axes, FloatArray
 
-MAX_LINES = 100  # runs of a batch that are drawn as lines
-MAX_NAME = 32  # letters of a bar's name
-MAX_BARS = 14  # labelled bars of one picture; the largest of more
-_BAND = (5.0, 95.0)  # percentiles of a batch that its band spans
-_BAND_FROM = 5  # runs from which on a batch has a band
+# Runs of a batch that are drawn as lines.
+MAX_LINES = 100
+# Letters of a bar's name.
+MAX_NAME = 32
+# Bars of one picture; of more, the largest are shown.
+MAX_BARS = 14
+# Percentiles of a batch that its band spans.
+_BAND = (5.0, 95.0)
+# A batch of so many runs has a band.
+_BAND_FROM = 5
 
 
 def axes_for(ax: Axes | None) -> Axes:

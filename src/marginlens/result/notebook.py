@@ -15,10 +15,13 @@ import numpy.typing as npt
 from marginlens.errors import InputError, missing_extra
 from marginlens.result.quantities import Described, line, tally
 
-MAX_SHOWN = 8  # entries of an array or a list up to which a cell shows them all
-MAX_CELL = 160  # characters of a cell
+# A cell shows all entries of an array or a list if there are no more than this.
+MAX_SHOWN = 8
+# Characters of a cell.
+MAX_CELL_LETTERS = 160
 PICTURE_INCHES = (4.6, 3.0)
-DOTS_PER_INCH = 150  # more than the page shows, so that the picture stays sharp on fine screens
+# More than the page shows, so that the picture stays sharp on fine screens.
+DOTS_PER_INCH = 150
 SCREEN_DOTS_PER_INCH = 100
 
 
@@ -80,7 +83,7 @@ def in_words(value: Any) -> str:
         text = line(value)
     else:
         text = repr(value)
-    return text if len(text) <= MAX_CELL else text[: MAX_CELL - 1] + "…"
+    return text if len(text) <= MAX_CELL_LETTERS else text[: MAX_CELL_LETTERS - 1] + "…"
 
 
 def _array_in_words(value: npt.NDArray[Any]) -> str:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 # Meanings, not decorations: the same thing has the same colour in every figure.
-GLOBAL = "#C4420F"  # the globally optimal max-margin direction (vermilion)
-LOCAL = "#0F6FB4"  # a locally optimal max-margin direction (blue)
-NEITHER = "#B9BDC2"  # neither, or not saturated (grey)
-PATH = "#5B6168"  # a trajectory
-ACCENTS = ("#C4420F", "#0F6FB4", "#0B8A64", "#C58A00", "#84467E", "#4D4D4D")  # unordered series
-INPUTS = ("#0B8A64", "#C58A00", "#84467E")  # the tokens of the first, second and third input
-HOLDS, FAILS = "#0B8A64", "#C4420F"  # a condition that holds, and one that does not
+# The globally optimal max-margin direction (vermilion).
+GLOBAL = "#C4420F"
+# A locally optimal max-margin direction (blue).
+LOCAL = "#0F6FB4"
+# A direction that is neither, or not saturated (grey).
+NEITHER = "#B9BDC2"
+# A trajectory.
+PATH = "#5B6168"
+# Unordered series.
+ACCENTS = ("#C4420F", "#0F6FB4", "#0B8A64", "#C58A00", "#84467E", "#4D4D4D")
+# The tokens of the first, second and third input.
+INPUTS = ("#0B8A64", "#C58A00", "#84467E")
+# A condition that holds, and one that does not.
+HOLDS, FAILS = "#0B8A64", "#C4420F"
 INK, FAINT = "#23272B", "#D9DCDF"
-TINTS = {GLOBAL: "#FBE6DD", LOCAL: "#DFECF7"}  # the starts that lead to a direction
-SEQUENCE = "viridis"  # ordered series
+# The starts that lead to a direction.
+TINTS = {GLOBAL: "#FBE6DD", LOCAL: "#DFECF7"}
+# An ordered series.
+SEQUENCE = "viridis"

@@ -41,7 +41,8 @@ def line(shown: Described) -> str:
     return _LINES.vformat(declared or shown.quantities, (), {"self": shown})
 
 
-_STEP = re.compile(r"(?:^|\.)(\w+)|\[(?:(-?\d+)|(\w+))\]")  # an attribute, or an entry by its number or its name
+# An attribute, or an entry by its number or its name.
+_STEP = re.compile(r"(?:^|\.)(\w+)|\[(?:(-?\d+)|(\w+))\]")
 
 
 class Lines(Templates):

@@ -19,8 +19,10 @@ from marginlens.errors import InputError
 if TYPE_CHECKING:
     import numpy as np
 
-PARTIAL = ".partial"  # ends the name of a file that is being written, which begins with a dot
-DATA_FORMAT = "marginlens-data-1"  # of every dataset
+# The end of the name of a file that is being written, which begins with a dot.
+PARTIAL = ".partial"
+# The entry "format" of every dataset.
+DATA_FORMAT = "marginlens-data-1"
 
 
 def as_path(path: object, argument: str, expected: str) -> Path:
@@ -92,7 +94,8 @@ def durable_file(place: Path) -> Iterator[IO[bytes]]:
         aside.replace(place)
     except BaseException:
         with suppress(OSError):
-            aside.unlink(missing_ok=True)  # gives back the space it took
+            # Gives back the space that it took.
+            aside.unlink(missing_ok=True)
         raise
     handle = os.open(place.parent, os.O_RDONLY)
     try:

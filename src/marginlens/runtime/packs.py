@@ -15,7 +15,8 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, NamedTuple
 
 CLAIMS = "marginlens.claims"
-_MAX_REASON = 160  # letters of what a pack raised that its sentence repeats
+# Letters of a pack's exception that its message repeats.
+_MAX_REASON = 160
 
 
 class PackWarning(UserWarning):
@@ -74,13 +75,15 @@ def _found(group: str) -> dict[str, EntryPoint]:
 def _loaded(group: str, point: EntryPoint, check: Callable[[Added], None] | None) -> Added | None:
     try:
         added = Added(point.name, _package(point), point.load())
-    except (Exception, SystemExit) as problem:  # whatever a package does when it is imported
+    # A package may raise anything when it is imported.
+    except (Exception, SystemExit) as problem:
         reason = " ".join(str(problem).split()) or "no message"
         reason = reason if len(reason) <= _MAX_REASON else reason[:_MAX_REASON].rstrip() + "…"
         _leave_out(point, f"importing {point.value} raised {type(problem).__name__} ({reason.rstrip('.')})")
         return None
     if check is not None:
-        from marginlens.errors import InputError  # with numpy, which names alone do not need
+        # The import loads numpy, which names alone do not need.
+        from marginlens.errors import InputError
 
         try:
             check(added)

@@ -17,7 +17,8 @@ def check_folder(folder: Path) -> None:
     expected = "a new folder, or one that an earlier probe wrote"
     if final.exists() and not final.is_dir():
         raise InputError("out", expected, f"the file {str(folder)!r}")
-    if final.is_dir():  # it is replaced whole, so nothing may be in it that a probe did not write
+    # The folder is replaced as a whole, so it may contain nothing that a probe did not write.
+    if final.is_dir():
         names = {file.name for file in final.iterdir()}
         others = sorted(names - {PAGE, LAB, NUMBERS, CURVES, CURVES_PNG, CURVES_SVG})
         if others or (names and not names & {NUMBERS, CURVES}):

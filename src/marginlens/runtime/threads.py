@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 
 from marginlens.runtime.progress import Progress, ProgressCallback
 
-_MAX_CHANGE = 4.0  # factor by which the size of a slice may grow or shrink at a time
-_WAIT_SECONDS = 0.05  # for which the main thread sleeps at most before it looks for an interrupt
+# The factor by which the size of a slice may grow or shrink at a time.
+_MAX_CHANGE = 4.0
+# How long the main thread sleeps at most before it looks for an interrupt.
+_WAIT_SECONDS = 0.05
 
 
 class Slicing(NamedTuple):
@@ -34,12 +36,12 @@ class Slicing(NamedTuple):
     thread_worth: float = 2e5
 
 
-_limit: ContextVar[int | None] = ContextVar("limit", default=None)  # threads that the caller's batches may use
+# Threads that the caller's batches may use.
+_limit: ContextVar[int | None] = ContextVar("limit", default=None)
 _slicing: ContextVar[Slicing] = ContextVar("slicing", default=Slicing())  # noqa: B039 - a NamedTuple cannot change
 
-Advance = Callable[
-    [int, int, int, int], None
-]  # (first, last, begin, end): steps begin … end - 1 of problems first … last - 1
+# advance(first, last, begin, end) takes the steps begin … end - 1 of the problems first … last - 1.
+Advance = Callable[[int, int, int, int], None]
 
 
 class Work(NamedTuple):
@@ -83,10 +85,9 @@ def sliced(slicing: Slicing) -> Iterator[None]:
         _slicing.reset(token)
 
 
-_blas_lock, _blas_blocks = (
-    threading.Lock(),
-    list[Any](),
-)  # the limit of each block that is entered; the first has set it
+_blas_lock = threading.Lock()
+# The limit of each block that has been entered; the first block has set it.
+_blas_blocks: list[Any] = []
 
 
 @contextmanager
@@ -158,7 +159,8 @@ class _Slices:
 
     def __init__(self, advance: Advance, work: Work, workers: int, slicing: Slicing) -> None:
         self.advance, self.work, self.workers, self.seconds = advance, work, workers, slicing.seconds
-        self.rate = slicing.first_rate / max(work.step_cost, 1.0)  # steps a second of one thread
+        # Steps a second of one thread.
+        self.rate = slicing.first_rate / max(work.step_cost, 1.0)
         self.stop, self.lock, self.next, self.open = threading.Event(), threading.Lock(), 0, 0
 
     @property
@@ -194,7 +196,8 @@ class _Slices:
             if first >= self.work.n_problems or self.stop.is_set():
                 return None
             size = max(1, int(self.rate * self.seconds / max(self.work.n_steps, 1)))
-            size = min(size, -(-(self.work.n_problems - first) // self.workers))  # the last problems are shared by all
+            # All workers share the last problems.
+            size = min(size, -(-(self.work.n_problems - first) // self.workers))
             self.next, self.open = first + size, self.open + 1
             return first, first + size
 
@@ -206,7 +209,8 @@ def _in_threads(slices: _Slices, runs: list[Iterator[int]], report: Progress) ->
         try:
             for units in run:
                 reports.put(units)
-        except BaseException as problem:  # handed over to the caller's thread
+        # The exception is handed over to the caller's thread.
+        except BaseException as problem:
             reports.put(problem)
         reports.put(None)
 

@@ -9,7 +9,8 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "matplotlib", "torch", "transformers", "pyarrow")
-_CUPY = ("cupy", "cupy-cuda12x", "cupy-cuda13x")  # the names under which it is installed
+# The names under which CuPy is installed.
+_CUPY = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
 
 
 def versions() -> dict[str, str]:

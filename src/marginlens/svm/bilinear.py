@@ -18,7 +18,9 @@ from marginlens.svm.solvers.rows import BilinearRows
 from marginlens.svm.solvers.working_set import working_set
 from marginlens.typing import ArrayLike, IntArray
 
-MAX_OPEN_ENTRIES = 4_000_000  # up to so many, rows that could not be satisfied together are formed for the exact solver
+# Rows that could not be satisfied together are formed for the exact solver if they have no more entries than
+# this.
+MAX_OPEN_ENTRIES = 4_000_000
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -70,15 +72,16 @@ def bilinear_svm(X: ArrayLike, Q: ArrayLike, triples: ArrayLike, *, norm: Norm =
     if not len(rows):
         return problem
     norms = rows.row_norms
-    if not norms.all():  # no W ranks tokens that are equal
+    # No W ranks tokens that are equal.
+    if not norms.all():
         return problem.from_certificate((np.arange(len(rows)) == np.argmin(norms)).astype(np.float64))
-    if rows.shape[0] * rows.shape[1] <= independent_parts.MAX_FORMED_ENTRIES:
+    if rows.shape[0] * rows.shape[1] <= independent_parts.MAX_FORMED_PART_ENTRIES:
         exact = _solve_formed(problem, rows.all_rows)
         if exact.status is not Status.INACCURATE:
             return exact
     guess = working_set(rows.unit_rows(), 1.0 / norms)
     solution = problem.from_multipliers(guess.multipliers / norms)
-    open_rows = guess.open if len(guess.open) else np.flatnonzero(guess.multipliers)
+    open_rows = guess.unsatisfied if len(guess.unsatisfied) else np.flatnonzero(guess.multipliers)
     if solution.status is Status.OPTIMAL or not 0 < len(open_rows) * rows.shape[1] <= MAX_OPEN_ENTRIES:
         return solution
     exact = _solve_formed(problem, open_rows)

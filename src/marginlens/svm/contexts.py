@@ -26,14 +26,18 @@ from marginlens.svm.solvers.least_distance import least_distance
 from marginlens.svm.solvers.rows import BilinearRows
 from marginlens.typing import FloatArray, Index, IntArray
 
-_MAX_GROUP_PAIRS = (
-    500_000  # of a context and a token that follows some of the group, beyond which a group is not solved
-)
-_MAX_FORMED_ENTRIES = 20_000_000  # of all rows, up to which they are formed
-_MAX_CORRECTIONS = 2  # of multipliers, each of which must halve what is left
-_SUBSETS = (16, 64)  # contexts of a larger group that are tried for a contradiction
-_BLOCK_ENTRIES = 4_000_000  # logits held at a time while all are checked
-_MAX_LISTED = 4  # contexts and tokens that a sentence names
+# A group is solved if it has no more pairs of a context and a token that follows some of the group.
+_MAX_GROUP_PAIRS = 500_000
+# Rows are formed only if all of them together have no more entries than this.
+_MAX_FORMED_ENTRIES = 20_000_000
+# Corrections of the multipliers, each of which must halve what is left.
+_MAX_MULTIPLIER_CORRECTIONS = 2
+# How many contexts of a larger group are tried for a contradiction.
+_SUBSETS = (16, 64)
+# Logits held at a time while all contexts are checked.
+_BLOCK_ENTRIES = 4_000_000
+# How many contexts and tokens a message names.
+_MAX_LISTED_CONTEXTS = 4
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -151,7 +155,7 @@ class ContextSolution(Result):
         weights = [np.where(block.inside, 0.0, -block.multipliers) for block in self._blocks()]
         by_context = np.concatenate([block.sum(axis=1) for block in weights])
         by_token = np.sum([block.sum(axis=0) for block in weights], axis=0)
-        contexts, tokens = (np.argsort(-by, kind="stable")[:_MAX_LISTED] for by in (by_context, by_token))
+        contexts, tokens = (np.argsort(-by, kind="stable")[:_MAX_LISTED_CONTEXTS] for by in (by_context, by_token))
         shown = ", ".join(str(j) for j in contexts if by_context[j] > 0.0)
         below = ", ".join(str(v) for v in tokens if by_token[v] > 0.0)
         return (
@@ -209,10 +213,12 @@ def ntp_svm(data: ContextDataset, *, progress: ProgressCallback | None = None) -
     as_progress(progress)
     groups = orthogonal_groups(data.H)
     single = np.flatnonzero(np.bincount(groups)[groups] == 1)
-    parts = [_single_contexts(data, single)]  # quick, and one part more than none
+    # The first part is quick, and there is one even if no group follows.
+    parts = [_single_contexts(data, single)]
     order, sizes = np.argsort(groups, kind="stable"), np.bincount(groups)
     several = [members for members in np.split(order, np.cumsum(sizes)[:-1]) if len(members) > 1]
-    with single_blas_thread():  # groups are small
+    # The products of groups are small, so that threads would only wait for each other.
+    with single_blas_thread():
         for done, contexts in enumerate(several):
             if parts[-1].infeasible:
                 break
@@ -243,9 +249,11 @@ def ntp_svm(data: ContextDataset, *, progress: ProgressCallback | None = None) -
 class _Part(NamedTuple):
     """The multipliers of some contexts, or a Farkas vector."""
 
-    special: tuple[IntArray, IntArray, FloatArray]  # tokens, contexts and values of the entries
+    # Tokens, contexts and values of the entries.
+    special: tuple[IntArray, IntArray, FloatArray]
     contexts: IntArray
-    common: FloatArray  # of these contexts
+    # The counts that all of these contexts share.
+    common: FloatArray
     infeasible: bool
 
 
@@ -283,7 +291,7 @@ def _closed(A: FloatArray, C: FloatArray, weights: FloatArray, mu: FloatArray) -
     binding, goal = np.vstack([A[active], C]), np.append(np.ones(len(active)), np.zeros(len(C)))
     u = np.append(weights[active], mu)
     gap = goal - binding @ (binding.T @ u)
-    for _ in range(_MAX_CORRECTIONS):
+    for _ in range(_MAX_MULTIPLIER_CORRECTIONS):
         moved = u + np.linalg.lstsq(binding.T, np.linalg.lstsq(binding, gap)[0])[0]
         left = goal - binding @ (binding.T @ moved)
         if (moved[: len(active)] <= 0.0).any() or np.abs(left).max() > 0.5 * np.abs(gap).max():
@@ -296,7 +304,8 @@ def _closed(A: FloatArray, C: FloatArray, weights: FloatArray, mu: FloatArray) -
 
 def _small_contradiction(data: ContextDataset, contexts: IntArray, n_tokens: int) -> _Part:
     """Find a few contexts of a large group that contradict each other, which proves the whole group infeasible; else refuse the group."""
-    order = np.argsort(-data.sizes[contexts], kind="stable")  # most ties first
+    # Contexts with the most ties come first.
+    order = np.argsort(-data.sizes[contexts], kind="stable")
     for count in _SUBSETS:
         part = _solve_group(data, np.sort(contexts[order[:count]]))
         if part.infeasible:
@@ -320,23 +329,25 @@ def _solve_group(data: ContextDataset, contexts: IntArray) -> _Part:
     if n_unseen:
         profiles = np.vstack([profiles, np.zeros((1, len(contexts)), dtype=bool)])
         n_tokens = np.append(n_tokens, n_unseen)
-    anchor = np.argmax(profiles, axis=0)  # of each context
+    # The token of each context that the others are compared with.
+    anchor = np.argmax(profiles, axis=0)
     k, other = np.nonzero(profiles.T)
     tied = np.column_stack([k, anchor[k], other])[other != anchor[k]]
     k, other = np.nonzero(~profiles.T)
     strict = np.column_stack([k, anchor[k], other])
     if not len(strict):
         return _Part((seen[:0], seen[:0], np.zeros(0)), contexts, np.zeros(len(contexts)), False)
-    X = np.diag(1.0 / np.sqrt(n_tokens))  # unknowns are longer by √n for n tokens, which makes the norm that of all
+    # Unknowns are longer by √n for n tokens, which makes the norm that of all tokens.
+    X = np.diag(1.0 / np.sqrt(n_tokens))
     H = data.H[contexts]
     H = H[:, np.unique(H.indices)].toarray() if scipy.sparse.issparse(H) else H
-    H = (
-        np.asarray(np.linalg.qr(H.T, mode="r")).T if len(H) < H.shape[1] else H
-    )  # the same inner products, fewer coordinates
+    # Wide H is replaced by one with the same inner products and fewer coordinates.
+    H = np.asarray(np.linalg.qr(H.T, mode="r")).T if len(H) < H.shape[1] else H
     rows, ties = BilinearRows(X, H, strict), BilinearRows(X, H, tied)
     rows.check_range("H")
     zero = np.flatnonzero(length(H)[strict[:, 0]] == 0.0)
-    if len(zero):  # of equal logits none is larger
+    # None of several equal logits is larger than the others.
+    if len(zero):
         weights, mu, infeasible = (np.arange(len(strict)) == zero[0]).astype(np.float64), np.zeros(len(tied)), True
     else:
         weights, mu, infeasible = _solved(rows, ties)
@@ -344,7 +355,8 @@ def _solve_group(data: ContextDataset, contexts: IntArray) -> _Part:
     for triples, values in ((strict, weights), (tied, mu)):
         np.add.at(table, (triples[:, 1], triples[:, 0]), values)
         np.add.at(table, (triples[:, 2], triples[:, 0]), -values)
-    table /= n_tokens[:, None]  # each of n tokens has its share
+    # Each of n tokens has its share.
+    table /= n_tokens[:, None]
     common = table[-1] if n_unseen else np.zeros(len(contexts))
     entries = (table[kind.reshape(-1)] - common).reshape(-1)
     cells = (np.repeat(seen, len(contexts)), np.tile(contexts, len(seen)), entries)

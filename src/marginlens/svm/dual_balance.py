@@ -9,10 +9,13 @@ import scipy
 
 from marginlens.typing import BoolArray, FloatArray
 
-RANK_RTOL = 1e-10  # singular values of the active rows, relative to the largest, that count as zero
-BALANCE_RTOL = 1e-12  # slope of the balance, relative to its terms, at which it is solved
+# Singular values of the active rows below this share of the largest count as zero.
+ACTIVE_RANK_RTOL = 1e-10
+# The balance counts as solved when its slope is this small relative to its terms.
+BALANCE_RTOL = 1e-12
 MAX_NEWTON_STEPS = 200
-LARGEST_SCALE = 1e6  # by which multipliers may be enlarged to show that another one can be positive
+# How far multipliers may be enlarged to show that another one can be positive.
+LARGEST_SCALE = 1e6
 
 
 def can_carry(rows: FloatArray, multipliers: FloatArray) -> BoolArray:
@@ -24,7 +27,7 @@ def can_carry(rows: FloatArray, multipliers: FloatArray) -> BoolArray:
     if carries.all():
         return carries
     _, singular, span = np.linalg.svd(rows, full_matrices=False)
-    n, rank = len(rows), int(np.sum(singular > RANK_RTOL * singular[0]))
+    n, rank = len(rows), int(np.sum(singular > ACTIVE_RANK_RTOL * singular[0]))
     if rank == n:
         return carries
     A = rows @ span[:rank].T / singular[0]
@@ -48,8 +51,9 @@ def balance(rows: FloatArray, log_c: FloatArray, multipliers: FloatArray) -> Flo
         multipliers: (n_rows,) a dual solution, not necessarily one that is positive everywhere.
     """
     _, singular, span = np.linalg.svd(rows, full_matrices=False)
-    span = span[singular > RANK_RTOL * singular[0]]
-    rows = rows @ span.T  # (n_rows, rank), so that no curvature is zero
+    span = span[singular > ACTIVE_RANK_RTOL * singular[0]]
+    # Coordinates in the span of the rows (n_rows, rank), so that no curvature is zero.
+    rows = rows @ span.T
 
     def gram(weights: FloatArray) -> FloatArray:
         return rows.T @ (weights[:, None] * rows)

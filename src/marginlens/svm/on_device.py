@@ -39,7 +39,8 @@ def solve_on_device(
     infeasible = outcome == INFEASIBLE
     certificate = np.where(infeasible[:, None], multipliers, np.nan)
     multipliers[infeasible] = np.nan
-    if not data.is_batch:  # one problem has exactly its own pairs
+    # One problem has exactly its own pairs.
+    if not data.is_batch:
         present = (np.arange(data.n_tokens - 1) < data.lengths[:, None] - 1).reshape(n_rows)
         multipliers, active, certificate = (array[:, present] for array in (multipliers, active, certificate))
         rows, lower, pairs = rows[None], lower[None], pairs[None]

@@ -27,10 +27,12 @@ def token_pairs(data: TokenDataset, selected: ArrayLike) -> tuple[FloatArray, In
     present = other < data.lengths[..., None]
     inputs = np.broadcast_to(np.arange(data.n_inputs)[:, None], other.shape)
     pairs = np.stack([inputs, np.broadcast_to(alpha, other.shape), other], axis=-1)
-    first = np.arange(alpha.size).reshape(alpha.shape) * data.n_tokens  # where each input's tokens begin
+    # Where the tokens of each input begin.
+    first = np.arange(alpha.size).reshape(alpha.shape) * data.n_tokens
     tokens = data.K.reshape(-1, data.d_key)  # (all tokens, d_key)
     rows = np.take(tokens, first + other, axis=0)  # (…, n_inputs, n_tokens - 1, d_key)
-    with np.errstate(over="ignore"):  # the solver refuses rows that are not finite
+    # The solver refuses rows that are not finite, in words that name them.
+    with np.errstate(over="ignore"):
         np.subtract(np.take(tokens, first + alpha, axis=0), rows, out=rows)
     if not data.is_batch:
         return np.ascontiguousarray(rows[present]), np.ascontiguousarray(pairs[present])

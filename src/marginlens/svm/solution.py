@@ -25,21 +25,34 @@ from marginlens.svm.solvers.uniqueness import OptimalFace, is_only_solution
 from marginlens.typing import Axes, BoolArray, FloatArray, Index, IntArray
 from marginlens.words import text
 
-KKT_RTOL = 1e-10  # residual up to which optimality counts as proved, unless rounding alone leaves more
-MAX_KKT_RTOL = 1e-4  # the largest residual that is ever excused by rounding
-CERTIFICATE_RTOL = 1e-13  # Farkas residual up to which infeasibility counts as proved
-ACTIVE_SLACK_RTOL = 1e-9  # slack, relative to the lower bound, of a row that counts as active
-MATRIX_RANK_RTOL = 1e-5  # singular values of a solution below this share of the largest count as zero
-ROUNDOFF_RTOL = 1e-12  # slack, relative to ‖a_r‖ ‖x‖, that is rounding
-MAX_DIRECT_OPERATIONS = 30_000_000  # up to so many, rows are formed and their equations solved directly
-GAP_RTOL_BY_NORM: dict[type, float] = {L1: 1e-10, LInf: 1e-10, Lp: 1e-9}  # bracket gaps that count as proofs
-GAP_RTOL = 1e-8  # that of every other norm
-SOLUTION_FORMAT = "marginlens-solution-1"  # the entry "format" of a file that holds a solution
-_ROW_PARTS = ("X", "Q", "triples", "scale")  # of rows that are known by tokens and queries, in a file
-_EXACT_SUMS_ABOVE = MAX_KKT_RTOL / 16.0  # `rounding_floor` beyond which residuals are summed without rounding
-_ACCURATE_RTOL = 1e-12  # `kkt_residual` up to which a solution needs no refinement
+# Optimality counts as proved up to this residual, unless rounding alone leaves more.
+KKT_RTOL = 1e-10
+# The largest residual that rounding ever excuses.
+MAX_KKT_RTOL = 1e-4
+# Infeasibility counts as proved up to this Farkas residual.
+CERTIFICATE_RTOL = 1e-13
+# A row counts as active up to this slack, relative to its lower bound.
+ACTIVE_SLACK_RTOL = 1e-9
+# Singular values of a solution below this share of the largest count as zero.
+MATRIX_RANK_RTOL = 1e-5
+# Slack, relative to ‖a_r‖ ‖x‖, that is rounding.
+ROUNDOFF_RTOL = 1e-12
+# Rows are formed and their equations solved directly if this takes no more operations.
+MAX_DIRECT_OPERATIONS = 30_000_000
+# Gaps of the bracket of a norm that count as proofs, for these norms and for every other.
+GAP_RTOL_BY_NORM: dict[type, float] = {L1: 1e-10, LInf: 1e-10, Lp: 1e-9}
+DEFAULT_GAP_RTOL = 1e-8
+# The entry "format" of a file that holds a solution.
+SOLUTION_FORMAT = "marginlens-solution-1"
+# The entries of a file for rows that are defined by tokens and queries.
+_ROW_PARTS = ("X", "Q", "triples", "scale")
+# From this `rounding_floor` on, residuals are summed without rounding.
+_EXACT_SUMS_ABOVE = MAX_KKT_RTOL / 16.0
+# A solution with a smaller `kkt_residual` needs no refinement.
+_ACCURATE_RTOL = 1e-12
 _MAX_REFINEMENTS = 3
-_LSMR_RTOL, _MAX_LSMR = 1e-4, 1000  # what one refinement by products may leave of the gaps, and its most products
+# The share of the gaps that one refinement by products may leave, and how many products it may take.
+_LSMR_RTOL, _MAX_LSMR = 1e-4, 1000
 
 
 class _Bounds(NamedTuple):
@@ -330,7 +343,8 @@ class MarginSolution(Result, Tabular):
                 j = tuple(problem)
                 slack[j] = exact_products(self.rows[j], x[j], self.lower[j])
                 combined[j] = exact_products(self.rows[j].T, self.multipliers[j])
-        zero = (row_norms == 0.0) | (norm == 0.0)[..., None]  # no distance in units of ‖x‖ is small
+        # No distance is small in units of ‖x‖ if x or the row is zero.
+        zero = (row_norms == 0.0) | (norm == 0.0)[..., None]
         violation = np.maximum(-slack, 0.0) / unit / scale
         primal = 0.5 * np.sum((x / scale) ** 2, axis=-1)
         dual = np.sum(self.lower / scale * (self.multipliers / scale), axis=-1) - 0.5 * np.sum(
@@ -399,7 +413,7 @@ class MarginSolution(Result, Tabular):
         """
         if self.is_euclidean:
             return self.kkt_residual() <= np.clip(16.0 * self.rounding_floor(), KKT_RTOL, MAX_KKT_RTOL)
-        residual, rtol = self.kkt_residual(), GAP_RTOL_BY_NORM.get(defining_class(self.norm), GAP_RTOL)
+        residual, rtol = self.kkt_residual(), GAP_RTOL_BY_NORM.get(defining_class(self.norm), DEFAULT_GAP_RTOL)
         if np.all(residual <= rtol):
             return residual <= rtol
         return residual <= np.clip(16.0 * self.rounding_floor(), rtol, MAX_KKT_RTOL)
@@ -509,8 +523,9 @@ class MarginSolution(Result, Tabular):
             equality_multipliers=None if mu is None else mu * factor,
             active=np.where(solved[..., None], (row_norms > 0.0) & (near | (weights > 0.0)), self.active),
         )
-        gap = size / share * dual / np.sum(self.lower * multipliers, axis=-1) - 1.0  # of the bracket, to rounding
-        proved = ~solved | ((share > 0.0) & (gap <= 0.5 * GAP_RTOL_BY_NORM.get(defining_class(norm), GAP_RTOL)))
+        # The gap of the bracket, up to rounding.
+        gap = size / share * dual / np.sum(self.lower * multipliers, axis=-1) - 1.0
+        proved = ~solved | ((share > 0.0) & (gap <= 0.5 * GAP_RTOL_BY_NORM.get(defining_class(norm), DEFAULT_GAP_RTOL)))
         if not proved.all():
             proved = np.asarray(solution.is_verified())
         verdict = np.where(proved, np.array(Status.OPTIMAL), np.array(Status.INACCURATE))

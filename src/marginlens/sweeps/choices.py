@@ -17,10 +17,13 @@ from marginlens.optimizers import NormalizedGD
 from marginlens.optimizers.choice import optimizer_named
 from marginlens.typing import ArrayLike, FloatArray
 
-PROTOCOLS = ("sphere", "gaussian")  # of `marginlens.data.counter_based`
-NORMALIZED_STEP = 1.0  # step size of p for normalized-gd, unless given
-DEFAULT_STEP = 0.05  # of every other optimizer
-SEQUENCE_STEP = 0.01  # of next-token weights, as in paper C
+# The protocols of `marginlens.data.counter_based`.
+PROTOCOLS = ("sphere", "gaussian")
+# Step size of p for normalized-gd, unless one is given, and that of every other optimizer.
+DEFAULT_NORMALIZED_STEP = 1.0
+DEFAULT_STEP = 0.05
+# Step size of next-token weights, as in paper C.
+SEQUENCE_STEP = 0.01
 _ADDRESS = re.compile(r"\bat 0x[0-9a-f]+")
 
 
@@ -34,7 +37,7 @@ def default_step(optimizer: str, problem: str) -> float:
     """The step size of an optimizer's name if a plan gives none."""
     if problem != "selection":
         return SEQUENCE_STEP
-    return NORMALIZED_STEP if isinstance(optimizer_named(optimizer, 1.0), NormalizedGD) else DEFAULT_STEP
+    return DEFAULT_NORMALIZED_STEP if isinstance(optimizer_named(optimizer, 1.0), NormalizedGD) else DEFAULT_STEP
 
 
 def checked_start(start: ArrayLike) -> Any:

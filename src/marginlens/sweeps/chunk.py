@@ -32,8 +32,10 @@ from marginlens.typing import FloatArray
 if TYPE_CHECKING:
     import pyarrow
 
-METADATA = b"marginlens"  # the entry of a file's schema that says which chunk of which plan it is
-DATA_NUMBERS, START_NUMBERS = 0, 1  # what a chunk draws random numbers for
+# The entry of a file's schema that says which chunk of which plan it is.
+METADATA = b"marginlens"
+# What a chunk draws random numbers for.
+DATA_NUMBERS, START_NUMBERS = 0, 1
 COMPRESSION = "zstd"
 
 
@@ -82,7 +84,8 @@ class ChunkWork:
 def measured(plan: Plan, chunk: Chunk, progress: ProgressCallback | None = None) -> dict[str, Any]:
     """Name → what was recorded of the problems of a chunk: an array whose first axis counts them, or `Categories`."""
     settings, device = plan.cells[chunk.cell].settings, as_device(plan.device)
-    with single_blas_thread():  # sums then have the same order whatever runs beside them
+    # Sums then have the same order, whatever else is running.
+    with single_blas_thread():
         if device is None or not isinstance(settings["data"], str):
             return _columns(plan, chunk, progress=progress)
         pieces = [

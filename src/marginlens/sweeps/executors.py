@@ -16,10 +16,14 @@ from marginlens.errors import EngineError
 from marginlens.runtime.interrupts import deferred_interrupts, interrupts_blocked
 from marginlens.runtime.threads import n_threads
 
-MAX_IN_FLIGHT = 256  # chunks handed to an executor at a time, so that neither chunks nor results pile up
-MAX_DEATHS = 3  # times in a row that worker processes may die without a chunk finished in between
-INTERRUPT_POLL_SECONDS = 0.1  # between two looks for Ctrl-C
-PARENT_POLL_SECONDS = 0.5  # between two looks of a worker process whether the sweep that started it is still there
+# Chunks handed to an executor at a time, so that neither chunks nor results pile up.
+MAX_IN_FLIGHT = 256
+# Times in a row that worker processes may die without a chunk finished in between.
+MAX_DEATHS = 3
+# The pause between two looks for Ctrl-C.
+INTERRUPT_POLL_SECONDS = 0.1
+# The pause between two looks of a worker process whether the sweep that started it is still running.
+PARENT_POLL_SECONDS = 0.5
 RESUME = "The finished chunks are kept; run the same sweep again to go on."
 
 ChunkFunction = Callable[[int], bytes]

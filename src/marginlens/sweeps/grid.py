@@ -14,17 +14,11 @@ import numpy as np
 from marginlens.errors import InputError, whole_number
 from marginlens.typing import ArrayLike
 
-DATA_AXES = (
-    "data",
-    "n_inputs",
-    "n_tokens",
-    "d",
-)  # cells that agree in these, and in the parameters, have the same problems
+# Cells that agree in these, and in the parameters, have the same problems.
+DATA_AXES = ("data", "n_inputs", "n_tokens", "d")
 TRAINING_AXES = ("loss", "optimizer", "step", "start", "n_steps")
-AXES = (
-    *DATA_AXES,
-    *TRAINING_AXES,
-)  # in the order of the grid, the parameters by name after them; the last one varies fastest
+# In the order of the grid, the parameters by name after them; the last one varies fastest.
+AXES = (*DATA_AXES, *TRAINING_AXES)
 
 
 @dataclass(frozen=True)

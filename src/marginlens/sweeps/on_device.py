@@ -25,8 +25,10 @@ from marginlens.theory.optimality import token_optimality
 from marginlens.theory.scored_tokens import SCORE_RTOL
 
 BYTES_PER_NUMBER = 8
-COPIES, NUMBERS_PER_TOKEN = 3, 8  # of the tokens, and beside them, that making, training and measuring takes at most
-TOLERANCES: dict[str, Any] = {  # of selection.cu; the last two as in core/token_optimality.h
+# Copies of the tokens, and numbers for each of them, that making, training and measuring takes at most.
+COPIES, NUMBERS_PER_TOKEN = 3, 8
+# Tolerances of selection.cu; the last two as in core/token_optimality.h.
+TOLERANCES: dict[str, Any] = {
     "SCORE_RTOL": SCORE_RTOL,
     "NEIGHBOUR_SLACK_RTOL": 1e-12,
     "SOLVER_SLACK_RTOL": 1e-9,
@@ -53,8 +55,10 @@ class Trained(NamedTuple):
 
     final: Any  # (n, d)
     selected: Any  # (n, n_inputs)
-    saturation: Any  # (n,) the mean attention on the selected tokens
-    ends: Any  # (n, 2) how each run ended, a place among ENDINGS, and after how many steps
+    # (n,) the mean attention on the selected tokens.
+    saturation: Any
+    # (n, 2) how each run ended, an index into ENDINGS, and after how many steps.
+    ends: Any
 
 
 def device_parts(device: Device, settings: Mapping[str, Any], n_problems: int) -> Iterator[tuple[int, int]]:

@@ -31,16 +31,22 @@ from marginlens.sweeps.choices import (
 from marginlens.sweeps.grid import AXES, Cell, Grid, is_axis
 from marginlens.sweeps.records import RECORDS, SEQUENCE_RECORDS
 
-FORMAT = "marginlens-sweep-1"  # of a plan and of its chunks; part of the plan's hash
+# The form of a plan and of its chunks; it is part of the plan's hash.
+FORMAT = "marginlens-sweep-1"
 KINDS = ("selection", "next-token")
 DEFAULT_RECORD = ("selection", "norm", "saturation", "correlation", "margin", "score_gap", "optimality", "status")
 DEFAULT_SEQUENCE_RECORD = ("norm", "correlation", "margin", "status")
 
-CHUNK_SECONDS = 1.0  # of work on two cores that a chunk is meant for
-GPU_FACTOR = 100  # times as many problems in a chunk on a GPU
-MAX_CHUNK_BYTES = {"cpu": 64e6, "cuda": 4e9}  # of tokens in a chunk
-UNKNOWN_TOKENS = 24  # tokens of a problem of one's own, whose shape a plan does not say
-STEP_SECONDS, PAIR_SECONDS, NUMBER_SECONDS, PROBLEM_SECONDS = 1e-7, 3e-10, 4e-9, 2e-5  # see `seconds_per_problem`
+# Work on two cores that a chunk is meant for.
+CHUNK_SECONDS = 1.0
+# A chunk on a GPU has so many times as many problems.
+GPU_FACTOR = 100
+# Bytes of the tokens in a chunk.
+MAX_CHUNK_BYTES = {"cpu": 64e6, "cuda": 4e9}
+# Tokens assumed for a problem from a user's generator, whose shape the plan does not give.
+UNKNOWN_TOKENS = 24
+# The costs that `seconds_per_problem` adds up.
+STEP_SECONDS, PAIR_SECONDS, NUMBER_SECONDS, PROBLEM_SECONDS = 1e-7, 3e-10, 4e-9, 2e-5
 
 
 @dataclass(frozen=True, kw_only=True)

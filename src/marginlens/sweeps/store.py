@@ -39,8 +39,10 @@ if TYPE_CHECKING:
 
 DIGEST_FORMAT = "marginlens-table-1"
 PLAN, CHUNKS, LOCK = "plan.json", "chunks", "lock"
-STOPPED = ".stopped"  # ends the name of a file which says that the sweep with this number has ended
-LOCK_SECONDS = 0.3  # for which a lock that another process holds is tried again
+# The end of the name of a file which says that the sweep with this number has ended.
+STOPPED = ".stopped"
+# How long a lock that another process holds is tried again.
+LOCK_SECONDS = 0.3
 _CHUNK_NAME = re.compile(r"(\d{6,})\.parquet")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 

@@ -15,9 +15,11 @@ from marginlens.result.palette import ACCENTS
 from marginlens.sweeps.chunk import arrow
 from marginlens.typing import ArrayLike, Axes, FloatArray
 
-LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the quantiles
-CONFIDENCE = 0.95  # of the intervals of shares
-_DASHES = ("-", "--", ":", "-.")  # of lines that show the same words
+# Levels of the quantiles, and confidence of the intervals of shares.
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+CONFIDENCE = 0.95
+# Dashes of lines that show the same words.
+_DASHES = ("-", "--", ":", "-.")
 
 
 @dataclass(frozen=True, repr=False)

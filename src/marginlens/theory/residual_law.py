@@ -36,7 +36,7 @@ from marginlens.papers import implements
 from marginlens.result import Result, Tabular
 from marginlens.status import Status
 from marginlens.svm import MarginSolution
-from marginlens.svm.dual_balance import RANK_RTOL, balance, can_carry
+from marginlens.svm.dual_balance import ACTIVE_RANK_RTOL, balance, can_carry
 from marginlens.theory.optimality import optimality_of
 from marginlens.theory.scored_tokens import ScoredTokens
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
@@ -237,10 +237,10 @@ def _solve(
     """Solve for the multipliers that training shows, the offset orthogonal to x, and the residual of its equations; nan if none
     is found.
     """
-    if np.linalg.matrix_rank(rows, rtol=RANK_RTOL) == len(rows):
+    if np.linalg.matrix_rank(rows, rtol=ACTIVE_RANK_RTOL) == len(rows):
         lam = multipliers
         place: FloatArray | None = np.asarray(
-            np.linalg.lstsq(rows, log_c - np.log(lam), rcond=RANK_RTOL)[0], dtype=np.float64
+            np.linalg.lstsq(rows, log_c - np.log(lam), rcond=ACTIVE_RANK_RTOL)[0], dtype=np.float64
         )
     else:
         place = balance(rows, log_c, multipliers)
@@ -257,7 +257,7 @@ def _rates(rows: FloatArray, lam: FloatArray, x: FloatArray, slack: float) -> tu
     margin = 1.0 / float(np.linalg.norm(x))
     sideways = rows - np.outer(rows @ x, x) * margin**2
     values = np.linalg.svd(np.sqrt(lam / np.sum(lam))[:, None] * sideways, compute_uv=False)
-    values = values[values > RANK_RTOL * np.max(np.linalg.norm(rows, axis=-1))] ** 2 / margin
+    values = values[values > ACTIVE_RANK_RTOL * np.max(np.linalg.norm(rows, axis=-1))] ** 2 / margin
     if not len(values):
         return np.inf, 0.0
     return float(min(values[-1], margin * slack)), float(values[0])

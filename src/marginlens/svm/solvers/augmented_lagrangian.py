@@ -20,21 +20,34 @@ from marginlens.svm.solvers.batch import FARKAS_RTOL
 from marginlens.svm.solvers.rows import BilinearRows, BlockInverse
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
-RESIDUAL_GOAL = 1e-13  # optimality residual at which there is nothing left to gain
+# At this optimality residual there is nothing left to gain.
+RESIDUAL_GOAL = 1e-13
 _FIRST_SIGMA, _SIGMA_GROWTH = 10.0, 5.0
-_ACTIVE_SET_RESIDUAL = 2e-2  # residual from which on the active rows are probably known
-_MIN_FARKAS_WEIGHT = 1e-6  # of weights of sum one, what may be left where the rows do not cancel
-_MAX_CORRECTIONS, _CORRECTION_GAIN = 3, 0.5  # of the multipliers of one active set, and what each must gain to go on
-_MAX_ACTIVE_SETS = 8  # tried in one attempt
-_SIGMA_ROUNDOFF_RTOL = 1e-9  # rounding of σ (b - A W) that is allowed beside the largest multiplier
-_FLAT_RTOL = 1e-9  # relative gradient from which on a Newton step that does not halve it meets rounding
-_MIN_STEP = 1e-8  # of a Newton step, in line search
-_NEWTON_RTOL = 0.02  # relative accuracy of a Newton step in W
+# From this residual on the active rows are probably known.
+_ACTIVE_SET_RESIDUAL = 2e-2
+# What may be left, of weights of sum one, if the rows do not cancel.
+_MIN_FARKAS_WEIGHT = 1e-6
+# Corrections of the multipliers of one active set, and the factor that each must gain for another one to
+# follow.
+_MAX_CORRECTIONS, _CORRECTION_GAIN = 3, 0.5
+# Active sets tried in one attempt.
+_MAX_ACTIVE_SETS = 8
+# Rounding of σ (b - A W) that is allowed next to the largest multiplier.
+_SIGMA_ROUNDOFF_RTOL = 1e-9
+# From this relative gradient on, a Newton step that does not halve it has met rounding.
+_FLAT_RTOL = 1e-9
+# The shortest part of a Newton step that the line search tries.
+_MIN_STEP = 1e-8
+# Relative accuracy of a Newton step in W.
+_NEWTON_RTOL = 0.02
 _MAX_OUTER, _MAX_NEWTON, _MAX_PRODUCTS, _MAX_CG = 80, 40, 60_000, 1000
-_FARKAS_TRIGGER = 1e-3  # a combination this short, for unit rows and weights of sum one, may be on its way to zero
+# A combination this short, for unit rows and weights of sum one, may be on its way to zero.
+_FARKAS_TRIGGER = 1e-3
 _MAX_LEAST_SQUARES = 800
-_SAME_DISTANCE_RTOL = 1e-12  # squared distances that differ by less differ by rounding
-_GRADIENT_ROUNDOFF = 2 * EPS  # of a sum of unit rows, relative to the sum of its weights
+# Squared distances that differ by less than this share differ by rounding.
+_SAME_DISTANCE_RTOL = 1e-12
+# Rounding of a sum of unit rows, relative to the sum of its weights.
+_GRADIENT_ROUNDOFF = 2 * EPS
 
 
 class LagrangianOutcome(NamedTuple):
@@ -112,7 +125,8 @@ class _Problem:
             stalled = size < _FLAT_RTOL and size > 0.5 * flattest
             if size < flattest:
                 flattest, best = size, (state.W, state.products)
-            if stalled:  # by rounding, to which the last step may have added
+            # Rounding stalls the method, and the last step may have added to it.
+            if stalled:
                 state.W, state.products = best
             if size <= accuracy or stalled:
                 break
@@ -283,7 +297,8 @@ def least_squares(
     weighted = weighed(residual)
     gradient = rows.combine(weighted, indices)
     square, distance = float(np.vdot(gradient, gradient)), float(residual @ weighted)
-    direction, combined = weighted.copy(), gradient.copy()  # combined is always the sum of the rows times direction
+    # `combined` always is the sum of the rows times `direction`, and is updated with it to save a product.
+    direction, combined = weighted.copy(), gradient.copy()
     best, lowest, flattest = (v.copy(), residual.copy()), distance, square
     for _ in range(_MAX_LEAST_SQUARES):
         if not float(np.linalg.norm(residual)) > goal:

@@ -14,12 +14,17 @@ import numpy as np
 from marginlens.arithmetic.rounding import EPS
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
-OPTIMAL, INFEASIBLE, TRIVIAL, UNVERIFIED, OUT_OF_RANGE, NEEDS_RECHECK = 0, 1, 2, 3, 4, 5  # outcomes of compiled solvers
-FARKAS_RTOL = 1e-14  # unit rows, with weights that sum to one, that cancel to this contradict each other
-MAX_ROWS_TOGETHER = 128  # up to so many rows of a problem in a norm, all are solved together
-COST_PER_ENTRY = 100.0  # operations that solving a problem in a norm takes for each entry of its rows, about
-_FIRST_WORKING_ROWS, _ROWS_ADDED = 300, 100  # of a working set at first, and at most in every round
-_MAX_ROUNDS = 100
+# Outcomes of the compiled solvers, as in core/margin/tolerances.h.
+OPTIMAL, INFEASIBLE, TRIVIAL, UNVERIFIED, OUT_OF_RANGE, NEEDS_RECHECK = 0, 1, 2, 3, 4, 5
+# Unit rows, with weights of sum one, that cancel up to this contradict each other.
+FARKAS_RTOL = 1e-14
+# All rows of a problem in a norm are solved together if there are no more than this.
+MAX_ROWS_TOGETHER = 128
+# Operations, roughly, that solving a problem in a norm takes for each entry of its rows.
+COST_PER_ENTRY = 100.0
+# Rows of a working set at first, and how many are added at most in every round.
+_FIRST_WORKING_ROWS, _ROWS_ADDED = 300, 100
+_MAX_WORKING_ROUNDS = 100
 
 
 class Solved(NamedTuple):
@@ -47,9 +52,12 @@ class NormBatch(NamedTuple):
     lower: FloatArray  # (batch, n_rows)
     x: FloatArray  # (batch, d)
     multipliers: FloatArray  # (batch, n_rows)
-    indices: IntArray  # the problems to solve; the others are infeasible or trivial
-    shape: tuple[int, ...]  # of x: (d,), or (d_query, d_model) with d = d_query d_model
-    n_equalities: int  # the last 2 n_equalities rows are these, and after them their negatives, with lower bound 0
+    # The problems to solve; the others are infeasible or trivial.
+    indices: IntArray
+    # The shape of x: (d,), or (d_query, d_model) with d = d_query d_model.
+    shape: tuple[int, ...]
+    # The last 2 n_equalities rows are the equalities and then their negatives, with lower bound 0.
+    n_equalities: int
 
 
 def over_working_rows(
@@ -65,7 +73,7 @@ def over_working_rows(
         solve: solves the problem of the rows with these indices, and returns the smallest a_r·x/b_r of its x, whose scale is free.
     """
     members = np.union1d(np.argsort(A @ x - b, kind="stable")[:_FIRST_WORKING_ROWS], first)
-    for _ in range(_MAX_ROUNDS):
+    for _ in range(_MAX_WORKING_ROUNDS):
         margin = solve(members)
         slack = A @ x - margin * b
         violated = np.setdiff1d(np.flatnonzero(slack < -16.0 * EPS * float(np.linalg.norm(x))), members)

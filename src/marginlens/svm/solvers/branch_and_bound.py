@@ -13,10 +13,14 @@ from marginlens.svm.solution import Status
 from marginlens.svm.solvers.least_distance import least_distance
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
-SAME_NORM_RTOL = 1e-9  # relative difference of two norms up to which both count as shortest
-INSIDE_RTOL = 1e-9  # how far a point may miss a halfspace, relative to its norm, and still count as inside
-_NODES_PER_ROUND = 256  # partial choices extended together
-_MAX_BATCH_ENTRIES = 4_000_000  # entries of the constraint matrices that one batch of problems may hold
+# Two norms count as equally short up to this relative difference.
+SAME_NORM_RTOL = 1e-9
+# A point counts as inside a halfspace if it misses it by no more than this share of its norm.
+INSIDE_RTOL = 1e-9
+# Partial choices extended together.
+_NODES_PER_ROUND = 256
+# Entries of the constraint matrices that one batch of problems may hold.
+_MAX_BATCH_ENTRIES = 4_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +136,8 @@ class SearchTree:
     def __init__(self, problem: Alternatives) -> None:
         n_groups, n_ways, _, d = problem.rows.shape
         self.best, self.runner_up, self.unverified_bound, self.explored, self.n_covered = np.inf, np.inf, np.inf, 0, 0
-        self.leaves: list[tuple[float, FloatArray]] = []  # points that meet every group as they are, with their norms
+        # Points that meet every group as they are, with their norms.
+        self.leaves: list[tuple[float, FloatArray]] = []
         self.guess: FloatArray = np.empty(0)
         self.open: list[_Node] = []
         group, way = np.nonzero(problem.allowed)
@@ -189,7 +194,8 @@ class SearchTree:
     def update_best(self, norm: float) -> None:
         """Record that a feasible vector of this norm is known."""
         first, self.best = not np.isfinite(self.best), min(self.best, norm)
-        longer = [length for length, _ in self.leaves if length > self.ceiling]  # met before a shorter one was
+        # Points that were met before a shorter one was.
+        longer = [length for length, _ in self.leaves if length > self.ceiling]
         self.leaves = [leaf for leaf in self.leaves if leaf[0] <= self.ceiling]
         self.runner_up = min([self.runner_up, *longer])
         if first and np.isfinite(norm):
@@ -247,7 +253,8 @@ def _extend(tree: SearchTree, choices: IntArray, norm: FloatArray, distance: Flo
     node, way = np.nonzero(tree.problem.allowed[group])
     children = choices[node]
     children[np.arange(len(node)), group[node]] = way
-    reach = np.hypot(norm[node], distance[node, group[node], way])  # what lies beyond a projection is at a right angle
+    # What lies beyond a projection is at a right angle to it.
+    reach = np.hypot(norm[node], distance[node, group[node], way])
     far = reach > tree.ceiling
     tree.close(children[far], reach[far])
     children, parent = children[~far], norm[node[~far]]

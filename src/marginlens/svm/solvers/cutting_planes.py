@@ -19,10 +19,13 @@ from marginlens.norms.protocol import Norm
 from marginlens.svm.solvers.batch import NormBatch
 from marginlens.typing import FloatArray
 
-CLOSE_TO_THE_BEST = 0.9  # weight of the best λ so far in the second question of a round
-_BOUNDS_RTOL = 1e-9  # distance of the bounds, relative to the lower one, at which they have met
-_HIGHS_ATOL = 1e-10  # the least that HiGHS takes; its own 1e-7 is above the distance that bounds are to reach
-_MAX_ROUNDS = 500
+# Weight of the best λ so far in the second question of a round.
+CLOSE_TO_THE_BEST = 0.9
+# The bounds have met when their distance is this share of the lower one.
+_BOUNDS_RTOL = 1e-9
+# HiGHS takes no smaller tolerance; its default of 1e-7 is above the distance that the bounds are to reach.
+_HIGHS_ATOL = 1e-10
+_MAX_CUTS = 500
 
 
 def solve_by_cutting_planes(batch: NormBatch, norm: Norm) -> None:
@@ -37,9 +40,10 @@ def solve_by_cutting_planes(batch: NormBatch, norm: Norm) -> None:
 def _solve_single(rows: FloatArray, lower: FloatArray, norm: Norm, start: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return x in the shape of `start`, which selects the tokens, and multipliers (n_rows,), both at any scale."""
     points = [start / norm.value(start)]
-    values = [rows @ points[0].reshape(-1)]  # A s of every point
+    # A s of every point s.
+    values = [rows @ points[0].reshape(-1)]
     x, smallest, best, largest = start, 0.0, np.zeros(len(lower)), np.inf
-    for step in range(_MAX_ROUNDS):
+    for step in range(_MAX_CUTS):
         mixture, multipliers = _best_mixture(np.stack(values, axis=-1), lower)
         if multipliers is None:
             break
@@ -70,7 +74,8 @@ def _best_mixture(values: FloatArray, lower: FloatArray) -> tuple[FloatArray, Fl
     """
     n_rows, k = values.shape
     answer = scipy.optimize.linprog(
-        np.append(np.zeros(k), -1.0),  # the margin t, the last unknown, is to be large
+        # The margin t is the last unknown and is maximised.
+        np.append(np.zeros(k), -1.0),
         A_ub=np.column_stack([-values, lower]),
         b_ub=np.zeros(n_rows),
         A_eq=np.append(np.ones(k), 0.0)[None],

@@ -19,11 +19,16 @@ from marginlens.svm.solvers.least_distance import least_distance
 from marginlens.svm.solvers.rows import BilinearRows, sparse_if_thin
 from marginlens.typing import FloatArray, IntArray
 
-MAX_FORMED_ENTRIES = 1_000_000  # up to so many, rows are formed and given to the exact solver
-MAX_NULL_SPACE_OPERATIONS = 100_000_000  # up to so many, equalities are removed by a singular value decomposition
-_MAX_PRODUCT_TABLE = 4096  # dense vectors beyond which a table of their products is not worth its memory
-_ORTHOGONAL_ATOL = 8 * EPS  # a cosine that is rounding
-_ORTHONORMAL_ATOL = 16 * EPS  # how far E Eᵀ may be from the identity: rounding of unit rows
+# Rows are formed and given to the exact solver if they have no more entries than this.
+MAX_FORMED_PART_ENTRIES = 1_000_000
+# Equalities are removed by a singular value decomposition if this takes no more operations.
+MAX_NULL_SPACE_OPERATIONS = 100_000_000
+# A table of the products of dense vectors is worth its memory up to so many vectors.
+_MAX_PRODUCT_TABLE = 4096
+# A cosine this small is rounding.
+_ORTHOGONAL_ATOL = 8 * EPS
+# E Eᵀ may differ from the identity by this much, the rounding of unit rows.
+_ORTHONORMAL_ATOL = 16 * EPS
 
 
 class GraphMultipliers(NamedTuple):
@@ -76,7 +81,8 @@ def solve_orthonormal(
         indices = sufficient[k]
         if not len(indices):
             continue
-        unit = np.sqrt(np.bincount(graph.component_of).astype(np.float64))  # makes the norm that of all tokens
+        # Makes the norm that of all tokens.
+        unit = np.sqrt(np.bincount(graph.component_of).astype(np.float64))
         upper, lower = graph.component_of[np.searchsorted(graph.nodes, rows.triples[indices, 1:])].T
         formed = np.zeros((len(indices), len(unit)))
         formed[np.arange(len(indices)), upper] = 1.0 / unit[upper]
@@ -89,7 +95,8 @@ def solve_orthonormal(
     k, i, j = rows.triples.T
     np.add.at(sums, (i, k), multipliers)
     np.add.at(sums, (j, k), -multipliers)
-    k, _, j = ties.triples.T  # the strict pairs leave the difference to the tie of each token
+    # The strict pairs leave the difference to the tie of each token.
+    k, _, j = ties.triples.T
     return GraphMultipliers(E.T @ U @ E, multipliers, (sums - U)[j, k])
 
 
@@ -172,7 +179,7 @@ def _solve_group(rows: BilinearRows, ties: BilinearRows, strict: IntArray, tied:
         part = group.solve_formed()
         if part.status is not Status.INACCURATE:
             return part
-    elif MAX_FORMED_ENTRIES:
+    elif MAX_FORMED_PART_ENTRIES:
         of_strict, of_tied = rows.triples[strict, 0], ties.triples[tied, 0]
         several = np.unique(of_strict)
         for k in several if len(several) > 1 else ():
@@ -195,7 +202,7 @@ class _Group:
         """Return whether its rows may be formed, and its equalities removed from them."""
         n, width = len(self._tied), self._tokens.width * self._queries.width
         formed, operations = len(self._triples) * width, n * width * min(n, width)
-        return formed <= MAX_FORMED_ENTRIES and operations <= MAX_NULL_SPACE_OPERATIONS
+        return formed <= MAX_FORMED_PART_ENTRIES and operations <= MAX_NULL_SPACE_OPERATIONS
 
     def solve_formed(self) -> _Part:
         """Solve exactly, with formed rows."""
@@ -220,7 +227,8 @@ class _Group:
         reduced = np.column_stack([k[used], pairs])
         unit = BilinearRows(self._tokens.reduced, self._queries.reduced, reduced, 1.0 / norms[used])
         lower = np.where(is_equality, 0.0, 1.0)[used] / norms[used]
-        with single_blas_thread():  # thousands of small products: threads would wait for each other
+        # For thousands of small products, threads would wait for each other.
+        with single_blas_thread():
             outcome = augmented_lagrangian(unit, lower, is_equality[used])
         multipliers = np.zeros(len(order))
         multipliers[order[used]] = outcome.multipliers / norms[used]

@@ -29,14 +29,17 @@ from marginlens.svm.solvers.batch import (
 from marginlens.svm.solvers.norms import solve_in_norm
 from marginlens.typing import ArrayLike, BoolArray, FloatArray
 
-BY_GRAM_MATRIX, BY_BLOCK_PIVOTS, BY_DUAL_ACTIVE_SET = range(3)  # the compiled methods
-MAX_GRAM_ROWS = 64  # up to so many, the Gram matrix of all rows is worth its cost at any width
-_RANK_ROUNDOFFS = 64  # singular values, and parts of a row outside a span, below so many roundoffs count as zero
+# The compiled methods.
+BY_GRAM_MATRIX, BY_BLOCK_PIVOTS, BY_DUAL_ACTIVE_SET = range(3)
+# With no more rows than this, the Gram matrix of all rows is worth its cost at any width.
+MAX_GRAM_ROWS = 64
+# Singular values, and parts of a row outside a span, that are smaller than so many roundoffs count as zero.
+_RANK_ROUNDOFFS = 64
 _MAX_EXACT_REFINEMENTS = 60
-_CONVERGED_RTOL = 2.0**-70  # change of x and the multipliers, far below their last digits, at which refinement ends
-OUTCOME_STATUS = np.array(  # by the outcome of compiled solvers
-    [Status.OPTIMAL, Status.INFEASIBLE, Status.TRIVIAL, Status.INACCURATE], dtype=object
-)
+# Refinement ends when x and the multipliers change by less, far below their last digits.
+_CONVERGED_RTOL = 2.0**-70
+# Status by the outcome of the compiled solvers.
+OUTCOME_STATUS = np.array([Status.OPTIMAL, Status.INFEASIBLE, Status.TRIVIAL, Status.INACCURATE], dtype=object)
 
 
 def least_distance(
@@ -70,7 +73,8 @@ def least_distance(
         shortest vector.
     """
     expected = "of shape (n_rows, d) or (batch, n_rows, d)"
-    rows = float_array(A, "A", f"numbers {expected}")  # whether they are finite, the compiled code notices
+    # The compiled code notices numbers that are not finite.
+    rows = float_array(A, "A", f"numbers {expected}")
     if rows.ndim not in (2, 3) or rows.shape[-1] == 0 or (rows.ndim == 3 and len(rows) == 0):
         raise InputError("A", f"{expected} with at least one problem and one coordinate", f"shape {rows.shape}")
     b = real_array(lower, "lower", rows.shape[:-1])
@@ -180,7 +184,8 @@ def _solve_with_equalities(A: FloatArray, b: FloatArray, C: FloatArray) -> Margi
     projected = A
     for _ in range(2):
         projected = projected - (projected @ basis.T) @ basis
-    inside = length(projected) <= _RANK_ROUNDOFFS * EPS * length(A)  # rows in the span of C become exactly zero
+    # Rows in the span of C become exactly zero.
+    inside = length(projected) <= _RANK_ROUNDOFFS * EPS * length(A)
     solved = _solve(np.where(inside[:, None], 0.0, projected), b)
     weights = solved.multipliers if solved.certificate is None else solved.certificate
     remainder = (0.0 if solved.certificate is not None else solved.x) - weights @ A
@@ -246,8 +251,9 @@ def solve_equalities_exactly(A: FloatArray, b: FloatArray, support: BoolArray) -
     upper, lower = np.hstack([R.T, R.T, -np.eye(d), -np.eye(d)]), np.hstack([-R, -R])
     x, multipliers, previous = _Doubled(np.zeros(d), np.zeros(d)), _Doubled(np.zeros(k), np.zeros(k)), np.inf
     for _ in range(_MAX_EXACT_REFINEMENTS):
-        dual_residual = exact_products(upper, np.concatenate([*multipliers, *x]))  # Rᵀλ - x
-        primal_residual = exact_products(lower, np.concatenate(x), -goal)  # b - R x
+        # The residual Rᵀλ - x of the dual equation, and b - R x of the primal one.
+        dual_residual = exact_products(upper, np.concatenate([*multipliers, *x]))
+        primal_residual = exact_products(lower, np.concatenate(x), -goal)
         along = scipy.linalg.solve_triangular(T, primal_residual, trans="T", check_finite=False) - Q.T @ dual_residual
         x_change, multiplier_change = (
             dual_residual + Q @ along,

@@ -28,9 +28,12 @@ from marginlens.typing import BoolArray, FloatArray, IntArray
 class Basis(NamedTuple):
     """The basic variables, and the piece of its cost on which each entry of g lies."""
 
-    row: BoolArray  # (n_rows,) whether λ_r is basic
-    entry: BoolArray  # (d,) whether g_j is basic; for ℓ∞ (d + 1,) with h, which never is
-    sign: FloatArray  # like entry; ℓ1: the bound ±1 of a nonbasic g_j; ℓ∞: the slope ±1 of a basic g_j
+    # (n_rows,) whether λ_r is basic.
+    row: BoolArray
+    # Whether g_j is basic; for ℓ∞ there are d + 1 entries with that of h, which never is.
+    entry: BoolArray
+    # Like `entry`. For ℓ1 it is the bound ±1 of a nonbasic g_j, for ℓ∞ the slope ±1 of a basic g_j.
+    sign: FloatArray
 
 
 def first_basis(rows: FloatArray, lower: FloatArray, multipliers: FloatArray, is_box: bool) -> Basis:

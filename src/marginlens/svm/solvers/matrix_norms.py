@@ -19,24 +19,35 @@ from marginlens.runtime.threads import n_threads
 from marginlens.svm.solvers.batch import NormBatch
 from marginlens.typing import FloatArray
 
-BARRIER_GAP_RTOL = 1e-9  # bracket, relative to its lower end, at which a solution is good enough
-_SPAN_RTOL = 1e-13  # eigenvalues of Σ A_rᵀ A_r that count as zero
-_SPAN_ATOL = 1e-13  # what of rows of norm one may then be lost
-_IDLE_SHARES = (1.0, 1e-2, 1e-4, 1e-6)  # multiplier/slack of rows left out
-_IDLE_LOSS_RTOL = 3e-9  # what that may cost
-_MIN_ADDED_ROWS = 60  # rows added at a time where there are many
-_ROUND_GAPS = (1e-4, BARRIER_GAP_RTOL)  # to which working rows are solved in turn
-_MAX_ROUNDS = 12  # how often at most
+# A solution is good enough when its bracket is this narrow, relative to its lower end.
+BARRIER_GAP_RTOL = 1e-9
+# Eigenvalues of Σ A_rᵀ A_r below this share of the largest count as zero.
+_SPAN_EIGENVALUE_RTOL = 1e-13
+# What may then be lost of rows of norm one.
+_SPAN_ATOL = 1e-13
+# Rows are left out if their multiplier is below such a share of their slack; the shares are tried in turn.
+_IDLE_SHARES = (1.0, 1e-2, 1e-4, 1e-6)
+# What leaving rows out may cost.
+_IDLE_LOSS_RTOL = 3e-9
+# Rows added at a time, if there are many.
+_MIN_ADDED_ROWS = 60
+# Gaps to which working rows are solved in turn.
+_ROUND_GAPS = (1e-4, BARRIER_GAP_RTOL)
+# Rounds of adding rows.
+_MAX_ROW_ROUNDS = 12
 
 
 class Cone(NamedTuple):
     """One margin problem: rows of unit norm, the inequalities first, over W cut into blocks of `height` rows and `width` columns."""
 
     rows: FloatArray  # (n_rows + n_equalities, n_unknowns)
-    left: FloatArray  # (n_rows + n_equalities, height) for the nuclear norm where every row is an outer product; else (0, height)
+    # (n_rows + n_equalities, height) for the nuclear norm if every row is an outer product; else (0,
+    # height).
+    left: FloatArray
     right: FloatArray  # (n_rows + n_equalities, width)
     lower: FloatArray  # (n_rows,)
-    nuclear: bool  # which norm; max-row is spectral with a block for every row
+    # Which norm it is; max-row is spectral with a block for every row.
+    nuclear: bool
 
 
 def solve_matrix_norms(batch: NormBatch, norm: Norm) -> None:
@@ -63,7 +74,8 @@ def _solve_single(batch: NormBatch, j: int, norm: Norm) -> None:
     right = _span(rows.reshape(-1, batch.shape[1]))
     by_row = defining_class(norm) is MaxRow
     left = np.eye(batch.shape[0]) if by_row else _span(rows.transpose(0, 2, 1).reshape(-1, batch.shape[0]))
-    if not by_row and min(left.shape[1], right.shape[1]) == 1:  # of rank one: all norms of singular values are equal
+    # All norms of singular values are equal for a matrix of rank one.
+    if not by_row and min(left.shape[1], right.shape[1]) == 1:
         return
     reduced = np.ascontiguousarray((rows if by_row else left.T @ rows) @ right)
     size = float(np.linalg.norm(batch.x[j]))
@@ -94,7 +106,7 @@ def _over_working_rows(cone: Cone, start: FloatArray, multipliers: FloatArray) -
     slack = cone.rows[:m] @ start - cone.lower
     working = np.sort(np.argsort(np.where(multipliers[:m] > 0.0, -1.0, slack), kind="stable")[: 2 * n_added])
     for gap in _ROUND_GAPS:
-        for _ in range(_MAX_ROUNDS):
+        for _ in range(_MAX_ROW_ROUNDS):
             indices = np.concatenate([working, ties])
             part = Cone(
                 cone.rows[indices],
@@ -153,7 +165,7 @@ def _dual_norm(cone: Cone, multipliers: FloatArray) -> float:
 def _span(rows: FloatArray) -> FloatArray:
     """Return an orthonormal basis (d, rank) of the span of rows (n, d); of the whole space if that would lose part of a row."""
     values, vectors = np.linalg.eigh(rows.T @ rows)
-    basis: FloatArray = vectors[:, values > _SPAN_RTOL * values[-1]]
+    basis: FloatArray = vectors[:, values > _SPAN_EIGENVALUE_RTOL * values[-1]]
     if basis.shape[1] < len(values) and np.abs(rows - (rows @ basis) @ basis.T).max() <= _SPAN_ATOL:
         return basis
     return np.eye(len(values))

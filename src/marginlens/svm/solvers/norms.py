@@ -20,8 +20,10 @@ from marginlens.svm.solvers.matrix_norms import solve_matrix_norms
 from marginlens.svm.solvers.power_norm import solve_power_norms
 from marginlens.typing import BoolArray, FloatArray
 
-MAX_NORM_ENTRIES = 64_000_000  # of rows that are formed for the solver of a norm
-BatchSolver = Callable[[NormBatch, Any], None]  # of a batch, and its norm
+# Entries of rows that are formed for the solver of a norm.
+MAX_NORM_ENTRIES = 64_000_000
+# Takes a batch and its norm, and fills in the solutions.
+BatchSolver = Callable[[NormBatch, Any], None]
 BATCH_SOLVERS: dict[type, BatchSolver] = {
     L1: solve_linear_programs,
     LInf: solve_linear_programs,

@@ -22,18 +22,18 @@ from marginlens.svm.solution import power_norms
 from marginlens.svm.solvers.batch import COST_PER_ENTRY, MAX_ROWS_TOGETHER, NormBatch, over_working_rows
 from marginlens.typing import FloatArray, IntArray
 
-_MIN_ENTRY = 1e-12  # of ‖x‖: smaller entries count as this where their curvature would grow beyond bounds
-_MIN_CURVATURE = 1e-13  # of the largest one
-_MIN_MULTIPLIER, _MAX_SLACK = (
-    1e-12,
-    1e-4,
-)  # of the largest: a row of a larger multiplier and a smaller slack is polished
+# Entries below this share of ‖x‖ count as this if their curvature would grow beyond bounds.
+_MIN_ENTRY = 1e-12
+# The least curvature, relative to the largest one.
+_MIN_CURVATURE = 1e-13
+# A row is polished if its multiplier exceeds this share of the largest one, and its slack does not.
+_MIN_MULTIPLIER, _MAX_SLACK = 1e-12, 1e-4
 _MAX_POLISHES = 4
-_POLISHED_GAP, _RETRIED_GAP = 1e-12, 1e-10  # beyond which a solution is polished, and the other method tried
-_NEWTON_POWERS, _INTERIOR_POWERS = (
-    (5.0, 1.7),
-    (3.0, 1.25),
-)  # first one and growth of those of the (dual) norm that lead to a large one
+# Beyond the first gap a solution is polished, and beyond the second the other method is tried.
+_POLISHED_GAP, _RETRIED_GAP = 1e-12, 1e-10
+# A large power of the norm, or of its dual, is approached by smaller ones: the first of them, and the factor between two.
+_NEWTON_POWERS = (5.0, 1.7)
+_INTERIOR_POWERS = (3.0, 1.25)
 
 
 def solve_power_norms(batch: NormBatch, norm: Lp) -> None:
@@ -63,7 +63,8 @@ def _solve_rows(
             continue
         if not by_newton:
             first_multipliers[j] = multipliers[j]
-        powers = (p, p, 2.0) if by_newton else (q, q, 2.0)  # at once
+        # The other method starts at the power itself, without smaller ones.
+        powers = (p, p, 2.0) if by_newton else (q, q, 2.0)
         retried = (rows, lower, np.array([j]), not by_newton, *powers, first_x, first_multipliers, gaps)
         core.solve_power_norms(0, 1, *retried)
         first_x[j] = polished(A, b, p, first_multipliers[j], first_x[j])

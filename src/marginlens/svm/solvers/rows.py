@@ -14,10 +14,14 @@ from marginlens.errors import InputError
 from marginlens.result import Described
 from marginlens.typing import FloatArray, IntArray
 
-MIN_FACTOR_NORM, MAX_FACTOR_NORM = 1e-50, 1e50  # of x_i - x_j and q_k; beyond, multipliers may leave double precision
-_SPARSE_WIDTH, _SPARSE_SHARE = 128, 0.1  # matrices this wide with so few nonzero entries are multiplied as sparse ones
-_BLOCK_SHIFT = 1e-6  # added to the squared norm of unit rows in the preconditioner, some of which may be dependent
-_MAX_BLOCK = 256  # rows of one query that the preconditioner treats together
+# Norms of x_i - x_j and q_k between which multipliers stay in double precision.
+MIN_FACTOR_NORM, MAX_FACTOR_NORM = 1e-50, 1e50
+# Matrices this wide, with so small a share of nonzero entries, are multiplied as sparse ones.
+_SPARSE_WIDTH, _SPARSE_SHARE = 128, 0.1
+# Added to the squared norm of unit rows in the preconditioner, some of which may be dependent.
+_BLOCK_SHIFT = 1e-6
+# Rows of one query that the preconditioner treats together.
+_MAX_BLOCK = 256
 
 
 class Terms(NamedTuple):
@@ -49,7 +53,8 @@ class BilinearRows(Described):
         k, i, j = np.ascontiguousarray(triples.T)
         self.terms = Terms(self.X, k, i, j, np.ones(len(triples)) if scale is None else scale)
         self.all_rows = np.arange(len(triples))
-        self.n_products = 0  # with a Gram matrix of rows, so far
+        # Products with a Gram matrix of rows, so far.
+        self.n_products = 0
         self._product_Q = sparse_if_thin(self.Q)
 
     def __len__(self) -> int:
@@ -85,7 +90,8 @@ class BilinearRows(Described):
         """Scale the rows to norm one, in as few coordinates of the queries as they need."""
         Q = self.Q
         if len(Q) < Q.shape[1]:
-            Q = np.asarray(np.linalg.qr(Q.T, mode="r")).T  # (n_queries, n_queries) with the inner products of Q
+            # (n_queries, n_queries) with the same inner products as Q.
+            Q = np.asarray(np.linalg.qr(Q.T, mode="r")).T
         return BilinearRows(self.X, Q, self.triples, 1.0 / self.row_norms)
 
     def apply(self, W: FloatArray, indices: IntArray | None = None) -> FloatArray:

@@ -14,18 +14,22 @@ import scipy
 
 from marginlens.typing import BoolArray, FloatArray
 
-_ZERO_RTOL = 1e-9  # of the largest: entries of g, x and λ, and singular values, that count as zero
+# Entries of g, x and λ, and singular values, that count as zero, relative to the largest.
+_ZERO_RTOL = 1e-9
 
 
 class OptimalFace(NamedTuple):
     """The data of one problem at its optimum."""
 
-    rows: FloatArray  # (n_rows, d) of Euclidean norm one
+    # (n_rows, d) of Euclidean norm one.
+    rows: FloatArray
     equalities: FloatArray  # (n_equalities, d)
     active: BoolArray  # (n_rows,)
-    multipliers: FloatArray  # (n_rows,) of rows of Euclidean norm one
+    # (n_rows,) for rows of Euclidean norm one.
+    multipliers: FloatArray
     x: FloatArray  # (d,)
-    g: FloatArray  # (d,) Aᵀλ + Cᵀμ
+    # (d,) Aᵀλ + Cᵀμ.
+    g: FloatArray
 
 
 def is_only_solution(face: OptimalFace, *, is_l1: bool) -> bool:
@@ -56,7 +60,8 @@ def is_only_solution(face: OptimalFace, *, is_l1: bool) -> bool:
         bounds=(None, None),
         method="highs",
     )
-    return answer.x is not None and float(total @ answer.x) < 0.5  # it is 0, or 1 on a ray
+    # The product is 0, or 1 on a ray.
+    return answer.x is not None and float(total @ answer.x) < 0.5
 
 
 def _kernel(matrix: FloatArray) -> FloatArray:

@@ -17,21 +17,26 @@ from marginlens.svm.solvers.augmented_lagrangian import RESIDUAL_GOAL
 from marginlens.svm.solvers.rows import BilinearRows
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
-MAX_FACTORS = 1000  # how often a set is factored before giving up
-_ROWS_PER_QUERY = 3  # that enter at a time
-_MIN_VIOLATION_SHARE = 0.1  # of the largest violation, what a row must be violated by to enter
-_PIVOT_RTOL = 1e-11  # a squared pivot of unit rows below this says that a row depends on others
-_MAX_DROPPED_SHARE = 0.1  # of the members, as many as are dropped without a new factor
-_VALUE_RTOL = 64 * EPS  # differences of dual values that are rounding
+# How often a set is factored before the method gives up.
+MAX_FACTORS = 1000
+# Rows of one query that enter at a time.
+_ROWS_PER_QUERY = 3
+# A row enters if it is violated by at least this share of the largest violation.
+_MIN_VIOLATION_SHARE = 0.1
+# A squared pivot of unit rows below this says that a row depends on others.
+_PIVOT_RTOL = 1e-11
+# The share of the members that may be dropped without a new factor.
+_MAX_DROPPED_SHARE = 0.1
+# Differences of dual values that are rounding.
+_VALUE_RTOL = 64 * EPS
 
 
 class Guess(NamedTuple):
     """Multipliers of rows of norm one, and the rows left open: none if every row was satisfied at the end."""
 
     multipliers: FloatArray  # (n_rows,)
-    open: (
-        IntArray  # the members and the row that could not be satisfied beside them; such rows may contradict each other
-    )
+    # The members and the row that could not be satisfied together with them; such rows may contradict each other.
+    unsatisfied: IntArray
 
 
 class _Set(NamedTuple):
@@ -66,8 +71,10 @@ class _WorkingSets:
         self._rows, self._lower = rows, lower
         norms = np.linalg.norm(rows.Q, axis=1)
         units = rows.Q / np.where(norms == 0.0, 1.0, norms)[:, None]
-        self._norms, self._cosines = norms, units @ units.T  # of the queries
-        self._n_unknowns = rows.shape[1]  # more rows than that depend on each other
+        # Norms of the queries and the cosines between them.
+        self._norms, self._cosines = norms, units @ units.T
+        # More rows than unknowns depend on each other.
+        self._n_unknowns = rows.shape[1]
         self._n_factors = 0
 
     def solve(self, scale: float) -> Guess:
@@ -92,7 +99,8 @@ class _WorkingSets:
                 following = self._add_row(current, new[:1], float(slack[new[0]]))
                 n_entering = 2
             if following is None or not self._value(following) > value * (1.0 - _VALUE_RTOL):
-                unsolved = np.sort(np.append(current.rows, new[0]))  # a last row may gain less than shows
+                # A last row may gain less than shows.
+                unsolved = np.sort(np.append(current.rows, new[0]))
                 break
             current, slack = self._refined(following)
             value = self._value(current)
@@ -155,7 +163,8 @@ class _WorkingSets:
             factor = self._factor(current.gram)
             if factor is None:
                 return None
-            products = extended.gram[-1, :-1]  # of the new row with the members
+            # Products of the new row with the members.
+            products = extended.gram[-1, :-1]
             change = (
                 scipy.linalg.cho_solve((factor.T, False), products, check_finite=False) if len(products) else products
             )
@@ -205,7 +214,8 @@ class _WorkingSets:
         """Compute the lower Cholesky factor; None if a row depends on others."""
         self._n_factors += 1
         try:
-            factor = np.asarray(np.linalg.cholesky(gram), dtype=np.float64)  # releases the interpreter lock
+            # Releases the interpreter lock.
+            factor = np.asarray(np.linalg.cholesky(gram), dtype=np.float64)
         except np.linalg.LinAlgError:
             return None
         return factor if float(np.diagonal(factor).min(initial=1.0)) ** 2 > _PIVOT_RTOL else None

@@ -10,7 +10,7 @@ from marginlens.arithmetic.directions import as_scalar
 from marginlens.errors import InputError, float_array
 from marginlens.losses.margin import slope_of
 from marginlens.risk.softmax import attend
-from marginlens.svm.dual_balance import RANK_RTOL
+from marginlens.svm.dual_balance import ACTIVE_RANK_RTOL
 from marginlens.theory.residual_law import ResidualLaw
 from marginlens.typing import ArrayLike, FloatArray
 
@@ -37,7 +37,7 @@ def within(law: ResidualLaw, p: ArrayLike) -> FloatArray:
     """The part of p, (…, d_key), in the span of the carrying rows: the part that the law fixes."""
     points, extra = _points(law, p)
     rows = np.where(law.carrying[..., None], law.solution.rows, 0.0)
-    inverse = np.linalg.pinv(rows, rcond=RANK_RTOL)
+    inverse = np.linalg.pinv(rows, rcond=ACTIVE_RANK_RTOL)
     basis = _spread(np.matmul(inverse, rows), extra, axes=2)  # (…, d_key, d_key) the orthogonal projection
     return np.where(_spread(np.asarray(law.holds), extra, 0)[..., None], _times(basis, points), np.nan)
 
