@@ -1,7 +1,8 @@
 """How marginlens is built: setuptools, with the compiled core made first.
 
 A wheel has the core for every level of this kind of processor, and a tag that says so: it serves every Python. An editable installation
-has it for this machine, and makes it again when its sources have changed. Where no C++ compiler is found, the package ziglang is one.
+has it for this machine, and makes it again when its sources have changed. Where no C++ compiler is found, the package ziglang is one; it
+also compiles for every other platform that `core/build.py` lists: python -m build -C platform=win_amd64.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ def _core_build() -> Any:
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
-    """What setuptools asks for, and a compiler where the system has none."""
-    return [*build_meta.get_requires_for_build_wheel(config_settings), *_core_build().compiler_packages()]
+    """What setuptools asks for, and a compiler where the system has none, or for another platform."""
+    packages = _core_build().compiler_packages((config_settings or {}).get("platform"))
+    return [*build_meta.get_requires_for_build_wheel(config_settings), *packages]
 
 
 def get_requires_for_build_editable(config_settings: Any = None) -> list[str]:
@@ -42,11 +44,12 @@ def get_requires_for_build_editable(config_settings: Any = None) -> list[str]:
 
 
 def build_wheel(folder: str, config_settings: Any = None, metadata_folder: str | None = None) -> str:
-    """A wheel for every Python on this platform, with the core for every level."""
-    core = _core_build()
-    core.build()
-    options = ["--plat-name", core.platform_tag()]
-    return str(build_meta.build_wheel(folder, {"--build-option": options} | (config_settings or {}), metadata_folder))
+    """A wheel for every Python on this platform, or on the one that the setting `platform` names, with the core for every level."""
+    core, settings = _core_build(), dict(config_settings or {})
+    platform = settings.pop("platform", None)
+    core.build(name=platform)
+    options = ["--plat-name", platform or core.platform_tag()]
+    return str(build_meta.build_wheel(folder, {"--build-option": options} | settings, metadata_folder))
 
 
 def build_editable(folder: str, config_settings: Any = None, metadata_folder: str | None = None) -> str:

@@ -4,6 +4,13 @@
 #ifdef __wasm__
 extern "C" int posix_memalign(void **, unsigned long, unsigned long);  // of wasm.cpp
 extern "C" void free(void *);
+#elif defined(_WIN32)
+#include <malloc.h>
+static inline int posix_memalign(void **block, size_t alignment, size_t size) {
+    *block = _aligned_malloc(size, alignment);
+    return !*block;
+}
+#define free _aligned_free
 #else
 #include <stdlib.h>
 #endif

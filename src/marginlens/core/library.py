@@ -14,19 +14,16 @@ from marginlens.errors import CoreError
 @cache
 def loaded() -> ctypes.CDLL:
     """The library of these sources, of the highest level that this processor runs; compiled first where it is missing."""
-    level = chosen_level()
-    path = build.library_path(level)
-    if not path.exists():
-        if not os.environ.get("MARGINLENS_QUIET"):
-            print("marginlens: compiling its changed core, about half a minute ...", file=sys.stderr, flush=True)
-        try:
-            build.build([level])
-        except build.BuildError as problem:
-            raise CoreError(
-                f"The compiled core of marginlens is missing: run make in a checkout. {problem}"
-            ) from problem
     try:
+        level = chosen_level()
+        path = build.library_path(level)
+        if not path.exists():
+            if not os.environ.get("MARGINLENS_QUIET"):
+                print("marginlens: compiling its changed core, about half a minute ...", file=sys.stderr, flush=True)
+            build.build([level])
         return ctypes.CDLL(str(path))
+    except build.BuildError as problem:
+        raise CoreError(f"The compiled core of marginlens is missing: run make in a checkout. {problem}") from problem
     except OSError as problem:
         raise CoreError(
             f"The compiled core of marginlens was built for another system: install it again here. {problem}"

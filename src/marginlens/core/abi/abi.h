@@ -6,4 +6,8 @@
 #pragma once
 #include <stdint.h>
 
+#ifdef _WIN32
+#define EXPORT extern "C" __declspec(dllexport) int64_t
+#else
 #define EXPORT extern "C" __attribute__((visibility("default"))) int64_t
+#endif
