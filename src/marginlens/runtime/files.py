@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import sys
 import tempfile
 import zipfile
 import zlib
@@ -97,6 +98,8 @@ def durable_file(place: Path) -> Iterator[IO[bytes]]:
             # Gives back the space that it took.
             aside.unlink(missing_ok=True)
         raise
+    if sys.platform == "win32":  # which opens no folders, and logs their changes itself
+        return
     handle = os.open(place.parent, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -44,8 +46,15 @@ def interrupts_blocked() -> Iterator[None]:
     """Deliver Ctrl-C at the end of the block, and never to a process that starts in it.
 
     A new process inherits which signals are blocked. A terminal sends Ctrl-C to every process of its group; one that is still importing
-    would print a traceback.
+    would print a traceback. Windows has no such list: there Ctrl-C is ignored in the block, which a new process inherits too.
     """
+    if sys.platform == "win32":
+        ctypes.windll.kernel32.SetConsoleCtrlHandler(None, True)
+        try:
+            yield
+        finally:
+            ctypes.windll.kernel32.SetConsoleCtrlHandler(None, False)
+        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -98,8 +99,9 @@ def _processes() -> Iterator[Executor]:
     except BaseException:
         # loky's own `kill_workers` misses processes while tasks are queued.
         for process in list((executor._processes or {}).values()):
-            with suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)
+            # Windows has no SIGKILL: there SIGTERM ends a process at once.
+            with suppress(OSError):
+                os.kill(process.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
         raise
     finally:
         executor.shutdown(wait=True)
@@ -112,8 +114,13 @@ def _prepare(parent: int) -> None:
 
 
 def _end_with_parent(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(PARENT_POLL_SECONDS)
+    if sys.platform == "win32":  # where a process keeps the number of a parent that has ended
+        import _winapi
+
+        _winapi.WaitForSingleObject(_winapi.OpenProcess(_winapi.SYNCHRONIZE, False, parent), _winapi.INFINITE)
+    else:
+        while os.getppid() == parent:
+            time.sleep(PARENT_POLL_SECONDS)
     os._exit(1)
 
 
