@@ -1,7 +1,7 @@
 """Pages whose code blocks are typed: Python in one namespace a page, commands in this process, outputs compared where a page shows them.
 
 A block of `text` right behind another is what that one prints; a line of it that is "…" stands for any lines. What cannot be typed here is
-checked: `pip` must install extras that exist, `make` must make what the Makefile has. A block of TOML below a line that names a file is
+checked: `pip` must install extras that exist, `make` and `tasks.py` must do a task that there is. A block of TOML below a line that names a file is
 that file; blocks of `py` need a cluster, and are compiled.
 """
 
@@ -10,6 +10,7 @@ import io
 import json
 import os
 import re
+import runpy
 import shlex
 import tomllib
 from contextlib import redirect_stdout
@@ -20,7 +21,7 @@ from typer.testing import CliRunner
 
 ROOT = Path(__file__).resolve().parents[1]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+TASKS = {task.__name__.replace("_", "-") for task in runpy.run_path(str(ROOT / "tasks.py"))["TASKS"]}
 ENVIRONMENT = ("python3 -m venv .venv", "source .venv/bin/activate")  # what makes an environment; the tests have one
 ELSEWHERE = {
     "marginlens --install-completion": "changes the settings of a shell",
@@ -112,8 +113,8 @@ def type_line(line):
         extras = re.findall(r"\[(.*?)\]", line)
         assert arguments[0] == "install"
         assert {extra for listed in extras for extra in listed.split(",")} <= set(EXTRAS), line
-    elif program == "make":
-        assert {word for word in arguments if "=" not in word} <= TARGETS, line
+    elif program == "make" or arguments[:1] == ["tasks.py"]:
+        assert {word for word in arguments if "=" not in word} <= {*TASKS, "tasks.py"}, line
     elif not any(words in line for words in ELSEWHERE):
         assert program == "marginlens", f"no rule for typing {line!r}"
         result = CliRunner().invoke(app, arguments, input=Path(input_file).read_bytes() if pipe else None)
