@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import tempfile
 from collections import Counter
 from contextlib import suppress
@@ -30,7 +31,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 # which make test leaves to make test-all
-SLOW_FOLDERS = {"benchmarks", "browser", "gallery", "numerics", "packaging", "site"}
+SLOW_FOLDERS = {"benchmarks", "browser", "gallery", "numerics", "packaging", "platforms", "site"}
 
 
 def pytest_configure(config):
@@ -51,10 +52,12 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_collection_modifyitems(items):
-    """Every test of a slow folder carries the marker."""
+    """Every test of a slow folder carries the marker, and tests marked posix are skipped on Windows."""
     for item in items:
         if in_slow_folder(item.path):
             item.add_marker(pytest.mark.slow)
+        if sys.platform == "win32" and (marker := item.get_closest_marker("posix")):
+            item.add_marker(pytest.mark.skip(reason=f"Windows has no {marker.args[0]}"))
 
 
 @pytest.fixture
