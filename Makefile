@@ -8,9 +8,9 @@ CANDIDATES := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11
 SHELL := /bin/sh
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce test quick-tests test-all test-random test-core test-gpu test-wheel lab-core wheels numerics lint docs pictures site site-links clean
+.PHONY: help setup reproduce test quick-tests test-all test-random test-without-posix test-core test-gpu test-wheel lab-core wheels numerics lint docs pictures site site-links clean
 
-help setup reproduce test quick-tests test-all test-random test-core test-gpu test-wheel lab-core wheels numerics lint docs pictures site site-links clean:
+help setup reproduce test quick-tests test-all test-random test-without-posix test-core test-gpu test-wheel lab-core wheels numerics lint docs pictures site site-links clean:
 	@for candidate in $(CANDIDATES); do \
 	  if "$$candidate" -c '$(NEW_ENOUGH)' 2>/dev/null; then exec "$$candidate" tasks.py $@ $(ARGS) $(PYTEST_ARGS); fi; \
 	done; \

@@ -157,6 +157,12 @@ def test_random(*words: str) -> None:
     run(*PYTEST, "-m", "hypothesis and not gpu", "--hypothesis-profile=random", *words)
 
 
+def test_without_posix(*words: str) -> None:
+    """The quick tests without fcntl, os.fork and /proc, as on Windows   (tests/cli)."""
+    ready()
+    run(*PYTEST, "-m", "not slow and not gpu", *words, PYTHONPATH=str(ROOT / "tests/without_posix"))
+
+
 def test_core() -> None:
     """The compiled core under the sanitizers of addresses and undefined behaviour."""
     ready()
@@ -266,8 +272,8 @@ def clean() -> None:
 
 
 TASKS: tuple[Callable[..., None], ...] = (
-    *(reproduce, test, test_all, test_random, test_core, test_gpu, test_wheel, wheels, lab_core, numerics, lint),
-    *(quick_tests, docs, pictures, site, site_links, setup, clean),
+    *(reproduce, test, test_all, test_random, test_without_posix, test_core, test_gpu, test_wheel, wheels, lab_core),
+    *(numerics, lint, quick_tests, docs, pictures, site, site_links, setup, clean),
 )
 
 
@@ -277,7 +283,7 @@ def main(name: str = "help", *words: str) -> None:
     if name not in tasks:
         print((__doc__ or "").strip(), end="\n\n")
         for known, task in tasks.items():
-            print(f"  {known:12} {(task.__doc__ or '').splitlines()[0].rstrip('.')}")
+            print(f"  {known:18} {(task.__doc__ or '').splitlines()[0].rstrip('.')}")
         sys.exit(name != "help")
     if sys.version_info < OLDEST:
         sys.exit(f"marginlens needs Python {'.'.join(map(str, OLDEST))} or newer; this is {sys.version.split()[0]}.")

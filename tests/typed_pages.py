@@ -1,8 +1,8 @@
 """Pages whose code blocks are typed: Python in one namespace a page, commands in this process, outputs compared where a page shows them.
 
 A block of `text` right behind another is what that one prints; a line of it that is "…" stands for any lines. What cannot be typed here is
-checked: `pip` must install extras that exist, `make` and `tasks.py` must do a task that there is. A block of TOML below a line that names a file is
-that file; blocks of `py` need a cluster, and are compiled.
+checked: `pip` must install extras that exist, `make` and `tasks.py` must do a task that there is. A block of TOML below a line that names a
+file is that file; blocks of `py` need a cluster, and are compiled.
 """
 
 import glob

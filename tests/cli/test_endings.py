@@ -43,6 +43,7 @@ def start(folder, package, code, *, sigint="default_int_handler"):
     )
 
 
+@pytest.mark.posix("signal that a process sends to itself")
 @slow
 @pytest.mark.parametrize(("package", "name"), [("typer", "SIGINT"), ("typer", "SIGTERM")])
 def test_a_signal_during_imports_exits_130_with_one_line(tmp_path, package, name):
@@ -50,6 +51,7 @@ def test_a_signal_during_imports_exits_130_with_one_line(tmp_path, package, name
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "marginlens: interrupted.\n")
 
 
+@pytest.mark.posix("signal that a process sends to itself")
 def test_ctrl_c_in_a_command_exits_130_with_one_line(here, monkeypatch):
     def interrupted(path):
         raise KeyboardInterrupt
@@ -82,6 +84,7 @@ cli.main()
 """
 
 
+@pytest.mark.posix("signal that a process sends to itself")
 @slow
 def test_ctrl_c_in_a_finalizer_exits_130_with_one_line():
     command = [sys.executable, "-c", FINALIZED.format(seconds=tolerances.HANGING)]
@@ -131,6 +134,7 @@ def test_unprintable_output_exits_with_one_line(here):
     assert os.strerror(errno.ENOSPC) in done.stderr
 
 
+@pytest.mark.posix("signal that a process sends to itself")
 @slow
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_during_a_run_exits_130_and_leaves_no_file(here, name):

@@ -361,6 +361,7 @@ def test_texts_can_be_compressed_and_reencoded(long_text):
     assert "--encoding must be the encoding of the text" in refused.stderr
 
 
+@pytest.mark.posix("named pipe in a folder")
 def test_a_pipe_is_read_as_a_file(long_text):
     expected = numbers(long_text, "--window", "5")
     packed = numbers("-", "--window", "5", stdin=gzip.compress(LONG_TEXT.encode()))

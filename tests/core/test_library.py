@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from marginlens.core import build, library
 from marginlens.errors import CoreError
 from refusals import raised
@@ -36,9 +38,14 @@ def run_python(code, **environment):
     )
 
 
-def test_threads_and_processes_give_the_same_bits():
+def test_threads_give_the_same_bits():
     one = run_python(ENDS, MARGINLENS_THREADS="1")
     assert json.loads(one.stdout) == json.loads(run_python(ENDS, MARGINLENS_THREADS="3").stdout)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no os.fork")
+def test_forked_processes_give_the_same_bits():
+    one = run_python(ENDS, MARGINLENS_THREADS="1")
     begin = "import os, marginlens as ml\nml.descend(*ml.data.figure_8(), n_steps=3)\n"
     forked = f"{begin}if os.fork() == 0:\n    exec({ENDS!r})\nelse:\n    os.wait()"
     assert json.loads(one.stdout) == json.loads(run_python(forked).stdout)

@@ -74,6 +74,7 @@ def test_files_are_decompressed_by_content_not_name(tmp_path: Path, name: str) -
     assert len(ml.data.TextTokens(plain)) == 20
 
 
+@pytest.mark.posix("named pipe in a folder")
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress, bz2.compress])
 def test_a_pipe_is_read_without_seeking(tmp_path: Path, pack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary, ids = indexed_text(PLAIN, Words())
@@ -236,6 +237,7 @@ def test_an_unreadable_text_is_refused(tmp_path: Path) -> None:
             ml.data.TextTokens(write(tmp_path / "good.txt"), encoding=encoding)  # type: ignore[arg-type]
 
 
+@pytest.mark.posix("device that is always full")
 def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(size: int) -> Any:
         return open("/dev/full", "wb", buffering=0)

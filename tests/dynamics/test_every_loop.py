@@ -394,6 +394,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.posix("signal for another process")
 @pytest.mark.parametrize(("n_problems", "d", "workers"), [(1, 2, "1"), (2, 30, "2"), (2000, 2, "2")])
 def test_a_keyboard_interrupt_ends_a_long_descent(n_problems, d, workers):
     environment = {**os.environ, "MARGINLENS_THREADS": workers}

@@ -103,6 +103,7 @@ def in_a_process(code, words):
     return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.posix("SIGKILL")
 def test_a_process_killed_while_saving_leaves_a_resumable_run(encoded, tmp_path):
     words = [str(encoded), "--settings", SMALL, "--every", "1"]
     resumed = [*words, "--out", str(tmp_path / "a"), "--checkpoint", str(tmp_path / "c.npz")]
@@ -117,6 +118,7 @@ def test_a_process_killed_while_saving_leaves_a_resumable_run(encoded, tmp_path)
     assert (tmp_path / "a" / "tokens.csv").read_bytes() == (tmp_path / "b" / "tokens.csv").read_bytes()
 
 
+@pytest.mark.posix("limit on the size of files")
 def test_a_full_disk_keeps_the_earlier_checkpoint(encoded, tmp_path):
     words = [str(encoded), "--out", str(tmp_path / "a"), "--checkpoint", str(tmp_path / "c.npz")]
     assert main([*words, "--settings", SMALL]) == 0

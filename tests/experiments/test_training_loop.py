@@ -111,6 +111,7 @@ def test_a_run_stopped_after_every_step_equals_the_uninterrupted_one(path):
     assert train(path, epochs=EPOCHS + 1)[1][:EPOCHS] == WHOLE[1]
 
 
+@pytest.mark.posix("signal that a process sends to itself")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_request_to_stop_finishes_the_step_and_leaves_a_checkpoint(path, number):
     before = signal.getsignal(number)
@@ -128,6 +129,7 @@ def interrupt_twice():
     os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.posix("signal that a process sends to itself")
 @pytest.mark.parametrize("action", [interrupt_twice, raising(MemoryError())])
 def test_an_unfinished_step_keeps_the_last_checkpoint(path, action):
     with pytest.raises((KeyboardInterrupt, MemoryError)) as caught:

@@ -149,6 +149,7 @@ def peak(path: Path, how: str) -> tuple[int, int]:
     return count, size
 
 
+@pytest.mark.posix("measure of a process's memory in its standard library")
 @pytest.mark.slow
 def test_memory_grows_with_edges_not_with_text(tmp_path: Path) -> None:
     """100 MB of words beside the first of them; reading all of them at once is the control that breaks the bound."""

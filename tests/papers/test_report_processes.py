@@ -165,6 +165,7 @@ def signal_group(process, number):
     return output, errors
 
 
+@pytest.mark.posix("signal for a group of processes")
 def test_a_signal_keeps_the_claims_that_the_processes_finished(tmp_path):
     process = start_reproducing(tmp_path, ["endless_1", "short_1", "short_2", "endless_2"])
     finished = [process.stderr.readline() for _ in range(2)]

@@ -171,6 +171,7 @@ def test_files_that_are_not_models_or_run_code_are_refused(tmp_path: Path, case:
     assert not (folder / "ran").exists()
 
 
+@pytest.mark.posix("measure of a process's memory in its standard library")
 def test_a_config_larger_than_the_weights_allocates_no_memory(tmp_path: Path) -> None:
     """Without a look at the file's header, weights of the stated size are made, 1 GB here."""
     folder = tmp_path / "model"

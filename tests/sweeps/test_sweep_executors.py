@@ -17,6 +17,9 @@ KEYS = {"n_inputs": 3, "n_tokens": 4, "d": [2, 7], "n_steps": 30, "n_problems": 
 N_KILLS = 10
 
 
+HAS_PROC = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are counted in /proc")
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     return ml.sweep(KEYS, tmp_path_factory.mktemp("sweep") / "made")
@@ -78,6 +81,7 @@ def test_a_broken_executor_is_reported_and_keeps_finished_chunks(made, tmp_path)
     assert chunk_bytes(ml.sweep(KEYS, tmp_path / "broken").folder) == chunk_bytes(made.folder)
 
 
+@HAS_PROC
 def test_an_error_in_a_measure_is_raised_and_leaves_no_process(tmp_path, monkeypatch):
     monkeypatch.setenv("MARGINLENS_THREADS", "2")
 
@@ -116,6 +120,7 @@ def trials(tmp_path_factory):
     return Trials(tmp_path_factory.mktemp("many"), seed=3)
 
 
+@HAS_PROC
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sweep_killed_by_signal_9_resumes_to_the_same_bytes(trials, kind):
@@ -140,6 +145,7 @@ def begun(trials, name, n_chunks):
     return process, folder
 
 
+@HAS_PROC
 @pytest.mark.slow
 def test_ctrl_c_keeps_finished_chunks_and_tells_how_to_resume(trials):
     process, folder = begun(trials, "interrupted", 2)
@@ -161,6 +167,7 @@ def undisturbed(tmp_path_factory):
     return chunk_bytes(ml.sweep(SLOW_CHUNKS, tmp_path_factory.mktemp("slow") / "undisturbed").folder)
 
 
+@HAS_PROC
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["parent", "pool", "dask"])
 @pytest.mark.parametrize(("n_chunks", "delay"), [(0, 0.0), (0, 0.8), (1, 0.0), (2, 0.3)])
@@ -213,6 +220,7 @@ def test_workers_drop_their_chunks_after_the_sweep_ended(tmp_path):
     assert ml.sweeps.Sweep.open(tmp_path / "made").status().chunks_done == 1
 
 
+@HAS_PROC
 @pytest.mark.slow
 def test_a_second_process_on_the_same_folder_is_refused(trials):
     process, folder = begun(trials, "locked", 1)
