@@ -5,6 +5,7 @@
     python tests/packaging/run.py --extras                 then every extra in an environment of its own
     python tests/packaging/run.py --extras graph,text      or these
     python tests/packaging/run.py --no-base --extras text  and nothing without extras
+    python tests/packaging/run.py --oldest                 with the oldest release of each package that pyproject.toml allows
 
 Without an extra: how large the environment is, the command, the tests that need no extra, and once mypy --strict on a user's script.
 With one: that pip finds nothing missing, and a call that needs the extra. With none, and with each extra that a recipe of docs/start.md
@@ -23,11 +24,12 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from packaging_tools import ROOT, build
@@ -162,10 +164,16 @@ def environment(interpreter: str, folder: Path) -> Iterator[Environment]:
         shutil.rmtree(place)
 
 
-def check_base(interpreter: str, wheel: Path, folder: Path, *, with_types: bool) -> str:
+def oldest() -> list[str]:
+    """The oldest releases of the base's packages that pyproject.toml allows."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return [re.sub(r"^([\w-]+)>=([\d.]+)", r"\1==\2.*", row) for row in project["dependencies"]]
+
+
+def check_base(interpreter: str, wheel: Path, folder: Path, *, with_types: bool, others: Sequence[str] = ()) -> str:
     """Install without extras, measure, run the command and the tests; and a type checker, if asked for."""
     with environment(interpreter, folder) as place:
-        place.pip(str(wheel))
+        place.pip(str(wheel), *others)
         size = place.megabytes()
         if size > MAX_MEGABYTES:
             raise Failed(f"The packages of an environment without extras take {size} MB, more than {MAX_MEGABYTES}.")
@@ -255,6 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--no-base", action="store_true", help="only the extras")
     parser.add_argument("--no-types", action="store_true", help="leave out mypy, which takes minutes")
+    parser.add_argument("--oldest", action="store_true", help="the oldest releases of what is installed, in each")
     options = parser.parse_args(arguments)
     found = options.python or interpreters() or [sys.executable]
     failures = 0
@@ -264,7 +273,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         checks: list[tuple[str, Callable[[], str]]] = []
         for k, interpreter in enumerate([] if options.no_base else found):
             with_types = k == 0 and not options.no_types
-            checks.append((interpreter, partial(check_base, interpreter, wheel, folder, with_types=with_types)))
+            settings: dict[str, Any] = {"with_types": with_types, "others": oldest() if options.oldest else ()}
+            checks.append((interpreter, partial(check_base, interpreter, wheel, folder, **settings)))
         extras = [extra for extra in options.extras.split(",") if extra]
         for extra in extras:
             checks.append((f"{found[0]}, {extra}", partial(check_extra, found[0], wheel, extra, folder)))
