@@ -1,4 +1,4 @@
-"""What attention reads: token datasets and the papers' protocols for making them."""
+"""Datasets that attention reads, and the papers' protocols for making them."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Contexts with fixed embeddings and how often each token followed them: what a linear next-token decoder is trained on (paper G)."""
+"""Contexts with fixed embeddings, and counts of the tokens that followed: the training data of a linear next-token decoder (paper G)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ class ContextDataset(Displayed, Tabular):
 
     Args:
         H: (n_contexts, d_model) one embedding per context, an array or a SciPy sparse matrix.
-        counts: (n_contexts, n_vocabulary) how often each token followed each context, or any weights that are not negative; an array or a
-            SciPy sparse matrix. Every context must have been followed by something.
 
-    `to_frame()` has one row per context: context, share, support (how many tokens followed), entropy.
+        counts: (n_contexts, n_vocabulary) how often each token followed each context, or other nonnegative weights; an array or
+            a SciPy sparse matrix. Every context must have at least one positive weight.
+
+    `to_frame()` has one row per context: context, share, support (the number of different tokens that followed), entropy.
     """
 
     quantities = "{n_contexts} contexts, {n_vocabulary} tokens, d={d_model}, entropy={entropy:.4g}"
@@ -48,13 +49,17 @@ class ContextDataset(Displayed, Tabular):
     def from_windows(
         cls, contexts: ArrayLike, following: ArrayLike, embed: Callable[[IntArray], ArrayLike], n_vocabulary: int
     ) -> ContextDataset:
-        """The dataset of a text: equal contexts become one, with counts of what followed.
+        """Make a dataset of the windows of a text: equal contexts become one, with counts of what followed.
 
         Args:
             contexts: (n_samples, length) token ids.
+
             following: (n_samples,) the token after each.
-            embed: from distinct contexts (n_contexts, length) to their embeddings (n_contexts, d_model): a model's last-layer states, say.
-            n_vocabulary: how many tokens there are.
+
+            embed: a function from distinct contexts (n_contexts, length) to their embeddings (n_contexts, d_model), such as a
+                model's last-layer states.
+
+            n_vocabulary: the number of tokens.
         """
         whole_number(n_vocabulary, "n_vocabulary", at_least=2)
         windows = index_array(contexts, "contexts", "token ids of shape (n_samples, length)", (-1, -1))
@@ -81,49 +86,49 @@ class ContextDataset(Displayed, Tabular):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n_vocabulary, d_model), that of a decoder W."""
+        """The shape of a decoder W, (n_vocabulary, d_model)."""
         return self.n_vocabulary, self.d_model
 
     @cached_property
     def share(self) -> FloatArray:
-        """(n_contexts,) π_j, how much of the data each context is."""
+        """The share π_j of each context in the data, (n_contexts,)."""
         totals = np.asarray(self.counts.sum(axis=1), dtype=np.float64)
         return totals / totals.sum()
 
     @cached_property
     def sizes(self) -> IntArray:
-        """(n_contexts,) how many tokens followed each context."""
+        """The number of different tokens that followed each context, (n_contexts,)."""
         return np.diff(self.counts.indptr).astype(np.int64)
 
     @cached_property
     def context(self) -> IntArray:
-        """(n_cells,) the context j of every pair (j, z) with z in S_j; pairs are ordered by context, then token."""
+        """The context j of every pair (j, z) with z in S_j, (n_cells,). Pairs are ordered by context, then token."""
         return np.repeat(np.arange(self.n_contexts), self.sizes)
 
     @cached_property
     def token(self) -> IntArray:
-        """(n_cells,) the token z of every such pair."""
+        """The token z of every such pair, (n_cells,)."""
         return self.counts.indices.astype(np.int64)
 
     @cached_property
     def probability(self) -> FloatArray:
-        """(n_cells,) p_jz of every such pair."""
+        """The probability p_jz of every such pair, (n_cells,)."""
         totals = np.asarray(self.counts.sum(axis=1), dtype=np.float64)
         return np.asarray(self.counts.data / totals[self.context])
 
     @cached_property
     def entropies(self) -> FloatArray:
-        """(n_contexts,) the entropy of what follows each context, in nats."""
+        """The entropy in nats of the token that follows each context, (n_contexts,)."""
         terms = -self.probability * np.log(self.probability)
         return np.asarray(np.bincount(self.context, weights=terms, minlength=self.n_contexts), dtype=np.float64)
 
     @property
     def entropy(self) -> float:
-        """H, below which no cross-entropy of a decoder can be, in nats."""
+        """The entropy H in nats: a lower bound on the cross-entropy of every decoder."""
         return float(self.share @ self.entropies)
 
     def merged(self) -> ContextDataset:
-        """The same with contexts of equal embeddings taken as one, and their counts added: no W tells them apart."""
+        """Merge contexts of equal embeddings, which no W tells apart, and add their counts."""
         dense = self.H.toarray() if scipy.sparse.issparse(self.H) else self.H
         distinct, place = np.unique(dense, axis=0, return_inverse=True)
         sums = scipy.sparse.csr_array((np.ones(len(place)), (place.reshape(-1), np.arange(len(place)))))
@@ -135,14 +140,14 @@ class ContextDataset(Displayed, Tabular):
 
 
 def as_contexts(data: object) -> ContextDataset:
-    """`data`, if it is a `ContextDataset`."""
+    """Return `data` if it is a `ContextDataset`, otherwise raise."""
     if not isinstance(data, ContextDataset):
         raise InputError("data", "a ml.ContextDataset(H, counts)", type(data).__name__)
     return data
 
 
 def _as_counts(counts: Any) -> scipy.sparse.csr_array:
-    """`counts` as a sparse table without stored zeros, rows in order."""
+    """Return `counts` as a sparse table with ordered rows and no stored zeros."""
     expected = "weights that are not negative, of shape (n_contexts, n_vocabulary), with two tokens or more"
     given = counts if scipy.sparse.issparse(counts) else array_of_any(counts, "counts", expected)
     if given.ndim != 2 or given.shape[1] < 2 or not given.shape[0] or given.dtype.kind not in "biuf":

@@ -1,8 +1,9 @@
-"""Random problems by counter: the numbers of problem j of a cell under a seed depend on these three alone.
+"""Random problems by counter: the numbers of a problem depend only on the seed, the cell and the problem's number.
 
 Numbers come from Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): a bijection of a counter of four
-32-bit words under a key of two. The key is the seed; the counter is (block, j mod 2³², j div 2³², cell). Each block of 128 bits makes
-two normals by Box and Muller's method, so any problem can be made without those before it, on any thread, process or device.
+32-bit words under a key of two. The key is the seed; the counter of problem j is (block, j mod 2³², j div 2³², cell). Each
+block of 128 bits gives two normals by the Box–Muller method. Any problem can therefore be made without those before it, on any
+thread, process or device.
 
 Only additions, multiplications, divisions and square roots are used, none of them fused, and sums have a fixed order: the bits are the
 same on every processor.
@@ -37,10 +38,14 @@ def sphere_problems(
     Problem j is the same, bit by bit, whatever `first` and `last` are, and on every processor and device.
 
     Args:
-        first: number of the first problem, from 0.
-        last: one beyond the last, at most 2⁶³ - 1.
+        first: the number of the first problem, from 0.
+
+        last: one more than the number of the last problem, at most 2⁶³ - 1.
+
         seed: from 0 to 2⁶⁴ - 1.
+
         cell: from 0 to 2³² - 1, an independent family of problems, such as a point of a grid.
+
     Returns:
         A batch of last - first problems and their heads v, (last - first, d_model).
     """
@@ -65,14 +70,14 @@ def gaussian_problems(
 
 
 def shared_matrix(d_model: int, seed: int, cell: int = 0) -> FloatArray:
-    """The key-query matrix W (d_model, d_model) of `gaussian_problems`: normal entries over √d_model."""
+    """Return the key-query matrix W (d_model, d_model) of `gaussian_problems`: normal entries over √d_model."""
     matrix = np.empty((1, d_model, d_model))
     core.fill_normals(0, 1, SHARED_PROBLEM, seed, cell, 0, False, matrix)
     return np.asarray(matrix[0] / np.sqrt(float(d_model)))
 
 
 def check_problems(first: int, last: int, shape: tuple[int, int, int], seed: int, cell: int) -> None:
-    """Refuse problems that have no numbers by counter; shape = (n_inputs, n_tokens, d_model)."""
+    """Raise if a number is outside the range of the counter; shape = (n_inputs, n_tokens, d_model)."""
     whole_number(first, "first", at_least=0)
     whole_number(last, "last", at_least=first + 1)
     for name, size in zip(("n_inputs", "n_tokens", "d_model"), shape, strict=True):
@@ -86,14 +91,14 @@ def check_problems(first: int, last: int, shape: tuple[int, int, int], seed: int
 
 
 def _n_blocks(d: int) -> int:
-    """Blocks of two normals for one token."""
+    """Return the number of blocks of two normals that one token takes."""
     return -(-d // 2)
 
 
 def _problems(
     numbers: tuple[int, int, int], last: int, shape: tuple[int, int, int], *, on_sphere: bool
 ) -> tuple[TokenDataset, FloatArray]:
-    """The problems of numbers = (first, seed, cell), with shape = (n_inputs, n_tokens, d_model)."""
+    """Return the problems of numbers = (first, seed, cell), with shape = (n_inputs, n_tokens, d_model)."""
     first, seed, cell = numbers
     check_problems(first, last, shape, seed, cell)
     n_inputs, n_tokens, d = map(int, shape)

@@ -15,8 +15,9 @@ A JSON file holds one problem, of token selection or of next tokens::
      "vocabulary": […],                      names in the order of their ids
      "E": [[…], …], "C": [[…], …]}           embeddings and head, if they are not one-hot
 
-`marginlens.lab.problem_files` reads the run in the first of them: start, optimizer, loss, steps, words. The lab's page reads and writes
-the same. Version 1 had the names of classes for optimizers and losses, JSON files without a format had X, y and v: both are still read.
+`marginlens.lab.problem_files` reads the run in the first of them: start, optimizer, loss, steps, words. The lab's page reads
+and writes the same format. Two older forms are still read: version 1, which names optimizers and losses by their classes, and
+JSON files without a format, which hold X, y and v.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ T = TypeVar("T")
 
 
 def _refusing_entries(read: Callable[Concatenate[PathLike, P], T]) -> Callable[Concatenate[PathLike, P], T]:
-    """Let what a reader of a file refuses be an entry of that file, unless it is an argument of the reader."""
+    """Name a refused entry as an entry of the file, unless it is an argument of the reader."""
     arguments = {name: name for name in signature(read).parameters}
 
     @wraps(read)
@@ -103,7 +104,9 @@ def save(path: PathLike, data: TokenDataset | FlatSequences) -> None:
 
 @_refusing_entries
 def load(path: PathLike) -> TokenDataset | SequenceDataset | LabelledSequences:
-    """Load the dataset in a file that `save`, `write_problem`, `write_sequences` or `write_labelled` wrote, or in one of their form."""
+    """Load the dataset in a file written by `save`, `write_problem`, `write_sequences` or `write_labelled`, or in another file
+    of the same form.
+    """
     expected = "a file that data.save or one of marginlens.data's writers wrote"
     entries = read_entries(path, expected)
     if "sequences" in entries:
@@ -121,7 +124,7 @@ def load(path: PathLike) -> TokenDataset | SequenceDataset | LabelledSequences:
 
 
 class ProblemTokens(NamedTuple):
-    """One problem, its head v (d_model,) where it has one, and whether the head is trained too."""
+    """One problem, its head v (d_model,) if it has one, and whether the head is trained too."""
 
     data: TokenDataset
     head: FloatArray | None
@@ -135,10 +138,11 @@ def read_problem(path: PathLike) -> tuple[TokenDataset, FloatArray]:
     .. math:: (Y_i, X_i, K_i)_{i=1}^n, \quad v \in \mathbb R^d
 
     Args:
-        path: a JSON file, which `write_problem`, the lab or a person wrote, or a NumPy `.npz` with X, y and v, and optionally K or W, in
-            the shapes that `TokenDataset` takes. A `.npz` pads inputs of different lengths and counts the real tokens in `lengths`
-            (n_inputs,) or (batch, n_inputs). Pickled objects are never loaded. `marginlens.lab.read_problem` gives start, optimizer and
-            loss as well.
+        path: a JSON file in the format of this module, or a NumPy `.npz` with X, y and v, and optionally K or W, in the shapes
+            that `TokenDataset` takes. A `.npz` pads inputs of different lengths and counts the real tokens in `lengths`
+            (n_inputs,) or (batch, n_inputs). Pickled objects are never loaded. `marginlens.lab.read_problem` also reads start,
+            optimizer and loss.
+
     Returns:
         The dataset and v, of shape (d_model,) or (batch, d_model).
     """
@@ -155,11 +159,13 @@ def read_problem(path: PathLike) -> tuple[TokenDataset, FloatArray]:
 
 
 def write_problem(path: PathLike, data: TokenDataset, head: ArrayLike) -> None:
-    """Write a dataset and a head so that `read_problem` gives them back; an existing file stays whole until the new one is.
+    """Write a dataset and a head so that `read_problem` gives them back; an existing file is replaced only once the new one is complete.
 
     Args:
-        path: a name that ends in `.json`, or in `.npz`, which holds batches too.
+        path: a name that ends in `.json`, or in `.npz`, which can also hold a batch.
+
         data: one problem, or a batch.
+
         head: v (d_model,), or (batch, d_model).
     """
     as_dataset(data).head(head)
@@ -178,7 +184,7 @@ def is_problem(entries: object) -> bool:
 
 
 def problem_tokens(entries: Mapping[str, Any]) -> ProblemTokens:
-    """The dataset and the head of a problem of token selection, from its entries; those that are null count as left out."""
+    """Return the dataset and the head of a problem of token selection from its entries; null entries count as missing."""
     entry = {name: value for name, value in entries.items() if value is not None}
     _check_format(entry)
     train, by_scores = entry.get("train", ATTENTION), "scores" in entry
@@ -202,7 +208,7 @@ def problem_tokens(entries: Mapping[str, Any]) -> ProblemTokens:
 
 
 def _of_scores(keys: Any, labels: Any, scores: Any) -> tuple[TokenDataset, FloatArray]:
-    """The dataset whose tokens are keys with Y_i γ_it as a last coordinate, and the head that reads it off."""
+    """Make the dataset whose tokens are keys with Y_i γ_it as a last coordinate, and the head that reads this coordinate."""
     if not isinstance(scores, list) or len(scores) != len(keys):
         raise refuse("scores", f"a list of scores for each of {len(keys)} inputs", scores)
     data = TokenDataset(keys, [1.0] * len(keys) if labels is None else labels)
@@ -214,9 +220,10 @@ def _of_scores(keys: Any, labels: Any, scores: Any) -> tuple[TokenDataset, Float
 
 
 def tokens_json(data: TokenDataset, head: ArrayLike, trains_head: bool = False) -> dict[str, Any]:
-    """The entries of a problem, which `problem_tokens` reads back exactly: numbers are written with all their digits.
+    """Return the entries of a problem, which `problem_tokens` reads back exactly: numbers are written with all their digits.
 
-    A head that reads scores off a last coordinate which the keys leave out, as `scored_tokens` makes it, is written as scores.
+    If the head reads scores from a last coordinate that the keys leave out, as `scored_tokens` makes it, the scores are written
+    instead.
     """
     v = checked_head(data, head, trains_head)
     lengths = data.lengths.tolist()
@@ -236,7 +243,7 @@ def tokens_json(data: TokenDataset, head: ArrayLike, trains_head: bool = False) 
 
 
 def checked_head(data: TokenDataset, head: ArrayLike, trains_head: bool) -> FloatArray | None:
-    """The head (d_model,) of one problem, not a batch; None is refused unless the head is trained too."""
+    """Check the head (d_model,) of one problem, not a batch; None is refused unless the head is trained too."""
     if as_dataset(data).is_batch:
         raise InputError(
             "data", "one problem", f"a batch of {len(data)}", "Take one with data[j], or write a .npz file."
@@ -247,13 +254,13 @@ def checked_head(data: TokenDataset, head: ArrayLike, trains_head: bool) -> Floa
 
 
 def refuse(key: str, expected: str, got: object) -> InputError:
-    """The error for an entry of a problem: which one, what it must be, and the beginning of what it is."""
+    """Make the error for an entry of a problem: its name, what it must be, and the beginning of what it is."""
     shown = repr(got)
     return InputError(key, expected, shown if len(shown) <= 40 else f"{shown[:37]}…")
 
 
 def number(value: object, key: str, expected: str = "a finite number") -> float:
-    """A finite number of a problem; true, false and texts are none."""
+    """Check a finite number of a problem; booleans and texts are refused."""
     try:
         if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
             raise refuse(key, expected, value)
@@ -263,14 +270,14 @@ def number(value: object, key: str, expected: str = "a finite number") -> float:
 
 
 def vector(value: object, key: str, width: int | None) -> FloatArray:
-    """A vector of a problem, of any width where it is None."""
+    """Check a vector of a problem, of any width if `width` is None."""
     if not isinstance(value, list) or not value or (width is not None and len(value) != width):
         raise refuse(key, f"a list of {'' if width is None else f'{width} '}numbers", value)
     return np.array([number(entry, f"{key}[{k}]") for k, entry in enumerate(value)])
 
 
 def _lists(entry: Mapping[str, Any], name: str, depth: int) -> Any:
-    """Vectors of one width in lists nested so deep that numbers have `depth` indices; None if the problem has no such entry."""
+    """Return the vectors of an entry whose numbers have `depth` indices; None if the problem has no such entry."""
     width: int | None = None
 
     def checked(value: object, key: str, depth: int) -> Any:
@@ -297,18 +304,18 @@ def _check_format(entries: Mapping[str, Any]) -> None:
 
 
 def _holds_scores(data: TokenDataset, v: FloatArray) -> bool:
-    """Return whether tokens are their keys with a last coordinate, which is all that the head reads."""
+    """Return whether every token is its key with one more coordinate, and the head reads only that coordinate."""
     same_width = data.d_model == data.d_key + 1 and np.array_equal(v, np.eye(data.d_model)[-1])
     return same_width and np.array_equal(data.X[..., :-1], data.K)
 
 
 def _nested(padded: FloatArray, lengths: list[int]) -> list[Any]:
-    """Vectors of inputs (n_inputs, n_tokens, width) as lists, without what lies beyond the lengths."""
+    """Return vectors of inputs (n_inputs, n_tokens, width) as lists, without the padding."""
     return [padded[i, :n].tolist() for i, n in enumerate(lengths)]
 
 
 def _token_dataset(path: PathLike, entries: Mapping[str, Any]) -> TokenDataset:
-    """The dataset of the arrays X, y, K, W and lengths."""
+    """Return the dataset of the arrays X, y, K, W and lengths."""
     if "w" in entries or "k" in entries:
         raise InputError(
             "path", f"{_PROBLEM}, in this spelling", f"{str(path)!r} with {'w' if 'w' in entries else 'k'!r}"
@@ -320,7 +327,7 @@ def _token_dataset(path: PathLike, entries: Mapping[str, Any]) -> TokenDataset:
 
 
 def _unpadded(padded: object, lengths: ArrayLike, argument: str) -> Any:
-    """Padded tokens (…, n_inputs, n_tokens, width), or ids (n_samples, n_tokens), as lists of inputs of their own lengths."""
+    """Return padded tokens (…, n_inputs, n_tokens, width), or ids (n_samples, n_tokens), as lists of unpadded inputs."""
     array = array_of_any(padded, argument, "an array that pads inputs to the same length, since there are lengths")
     axes = array.shape[:-2] if array.ndim > 2 else array.shape[:1]
     longest = array.shape[len(axes)] if array.ndim > 1 else 0
@@ -342,7 +349,7 @@ class SequenceProblem(NamedTuple):
 
 
 def holds_sequences(path: PathLike) -> bool:
-    """Return whether a file is one of sequences, by its entry "sequences"; False if it cannot be read as JSON or .npz."""
+    """Return whether a file has the entry "sequences"; False if it cannot be read as JSON or .npz."""
     try:
         return "sequences" in read_entries(path)
     except InputError:
@@ -358,7 +365,8 @@ def read_sequences(path: PathLike, *, unrealizable: str = "refuse") -> NamedSequ
             (n_vocabulary, d_model), which are one-hot if it is missing. A .npz holds the same as arrays: sequences (n_samples, n_tokens)
             padded at their end, with "lengths" (n_samples,) if they differ.
 
-        unrealizable: what to do with sequences that lack their label, as `SequenceDataset` takes it.
+        unrealizable: what to do with sequences that lack their label, as in `SequenceDataset`.
+
     Returns:
         The dataset and the names of its tokens, which are their ids if the file has none.
     """
@@ -367,7 +375,7 @@ def read_sequences(path: PathLike, *, unrealizable: str = "refuse") -> NamedSequ
 
 @_refusing_entries
 def read_sequence_problem(path: PathLike, *, unrealizable: str = "refuse") -> SequenceProblem:
-    """The sequences of a file as `read_sequences` reads them, with the head that it may give as "C", (n_vocabulary, d_model)."""
+    """Read the sequences in a file as `read_sequences` does, with the head "C" (n_vocabulary, d_model) that it may give."""
     entries = read_entries(path, _SEQUENCES)
     _require(path, entries, ("sequences", "labels"), _SEQUENCES)
     _check_format(entries)
@@ -414,7 +422,7 @@ def write_sequences(
 
         data: the dataset.
 
-        names: (n_vocabulary,) what the tokens are called, written as "vocabulary".
+        names: (n_vocabulary,) the names of the tokens, written as "vocabulary".
 
         head: C (n_vocabulary, d_model), which `read_sequence_problem` gives back.
     """
@@ -464,7 +472,8 @@ def read_labelled(path: PathLike, split: str | None = None) -> tuple[LabelledSeq
     Args:
         path: a `.npz` with `tokens` (n_positions,), `offsets` (n_samples + 1,), `y` (n_samples,) of ±1 and optionally `names`
             (n_vocabulary,) and `split` (n_samples,). Pickled objects are never loaded.
-        split: take only the sequences whose `split` is this.
+
+        split: if given, only the sequences with this value of `split` are read.
     """
     entries = read_entries(path, _LABELLED)
     _require(path, entries, ("tokens", "offsets", "y"), _LABELLED)
@@ -487,7 +496,9 @@ def read_labelled(path: PathLike, split: str | None = None) -> tuple[LabelledSeq
 
 
 def write_labelled(path: PathLike, data: LabelledSequences, names: object = None, split: object = None) -> None:
-    """Write sequences so that `read_labelled` gives them back; `split` (n_samples,) names the part of each where there are parts."""
+    """Write sequences so that `read_labelled` gives them back; `split` (n_samples,) names the part that each belongs to, if
+    there are parts.
+    """
     if not isinstance(data, LabelledSequences):
         raise InputError("data", "LabelledSequences", type(data).__name__)
     arrays = data.arrays()
@@ -500,7 +511,7 @@ def write_labelled(path: PathLike, data: LabelledSequences, names: object = None
 
 
 def _texts(values: object, argument: str) -> npt.NDArray[np.str_]:
-    """A list of names as an array (n_names,)."""
+    """Return a list of names as an array (n_names,)."""
     array = array_of_any(values, argument, "a list of names")
     if array.ndim != 1 or array.dtype.kind not in "US":
         raise InputError(argument, "a list of names", f"shape {array.shape} with dtype {array.dtype}")
@@ -512,12 +523,12 @@ def _texts(values: object, argument: str) -> npt.NDArray[np.str_]:
 
 @_refusing_entries
 def read_entries(path: PathLike, expected: str = _PROBLEM) -> dict[str, Any]:
-    """What a file holds, by name: arrays from a .npz, numbers and nested lists from JSON; pickled objects are never loaded.
+    """Read the entries of a file by name: arrays from a .npz, numbers and nested lists from JSON. Pickled objects are never loaded.
 
     Args:
-        path: of the file, or - for stdin.
+        path: the path of the file, or - for stdin.
 
-        expected: what the file has to be, for refusals.
+        expected: what the file must be, for error messages.
     """
     place = as_path(path, "path", "the path of a file")
     if place.is_char_device() and not str(place).startswith(_STREAMS):
@@ -551,7 +562,7 @@ def read_entries(path: PathLike, expected: str = _PROBLEM) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def _whole(stream: IO[bytes]) -> bytes:
-    """All of a stream, which can be read once only; asked again it is the same."""
+    """Read all of a stream that can be read only once; later calls return the same bytes."""
     return stream.read()
 
 
@@ -594,5 +605,5 @@ def _listed_names(entries: Mapping[str, Any]) -> str:
 
 
 def _shown(name: str) -> str:
-    """A name as a sentence has it, without its end if it is long."""
+    """Shorten a long name for a sentence."""
     return repr(name if len(name) <= _MAX_LETTERS else f"{name[:_MAX_LETTERS]}…")

@@ -1,4 +1,4 @@
-"""Labels that are not what they should be: flipped ones, and soft ones that share their weight."""
+"""Noisy labels: hard labels that are flipped, and soft labels that spread their weight over the classes."""
 
 from __future__ import annotations
 
@@ -50,14 +50,15 @@ def flip_labels(data: TokenDataset | LabelledSequences, share: float, rng: Seed)
 
 
 def soft_labels(classes: ArrayLike, n_classes: int, noise: float) -> FloatArray:
-    """Make the probabilities of labels that are wrong with some probability, and then uniform over the other classes.
+    """Make soft labels for classes that are wrong with some probability, and then uniform over the other classes.
 
-    As counts of `ContextDataset(H, soft_labels(…))` they are the soft labels of next-token prediction; without noise, the classes.
+    Given as the counts of `ContextDataset(H, soft_labels(…))`, they are soft labels of next-token prediction. Without noise
+    they are one-hot.
 
     Args:
         classes: (n_points,) whole numbers from 0.
 
-        n_classes: number of classes, at least 2.
+        n_classes: the number of classes, at least 2.
 
         noise: the probability of a wrong label, from 0 to 1.
 

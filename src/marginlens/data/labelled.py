@@ -23,7 +23,7 @@ class LabelledSequences(FlatSequences):
 
         y: (n_samples,) labels, each -1 or +1.
 
-        n_vocabulary: how many tokens there are; one more than the largest id by default.
+        n_vocabulary: the number of tokens; by default one more than the largest id.
 
     `data[i]` is a pair (ids, label), and `data[:4]` a dataset.
     """
@@ -44,20 +44,20 @@ class LabelledSequences(FlatSequences):
 
     @classmethod
     def of_positions(cls, tokens: IntArray, offsets: IntArray, y: FloatArray, n_vocabulary: int) -> LabelledSequences:
-        """A dataset from arrays already in its own form, which are neither checked nor copied."""
+        """Make a dataset from arrays already in its own form, which are neither checked nor copied."""
         data = object.__new__(cls)
         data.tokens, data.offsets, data.y, data.n_vocabulary = tokens, offsets, y, n_vocabulary
         return data
 
     def arrays(self) -> dict[str, Any]:
-        """What a file holds of the dataset, by name: tokens, offsets, y and the names of the tokens, which are their numbers."""
+        """Return the arrays of a file by name: tokens, offsets, y, and as names of the tokens their numbers."""
         names = np.arange(self.n_vocabulary).astype(str)
         labels = self.y.astype(np.int8)
         return {"tokens": self.tokens.astype(np.int32), "offsets": self.offsets, "y": labels, "names": names}
 
     @property
     def fingerprint(self) -> str:
-        """A hash that any change of a token, a label, a length or the vocabulary changes."""
+        """A hash that changes with any token, label, length or the vocabulary."""
         digest = hashlib.sha256()
         for array in (self.tokens.astype(np.int32), self.offsets.astype(np.int64), self.y.astype(np.int8)):
             digest.update(np.ascontiguousarray(array).data)
@@ -71,7 +71,7 @@ class LabelledSequences(FlatSequences):
 
 
 def as_labelled(sequences: LabelledSequences | Iterable[ArrayLike], y: ArrayLike | None = None) -> LabelledSequences:
-    """Labelled sequences from themselves, or from token-id lists and labels."""
+    """Return labelled sequences as they are, or make them from token-id lists and labels."""
     if isinstance(sequences, LabelledSequences):
         if y is not None:
             raise InputError("y", "left out when the sequences hold their labels", "both")
@@ -90,10 +90,12 @@ def embedding_tokens(
     Args:
         E: embeddings (n_vocabulary, d_model).
 
-        sequences, y: labelled sequences, or token-id lists and their labels.
+        sequences: labelled sequences, or token-id lists.
+
+        y: the labels of token-id lists; must be left out for labelled sequences.
 
     Returns:
-        A dataset of n_samples inputs. With the head v its risk as a function of p is the loss of Eq. (2) with E fixed, so that
+        A dataset of n_samples inputs. With the head v, its risk as a function of p is the loss of Eq. (2) with E fixed; hence
         `flow(embedding_tokens(E, sequences, y), v, start=p)` is the flow of Eq. (7).
     """
     data, table = as_labelled(sequences, y), real_array(E, "E", ("n_vocabulary", "d_model"))

@@ -104,16 +104,17 @@ def figure_5(C: float) -> Example:
 def figure_8() -> Example:
     """Return two inputs of two tokens in the plane, whose globally optimal direction is not the only locally optimal one.
 
-    The paper prints no coordinates: these are ours, and satisfy every sentence about the figure. Token 0 of each input scores 1, token 1
-    scores 0, so that Assumption B holds. The GMM direction (1, 2) selects (0, 0). The selection (0, 1) has the separator (1, 0), which
-    keeps the lower token of the second input at a margin of 2: with no neighbour, it is locally optimal.
+    The paper prints no coordinates. These are ours, and agree with every sentence about the figure. Token 0 of each input
+    scores 1, token 1 scores 0, so that Assumption B holds. The GMM direction (1, 2) selects (0, 0). The selection (0, 1) has
+    the separator (1, 0), which keeps the lower token of the second input at a margin of 2: it has no neighbour and is locally
+    optimal.
     """
     return scored_tokens([[(0.5, 0.0), (-0.5, 0.0)], [(-1.0, 0.75), (1.0, -0.75)]], [[1.0, 0.0], [1.0, 0.0]])
 
 
 @implements("C", "Fig 2")
 def figure_2() -> SequenceDataset:
-    """Return seven sequences over four tokens that satisfy all the text says of C's Figure 2; the sequences themselves are ours.
+    """Return seven sequences over four tokens that satisfy everything the text says about C's Figure 2; the sequences themselves are ours.
 
     Samples 1 to 3 end in e_1 and rank all four tokens: e_4, e_2, e_3, e_1. Samples 4 to 7 end in e_2 and leave e_1, e_2 and e_3
     equal, above e_4. The last sample has O = {3} and R = {1, 3}. Ids count from 0, so e_1 is token 0; embeddings are unit vectors.

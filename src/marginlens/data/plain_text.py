@@ -1,4 +1,4 @@
-"""Texts in files: unpacked by their first bytes, decoded block by block."""
+"""Texts in files: unpacked if their first bytes show compression, and decoded block by block."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ZSTANDARD = b"\x28\xb5\x2f\xfd"
 
 
 def read_text(path: str | os.PathLike[str], encoding: str = "utf-8") -> str:
-    """Read the text of a file, which gzip, bzip2 or xz may have packed, or of stdin for "-".
+    """Read the text of a file, plain or compressed by gzip, bzip2 or xz; "-" reads stdin.
 
     Every line break becomes one character, and a byte-order mark is removed.
     """
@@ -44,7 +44,7 @@ def read_text(path: str | os.PathLike[str], encoding: str = "utf-8") -> str:
 
 
 def text_blocks(path: Path, encoding: str, argument: str) -> Iterator[str]:
-    """The text that `read_text` reads, a block at a time; `argument` names the path in refusals."""
+    """Yield the text that `read_text` reads, a block at a time; `argument` names the path in errors."""
     decoder, n_bytes, carried = incremental_decoder(encoding), 0, ""
     for content in unpacked_blocks(path, argument):
         pending = len(decoder.getstate()[0])
@@ -62,7 +62,7 @@ def text_blocks(path: Path, encoding: str, argument: str) -> Iterator[str]:
 
 
 def incremental_decoder(encoding: str) -> codecs.IncrementalDecoder:
-    """The decoder of an encoding of texts, else the sentence that says what is expected."""
+    """Return the decoder of a text encoding, otherwise raise."""
     try:
         # Refuses codecs that are not encodings of texts, such as hex.
         io.TextIOWrapper(io.BytesIO(), encoding)
@@ -73,7 +73,7 @@ def incremental_decoder(encoding: str) -> codecs.IncrementalDecoder:
 
 
 class _Rejoined(io.RawIOBase):
-    """A file, which may be a pipe, from its beginning again, although some bytes have been read."""
+    """A file or pipe that starts again from its beginning although some bytes have been read."""
 
     def __init__(self, beginning: bytes, rest: IO[bytes]) -> None:
         self._beginning, self._rest = beginning, rest
@@ -89,7 +89,7 @@ class _Rejoined(io.RawIOBase):
 
 
 def unpacked_blocks(path: Path, argument: str, given: bytes | None = None) -> Iterator[bytes]:
-    """The bytes of a file, or of stdin, or those given in its place, and an empty block at the end."""
+    """Yield the bytes of a file, or of stdin, or those given in its place, and an empty block at the end."""
     expected = "a text file"
     stdin = sys.stdin.buffer if given is None else io.BytesIO(given)
     try:

@@ -123,22 +123,23 @@ def scored_tokens(keys: ArrayLike, scores: ArrayLike, y: ArrayLike | None = None
 def signal_and_noise(
     n_inputs: int, d_model: int, signal: float, rng: Seed, *, flipped: float = 0.0
 ) -> tuple[TokenDataset, FloatArray]:
-    """Draw inputs of two tokens: one determines the class, the other is noise that no two inputs share.
+    """Draw inputs of two tokens: one determines the class, the other is noise drawn anew for each input.
 
     Args:
         n_inputs: number of inputs.
 
         d_model: width of a token, at least 3.
 
-        signal: length of the first token, which is along the first axis for the class +1 and along the second for -1. The second token is
-            Gaussian in the other coordinates, of length about one: so this is the ratio of signal to noise.
+        signal: length of the first token, which is along the first axis for the class +1 and along the second for -1. The
+            second token is Gaussian in the other coordinates and has length about one, so `signal` is also the ratio of signal
+            to noise.
 
-        rng: seed or generator.
+        rng: a `numpy.random.Generator`, or a whole number to seed one.
 
-        flipped: share of the labels that are flipped, those of the first inputs, rounded to a whole number of them.
+        flipped: the share of labels that are flipped, rounded to a whole number of labels; the first inputs have them.
 
     Returns:
-        One problem, with the labels to train on, and the classes (n_inputs,), ±1 with equal chance.
+        One problem with the labels to train on, and the true classes (n_inputs,), ±1 with equal chance.
 
     Examples:
         >>> import marginlens as ml

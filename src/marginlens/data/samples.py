@@ -14,13 +14,15 @@ _FILES = Path(__file__).parent / "sample_files"
 def write_samples(folder: str | os.PathLike[str]) -> list[Path]:
     """Write small files to try every command with. All of them are made up.
 
-    `reviews.csv` has texts with labels for `token_statistics`, `sentences.txt` a sentence a line for `probe`, `book.txt` tales for
-    `graph`, `problem.npz` the problem "the start decides" for `solve`, `train` and `lab`. `tiny-model` is a BERT whose heads are set by
-    hand: in the first layer they attend to the token before, the token after, the first token and the same word, in the second to the
-    separator, evenly, and twice to words that depend on the word.
+    `reviews.csv` has texts with labels for `token_statistics`, `sentences.txt` has one sentence per line for `probe`,
+    `book.txt` has tales for `graph`, and `problem.npz` holds the problem "the start decides" for `solve`, `train` and `lab`.
+    `tiny-model` is a BERT whose heads are set by hand. In the first layer they attend to the previous token, the next token,
+    the first token and the same word. In the second layer one attends to the separator, one attends evenly, and two attend to
+    words that depend on the query's word.
 
     Args:
-        folder: where they are written; it is made if it does not exist. A file that is not one of the samples is never overwritten.
+        folder: the folder for the files, created if it does not exist. Existing files that are not samples are never
+            overwritten.
 
     Returns:
         The paths of the files.

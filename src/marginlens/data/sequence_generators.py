@@ -28,10 +28,15 @@ def acyclic_sequences(n_vocabulary: int, d_model: int, n_samples: int, n_tokens:
 
     Args:
         n_vocabulary: K.
+
         d_model: d.
+
         n_samples: n.
+
         n_tokens: T, the length of every sequence.
+
         rng: a `numpy.random.Generator`, or a whole number to seed one.
+
     Returns:
         A dataset whose priority graphs are all acyclic.
     """
@@ -45,8 +50,9 @@ def ordered_sequences(order: ArrayLike, d_model: int, n_samples: int, n_tokens: 
 
     Args:
         order: (n_vocabulary,) every id once, highest priority first.
+
     Returns:
-        What `acyclic_sequences` gives, with this order in place of a random one.
+        A dataset as from `acyclic_sequences`, with this order instead of a random one.
     """
     ids = array_of_any(order, "order", "every id from 0 to n_vocabulary - 1 once, highest priority first")
     if ids.ndim != 1 or ids.dtype.kind not in "iu" or not np.array_equal(np.sort(ids), np.arange(len(ids))):
@@ -61,19 +67,25 @@ def ordered_sequences(order: ArrayLike, d_model: int, n_samples: int, n_tokens: 
 
 @implements("C", "App. D")
 def cyclic_sequences(n_vocabulary: int, d_model: int, n_samples: int, n_tokens: int, rng: Seed) -> SequenceDataset:
-    r"""Draw random sequences with random labels, at least two tokens of which are of equal priority: the data of C's Figure 4.
+    r"""Draw random sequences with random labels until at least two tokens have equal priority: the data of C's Figure 4.
 
     .. math:: e_k \sim \mathrm{Unif}(S^{d-1}), \quad x_{it} \sim \mathrm{Unif}[K], \quad y_i \sim \mathrm{Unif}\{x_{i1}, \dots, x_{iT}\}
 
-    A label is uniform among the different tokens of its own sequence: the text draws it from the whole vocabulary, and Assumption 2
-    asks for one that the sequence holds. Sequences and labels are drawn again until some component has two tokens.
+    A label is uniform among the different tokens of its own sequence. The paper's text draws it from the whole vocabulary, but
+    Assumption 2 requires a label that the sequence holds. Sequences and labels are drawn again until some component has two
+    tokens.
 
     Args:
         n_vocabulary: K.
+
         d_model: d.
+
         n_samples: n.
+
         n_tokens: T, the length of every sequence.
+
         rng: a `numpy.random.Generator`, or a whole number to seed one.
+
     Returns:
         A dataset with at least one component of two or more tokens.
     """
@@ -91,7 +103,7 @@ def cyclic_sequences(n_vocabulary: int, d_model: int, n_samples: int, n_tokens: 
 
 
 def redrawn(E: FloatArray, draw: Callable[[], tuple[IntArray, IntArray]], *, cyclic: bool) -> SequenceDataset:
-    """The first drawn dataset that is cyclic, or that is not."""
+    """Draw until a dataset is cyclic, or until it is not."""
     for _ in range(_MAX_DRAWS):
         sequences, labels = draw()
         if _some_tie(sequences, labels, len(E)) is cyclic:
@@ -102,7 +114,7 @@ def redrawn(E: FloatArray, draw: Callable[[], tuple[IntArray, IntArray]], *, cyc
 
 
 def _some_tie(sequences: IntArray, labels: IntArray, n_vocabulary: int) -> bool:
-    """Whether, for some last token, two tokens lead to each other by edges from label to token."""
+    """Return whether, for some last token, two tokens lead to each other by edges from label to token."""
     # A node for each last token and token.
     size = n_vocabulary**2
     heads = np.repeat(sequences[:, -1] * n_vocabulary + labels, sequences.shape[1])
@@ -118,14 +130,14 @@ def checked_sizes(*sizes: int) -> tuple[int, ...]:
 
 
 def check_can_be_cyclic(n_vocabulary: int, n_samples: int, n_tokens: int) -> None:
-    """A tie takes two sequences, each with two tokens."""
+    """Raise unless a tie is possible, which takes two sequences with two tokens each."""
     for name, size in (("n_vocabulary", n_vocabulary), ("n_samples", n_samples), ("n_tokens", n_tokens)):
         if size < 2:
             raise InputError(name, "at least 2, for tokens of equal priority to be possible", size)
 
 
 def _first_by(rank: IntArray, sequences: IntArray) -> IntArray:
-    """(n_samples,) the token of the smallest rank in each sequence."""
+    """Return the token of the smallest rank in each sequence (n_samples,)."""
     return sequences[np.arange(len(sequences)), np.argmin(rank, axis=1)]
 
 
@@ -148,12 +160,16 @@ class Levels:
 
     Args:
         deltas: (n_levels,) δ_k, the chance of the opposite label given a token of level k; each between 0 and 1.
-        sizes: (n_levels,) tokens of each level and sign; 4 + 2^k for level k = 1, 2, … by default, so that the parts add up to 2,048.
-        n_irrelevant: tokens that say nothing.
-        share: δ~, the chance that a position holds a token of some level.
 
-    Ids count the irrelevant tokens first, then for each level its positive and its negative tokens. The third row has δ~ instead of the
-    paper's δ; otherwise the chances would not add up to one.
+        sizes: (n_levels,) the number of tokens of each level and sign; by default 4 + 2^k for level k = 1, 2, …, which makes
+            2,048 in all.
+
+        n_irrelevant: the number of tokens that carry no information about the label.
+
+        share: δ~, the probability that a position holds a token of some level.
+
+    Ids count the irrelevant tokens first, then for each level its positive and its negative tokens. The third formula has δ~
+    instead of the paper's δ; otherwise the probabilities would not add up to one.
     """
 
     deltas: tuple[float, ...] = _FIGURE_2
@@ -185,18 +201,18 @@ class Levels:
 
     @cached_property
     def level(self) -> IntArray:
-        """(n_vocabulary,) the level of each token, from 1; 0 for irrelevant tokens."""
+        """The level of each token, from 1, (n_vocabulary,); 0 for irrelevant tokens."""
         relevant = np.repeat(np.arange(1, len(self.sizes) + 1), 2 * np.array(self.sizes))
         return np.concatenate([np.zeros(self.n_irrelevant, dtype=np.int64), relevant])
 
     @cached_property
     def sign(self) -> IntArray:
-        """(n_vocabulary,) +1 for positive tokens, -1 for negative ones, 0 for irrelevant ones."""
+        """The sign of each token, (n_vocabulary,): +1 if positive, -1 if negative, 0 if irrelevant."""
         relevant = [np.repeat([1, -1], size) for size in self.sizes]
         return np.concatenate([np.zeros(self.n_irrelevant, dtype=np.int64), *relevant])
 
     def chances(self, y: int) -> FloatArray:
-        """(n_vocabulary,) p(s|y) of Eq. (34)."""
+        """Return p(s|y) of Eq. (34) for every token, (n_vocabulary,)."""
         if not isinstance(y, int | float | np.number) or y not in (-1, 1):
             raise InputError("y", "a label, -1 or +1", repr(y))
         delta = np.concatenate([[0.5], self.deltas])[self.level]
@@ -205,7 +221,7 @@ class Levels:
 
     @cached_property
     def posterior_difference(self) -> FloatArray:
-        """(n_vocabulary,) p(+1|s) - p(-1|s) under Eq. (35), when both labels are equally likely."""
+        """The difference p(+1|s) - p(-1|s) of each token under Eq. (35), (n_vocabulary,), if both labels are equally likely."""
         delta = np.concatenate([[0.5], self.deltas])[self.level]
         return self.sign * (1.0 - 2.0 * delta)
 
@@ -221,9 +237,13 @@ def level_sequences(n_samples: int, n_tokens: int, rng: Seed, levels: Levels | N
 
     Args:
         n_samples: n.
+
         n_tokens: T, the length of every sequence (256 in Figure 2).
+
         rng: a `numpy.random.Generator`, or a whole number to seed one.
+
         levels: the law; that of Figure 2 by default.
+
     Returns:
         Labelled sequences whose ids are those of `levels`; check them with `token_statistics`.
     """

@@ -1,4 +1,4 @@
-"""Token-id sequences with their next tokens: what the self-attention layer of paper C reads."""
+"""Token-id sequences with their next tokens: the data of the self-attention layer of paper C."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FlatSequences(Displayed, Tabular):
     """Token-id sequences of different lengths in one array: `tokens` (n_positions,) with sample i at `offsets[i]:offsets[i + 1]`.
 
     `len(data)` is the number of samples, `data[i]` a pair (ids, label), and `data[:4]`, `data[mask]` or `data[[2, 0]]` a dataset of these
-    samples. Two datasets are equal when all that they hold is.
+    samples. Two datasets are equal if all their arrays are.
 
     `to_frame()` has one row per sequence: sequence, tokens, length, label.
     """
@@ -37,12 +37,12 @@ class FlatSequences(Displayed, Tabular):
 
     @property
     def lengths(self) -> IntArray:
-        """(n_samples,) tokens of each sequence."""
+        """The length of each sequence, (n_samples,)."""
         return np.diff(self.offsets)
 
     @property
     def sample(self) -> IntArray:
-        """(n_positions,) the sample that each position belongs to."""
+        """The sample that each position belongs to, (n_positions,)."""
         return np.repeat(np.arange(len(self)), self.lengths)
 
     def __len__(self) -> int:
@@ -103,16 +103,17 @@ class SequenceDataset(FlatSequences):
     .. math:: (X_i, y_i)_{i=1}^n, \quad X_i = (e_{x_{i1}}, \dots, e_{x_{iT_i}})^\top,\ y_i \in \{x_{i1}, \dots, x_{iT_i}\}
 
     Args:
-        sequences: one list of ids per sample, lengths may differ; or an array (n_samples, n_tokens).
+        sequences: one list of ids per sample, of any lengths, or an array (n_samples, n_tokens).
 
         labels: (n_samples,) the id that follows each sequence.
 
-        E: embeddings (n_vocabulary, d_model), no two rows alike. Ids run from 0 to n_vocabulary - 1.
+        E: embeddings (n_vocabulary, d_model), with no two equal rows. Ids run from 0 to n_vocabulary - 1.
 
         unrealizable: what to do with samples whose label is not among their own tokens, which attention cannot output:
-            "refuse" names them, "drop" leaves them out and lists them in `dropped`, "keep" trains on them with the others and lists them
-            in `unrealizable`. Under C Eᵀ = I a loss of the label's output has no slope there, and the log-loss is infinite; with a general
-            head attention learns to select the token whose embedding serves the label best.
+            "refuse" raises an error that names them, "drop" leaves them out and lists them in `dropped`, "keep" trains on them
+            with the others and lists them in `unrealizable`. For such samples, under C Eᵀ = I a loss of the label's output has
+            zero slope and the log-loss is infinite; with a general head attention learns to select the token whose embedding
+            serves the label best.
 
     `data[i]` is a pair (ids, label), `data[:4]` a dataset, and `last` (n_samples,) the last token of each sequence, which is its query.
 
@@ -185,7 +186,7 @@ class SequenceDataset(FlatSequences):
 
     @property
     def last(self) -> IntArray:
-        """(n_samples,) the last token of each sequence."""
+        """The last token of each sequence, (n_samples,)."""
         return self.tokens[self.offsets[1:] - 1]
 
     def __repr__(self) -> str:
@@ -200,20 +201,20 @@ class SequenceDataset(FlatSequences):
     @property
     @implements("C", "Eq. (4)")
     def is_label(self) -> BoolArray:
-        """(n_positions,) whether a position holds its sample's label: the sets O_i."""
+        """The positions that hold their sample's label, (n_positions,) booleans: the sets O_i."""
         return self.tokens == np.repeat(self.labels, self.lengths)
 
     @property
     @implements("C", "Assumption 2")
     def is_realizable(self) -> BoolArray:
-        """(n_samples,) whether each sequence holds its label."""
+        """The sequences that hold their label, (n_samples,) booleans."""
         if not len(self):
             return np.zeros(0, dtype=bool)
         return np.asarray(np.logical_or.reduceat(self.is_label, self.offsets[:-1]))
 
     @property
     def unrealizable(self) -> IntArray:
-        """The indices of the samples that were kept although their sequence lacks their label."""
+        """The indices of the kept samples whose sequence lacks their label."""
         return np.flatnonzero(~self.is_realizable)
 
     def realizable(self) -> SequenceDataset:
@@ -352,7 +353,7 @@ def _ids(sequence: ArrayLike, i: int) -> IntArray:
 
 
 def check_ids(tokens: IntArray, offsets: IntArray, n_vocabulary: int) -> None:
-    """Raise if an id is outside a vocabulary, with the position of the first."""
+    """Raise if an id is outside the vocabulary; the error names the position of the first one."""
     outside = (tokens < 0) | (tokens >= n_vocabulary)
     if outside.any():
         position = int(np.argmax(outside))

@@ -1,4 +1,4 @@
-"""The tokens of a text in a file of any length: cut piece by piece, and kept as ids in a temporary file."""
+"""The tokens of a text file of any length: the text is cut piece by piece, and ids are kept in a temporary file."""
 
 from __future__ import annotations
 
@@ -37,18 +37,22 @@ _CUTS = (
 
 
 class TextTokens:
-    """A text of any length in a file, as the ids of its tokens: like `text_windows`, but for a text that may not fit into memory.
+    """The token ids of a text file of any length: like `text_windows`, but for texts that may not fit into memory.
 
-    Iterating gives arrays of ids, consecutive pieces of the text, as often as wanted; `priority_graphs(text, window=16)` counts their
-    windows. The file is read once. Ids, four bytes a token, stand in a temporary file if they are many, in the folder that TMPDIR names.
+    Each iteration yields arrays of ids, one for each consecutive piece of the text; `priority_graphs(text, window=16)` counts
+    their windows. The file is read only once. Ids take four bytes per token; if there are many, they are kept in a temporary
+    file in the folder that TMPDIR names.
 
     Args:
-        path: the path of a text file, also packed by gzip, bzip2 or xz; "-" reads stdin.
-        unit: what a token is: `Characters()` by default, `Words(...)`, or a tokenizer: a function from a text to a list of strings or
-            whole numbers, a `tokenizers.Tokenizer`, or a fast tokenizer of transformers. A tokenizer reads line by line. A text of more
-            than a megabyte is cut after lines, so no token may reach beyond a line. Lines longer than a megabyte are cut before a blank
-            or after a mark such as ; or 。; one that has neither for 4 million characters is read by `Characters()` alone.
-        encoding: of the file.
+        path: the path of a text file, plain or compressed by gzip, bzip2 or xz; "-" reads stdin.
+
+        unit: how the text is cut into tokens: `Characters()` by default, `Words(...)`, or a tokenizer. A tokenizer is a
+            function from a text to a list of strings or whole numbers, a `tokenizers.Tokenizer`, or a fast tokenizer of
+            transformers; it reads line by line. A text of more than a megabyte is cut after lines, so no token may reach beyond
+            a line. Lines longer than a megabyte are cut before a blank or after a mark such as ; or 。. A line without either
+            for 4 million characters can only be read by `Characters()`.
+
+        encoding: the encoding of the file.
 
     Attributes:
         vocabulary: the tokens that occur, as `text_windows` numbers them.
@@ -89,19 +93,19 @@ class TextTokens:
         return self.chunks()
 
     def chunks(self, first: int = 0, last: int | None = None) -> Iterator[IntArray]:
-        """The tokens from `first` to `last` - 1, a chunk at a time."""
+        """Yield the tokens from `first` to `last` - 1, a chunk at a time."""
         end = self._n_tokens if last is None else min(last, self._n_tokens)
         for start in range(first, end, CHUNK_TOKENS):
             yield self.read(start, min(start + CHUNK_TOKENS, end))
 
     def read(self, first: int, last: int) -> IntArray:
-        """(last - first,) the ids of the tokens from `first` to `last` - 1."""
+        """Return the ids (last - first,) of the tokens from `first` to `last` - 1."""
         self._numbers.seek(first * _ID.itemsize)
         return self._ids[np.frombuffer(self._numbers.read((last - first) * _ID.itemsize), dtype=_ID)]
 
 
 def _pieces(blocks: Iterator[str], path: Path) -> Iterator[str]:
-    """A text in pieces with whole tokens, of about a megabyte: they end where `_CUTS` allow it. A shorter text is one piece."""
+    """Yield a text in pieces of about a megabyte, which end where `_CUTS` allow it, with whole tokens. A shorter text is one piece."""
     waiting = ""
     for text in blocks:
         waiting += text
@@ -120,16 +124,16 @@ def _pieces(blocks: Iterator[str], path: Path) -> Iterator[str]:
 
 
 class _Numbering(Protocol):
-    """Gives tokens numbers as they come, and the vocabulary once all have come."""
+    """Numbers for tokens in the order in which they first occur, and the vocabulary at the end."""
 
     def numbers(self, piece: str) -> IntArray:
-        """The tokens of a piece of text, by numbers that later pieces do not change."""
+        """Return the numbers of the tokens of a piece of text, which later pieces do not change."""
 
     def vocabulary(self) -> Vocabulary:
-        """The vocabulary of all pieces."""
+        """Return the vocabulary of all pieces."""
 
     def table(self, vocabulary: Vocabulary) -> IntArray:
-        """The id in the vocabulary of each number."""
+        """Return the id in the vocabulary of each number."""
 
 
 class _CodePoints:

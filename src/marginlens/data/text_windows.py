@@ -20,18 +20,24 @@ MAX_ONE_HOT = 4_096
 def text_windows(
     text: str, window: int, unit: object = None, *, d_model: int | None = None, rng: Seed = 0
 ) -> NamedSequences:
-    r"""List every window of a text with the token that follows it, without those that attention cannot continue.
+    r"""List every window of a text with the token that follows it, except those that do not hold this token.
 
     .. math:: X_i = (x_i, \dots, x_{i+T-1}), \quad y_i = x_{i+T} \in X_i
 
     Args:
-        text: the text, as from `read_text`.
-        window: T, the tokens of each window.
-        unit: what a token is: `Characters()` by default, `Words(...)`, or a tokenizer as `TextTokens` takes them.
-        d_model: width of random embeddings on the unit sphere; one-hot embeddings where not given.
+        text: the text, such as `read_text` returns.
+
+        window: T, the number of tokens in each window.
+
+        unit: how the text is cut into tokens: `Characters()` by default, `Words(...)`, or a tokenizer as in `TextTokens`.
+
+        d_model: width of random embeddings on the unit sphere; embeddings are one-hot by default.
+
         rng: the generator of these embeddings, or a whole number to seed one.
+
     Returns:
-        The windows whose next token occurs in them (`data`; `data.dropped` lists the others by their position), and the vocabulary.
+        The windows whose next token occurs in them as `data`, and the vocabulary. `data.dropped` lists the other windows by
+        position.
     """
     if not isinstance(text, str):
         raise InputError("text", "a string", type(text).__name__)
@@ -45,13 +51,13 @@ def text_windows(
 
 
 def windows_of(ids: IntArray, window: int, E: FloatArray) -> SequenceDataset:
-    """Every window of a text in ids, followed by its next token, where it holds that token."""
+    """Return every window of a text in ids with its next token, if the window holds that token."""
     windows = np.lib.stride_tricks.sliding_window_view(ids, window)[:-1]
     return SequenceDataset(windows, ids[window:], E, unrealizable="drop")
 
 
 def indexed_text(text: str, unit: object = None) -> tuple[Vocabulary, IntArray]:
-    """The vocabulary of a text, and the text in its ids (n_tokens,)."""
+    """Return the vocabulary of a text, and the text in its ids (n_tokens,)."""
     if not isinstance(text, str):
         raise InputError("text", "a string", type(text).__name__)
     vocabulary, ids = as_unit(unit).index(text)
@@ -61,7 +67,7 @@ def indexed_text(text: str, unit: object = None) -> tuple[Vocabulary, IntArray]:
 
 
 def embeddings(n_vocabulary: int, d_model: int | None, rng: Seed) -> FloatArray:
-    """(n_vocabulary, d_model) unit rows: one-hot where no width is given, else random."""
+    """Return unit rows (n_vocabulary, d_model): one-hot if no width is given, otherwise random."""
     if d_model is None:
         if n_vocabulary > MAX_ONE_HOT:
             raise InputError(
@@ -80,10 +86,16 @@ class SequenceSplit(NamedTuple):
 
     Attributes:
         training: the sequences to learn from.
+
         held_out: the others.
-        samples: (n_training,) where each of the first stood before any was dropped or held out: its window in a text, its place in a list.
-        text, held_out_text: the ids of the two parts of a text, also of what lies in no window that holds the token which follows it; else
-            None.
+
+        samples: (n_training,) the original index of each training sequence, before any was dropped or held out: its window in a
+            text, or its place in a list.
+
+        text: the ids of the training part of a text, also of tokens in no kept window; None unless the sequences come from a
+            text.
+
+        held_out_text: the ids of the held-out part, in the same way.
     """
 
     training: NamedSequences
@@ -102,13 +114,14 @@ def split_text_windows(
     d_model: int | None = None,
     rng: Seed = 0,
 ) -> SequenceSplit:
-    """Split a text into windows of its beginning to learn from and held-out windows of its end; no window reaches into both.
+    """Split a text into training windows from its beginning and held-out windows from its end; no window spans both.
 
     The vocabulary is that of the whole text, so that both parts have the same ids.
 
     Args:
         text, window, unit, d_model, rng: as in `text_windows`.
-        held_out: the share of the text at its end, between 0 and 1.
+
+        held_out: the share of the text that is held out, between 0 and 1.
     """
     share, T = held_out_share(held_out), whole_number(window, "window", at_least=1)
     vocabulary, ids = indexed_text(text, unit)
@@ -117,7 +130,7 @@ def split_text_windows(
 
 
 def split_ids(first: IntArray, rest: IntArray, window: int, vocabulary: Vocabulary, E: FloatArray) -> SequenceSplit:
-    """Windows of a beginning of a text to learn from, and those of its end held out, both given in ids."""
+    """Return windows of the beginning of a text to learn from and held-out windows of its end, both given in ids."""
     for ids, name in ((first, "first"), (rest, "held-out")):
         if not _holds_a_label(ids, window):
             expected = f"such that some window of the {name} part holds the token that follows it"
@@ -156,6 +169,6 @@ def split_sequences(named: NamedSequences, *, held_out: float = 0.1, rng: Seed =
 
 
 def held_out_share(held_out: object) -> float:
-    """`held_out` if it is a share between 0 and 1."""
+    """Return `held_out` if it is a share between 0 and 1, otherwise raise."""
     expected = "a share between 0 and 1, such as 0.1"
     return real_number(held_out, "held_out", expected, lambda number: 0.0 < number < 1.0)

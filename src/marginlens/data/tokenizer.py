@@ -23,7 +23,7 @@ _METHODS = ("encode_batch", "decode", "id_to_token", "token_to_id", "to_str")
 
 
 class TokenizerUnit:
-    """Tokens as a tokenizer cuts them, line by line; ids follow how often tokens occur, the most frequent first.
+    """Tokens as a tokenizer cuts them, line by line; the most frequent token has id 0.
 
     Only tokens that occur have an id here, whatever the tokenizer's own vocabulary.
 
@@ -51,7 +51,7 @@ class TokenizerUnit:
         return f"TokenizerUnit({name})"
 
     def split(self, text: str) -> list[str]:
-        """The tokens of a text by name: a number is named by its digits, or as the tokenizer names it."""
+        """Cut a text into tokens by name: a number is named by its digits, or as the tokenizer names it."""
         if not isinstance(text, str):
             raise InputError("text", "a string", type(text).__name__)
         lines = _LINE.findall(text)
@@ -61,19 +61,19 @@ class TokenizerUnit:
         return [name for line in lines for name in _names(self._function(line))]
 
     def join(self, names: Sequence[str]) -> str:
-        """The text of tokens, as the tokenizer decodes it; with spaces between them if a function has cut it."""
+        """Join tokens to a text, as the tokenizer decodes them, or with spaces between them if a function made them."""
         if self._package is None:
             return " ".join(names)
         ids = [self._package.token_to_id(name) for name in names]
         return str(self._package.decode([k for k in ids if k is not None], skip_special_tokens=False))
 
     def vocabulary(self, counts: Mapping[str, int]) -> Vocabulary:
-        """The tokens that occur."""
+        """Return the vocabulary of the tokens that occur."""
         ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
         return Vocabulary(tuple(name for name, _ in ordered), self)
 
     def index(self, text: str) -> tuple[Vocabulary, IntArray]:
-        """The tokens that occur, and (n_tokens,) the text in their ids."""
+        """Return the vocabulary of the tokens that occur, and the text in their ids (n_tokens,)."""
         names = self.split(text)
         vocabulary = self.vocabulary(Counter(names))
         return vocabulary, vocabulary.ids(names)
@@ -84,7 +84,7 @@ class TokenizerUnit:
 
 
 def _names(tokens: object) -> list[str]:
-    """What a function has made of a line, as names."""
+    """Return the tokens that a function made of a line, as names."""
     expected = "a function from a text to a list of strings or whole numbers"
     if isinstance(tokens, str | bytes | Mapping) or not isinstance(tokens, Iterable):
         raise InputError("unit", expected, f"one that returns a {type(tokens).__name__}")
@@ -96,7 +96,7 @@ def _names(tokens: object) -> list[str]:
 
 
 def as_unit(unit: Any) -> Unit:
-    """What a text is cut into: `Characters()` by default, a unit, or a tokenizer."""
+    """Return the unit that cuts a text: `Characters()` by default, a unit as it is, or a tokenizer."""
     if unit is None:
         return Characters()
     is_unit = all(hasattr(unit, name) for name in ("split", "join", "vocabulary", "index"))

@@ -1,4 +1,4 @@
-"""Token datasets (Y, X, K): what one attention layer reads, for one problem or a batch of independent ones."""
+"""Token datasets (Y, X, K): the inputs of one attention layer, for one problem or a batch of independent problems."""
 
 from __future__ import annotations
 
@@ -29,17 +29,18 @@ class TokenDataset(Displayed, Tabular):
     .. math:: (Y_i, X_i, K_i)_{i=1}^n, \quad Y_i \in \{-1, 1\},\ X_i \in \mathbb R^{T_i \times d},\ K_i = X_i W^\top
 
     Args:
-        X: tokens: an array (n_inputs, n_tokens, d_model), or (batch, n_inputs, n_tokens, d_model), or a list with one array
-            (n_tokens_i, d_model) per input when lengths differ, or a list of such lists.
+        X: tokens, an array (n_inputs, n_tokens, d_model) or (batch, n_inputs, n_tokens, d_model). If lengths differ, a list
+            with one array (n_tokens_i, d_model) per input, or a list of such lists.
 
         y: labels, each -1 or +1, of shape (n_inputs,) or (batch, n_inputs).
 
-        K: keys in the same form as X; their width d_key may differ from d_model. Defaults to X Wᵀ.
+        K: keys in the same form as X, whose width d_key may differ from d_model; X Wᵀ by default.
 
-        W: key-query matrix (d_key, d_model); defaults to the identity. Give K or W, not both.
+        W: key-query matrix (d_key, d_model); the identity by default. Give K or W, not both.
 
     Shorter inputs are padded: `lengths` (…, n_inputs) counts the real tokens and `mask` (…, n_inputs, n_tokens) marks them; padded
-    rows of X and K are zero. `len(data)` is the number of problems, `data[j]` the j-th as a dataset of its own, and `data[:4]`,
+    rows of X and K are zero. `len(data)` is the number of problems, `data[j]` the j-th problem as a dataset, and `data[:4]`,
+
     `data[mask]` or `data[[2, 0]]` a batch of these problems. Two datasets are equal if all their arrays are.
 
     `to_frame()` has one row per token: problem (of a batch), input, label, token (its index in the input), x, key.
@@ -86,27 +87,27 @@ class TokenDataset(Displayed, Tabular):
 
     @property
     def n_inputs(self) -> int:
-        """Inputs per problem."""
+        """The number of inputs per problem."""
         return int(self.X.shape[-3])
 
     @property
     def n_tokens(self) -> int:
-        """Tokens of the longest input."""
+        """The number of tokens of the longest input."""
         return int(self.X.shape[-2])
 
     @property
     def d_model(self) -> int:
-        """Width of a token."""
+        """The width of a token."""
         return int(self.X.shape[-1])
 
     @property
     def d_key(self) -> int:
-        """Width of a key, which is the width of p."""
+        """The width of a key, which is the width of p."""
         return int(self.K.shape[-1])
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """() for one problem, (n_problems,) for a batch."""
+        """The shape of the batch: () for one problem, (n_problems,) for a batch."""
         return self.X.shape[:-3]
 
     def __len__(self) -> int:
@@ -135,9 +136,10 @@ class TokenDataset(Displayed, Tabular):
         )
 
     def plot(self, ax: Axes | None = None) -> Any:
-        """Draw the keys of the inputs in one colour each: their two coordinates, or else their first two principal components.
+        """Draw the keys, with one colour for each input: their two coordinates or, in more dimensions, their first two
+        principal components.
 
-        Of a batch the first problem is drawn. Return the axes.
+        For a batch, the first problem is drawn. Return the axes.
         """
         ax, data = axes_for(ax), self[0] if self.is_batch else self
         points, names = data.K, (text("axis.first_key"), text("axis.second_key"))
@@ -172,11 +174,11 @@ class TokenDataset(Displayed, Tabular):
         return columns | {"x": self.X[place], "key": self.K[place]}
 
     def as_batch(self) -> TokenDataset:
-        """Return the data with a leading batch axis: a batch as it is, one problem as a batch of one."""
+        """Return the data with a leading batch axis: one problem becomes a batch of one."""
         return self if self.is_batch else self._with(True, {name: getattr(self, name)[None] for name in _ARRAYS})
 
     def repeat(self, n_copies: int) -> TokenDataset:
-        """Repeat one problem as a batch of views, to descend from many starts.
+        """Repeat one problem as a batch without copying its arrays, to descend from many starts.
 
         Args:
             n_copies: number of problems in the batch.
@@ -214,7 +216,7 @@ class TokenDataset(Displayed, Tabular):
         write_result(path, DATA_FORMAT, self.arrays())
 
     def arrays(self) -> dict[str, Any]:
-        """Return the arrays of a file by name: X, y, the keys or W unless they are the tokens, and lengths if they differ."""
+        """Return the arrays of a file by name: X, y, K or W unless keys are tokens, and lengths if they differ."""
         arrays: dict[str, Any] = {"X": self.X, "y": self.y}
         if self.W is None:
             arrays["K"] = self.K
@@ -223,7 +225,7 @@ class TokenDataset(Displayed, Tabular):
         return arrays if self.mask.all() else {**arrays, "lengths": self.lengths}
 
     def with_keys(self, K: FloatArray) -> TokenDataset:
-        """Replace the keys by others of shape (…, n_inputs, n_tokens, d_key), which are zero in padding."""
+        """Replace the keys by others of shape (…, n_inputs, n_tokens, d_key), which must be zero in padding."""
         data = self._with(self.is_batch, {**{name: getattr(self, name) for name in _ARRAYS}, "K": K})
         data.W = None
         return data
@@ -235,14 +237,14 @@ class TokenDataset(Displayed, Tabular):
         return self._with(self.is_batch, {**arrays, "y": self.y, "lengths": lengths, "mask": mask})
 
     def _with(self, is_batch: bool, arrays: Mapping[str, object]) -> TokenDataset:
-        """A dataset of other arrays, which are not checked, with the same W."""
+        """Make a dataset of other arrays, which are not checked, with the same W."""
         data = object.__new__(TokenDataset)
         vars(data).update(arrays, is_batch=is_batch, W=self.W)
         return data
 
     @property
     def is_repeated(self) -> bool:
-        """True if this batch is one problem over and over, as `repeat` makes it: labels, tokens and keys alike."""
+        """True if all problems of this batch share their arrays, as `repeat` makes them."""
         return self.is_batch and all(getattr(self, name).strides[0] == 0 for name in _ARRAYS)
 
     # ---- what the theory reads off the data
@@ -378,7 +380,7 @@ def _ragged(value: Sequence[ArrayLike], argument: str, expected: str) -> tuple[F
 
 
 def _padded(arrays: list[FloatArray], argument: str) -> FloatArray:
-    """Arrays (…, n_tokens, d_model) of one width and different numbers of tokens, stacked with zeros after the shorter ones."""
+    """Stack arrays (…, n_tokens, d_model) of one width and different numbers of tokens, with zeros after the shorter ones."""
     widths = [array.shape[-1] for array in arrays]
     if len(set(widths)) > 1:
         raise InputError(argument, "tokens of one width", f"widths {widths}")
@@ -393,7 +395,7 @@ def _require_finite(array: FloatArray, argument: str) -> None:
 
 
 def sign_labels(y: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
-    """Labels of this shape, each -1 or +1."""
+    """Check that labels have this shape and are -1 or +1."""
     expected = f"labels, each -1 or +1, of shape {shape}"
     labels = float_array(y, "y", expected)
     if labels.shape != shape:

@@ -1,4 +1,4 @@
-"""What tokens are called: units of text, the vocabulary they make, and sequences that know it."""
+"""Names of tokens: units of text, vocabularies, and sequences with named tokens."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ def _as_names(names: object, argument: str = "names") -> list[str]:
 
 
 def quoted(name: str) -> str:
-    """A name in quotation marks: double ones, or single ones where it holds a double one."""
+    """Put a name in quotation marks: double ones, or single ones if it holds a double one."""
     mark = "'" if '"' in name else '"'
     return f"{mark}{name}{mark}"
 
 
 class Unit(Protocol):
-    """What a text is cut into."""
+    """A way to cut a text into tokens."""
 
     def split(self, text: str) -> list[str]:
-        """The tokens of a text, in order."""
+        """Cut a text into its tokens, in order."""
 
     def join(self, names: Sequence[str]) -> str:
-        """The text of these tokens."""
+        """Join tokens to a text."""
 
     def vocabulary(self, counts: Mapping[str, int]) -> Vocabulary:
-        """The vocabulary of a text, from how often each of its tokens occurs."""
+        """Make the vocabulary of a text from how often each of its tokens occurs."""
 
     def index(self, text: str) -> tuple[Vocabulary, IntArray]:
-        """The vocabulary of a text, and (n_tokens,) the text in its ids."""
+        """Return the vocabulary of a text, and the text in its ids (n_tokens,)."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,8 +64,10 @@ class Vocabulary(Described):
 
     Attributes:
         names: (n_vocabulary,) the token of each id.
-        unit: what text is cut into.
-        unknown: the id that stands for every token which has no name here, or None where such tokens are refused.
+
+        unit: how a text is cut into tokens.
+
+        unknown: the id of every token without a name here, or None if such tokens are refused.
     """
 
     names: tuple[str, ...]
@@ -77,11 +79,11 @@ class Vocabulary(Described):
         return len(self.names)
 
     def encode(self, text: str, argument: str = "text") -> IntArray:
-        """(n_tokens,) the ids of a text."""
+        """Return the ids of a text (n_tokens,)."""
         return self.ids(self.unit.split(_as_text(text, argument)), argument)
 
     def ids(self, names: Sequence[str], argument: str = "names") -> IntArray:
-        """(n_tokens,) the ids of tokens given by name."""
+        """Return the ids of named tokens (n_tokens,)."""
         names = _as_names(names, argument)
         ids = [self._places.get(name, self.unknown) for name in names]
         if None in ids:
@@ -92,19 +94,19 @@ class Vocabulary(Described):
         return np.array(ids, dtype=np.int64)
 
     def decode(self, ids: IntArray) -> str:
-        """The text of token ids."""
+        """Return the text of token ids."""
         expected = f"a list of whole numbers from 0 to {len(self) - 1}"
         places = index_array(ids, "ids", expected, (-1,), below=len(self))
         return self.unit.join([self.names[i] for i in places.tolist()])
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """(n_vocabulary,) the names with signs for what would not be seen: ␣ for a space, ↵ for a new line."""
+        """The names (n_vocabulary,), with visible signs for blanks: ␣ for a space, ↵ for a new line."""
         return tuple("".join(_SIGNS.get(letter, letter) for letter in name) for name in self.names)
 
     @property
     def quoted(self) -> tuple[str, ...]:
-        """(n_vocabulary,) the names as `shown`, in quotation marks, so that they cannot be taken for signs of the text around them."""
+        """The names (n_vocabulary,) as in `shown`, in quotation marks that set them apart from the surrounding text."""
         return tuple(quoted(name) for name in self.shown)
 
     @cached_property
@@ -114,7 +116,7 @@ class Vocabulary(Described):
 
 @dataclass(frozen=True, repr=False)
 class NamedSequences(Described):
-    """A dataset and what its tokens are called; `data.dropped` lists the sequences that were left out."""
+    """A dataset and the names of its tokens; `data.dropped` lists the sequences that were left out."""
 
     data: SequenceDataset
     vocabulary: Vocabulary
@@ -126,19 +128,19 @@ class Characters:
     """A vocabulary in which every character is a token; ids follow the order of code points."""
 
     def split(self, text: str) -> list[str]:
-        """The characters of a text."""
+        """Cut a text into its characters."""
         return list(_as_text(text))
 
     def join(self, names: Sequence[str]) -> str:
-        """The characters, one after the other."""
+        """Join characters to a text."""
         return "".join(_as_names(names))
 
     def vocabulary(self, counts: Mapping[str, int]) -> Vocabulary:
-        """The characters that occur."""
+        """Return the vocabulary of the characters that occur."""
         return Vocabulary(tuple(sorted(counts)), self)
 
     def index(self, text: str) -> tuple[Vocabulary, IntArray]:
-        """The characters that occur, and (n_characters,) the text in their ids."""
+        """Return the vocabulary of the characters that occur, and the text in their ids (n_characters,)."""
         # Half a surrogate pair is a character too.
         letters = _as_text(text).encode("utf-32-le", "surrogatepass")
         points, ids = np.unique(np.frombuffer(letters, dtype="<u4"), return_inverse=True)
@@ -149,15 +151,18 @@ class Characters:
 class Words:
     """Every word and every mark is a token; ids follow the frequency of the words, the most frequent first.
 
-    Words too rare for the vocabulary all become one unknown token. Leaving them out instead would make neighbours of words that the text
-    keeps apart; the unknown token holds their place.
+    Words too rare for the vocabulary all become one unknown token. If they were left out instead, words that the text keeps
+    apart would become neighbours.
 
     Args:
-        lowercase: whether a word is the same in capitals.
-        pattern: what a token is, a regular expression; by default a run of letters and digits with apostrophes inside, a word in angle
-            brackets such as <unk>, a mark between two @ such as @-@, or a single mark.
-        min_count: how often a word must occur to have an id of its own.
-        max_vocabulary: how many words have an id of their own, the most frequent ones; None for all.
+        lowercase: whether to ignore case.
+
+        pattern: a regular expression for tokens; by default a run of letters and digits with apostrophes inside, a word in
+            angle brackets such as <unk>, a mark between two @ such as @-@, or a single mark.
+
+        min_count: how often a word must occur to have its own id.
+
+        max_vocabulary: the largest number of words with their own ids, the most frequent ones; None for no limit.
     """
 
     lowercase: bool = True
@@ -181,15 +186,15 @@ class Words:
             )
 
     def split(self, text: str) -> list[str]:
-        """The words and marks of a text."""
+        """Cut a text into its words and marks."""
         return re.findall(self.pattern, _as_text(text).lower() if self.lowercase else _as_text(text))
 
     def join(self, names: Sequence[str]) -> str:
-        """The words with spaces between them, marks close to the word before."""
+        """Join words by spaces, with marks close to the word before."""
         return re.sub(r" ([,.;:!?])", r"\1", " ".join(_as_names(names)))
 
     def vocabulary(self, counts: Mapping[str, int]) -> Vocabulary:
-        """The words that are frequent enough."""
+        """Return the vocabulary of the words that are frequent enough."""
         ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
         frequent = [word for word, count in ordered if count >= self.min_count and word != UNKNOWN]
         words_with_id = frequent[: self.max_vocabulary]
@@ -197,7 +202,7 @@ class Words:
         return Vocabulary(tuple([*words_with_id, UNKNOWN] if unknown is not None else words_with_id), self, unknown)
 
     def index(self, text: str) -> tuple[Vocabulary, IntArray]:
-        """The words that are frequent enough, and (n_words,) the text in their ids."""
+        """Return the vocabulary of the words that are frequent enough, and the text in their ids (n_words,)."""
         words = self.split(text)
         vocabulary = self.vocabulary(Counter(words))
         return vocabulary, vocabulary.ids(words)
@@ -205,22 +210,22 @@ class Words:
 
 @dataclass(frozen=True)
 class Listed:
-    """Tokens that a file lists by name; text names them with spaces between."""
+    """Tokens that a file lists by name; in a text they are separated by spaces."""
 
     def split(self, text: str) -> list[str]:
-        """The names in a text."""
+        """Split a text into the names in it."""
         return _as_text(text).split()
 
     def join(self, names: Sequence[str]) -> str:
-        """The names with spaces between."""
+        """Join names by spaces."""
         return " ".join(_as_names(names))
 
     def vocabulary(self, counts: Mapping[str, int]) -> Vocabulary:
-        """The names that occur, in the order of their letters."""
+        """Return the vocabulary of the names that occur, in alphabetical order."""
         return Vocabulary(tuple(sorted(counts)), self)
 
     def index(self, text: str) -> tuple[Vocabulary, IntArray]:
-        """The names that occur, in the order of their letters, and (n_names,) the text in their ids."""
+        """Return the vocabulary of the names that occur, in alphabetical order, and the text in their ids (n_names,)."""
         names = self.split(text)
         vocabulary = self.vocabulary(Counter(names))
         return vocabulary, vocabulary.ids(names)
