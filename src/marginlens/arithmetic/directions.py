@@ -13,7 +13,7 @@ _SQUARES = 1e-250, 1e250  # sums of squares between them have lost nothing to un
 
 
 def length(x: ArrayLike) -> FloatArray:
-    """Norm over the last axis, without overflow or underflow on the way."""
+    """Compute the norm over the last axis, without overflow or underflow on the way."""
     array = _weights(x, "x")
     squares = np.einsum("...d,...d->...", array, array)  # which raises no floating-point flags
     norms = np.sqrt(squares)
@@ -25,7 +25,7 @@ def length(x: ArrayLike) -> FloatArray:
 
 
 def _scaled_length(array: FloatArray) -> FloatArray:
-    """Norm over the last axis of vectors whose squares leave the range, divided by their largest entries first."""
+    """Compute the norm over the last axis of vectors whose squares leave the range, by dividing by their largest entries first."""
     scale = np.max(np.abs(array), axis=-1, keepdims=True, initial=0.0)
     safe = np.where((scale == 0.0) | ~np.isfinite(scale), 1.0, scale)
     with np.errstate(over="ignore"):  # a norm may lie beyond all numbers whose entries do not: it is infinite
@@ -33,7 +33,7 @@ def _scaled_length(array: FloatArray) -> FloatArray:
 
 
 def unit(x: ArrayLike) -> FloatArray:
-    """`x` divided by its norm over the last axis; nan if the norm is zero or not finite."""
+    """Divide `x` by its norm over the last axis; nan if the norm is zero or not finite."""
     array = _weights(x, "x")
     norms = np.asarray(length(array))[..., None]
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -47,8 +47,11 @@ def correlation(a: ArrayLike, b: ArrayLike, *, axes: int = 1) -> Any:
 
     Args:
         a: a vector (d,) or a batch of vectors (batch, d); with `axes=2` a matrix (d, d) or a batch (batch, d, d).
+
         b: weights that broadcast against `a` batch by batch.
+
         axes: how many trailing axes make up one weight.
+
     Returns:
         A float where there is no batch axis, an array (batch,) otherwise; nan if a norm is zero.
     """
@@ -58,7 +61,7 @@ def correlation(a: ArrayLike, b: ArrayLike, *, axes: int = 1) -> Any:
 
 
 def _flattened(a: ArrayLike, b: ArrayLike, axes: int) -> tuple[FloatArray, FloatArray]:
-    """Both with the last `axes` axes, which must match, made into one."""
+    """Merge the last `axes` axes of both, which must match, into one."""
     first, second, axes = _weights(a, "a"), _weights(b, "b"), whole_number(axes, "axes", at_least=1)
     if first.ndim < axes:
         raise InputError("a", f"weights of at least {axes} axes", f"shape {first.shape}")
@@ -83,7 +86,7 @@ def angle(a: ArrayLike, b: ArrayLike, *, axes: int = 1) -> Any:
 
 
 def _units(a: FloatArray, b: FloatArray) -> list[FloatArray]:
-    """Both as unit vectors of one shape."""
+    """Return both as unit vectors of one shape."""
     try:
         return list(np.broadcast_arrays(unit(a), unit(b)))
     except ValueError as problem:
@@ -91,7 +94,7 @@ def _units(a: FloatArray, b: FloatArray) -> list[FloatArray]:
 
 
 def _weights(x: ArrayLike, argument: str) -> FloatArray:
-    """`x` as an array with a last axis to measure along."""
+    """Return `x` as an array with a last axis to measure along."""
     array = float_array(x, argument)
     if array.ndim == 0:
         raise InputError(argument, "a vector or an array of vectors", f"the number {array}")
@@ -99,5 +102,5 @@ def _weights(x: ArrayLike, argument: str) -> FloatArray:
 
 
 def as_scalar(values: ArrayLike) -> Any:
-    """A zero-dimensional array as the Python number it holds; other arrays as they are."""
+    """Return a zero-dimensional array as the Python number it holds, and other arrays as they are."""
     return np.asarray(values).item() if np.ndim(values) == 0 else np.asarray(values)

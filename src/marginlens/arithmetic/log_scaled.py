@@ -26,7 +26,9 @@ class RankOneTerms:
 
     Attributes:
         left: (…, n_terms, d_left) the l_m.
+
         right: (…, n_terms, d_right) the r_m.
+
         log_scale: (…, n_terms) the s_m.
     """
 
@@ -35,17 +37,17 @@ class RankOneTerms:
     log_scale: FloatArray
 
     def __getitem__(self, index: Any) -> RankOneTerms:
-        """The terms of one element of a batch, or of several."""
+        """Return the terms of one element of a batch, or of several."""
         return RankOneTerms(self.left[index], self.right[index], self.log_scale[index])
 
     def rows(self, place: slice) -> RankOneTerms:
-        """The same for some rows of the matrix, without the terms that are zero there."""
+        """Take some rows of the matrix, without the terms that are zero there."""
         left = self.left[..., place]
         used = np.any(left != 0.0, axis=(*range(left.ndim - 2), -1))
         return RankOneTerms(left[..., used, :], self.right[..., used, :], self.log_scale[..., used])
 
     def dense(self) -> tuple[FloatArray, FloatArray]:
-        """The sum as an array (…, d_left, d_right) and the logarithms of its scales: (…), or one for each entry.
+        """Return the sum as an array (…, d_left, d_right) and the logarithms of its scales: (…), or one for each entry.
 
         Entries have scales of their own where terms differ by so much that the smaller would underflow beside the larger.
         """
@@ -59,7 +61,7 @@ class RankOneTerms:
         return self._dense_by_entry(logs)
 
     def plus(self, other: RankOneTerms, factor: float) -> RankOneTerms:
-        """The terms of the sum with `factor` times another matrix: as many where both have the same left vectors, else no more than
+        """Return the terms of the sum with `factor` times another matrix: as many where both have the same left vectors, else no more than
         three times as many as the matrix has rows or columns.
         """
         scale = other.log_scale + np.log(factor)
@@ -84,7 +86,7 @@ class RankOneTerms:
         return self.left.shape[-1], self.right.shape[-1]
 
     def singular_terms(self) -> RankOneTerms:
-        """The same matrices as sums over their singular values, min(d_left, d_right) terms of which some may be zero."""
+        """Return the same matrices as sums over their singular values, min(d_left, d_right) terms of which some may be zero."""
         batch, count = self.left.shape[:-2], min(self._shape)
         n = math.prod(batch)
         given = [x.reshape(n, *x.shape[len(batch) :]) for x in (self.left, self.right, self.log_scale)]
@@ -93,7 +95,7 @@ class RankOneTerms:
         return RankOneTerms(*(x.reshape(*batch, *x.shape[1:]) for x in (left, right, scale)))
 
     def _dense_by_entry(self, logs: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The sum with a scale for each entry: that of the largest of its terms that is not zero there."""
+        """Return the sum with a scale for each entry: that of the largest of its terms that is not zero there."""
         shape = (*self.left.shape[:-2], self.left.shape[-1], self.right.shape[-1])
         products = [self.left[..., m, :, None] * self.right[..., m, None, :] for m in range(logs.shape[-1])]
         scale = np.full(shape, -np.inf)
@@ -112,9 +114,13 @@ class LogScaled:
 
     Attributes:
         array: `(…, *shape)`, a positive multiple of what is meant, of moderate size.
+
         log_scale: (…) the logarithm of the factor that is missing; or of the shape of `array`, where parts of a point have their own.
+
         axes: how many axes of `array` make up one point, the last ones.
+
         blocks: parts of a point by name, as slices of its first axis, where it has parts.
+
         terms: the same matrices as sums of rank-one terms, where they are known; they keep every singular value.
     """
 
@@ -125,7 +131,7 @@ class LogScaled:
     terms: RankOneTerms | None = None
 
     def value(self) -> FloatArray:
-        """The array itself; entries below the smallest float64 become zero."""
+        """Return the array itself; entries below the smallest float64 become zero."""
         with np.errstate(over="ignore"):
             return self.array * np.exp(self.aligned(self.log_scale))
 
@@ -137,17 +143,17 @@ class LogScaled:
             return np.log(length(self._flat(normalized))) + np.where(np.isfinite(log_scale), log_scale, 0.0)
 
     def direction(self) -> FloatArray:
-        """Every point divided by its Euclidean norm; zero if it is zero."""
+        """Divide every point by its Euclidean norm; zero points stay zero."""
         normalized, _ = self._one_scale()
         norms = self.aligned(length(self._flat(normalized)))
         return np.divide(normalized, norms, out=np.zeros_like(normalized), where=norms != 0.0)
 
     def is_zero(self) -> npt.NDArray[np.bool_]:
-        """Which points are exactly zero, (…)."""
+        """Return which points are exactly zero, (…)."""
         return ~np.any(self._flat(self.array), axis=-1)
 
     def __getitem__(self, index: Any) -> LogScaled:
-        """One element of a batch, or several."""
+        """Return one element of a batch, or several."""
         return LogScaled(
             self.array[index],
             np.asarray(self.log_scale)[index],
@@ -157,14 +163,14 @@ class LogScaled:
         )
 
     def block(self, name: str) -> LogScaled:
-        """The part of each point that is called `name`."""
+        """Return the part of each point that is called `name`."""
         place = self.place(name)
         scale = self.log_scale[place] if np.ndim(self.log_scale) == self.array.ndim else self.log_scale
         terms = None if self.terms is None else self.terms.rows(place[1])
         return LogScaled(self.array[place], scale, self.axes, terms=terms)
 
     def place(self, name: str) -> Any:
-        """The index of the part that is called `name` in an array of points."""
+        """Return the index of the part that is called `name` in an array of points."""
         if self.blocks is None or name not in self.blocks:
             raise InputError(
                 "name", f"one of {', '.join(self.blocks or ()) or 'no blocks: this point has none'}", repr(name)
@@ -172,7 +178,7 @@ class LogScaled:
         return (Ellipsis, self.blocks[name], *(slice(None),) * (self.axes - 1))
 
     def plus(self, other: LogScaled, factor: float) -> LogScaled:
-        """self + factor · other for a factor above zero: no entry is lost beside larger ones, and terms are added as terms."""
+        """Return self + factor · other for a factor above zero: no entry is lost beside larger ones, and terms are added as terms."""
         own, added = self._used_scale(), other._used_scale() + np.log(factor)
         if own.ndim < self.array.ndim or added.ndim < self.array.ndim:
             apart = np.abs(self.aligned(own) - self.aligned(added))
@@ -189,7 +195,7 @@ class LogScaled:
         return LogScaled(array, largest, self.axes, self.blocks, terms)
 
     def _used_scale(self) -> FloatArray:
-        """The scales, -inf if a point is zero."""
+        """Return the scales, -inf if a point is zero."""
         scale = np.asarray(self.log_scale, dtype=np.float64)
         if scale.ndim == self.array.ndim:
             return np.where(self.array != 0.0, scale, -np.inf)
@@ -199,7 +205,7 @@ class LogScaled:
         return f"LogScaled(shape={self.array.shape}, log_norm={np.round(self.log_norm, 3)})"
 
     def _one_scale(self) -> tuple[FloatArray, FloatArray]:
-        """An array and scales (…) of the same points."""
+        """Return an array and scales (…) of the same points."""
         if np.ndim(self.log_scale) < self.array.ndim:
             return self.array, self.log_scale
         used = np.where(self.array != 0.0, self.log_scale, -np.inf)
@@ -208,7 +214,7 @@ class LogScaled:
         return self.array * np.exp(np.minimum(used - self.aligned(largest), 0.0)), largest
 
     def aligned(self, values: ArrayLike) -> FloatArray:
-        """Values (…), or of the array's shape, as they broadcast against the array."""
+        """Return values (…), or of the array's shape, in a form that broadcasts against the array."""
         values = np.asarray(values, dtype=np.float64)
         return values if values.ndim == self.array.ndim else values.reshape(values.shape + (1,) * self.axes)
 

@@ -14,7 +14,7 @@ _SPLIT = 2.0**27 + 1.0  # Veltkamp's, which parts a double into two halves
 
 
 def exact_products(matrix: FloatArray, vector: FloatArray, minus: FloatArray | None = None) -> Any:
-    """(n,) matrix (n, m) @ vector (m,) - minus (n,), each rounded once; as NumPy adds where a product is not finite."""
+    """Compute matrix (n, m) @ vector (m,) - minus (n,) with each entry (n,) rounded once; if a product is not finite, as NumPy adds."""
     rest = np.zeros(len(matrix)) if minus is None else minus
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         product = matrix * vector

@@ -50,13 +50,13 @@ class CommandLine(TyperGroup):
     """All commands. An error of the user's ends any of them in one sentence on stderr."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of this name; a removed one is refused with what to use instead."""
+        """Return the command of this name; a removed one is refused with what to use instead."""
         if instead := removed_commands().get(cmd_name):
             raise InputError(f"The command {cmd_name} was removed: {instead}.")
         return super().get_command(ctx, cmd_name)
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The options. Flags that are absent are False, not None, which typer would import pydantic to check."""
+        """Return the options. Flags that are absent are False, not None, which typer would import pydantic to check."""
         options = super().get_params(ctx)
         for option in options:
             option.default = False if option.default is None else option.default
@@ -85,6 +85,7 @@ def errors_as_sentences(group: TyperGroup | None = None, context: Any = None) ->
 
     Args:
         group: the commands.
+
         context: of the group, once it knows which command is called.
     """
     try:
@@ -109,7 +110,7 @@ def _end(sentence: str, code: int) -> NoReturn:
 
 
 def _sentence(problem: Exception, typed: dict[str, str]) -> str | None:
-    """The sentence for an error; None for a defect of the library."""
+    """Return the sentence for an error; None for a defect of the library."""
     if isinstance(problem, InputError):
         return _refusal(problem, typed)
     # Errors of typer have this method; their class differs in versions of typer that are based on click.
@@ -124,7 +125,7 @@ def _sentence(problem: Exception, typed: dict[str, str]) -> str | None:
 
 
 def _refusal(problem: InputError, typed: dict[str, str]) -> str:
-    """The sentence for an argument, or an entry of a file, named as it is typed."""
+    """Return the sentence for an argument, or an entry of a file, named as it is typed."""
     if not problem.argument:
         return str(problem)
     name = typed.get(problem.argument, f"The {problem.argument}")
@@ -137,14 +138,14 @@ def _refusal(problem: InputError, typed: dict[str, str]) -> str:
 
 
 def _typed_names(command: Any) -> dict[str, str]:
-    """How arguments of the library and of a command are typed: as an option, or as the help calls an argument."""
+    """Return how arguments of the library and of a command are typed: as an option, or as the help calls an argument."""
     typed = {parameter.name: _typed_name(parameter) for parameter in command.params}
     renamed = TYPED_AS.get(command.name, {})
     return {**{name: typed[parameter] for name, parameter in renamed.items() if parameter in typed}, **typed}
 
 
 def _typed_name(parameter: Any) -> str:
-    """The longest form of an option, or the name of an argument in the help."""
+    """Return the longest form of an option, or the name of an argument in the help."""
     options = [name for name in parameter.opts if name.startswith("--")]
     return options[0] if options else str(parameter.metavar)
 

@@ -90,6 +90,7 @@ def graph(
     them are left out and counted: attention can only output what it reads.
 
     \b
+
     Examples:
       marginlens graph story.txt --window 16
       marginlens graph story.txt --words --vocabulary 300 --last the --plot the.svg
@@ -146,7 +147,7 @@ class Asked:
         return N_CONTINUED if self.tokens is None else self.tokens
 
     def ids(self, ranking: Ranking) -> IntArray | None:
-        """The prefix (n_prefix,) as token ids; None without one."""
+        """Return the prefix (n_prefix,) as token ids; None without one."""
         if self.prefix is None:
             return None
         ids: IntArray = ranking.vocabulary.encode(self.prefix, "prefix")
@@ -295,7 +296,7 @@ def _predict(
 
 
 def _continued(ranking: Ranking, automaton: ml.NextTokenAutomaton, prefix: IntArray, asked: Asked) -> dict[str, Any]:
-    """The tokens that may follow a prefix, why the first of them wins, and a sampled continuation."""
+    """Return the tokens that may follow a prefix, why the first of them wins, and a sampled continuation."""
     import numpy as np
 
     vocabulary, window = ranking.vocabulary, ranking.window
@@ -313,7 +314,7 @@ def _continued(ranking: Ranking, automaton: ml.NextTokenAutomaton, prefix: IntAr
 
 
 def typed_command(ctx: typer.Context) -> str:
-    """The command that was typed, without --json, --quiet, --save's own folder and folders of this machine."""
+    """Return the command that was typed, without --json, --quiet, --save's own folder and folders of this machine."""
     import shlex
 
     words = ["marginlens", str(ctx.info_name)]

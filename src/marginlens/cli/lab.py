@@ -19,7 +19,7 @@ TITLE_WITHIN = 2000
 
 
 def preset_names(incomplete: str) -> list[str]:
-    """The lab's examples whose names begin so."""
+    """Return the lab's examples whose names begin so."""
     from marginlens.lab.presets import presets
 
     return [entry.name for entry in presets() if entry.name.lower().startswith(incomplete.lower())]
@@ -46,6 +46,7 @@ def lab(
     anywhere, or open it again later.
 
     \b
+
     Examples:
       marginlens lab
       marginlens lab problem.npz --out lecture.html
@@ -86,7 +87,7 @@ def _check_page(out: Path) -> None:
 
 
 def _text_state(file: Path) -> dict[str, Any]:
-    """The state of the page that shows the sequences of a file on the text tab."""
+    """Return the state of the page that shows the sequences of a file on the text tab."""
     from marginlens.data.files import read_sequence_problem
     from marginlens.lab import preset
     from marginlens.lab.presets import sequences_text

@@ -26,7 +26,7 @@ MAX_WEIGHT = 1e150
 
 
 def words_of(*words: str) -> Callable[[str], list[str]]:
-    """The completion of an option that takes one of these words."""
+    """Return the completion of an option that takes one of these words."""
     return lambda incomplete: [word for word in words if word.startswith(incomplete.lower())]
 
 
@@ -66,7 +66,7 @@ TYPED_AS: dict[str, dict[str, str]] = {
 
 
 def read_token_problem(file: Path) -> tuple[TokenDataset, FloatArray | None, LabProblem | None]:
-    """Tokens, head, and the run that a file of the lab describes; None for other files.
+    """Read tokens, head, and the run that a file of the lab describes; None for other files.
 
     The head is None if it is trained together with attention.
     """
@@ -81,7 +81,7 @@ def read_token_problem(file: Path) -> tuple[TokenDataset, FloatArray | None, Lab
 
 
 def read_sequence_problem(file: Path, *, drop: bool) -> SequenceProblem:
-    """The sequences of a file and its head. Sequences without their label are dropped, kept if the file has a head, or refused."""
+    """Read the sequences of a file and its head. Sequences without their label are dropped, kept if the file has a head, or refused."""
     from marginlens.data.files import read_sequence_problem
     from marginlens.data.sequences import reject_unrealizable
 
@@ -104,7 +104,7 @@ def refuse_options(reason: str, **options: Any) -> None:
 
 
 def numbers(text: str, argument: str, count: int, kind: type = float) -> list[Any]:
-    """Numbers separated by commas: finite ones, or token indices if `kind` is int."""
+    """Parse numbers separated by commas: finite ones, or token indices if `kind` is int."""
     words, example = ("token indices", "0,1,2") if kind is int else ("finite numbers", "0.5,-1")
     try:
         # Digits of other scripts, which no other option takes.
@@ -123,7 +123,7 @@ def numbers(text: str, argument: str, count: int, kind: type = float) -> list[An
 
 
 def vector(values: ArrayLike) -> str:
-    """The coordinates of a direction or a point, the first and last of a long one."""
+    """Format the coordinates of a direction or a point; of a long one only the first and last."""
     import numpy as np
 
     return np.array2string(np.asarray(values, dtype=np.float64), precision=3, threshold=8, suppress_small=True)

@@ -29,6 +29,7 @@ class Output:
 
     Args:
         as_json: print numbers as JSON on stdout, and no text.
+
         quiet: print no text, progress or warnings.
     """
 
@@ -44,7 +45,9 @@ class Output:
 
         Args:
             numbers: a result, or anything that JSON has.
+
             lines: the text. An iterator may add to `numbers`, so it is read to its end even if its text is not printed.
+
             files: paths of files that were written; None for those that were not asked for.
         """
         for line in lines:
@@ -70,7 +73,7 @@ class Output:
 
 
 def json_text(numbers: object) -> str:
-    """`numbers` as JSON in which every number is finite; others become null."""
+    """Write `numbers` as JSON in which every number is finite; others become null."""
     from marginlens.result import jsonable
 
     is_utf = (getattr(sys.stdout, "encoding", None) or "").lower().startswith("utf")
@@ -104,7 +107,7 @@ class Bars:
             self._display.stop()
 
     def bar(self, title: str) -> Bar:
-        """A bar for one computation."""
+        """Show a bar for one computation."""
         return Bar(self._display, title)
 
     def _print_lines(self) -> None:

@@ -76,6 +76,7 @@ def probe(
     measure; choose a head there to see its attention.
 
     \b
+
     Examples:
       marginlens probe minilm
       marginlens probe my-model --text sentences.txt --limit 100 --out my-probe
@@ -148,7 +149,7 @@ def _probed(
 
 
 def _monitored(path: str, folder: Path | None) -> tuple[dict[str, Any], list[str]]:
-    """The curves and the alarms of a run that a monitor watched: its numbers and its text."""
+    """Return the curves and the alarms of a run that a monitor watched: its numbers and its text."""
     from marginlens.probe.monitor.alarms import alarm_summary, find_alarms
     from marginlens.probe.monitor.record import read_run
 
@@ -186,7 +187,7 @@ class RequestedInputs:
             raise InputError("text", "a text file with one input per line", got)
 
     def encoded(self, loaded: LoadedModel) -> Inputs:
-        """The first inputs as this model reads them."""
+        """Return the first inputs as this model reads them."""
         from marginlens.probe.models.inputs import encode_texts, example_sentences, read_images, read_texts
 
         if loaded.images is not None and (loaded.tokenizer is None or self.images is not None):
@@ -253,7 +254,7 @@ def _refuse_checkpoints(model: str) -> None:
 
 
 def probe_lines(result: ProbeResult | CheckpointCurves | ProbeDifference) -> list[str]:
-    """What a probe found, in sentences; the page has the numbers of every head."""
+    """State in sentences what a probe found; the page has the numbers of every head."""
     from marginlens.probe.difference import ProbeDifference
     from marginlens.probe.findings import answers, findings, main_result, training_findings
     from marginlens.probe.result import ProbeResult

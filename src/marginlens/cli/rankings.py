@@ -48,18 +48,31 @@ class Ranking:
 
     Attributes:
         file: the text, or the list of sequences.
+
         settings: what decides what is read, besides the file.
+
         vocabulary: of the sequences.
+
         graphs: the priority graphs of all sequences by last token.
+
         counts: (n_vocabulary,) how many sequences end in each token.
+
         n_dropped: how many more lack the token that follows them.
+
         shown: the last tokens whose graphs are shown.
+
         evidence: the evidence of a graph, whose `first` counts from the beginning of the file.
+
         size: of all sequences: sequences, length, tokens of the vocabulary, d_model.
+
         window: tokens of a window of a text; None for listed sequences.
+
         named: the sequences, of a text those that fit in memory; None if nothing needs them.
+
         split: the same with what is held out; None if nothing is.
+
         learned: the graphs of `named`, or all graphs.
+
         text: tokens and windows of a text; None for listed sequences.
     """
 
@@ -79,7 +92,7 @@ class Ranking:
     text: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The shown graphs as plain values."""
+        """Return the shown graphs as plain values."""
         held_out = {} if self.split is None else {"held_out": {"sequences": len(self.split.held_out)}}
         return {
             "file": str(self.file),
@@ -95,7 +108,7 @@ class Ranking:
         }
 
     def _graph_row(self, last: int) -> dict[str, Any]:
-        """The sizes of a graph and its order: the components that sequences rank above others, and the pairs of tokens behind it."""
+        """Return the sizes of a graph and its order: the components that sequences rank above others, and the pairs of tokens behind it."""
         graph, names = self.graphs[last], self.vocabulary.shown
         evidence = self.evidence(graph)
         sizes = np.bincount(graph.component_of)
@@ -130,7 +143,7 @@ class Ranking:
         }
 
     def lines(self, row: dict[str, Any]) -> Iterator[str]:
-        """The text of `row`: how many sequences there are and how many were left out, then the order after each shown last token."""
+        """Return the text of `row`: how many sequences there are and how many were left out, then the order after each shown last token."""
         yield text("cli.graph.size", file=str(self.file), **self.size)
         counts = [text("cli.graph.counts", count=len(self.graphs), acyclic=row["acyclic"])]
         if self.split is not None:
@@ -290,7 +303,7 @@ def rank_text(
 
 
 def _unit_of(cut: TextCut) -> tuple[Any, str]:
-    """What cuts the text into tokens, and its name."""
+    """Return what cuts the text into tokens, and its name."""
     if cut.tokenizer is not None:
         with rename_arguments(path="tokenizer"):
             return read_tokenizer(cut.tokenizer), f"tokenizer {cut.tokenizer.name}"
@@ -306,7 +319,7 @@ def _size(count: int, length: str, n_vocabulary: int, d_model: int) -> dict[str,
 def _shown_last_tokens(
     graphs: Mapping[int, PriorityGraph], vocabulary: Vocabulary, counts: IntArray, last: Sequence[str] | None
 ) -> list[int]:
-    """The last tokens to show: those that are named, with or without signs for blanks, or the most frequent ones."""
+    """Return the last tokens to show: those that are named, with or without signs for blanks, or the most frequent ones."""
     if not last:
         frequent = np.argsort(-counts, kind="stable")
         return [int(k) for k in frequent if counts[k]][:N_SHOWN]

@@ -23,6 +23,7 @@ def samples(
     every machine. No other file is overwritten.
 
     \b
+
     Examples:
       marginlens samples samples
     """

@@ -66,6 +66,7 @@ def solve(
     of sequences is a next-token problem, predicted by C Thms 1 to 3.
 
     \b
+
     Examples:
       marginlens solve problem.npz
       marginlens solve problem.npz --start 0.5,-1 --plot directions.svg
@@ -119,7 +120,7 @@ def _draw(plot: Path, data: ml.TokenDataset, v: FloatArray, drawn: list[list[dic
 def _predicted(
     data: ml.TokenDataset, v: FloatArray, run: LabProblem | None, start: str | None, output: Output
 ) -> Answer:
-    """The predictions of the problems of a file."""
+    """Return the predictions of the problems of a file."""
     batch = data.as_batch()
     predictions = _predictions(batch, batch.head(v), run, start, output)
     rows, drawn = [one.to_dict() for one in predictions], [_candidates(one) for one in predictions]
@@ -127,7 +128,7 @@ def _predicted(
 
 
 def _solved(data: ml.TokenDataset, v: FloatArray, selected: str | None, norm: str | None) -> Answer:
-    """The ATT-SVMs of the selected, or else the highest-scoring, tokens of the problems of a file."""
+    """Solve the ATT-SVMs of the selected, or else the highest-scoring, tokens of the problems of a file."""
     batch = data.as_batch()
     head = batch.head(v)
     tokens = batch.optimal(head)
@@ -141,7 +142,7 @@ def _solved(data: ml.TokenDataset, v: FloatArray, selected: str | None, norm: st
 def _predictions(
     batch: ml.TokenDataset, head: FloatArray, run: LabProblem | None, start: str | None, output: Output
 ) -> list[Prediction]:
-    """The prediction of each problem, for the run that the file describes if it does."""
+    """Return the prediction of each problem, for the run that the file describes, if any."""
     begin = None if start is None else batch.point(numbers(start, "start", batch.d_key), "start")
     options: dict[str, Any] = {}
     if run is not None:
@@ -171,7 +172,7 @@ def _predicted_lines(predictions: list[Prediction], *, is_batch: bool) -> list[s
 
 
 def _candidates(prediction: Prediction) -> list[dict[str, Any]]:
-    """The directions that the limit may have, as figures take them."""
+    """Return the directions that the limit may have, as figures take them."""
     candidates = prediction.candidates
     if candidates is None:
         return []
@@ -182,7 +183,7 @@ def _candidates(prediction: Prediction) -> list[dict[str, Any]]:
 def _solve_selection(
     data: ml.TokenDataset, v: FloatArray, tokens: IntArray, norm: str | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """The ATT-SVM of one selection: its numbers, and lines that begin with a summary."""
+    """Solve the ATT-SVM of one selection; return its numbers, and lines that begin with a summary."""
     if norm is None:
         optimality = ml.token_optimality(data, v, tokens)
         solution, summary = optimality.solution, str(optimality)
@@ -213,14 +214,14 @@ def _solve_selection(
 
 
 def selection_kind(optimality: TokenOptimality) -> str:
-    """GMM, LMM, neither, or none for tokens that no direction selects."""
+    """Return GMM, LMM or neither, or none for tokens that no direction selects."""
     if not optimality.is_feasible:
         return "none"
     return "GMM" if optimality.is_globally_optimal else "LMM" if optimality.is_locally_optimal else "neither"
 
 
 def sequence_answer(file: Path, problem: SequenceProblem, prediction: Prediction) -> tuple[dict[str, Any], list[str]]:
-    """What paper C says about the sequences of a file: its numbers and its text."""
+    """Return what paper C says about the sequences of a file: its numbers and its text."""
     named, names = problem.named, problem.named.vocabulary.quoted
     head = "C Eᵀ = I" if problem.head is None else "given"
     row, lines = prediction.to_dict(), [f"{file}: {named.data!r}, head: {head}", str(prediction)]

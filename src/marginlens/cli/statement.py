@@ -17,7 +17,7 @@ from marginlens.words import text
 
 
 def label_words(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The next words of statements that begin with the words typed so far: A, then Thm, then 3."""
+    """Return the next words of statements that begin with the words typed so far: A, then Thm, then 3."""
     typed = [_unquoted(word).lower() for word in ctx.params.get("words") or ()]
     following: dict[str, None] = {}
     for row in listed_statements():
@@ -28,7 +28,7 @@ def label_words(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _unquoted(word: str) -> str:
-    """A word of a label without signs that a shell would ask to be quoted."""
+    """Strip a word of a label of signs that a shell would ask to be quoted."""
     return re.sub(r"[()'\u2019]", "", word).rstrip(".")
 
 
@@ -50,6 +50,7 @@ def statement(
     function leads to that function, a step of a proof to what it proves.
 
     \b
+
     Examples:
       marginlens statement A Thm 3
       marginlens statement C --json
@@ -62,7 +63,7 @@ def statement(
 
 
 def statements_named(label: str | None) -> list[dict[str, Any]]:
-    """The statements that a label names: one, all of a paper for its letter, or every one for None."""
+    """Return the statements that a label names: one, all of a paper for its letter, or every one for None."""
     rows = {row["statement"]: row for row in listed_statements()}
     for claim in _claims_of_packs():
         for cited in claim.labels:
@@ -74,7 +75,7 @@ def statements_named(label: str | None) -> list[dict[str, Any]]:
 
 
 def _claims_of_packs() -> Iterable[Any]:
-    """The claims that installed packages add, which are imported only if there are any."""
+    """Return the claims that installed packages add, which are imported only if there are any."""
     from marginlens.runtime.packs import CLAIMS, pack_names
 
     if not pack_names(CLAIMS) or find_spec("marginlens_papers") is None:

@@ -129,6 +129,7 @@ def train(
     its automaton.
 
     \b
+
     Examples:
       marginlens train problem.npz
       marginlens train problem.npz --steps 10000 --step-size 0.1 --start 0.5,-1 --plot path.pdf
@@ -183,7 +184,7 @@ class Request:
     betas: tuple[float, float] | None = None
 
     def generator(self, seed: int | None) -> np.random.Generator:
-        """The random numbers of a random start; another start takes no seed."""
+        """Return the generator of a random start; another start takes no seed."""
         import numpy as np
 
         if self.start != RANDOM:
@@ -216,7 +217,7 @@ class Request:
         v: FloatArray | None = None,
         run: LabProblem | None = None,
     ) -> dict[str, Any]:
-        """The arguments of `descend` on p, or on W of sequences: as asked for, else as the file says in `run`."""
+        """Return the arguments of `descend` on p, or on W of sequences: as asked for, else as the file says in `run`."""
         import numpy as np
 
         asked, of_matrix = self if run is None else self.with_file_defaults(run), isinstance(data, ml.SequenceDataset)
@@ -248,13 +249,13 @@ class Request:
         return {"loss": loss, "optimizer": optimizer, "n_steps": n_steps, "start": start}
 
     def point(self, size: int, rng: np.random.Generator) -> Any:
-        """The start (size,): the numbers given, random ones, or zeros."""
+        """Return the start (size,): the numbers given, random ones, or zeros."""
         if self.start == RANDOM:
             return rng.standard_normal(size)
         return [0.0] * size if self.start is None else numbers(self.start, "start", size)
 
     def optimizer_of_size(self, size: float, *, of_matrix: bool) -> ml.Optimizer:
-        """The optimizer with steps of this size, of a matrix W or of a vector p."""
+        """Return the optimizer with steps of this size, of a matrix W or of a vector p."""
         name = self.optimizer_name
         if self.constant:
             refuse_options("with --constant, which is plain gradient descent", optimizer=self.optimizer)
@@ -287,7 +288,7 @@ class Request:
 
 
 def _settings(training: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of `descend` as plain values."""
+    """Return the arguments of `descend` as plain values."""
     names = {"optimizer": repr(training["optimizer"]), "loss": kebab(type(training["loss"]).__name__)}
     return {"steps": training["n_steps"], **names, "start": training["start"]}
 
@@ -330,7 +331,7 @@ def _train_tokens(
 def _compared(
     batch: ml.TokenDataset, v: FloatArray, trained: ml.Trajectory, training: dict[str, Any], output: Output
 ) -> list[Compared]:
-    """Each run with the ATT-SVM of the tokens that it selects, and with its prediction."""
+    """Compare each run with the ATT-SVM of the tokens that it selects, and with its prediction."""
     compared, is_euclidean = [], isinstance(training["optimizer"], ml.NormalizedGD | ml.GradientDescent)
     asked = {name: training[name] for name in ("loss", "start", "optimizer")}
     with output.stage("Predicting") as bar:
@@ -345,7 +346,7 @@ def _compared(
 
 
 def _batch_lines(compared: list[Compared]) -> list[str]:
-    """One line for each problem of a batch, and their cosines together."""
+    """Return one line for each problem of a batch, and their cosines together."""
     import numpy as np
 
     lines = [f"problem {j}: {one.summary}" for j, one in enumerate(compared)]
@@ -415,7 +416,7 @@ class Compared:
         return lines
 
     def to_dict(self) -> dict[str, Any]:
-        """The results by name."""
+        """Return the results by name."""
         results = {"run": self.run, "optimality": self.optimality, "prediction": self.prediction}
         numbers = {
             "correlation": self.correlation,
@@ -426,7 +427,7 @@ class Compared:
 
 
 def _norm_margin(run: ml.Trajectory, optimizer: ml.Optimizer) -> dict[str, Any]:
-    """The share that the run has of the largest margin in the norm of its optimizer, and the share that it proves by itself."""
+    """Return the share that the run has of the largest margin in the norm of its optimizer, and the share that it proves by itself."""
     bias = ml.theory.implicit_bias(optimizer, run.risk, selected=run.selected)
     row: dict[str, Any] = {"account": str(bias or ""), "norm": None, "share": None, "proved_share": None}
     if bias is None or bias.solution is None or bias.solution.status is not ml.Status.OPTIMAL:
@@ -442,7 +443,7 @@ def _norm_margin(run: ml.Trajectory, optimizer: ml.Optimizer) -> dict[str, Any]:
 
 
 def _joint_run(run: LabProblem, request: Request, rng: np.random.Generator) -> LabProblem:
-    """The run of a file in which the head is trained too, with what the command line changes."""
+    """Return the run of a file in which the head is trained too, with what the command line changes."""
     others = {name: getattr(request, name) for name in ("norm", "momentum", "eps", "decay")}
     refuse_options("if the head is trained too", **others)
     if request.optimizer_name not in EUCLIDEAN:

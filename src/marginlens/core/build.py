@@ -60,14 +60,14 @@ class BuildError(RuntimeError):
 
 
 def native() -> str:
-    """The platform of the Python that runs this."""
+    """Return the platform of the Python that runs this."""
     if sys.platform == "win32":
         return sysconfig.get_platform().replace("-", "_")
     return ("macosx_11_0_" if sys.platform == "darwin" else "manylinux_2_17_") + platform.machine().lower()
 
 
 def levels(name: str | None = None) -> list[str]:
-    """Every level that is built for a platform, by default this one, the plainest first."""
+    """Return every level that is built for a platform, by default this one, the plainest first."""
     machine = re.sub(r"^(win|macosx_\d+_\d+|manylinux_\d+_\d+)_", "", name or native())
     if machine in ("x86_64", "amd64"):
         return LEVELS
@@ -75,13 +75,15 @@ def levels(name: str | None = None) -> list[str]:
 
 
 def supported_levels() -> list[str]:
-    """Levels whose code this processor runs, the plainest first."""
+    """Return the levels whose code this processor runs, the plainest first."""
     return LEVELS[: 1 + _processor_level()] if levels() == LEVELS else levels()
 
 
 @cache
 def _processor_level() -> int:
-    """The number of the highest level that this processor runs, as `processor.cpp` tells, which is compiled first if it is missing."""
+    """Return the number of the highest level that this processor runs, as `processor.cpp` tells, which is compiled first if it
+    is missing.
+    """
     path = library_path(PROCESSOR)
     if not path.exists():
         build([PROCESSOR])
@@ -89,13 +91,13 @@ def _processor_level() -> int:
 
 
 def sources() -> list[Path]:
-    """The files that the core is made of."""
+    """Return the files that the core is made of."""
     return sorted(path for path in FOLDER.rglob("*") if path.suffix in (".h", ".cpp"))
 
 
 @cache
 def digest() -> str:
-    """What names the sources and the way they are compiled; a library of another digest is never loaded."""
+    """Return a digest of the sources and of the way they are compiled; a library of another digest is never loaded."""
     content = hashlib.sha256(" ".join(COMMON).encode())
     for path in sources():
         content.update(path.relative_to(FOLDER).as_posix().encode() + b"\0" + path.read_bytes())
@@ -103,19 +105,19 @@ def digest() -> str:
 
 
 def library_path(level: str, name: str | None = None) -> Path:
-    """Where the library of a level lies, or is put."""
+    """Return the path of the library of a level."""
     sanitized = "-sanitized" if os.environ.get("MARGINLENS_SANITIZE") and level != PROCESSOR else ""
     suffix = {"win": ".dll", "macosx": ".dylib"}.get((name or native()).partition("_")[0], ".so")
     return LIBRARIES / f"core-{level}-{digest()}{sanitized}{suffix}"
 
 
 def compiler() -> list[str]:
-    """The command of a C++ compiler: the system's, or the package ziglang; none where there is none."""
+    """Return the command of a C++ compiler: the system's, or the package ziglang; None if there is none."""
     return system_compiler() or (ZIGLANG if importlib.util.find_spec("ziglang") else [])
 
 
 def system_compiler() -> list[str]:
-    """What CXX names, or a compiler of the system.
+    """Return the compiler that CXX names, or one of the system.
 
     Windows has none: g++ does not align the registers of AVX on the stack there, and Microsoft's compiler has no vectors.
     """
@@ -129,7 +131,7 @@ def system_compiler() -> list[str]:
 
 
 def compiler_packages(name: str | None = None) -> list[str]:
-    """Packages to install before the core can be built, for another platform if one is named."""
+    """Return the packages to install before the core can be built, for another platform if one is named."""
     return [] if compiler() and not name else [ZIGLANG_PACKAGE]
 
 
@@ -159,7 +161,7 @@ def build(which: list[str] | None = None, name: str | None = None) -> list[Path]
 
 
 def _libraries(name: str | None) -> list[str]:
-    """What a wheel has: every level, and what chooses among them if there are several."""
+    """Return the libraries of a wheel: every level, and the one that chooses among them if there are several."""
     found = levels(name)
     return [PROCESSOR, *found] if len(found) > 1 else found
 
@@ -208,7 +210,9 @@ def _options_of(level: str, command: list[str], name: str | None) -> list[str]:
 
 
 def platform_tag() -> str:
-    """The platform that a wheel with these libraries serves: every Linux whose C library is as new as the newest function they call."""
+    """Return the platform that a wheel with these libraries serves: every Linux whose C library is as new as the newest
+    function they call.
+    """
     if not sys.platform.startswith("linux"):
         return native()
     needed = {

@@ -13,7 +13,7 @@ from marginlens.errors import CoreError
 
 @cache
 def loaded() -> ctypes.CDLL:
-    """The library of these sources, of the highest level that this processor runs; compiled first where it is missing."""
+    """Load the library of these sources, of the highest level that this processor runs, compiled first if it is missing."""
     try:
         level = chosen_level()
         path = build.library_path(level)
@@ -31,7 +31,7 @@ def loaded() -> ctypes.CDLL:
 
 
 def chosen_level() -> str:
-    """The level that `MARGINLENS_CORE_LEVEL` names, else the highest that this processor runs."""
+    """Return the level that `MARGINLENS_CORE_LEVEL` names, else the highest that this processor runs."""
     runs = build.supported_levels()
     asked = os.environ.get("MARGINLENS_CORE_LEVEL", "") or runs[-1]
     if asked not in runs:

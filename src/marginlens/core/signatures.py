@@ -84,7 +84,7 @@ class Parameter:
         return _size(self.low) if self.low else None, _size(self.high) if self.high else None
 
     def checked(self, given: Any, known: dict[str, int]) -> Any:
-        """The array or number as the function gets it; `known` is filled with the sizes that its shape tells."""
+        """Return the array or number as the function gets it, and fill `known` with the sizes that its shape tells."""
         if not self.is_array:
             if self.kind is np.float64:
                 return float(given)
@@ -174,14 +174,14 @@ class CoreFunction:
         return self._result(self._passed(values, known), known)
 
     def _in_order(self, arguments: tuple[object, ...], named: Mapping[str, object]) -> tuple[Any, ...]:
-        """The arguments in the order of the declaration, the last ones by name."""
+        """Return the arguments in the order of the declaration; the last ones may be given by name."""
         names = [parameter.name for parameter in self.given[len(arguments) :]]
         if set(named) != set(names):
             raise TypeError(f"{self.name} takes the arguments {', '.join(names)}; got {', '.join(named)}")
         return (*arguments, *map(named.__getitem__, names))
 
     def bound(self, *arguments: Any, **named: Any) -> Callable[[], int]:
-        """The function with these arguments, checked once, for thousands of calls on arrays that change in place.
+        """Bind these arguments, checked once, for thousands of calls on arrays that change in place.
 
         None of the arrays may need a copy, nor bounds of its entries.
         """
@@ -200,7 +200,7 @@ class CoreFunction:
         return call
 
     def _passed(self, values: tuple[object, ...], known: dict[str, int]) -> list[Any]:
-        """What the compiled function gets."""
+        """Return the values that the compiled function gets."""
         buffers = [_buffer(value) if isinstance(value, np.ndarray) else value for value in values]
         return [*buffers, *[known[name] for name in self.sizes]]
 
@@ -215,7 +215,7 @@ class CoreFunction:
     def _checked(
         self, arguments: tuple[object, ...], kinds: tuple[object, ...]
     ) -> tuple[tuple[Any, ...], dict[str, int]]:
-        """The arguments as the function gets them, and all sizes; where nothing is copied, calls of these kinds pass without the checks."""
+        """Return the arguments as the function gets them, and all sizes; if nothing is copied, calls of these kinds skip the checks."""
         known: dict[str, int] = {}
         values = tuple([one.checked(given, known) for one, given in zip(self.given, arguments, strict=True)])
         for parameter, value in zip(self.given, values, strict=True):
@@ -235,7 +235,7 @@ class CoreFunction:
 
 @cache
 def core_functions() -> dict[str, CoreFunction]:
-    """All functions that the core declares, by name."""
+    """Return all functions that the core declares, by name."""
     found = {}
     for file in sorted((FOLDER / "abi").glob("*.cpp")):
         for in_precision, stem, declared in _FUNCTION.findall(file.read_text(encoding="utf-8")):
@@ -247,14 +247,14 @@ def core_functions() -> dict[str, CoreFunction]:
 
 @cache
 def _structs() -> dict[str, str]:
-    """What stands between the braces of every struct of the core, by name."""
+    """Return the text between the braces of every struct of the core, by name."""
     texts = [file.read_text(encoding="utf-8") for file in sorted(FOLDER.glob("*.h"))]
     return dict(pair for text in texts for pair in _STRUCT.findall(text))
 
 
 @cache
 def struct_type(name: str) -> np.dtype[Any]:
-    """The dtype of a struct of numbers, as its header defines it."""
+    """Return the dtype of a struct of numbers, as its header defines it."""
     fields = [
         (field.strip(), _TYPES[kind]) for kind, names in _FIELDS.findall(_structs()[name]) for field in names.split(",")
     ]
@@ -289,7 +289,7 @@ def _parameters(declared: str) -> list[Parameter]:
 
 
 def _size(text: str) -> Size:
-    """A whole number from those that are known: a name, a number, or a sum, difference or product of such."""
+    """Evaluate a size: a name, a number, or a sum, difference or product of such."""
     return _evaluation(ast.parse(text, mode="eval").body)
 
 
@@ -309,14 +309,14 @@ def _evaluation(node: ast.AST) -> Size:
 
 
 def _kind(given: object) -> Any:
-    """What the checks of an argument depend on, but for the entries of an array."""
+    """Return what the checks of an argument depend on, apart from the entries of an array."""
     if isinstance(given, np.ndarray):
         return given.shape, given.dtype, given.flags.num
     return given if isinstance(given, int) else type(given)
 
 
 def _buffer(array: Any) -> Any:
-    """What ctypes takes as the address of an array."""
+    """Return what ctypes takes as the address of an array."""
     if array.flags.writeable:
         # This is several times quicker than asking for the address as a number.
         return _BUFFER.from_buffer(array)

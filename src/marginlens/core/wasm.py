@@ -40,7 +40,7 @@ _INCLUDED = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 
 
 def sources() -> list[Path]:
-    """The files that are compiled, and those that they include."""
+    """Return the files that are compiled, and those that they include."""
     found: set[Path] = set()
     waiting = [build.FOLDER / "wasm.cpp", *(build.FOLDER / "abi" / f"{name}.cpp" for name in FUNCTIONS)]
     while waiting:
@@ -52,7 +52,7 @@ def sources() -> list[Path]:
 
 
 def digest() -> str:
-    """What names the sources and the way they are compiled."""
+    """Return a digest of the sources and of the way they are compiled."""
     content = hashlib.sha256(" ".join(OPTIONS).encode())
     for path in sources():
         content.update(path.relative_to(build.FOLDER).as_posix().encode() + b"\0" + path.read_bytes())
@@ -60,7 +60,7 @@ def digest() -> str:
 
 
 def declarations() -> dict[str, list[dict[str, Any]]]:
-    """The parameters of every function, each with its name and type, and of arrays their shape and whether they are written."""
+    """Return the parameters of every function, each with its name and type, and of arrays their shape and whether they are written."""
     known = core_functions()
     return {
         name: [
@@ -79,7 +79,7 @@ def declarations() -> dict[str, list[dict[str, Any]]]:
 
 
 def section() -> bytes:
-    """The section that the file ends in."""
+    """Return the section that the file ends in."""
     text = json.dumps({"digest": digest(), "functions": declarations()}, separators=(",", ":")).encode()
     content = _length(SECTION) + SECTION + text
     return b"\0" + _length(content) + content

@@ -53,7 +53,7 @@ def initial_parameters(n_vocabulary: int, d_model: int, rng: Seed, dtype: object
 
 
 def as_parameters(model: object, argument: str, n_vocabulary: int = 0) -> Parameters:
-    """`model` in float64, if it is parameters of fitting shapes with an embedding for each token; else it is refused in a sentence."""
+    """Return `model` in float64 if its shapes fit and it has an embedding for each token, otherwise raise."""
     if not isinstance(model, Parameters):
         raise InputError(argument, "Parameters with E, p and v", type(model).__name__)
     prefix = f"{argument}." if argument else ""
@@ -99,7 +99,7 @@ class DistinctTokens(Described):
 
 
 def distinct_tokens(data: LabelledSequences) -> DistinctTokens:
-    """The distinct tokens of every sequence and how often they occur in it, in one pass."""
+    """Count the distinct tokens of every sequence, in one pass."""
     tokens = np.ascontiguousarray(data.tokens, dtype=np.int32)
     token, count = np.empty(len(tokens), dtype=np.int32), np.empty(len(tokens), dtype=np.int32)
     offsets = np.zeros(len(data) + 1, dtype=np.int64)
@@ -111,14 +111,16 @@ def distinct_tokens(data: LabelledSequences) -> DistinctTokens:
 def scalar_gradients(
     pairs: DistinctTokens, samples: IntArray, a: FloatArray, b: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    r"""Derivatives of the summed loss of some sequences by a and b, and their outputs f.
+    r"""Return the derivatives of the summed loss of some sequences by a and b, and the outputs f.
 
     .. math:: f = \sum_s q_s b_s,\quad q = \mathrm{softmax}(a + \log c),\quad
         \frac{\partial f}{\partial a_s} = q_s (b_s - f),\quad \frac{\partial f}{\partial b_s} = q_s
 
     Args:
         samples: the sequences to take.
+
         a, b: (n_vocabulary,) products of E with p and v.
+
     Returns:
         (2, n_vocabulary) derivatives and (n_samples,) f, in float64.
     """
@@ -148,7 +150,9 @@ def loss_and_gradients(
 
     Args:
         model: E (n_vocabulary, d_model), p and v (d_model,).
+
         sequences: labelled sequences, or lists of token ids.
+
         y: (n_samples,) the labels of lists of token ids.
 
     Returns:

@@ -27,11 +27,17 @@ class FirstStep(Result, Tabular):
 
     Attributes:
         data: the sequences.
+
         start, after: the parameters before and after; v stays.
+
         rate: η₀.
+
         alpha: (n_vocabulary,) α_s; where lengths differ the mean of y_i times the share of s in sequence i, see `mean_signed_share`.
+
         error_E: (n_vocabulary, d_model) err_s.
+
         error_p: (d_model,) err_p.
+
         loss_before: L at the start.
 
     `to_frame()` has one row per token: token, alpha, step (the length of its part along v), error (‖err_s‖).
@@ -73,8 +79,11 @@ def first_step(
 
     Args:
         start: E⁰ (n_vocabulary, d_model), p⁰ and v (d_model,), as `initial_parameters` draws them.
+
         rate: η₀ > 0.
+
         sequences, y: labelled sequences, or token-id lists and their labels.
+
     Returns:
         A `FirstStep` in float64; `marginlens_papers.claims.b.first_step_bounds` holds it against the lemmas.
     """
@@ -90,7 +99,7 @@ def first_step(
 
 
 def as_first_step(step: object) -> FirstStep:
-    """`step` if it is a first step, else the sentence that says what is expected."""
+    """Return `step` if it is a first step, otherwise raise."""
     if not isinstance(step, FirstStep):
         raise InputError("step", "a FirstStep, as first_step gives it", type(step).__name__)
     return step
@@ -110,7 +119,7 @@ def mean_signed_share(sequences: LabelledSequences | Iterable[ArrayLike], y: Arr
 
 
 def log_of_pairs(n_vocabulary: int, delta: Any) -> float:
-    r"""The :math:`2 \log(|S|^2/\delta)` that all statements about the initialisation share."""
+    r"""Return :math:`2 \log(|S|^2/\delta)`, which all statements about the initialisation share."""
     try:
         chance = float(delta)
     except (TypeError, ValueError, OverflowError, RuntimeError) as problem:
@@ -136,8 +145,11 @@ def embedding_flow(
 
     Args:
         model: E (n_vocabulary, d_model), p and v (d_model,), such as `first_step(...).after`.
+
         sequences, y: labelled sequences, or token-id lists and their labels.
+
         until, record, tolerance: as `flow` takes them.
+
     Returns:
         The `Trajectory` that `flow(embedding_tokens(E, sequences, y), v, start=p)` gives, up to rounding.
     """
@@ -157,12 +169,12 @@ class Span(NamedTuple):
     basis: FloatArray | None
 
     def point(self, x: FloatArray) -> FloatArray:
-        """Points (…, d_model) of a flow from p at coordinates x (…, r)."""
+        """Return the points (…, d_model) of a flow from p with coordinates x (…, r)."""
         return x if self.basis is None else self.p + (x - self.start) @ self.basis.T
 
 
 def in_their_span(model: Parameters, data: LabelledSequences) -> Span:
-    """A model in the span of p, v and the tokens that occur, or in its own coordinates where these are hardly more."""
+    """Return a model in the span of p, v and the tokens that occur, or in its own coordinates if these are hardly more."""
     E, p, v = vars(as_parameters(model, "model", data.n_vocabulary)).values()
     used = np.unique(data.tokens)
     if 2 * (len(used) + 2) > E.shape[1]:

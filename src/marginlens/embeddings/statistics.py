@@ -92,7 +92,9 @@ def token_statistics(sequences: LabelledSequences | Iterable[ArrayLike], y: Arra
     Args:
         sequences: token-id lists, an array (n_samples, n_tokens), or `LabelledSequences`, which hold their labels. Lengths may differ:
             the paper's nT is then the number of all positions, so that a long sequence counts for more than a short one.
+
         y: (n_samples,) labels -1 or +1.
+
     Returns:
         `alpha`, `posterior_difference`, `count` and `kind`, indexed by token id; `alpha * n_positions` are whole numbers.
     """
@@ -155,6 +157,7 @@ def check_assumption_4(
 
     Args:
         sequences, y: as `token_statistics` takes them.
+
     Returns:
         The verdict with `offending`, the indices of the sequences that break it, and counts of positions for each sequence.
     """

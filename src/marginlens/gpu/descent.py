@@ -120,7 +120,9 @@ class DescentKernel:
 
     Attributes:
         loss_code: of the loss.
+
         step_kind: GRADIENT_STEP … POWER_STEP.
+
         ragged: whether inputs have lengths of their own.
     """
 
@@ -192,7 +194,9 @@ class DescentKernel:
         return self.device.kernel("descent.cu", "descend_problems", constants, Layout(warps, shared))
 
     def bytes_per_problem(self, n_saved: int) -> int:
-        """Of the arrays that a problem has on the device: keys, scores, lengths, start, state, logits, endings and saved points."""
+        """Return the bytes of the arrays that a problem has on the device: keys, scores, lengths, start, state, logits,
+        endings, saved points.
+        """
         shape = self.shape
         return 8 * (
             shape.n_rows * (shape.width + 2) + shape.n_inputs * 2 + self.state_width + shape.width * (1 + n_saved) + 4
@@ -297,15 +301,15 @@ class _Copies:
         self.written: list[tuple[Any, Any]] = []
 
     def read(self, array: Any, part: slice) -> Any:
-        """A part that is only read."""
+        """Make a part that is only read."""
         return None if array is None else self.xp.asarray(array[part])
 
     def changed(self, array: Any, part: slice) -> Any:
-        """A part that is read and written."""
+        """Make a part that is read and written."""
         return self._noted(array[part], self.xp.asarray(array[part]))
 
     def filled(self, array: Any, part: slice) -> Any:
-        """A part that is only written."""
+        """Make a part that is only written."""
         if array is None or isinstance(array, self.xp.ndarray):
             return self.read(array, part)
         return self._noted(array[part], self.xp.empty(array[part].shape, dtype=array.dtype))

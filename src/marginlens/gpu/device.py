@@ -56,16 +56,16 @@ class Device(Protocol):
         """The module whose arrays are on this device, CuPy or NumPy."""
 
     def active(self) -> AbstractContextManager[Any]:
-        """The context in which its arrays are made."""
+        """Return the context in which its arrays are made."""
 
     def kernel(self, source: str, function: str, constants: Mapping[str, object], layout: Layout) -> Kernel:
-        """`function` of the file `source` of marginlens/gpu/source, compiled with -DNAME=value for each constant; compiled once."""
+        """Return `function` of the file `source` of marginlens/gpu/source, compiled with -DNAME=value for each constant; compiled once."""
 
     def free_bytes(self) -> int:
-        """How much memory arrays can still take."""
+        """Return the bytes that arrays can still take."""
 
     def shared_bytes(self) -> int:
-        """How much shared memory a block can have."""
+        """Return the bytes of shared memory that a block can have."""
 
     def synchronize(self) -> None:
         """Wait until every kernel is done."""
@@ -85,7 +85,7 @@ def as_device(device: object) -> Device | None:
 
 
 def find_device(number: int | None) -> Device:
-    """The CUDA device of this number, the current one for None."""
+    """Return the CUDA device of this number, the current one for None."""
     cupy = import_cupy()
     try:
         count = int(cupy.cuda.runtime.getDeviceCount())
@@ -101,17 +101,17 @@ def find_device(number: int | None) -> Device:
 
 
 def device_of(array: Any) -> Device:
-    """The device that an array is on."""
+    """Return the device that an array is on."""
     return _cuda_device(int(array.device.id))
 
 
 def to_host(array: Any) -> Any:
-    """An array on a device as one of NumPy; an array of NumPy as it is."""
+    """Copy an array on a device to NumPy; an array of NumPy is returned as it is."""
     return array.get() if hasattr(array, "get") else np.asarray(array)
 
 
 def import_cupy() -> Any:
-    """The module CuPy; refused in one sentence where it is not installed."""
+    """Import CuPy, or raise an error if it is not installed."""
     try:
         import cupy
     except ImportError as problem:
@@ -142,23 +142,24 @@ def _file_text(path: str) -> str:
 
 
 def compiler_options(source: str, constants: Mapping[str, object]) -> tuple[str, ...]:
-    """The options of NVRTC for a file; functions without a mark, as the core's are, are functions of the device."""
+    """Return the options of NVRTC for a file; functions without a mark, as the core's are, are functions of the device."""
     fused = ("--fmad=false",) if source in _EXACT_SOURCES else ()
     return ("-std=c++17", "--device-as-default-execution-space", *fused, *definitions(constants))
 
 
 def definitions(constants: Mapping[str, object]) -> tuple[str, ...]:
-    """Compiler options that define the constants."""
+    """Return the compiler options that define the constants."""
     return tuple(f"-D{name}={int(value) if isinstance(value, bool) else value}" for name, value in constants.items())
 
 
 def parts(
     device: Device, n_problems: int, bytes_per_problem: int, fixed_bytes: int = 0, at_most: int | None = None
 ) -> Iterator[tuple[int, int]]:
-    """Ranges (first, last) that cover all problems, each as large as the free memory allows; refused if not one problem fits.
+    """Return ranges (first, last) that cover all problems, each as large as the free memory allows; refused if not one problem fits.
 
     Args:
         bytes_per_problem: of all arrays that a problem of a part needs.
+
         fixed_bytes: of arrays that do not depend on their number.
     """
     room = MEMORY_SHARE * device.free_bytes() - fixed_bytes
@@ -198,25 +199,27 @@ class CudaDevice:
         return import_cupy()
 
     def active(self) -> AbstractContextManager[Any]:
-        """The context in which its arrays are made."""
+        """Return the context in which its arrays are made."""
         return self.xp.cuda.Device(self.number)
 
     def kernel(self, source: str, function: str, constants: Mapping[str, object], layout: Layout = Layout()) -> Kernel:  # noqa: B008
-        """`function` of the file `source`, compiled once for each set of constants."""
+        """Return `function` of the file `source`, compiled once for each set of constants."""
         return _cuda_kernel(self, source, function, tuple(sorted(constants.items())), layout)
 
     def free_bytes(self) -> int:
-        """What the device has free, and what CuPy has set aside and does not use."""
+        """Return the bytes that are free on the device or set aside by CuPy and unused."""
         with self.active():
             free, _ = self.xp.cuda.runtime.memGetInfo()
             return int(free) + int(self.xp.get_default_memory_pool().free_bytes())
 
     def shared_bytes(self) -> int:
-        """How much shared memory a block can have."""
+        """Return the bytes of shared memory that a block can have."""
         return int(self._attributes["MaxSharedMemoryPerBlockOptin"])
 
     def resident_blocks(self, n_threads: int, n_registers: int, shared_bytes: int) -> int:
-        """How many blocks of a kernel the device runs at the same time: bounded by threads, registers of a thread and shared memory."""
+        """Return how many blocks of a kernel the device runs at the same time: bounded by threads, registers of a thread and
+        shared memory.
+        """
         limits = self._attributes
         by_registers = limits["MaxRegistersPerMultiprocessor"] // (n_threads * -(-max(n_registers, 1) // 8) * 8)
         by_shared = limits["MaxSharedMemoryPerMultiprocessor"] // (shared_bytes + RESERVED_SHARED_BYTES)

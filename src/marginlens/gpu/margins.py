@@ -34,7 +34,7 @@ class MarginArrays(NamedTuple):
 
     @classmethod
     def empty(cls, device: Device, n_problems: int, n_rows: int, d: int) -> MarginArrays:
-        """Arrays for the results of a batch."""
+        """Allocate arrays for the results of a batch."""
         xp = device.xp
         with device.active():
             x, multipliers = xp.empty((n_problems, d)), xp.empty((n_problems, n_rows))
@@ -43,7 +43,7 @@ class MarginArrays(NamedTuple):
 
     @staticmethod
     def bytes_per_problem(n_rows: int, d: int) -> int:
-        """How much memory they take."""
+        """Return the bytes that they take for one problem."""
         return 8 * d + 9 * n_rows + 24
 
 
@@ -57,7 +57,9 @@ def solve_margins(device: Device, K: Any, selected: Any, lengths: Any, out: Marg
 
     Args:
         K: keys (n, n_inputs, n_tokens, d) on the device.
+
         selected: tokens (n, n_inputs).
+
         lengths: (n, n_inputs) or None.
     """
     n_problems, n_inputs, n_tokens, d = K.shape

@@ -19,7 +19,7 @@ class Numbers(NamedTuple):
     cell: int
 
     def words(self) -> tuple[int, int, int]:
-        """The same as signed 64-bit numbers with the same bits."""
+        """Return the numbers as signed 64-bit numbers with the same bits."""
         first, seed, cell = (int(np.uint64(number).astype(np.int64)) for number in self)
         return first, seed, cell
 
@@ -60,7 +60,7 @@ def random_arrays(device: Device, numbers: Numbers, shape: tuple[int, int, int, 
 
 
 def token_scores(device: Device, made: RandomArrays) -> Any:
-    r"""Token scores :math:`\gamma_{it} = Y_i v^\top x_{it}`, (n, n_inputs, n_tokens) on the device."""
+    r"""Compute the token scores :math:`\gamma_{it} = Y_i v^\top x_{it}`, (n, n_inputs, n_tokens) on the device."""
     with device.active():
         scores = device.xp.empty(made.X.shape[:3])
         kernel = device.kernel("scores.cu", "token_scores", {}, _LAYOUT)

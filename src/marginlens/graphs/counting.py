@@ -34,6 +34,7 @@ class EdgeCounts(NamedTuple):
 
     Attributes:
         keys: (n_edges,) (last · RADIX + label) · RADIX + token, distinct and increasing.
+
         counts: (n_edges,) in how many positions.
     """
 
@@ -46,8 +47,11 @@ class WindowCounts(NamedTuple):
 
     Attributes:
         edges: counts of the edges.
+
         window: T, the tokens of each window.
+
         n_windows: all windows.
+
         n_tokens: all tokens.
     """
 
@@ -62,12 +66,12 @@ class WindowCounts(NamedTuple):
         return self.n_windows - int(self.edges.counts.sum()) // self.window
 
     def ending_in(self, n_vocabulary: int) -> IntArray:
-        """(n_vocabulary,) how many of the counted windows end in each token."""
+        """Return the number of counted windows that end in each token, (n_vocabulary,)."""
         last, counts = self.edges.keys // (RADIX * RADIX), self.edges.counts
         return np.bincount(last, counts, n_vocabulary).astype(np.int64) // self.window
 
     def graphs(self) -> dict[int, PriorityGraph]:
-        """The priority graph of every last token."""
+        """Return the priority graph of every last token."""
         arrays = graph_arrays(*self.edges, RADIX)
         return {int(k): arrays.graph(place) for place, k in enumerate(arrays.last)}
 
@@ -79,7 +83,9 @@ def count_windows(chunks: Iterable[ArrayLike], window: int, separator: int | Non
 
     Args:
         chunks: consecutive pieces of a text, each an array (n_tokens,) of ids.
+
         window: T, the tokens of each window.
+
         separator: an id that stands between texts and belongs to none.
     """
     T = whole_number(window, "window", at_least=1)
@@ -107,7 +113,7 @@ def count_windows(chunks: Iterable[ArrayLike], window: int, separator: int | Non
 def window_evidence(
     chunks: Iterable[ArrayLike], graph: PriorityGraph, window: int, separator: int | None = None
 ) -> Evidence:
-    """The windows of a text that put tokens strictly above others in one of its priority graphs; the text is read once.
+    """Find the windows of a text that put tokens strictly above others in one of its priority graphs; the text is read once.
 
     Args:
         chunks, window, separator: as in `count_windows`.
@@ -142,7 +148,7 @@ class _Block(NamedTuple):
 
 
 def _blocks(chunks: Iterable[ArrayLike], window: int) -> Iterator[_Block]:
-    """The tokens of all chunks, with as many of those before them as windows reach back."""
+    """Yield the tokens of all chunks, with as many of those before them as windows reach back."""
     size = max(BLOCK_POSITIONS // window, window)
     before, n_read = np.zeros(0, dtype=np.int64), 0
     for chunk in chunks:
@@ -156,7 +162,7 @@ def _blocks(chunks: Iterable[ArrayLike], window: int) -> Iterator[_Block]:
 
 
 def _labels(ids: IntArray, window: int, separator: int | None) -> IntArray:
-    """The places of the labels that have a whole window of their text before them."""
+    """Return the places of the labels that have a whole window of their text before them."""
     labels = np.arange(window, len(ids))
     if separator is None:
         return labels
@@ -165,7 +171,7 @@ def _labels(ids: IntArray, window: int, separator: int | None) -> IntArray:
 
 
 def _checked(chunk: object) -> Any:
-    """The chunk as an array, if it is one of ids."""
+    """Return the chunk as an array if it holds ids, otherwise raise."""
     expected = f"arrays (n_tokens,) of token ids from 0 to {MAX_GRAPH_TOKENS - 1}, pieces of a text"
     if isinstance(chunk, SequenceDataset | str):
         raise InputError("data", expected, f"a {type(chunk).__name__} among them")
@@ -182,7 +188,7 @@ def _checked(chunk: object) -> Any:
 
 
 def _count_block(block: _Block, window: int, separator: int) -> tuple[EdgeCounts, int]:
-    """The edges of the windows of a block that hold their label, and how many windows there are in all."""
+    """Count the edges of the windows of a block that hold their label, and all windows."""
     ids = block.ids
     K = int(ids.max(initial=0)) + 1
     places, n_windows = np.empty(len(ids), dtype=np.int64), np.zeros(1, dtype=np.int64)

@@ -44,7 +44,7 @@ def tied_positions(data: SequenceDataset, graphs: Mapping[int, PriorityGraph] | 
 
 
 def position_ranks(data: SequenceDataset, graphs: Mapping[int, PriorityGraph]) -> IntArray:
-    """(n_positions,) the component of every position's token in the graph of its last token, 0 the highest priority."""
+    """Return the component of every position's token in the graph of its last token, (n_positions,), 0 for the highest priority."""
     table, column = component_table(as_graphs(graphs, as_sequences(data).n_vocabulary), data.n_vocabulary)
     place = np.repeat(column[data.last], data.lengths)
     rank = table[data.tokens, place] if table.shape[1] else np.full(len(data.tokens), -1)
@@ -62,7 +62,7 @@ def position_ranks(data: SequenceDataset, graphs: Mapping[int, PriorityGraph]) -
 
 
 def component_table(graphs: Mapping[int, PriorityGraph], n_vocabulary: int) -> tuple[IntArray, IntArray]:
-    """Every graph's components side by side.
+    """Return every graph's components side by side.
 
     Returns:
         A table (n_vocabulary, n_graphs) with the component of each token, -1 where a graph lacks it, and (n_vocabulary,) the
@@ -111,7 +111,7 @@ class CyclicSubset(SequenceDataset):
 
     @classmethod
     def of_positions_in(cls, data: SequenceDataset, inside: BoolArray, chosen: BoolArray) -> CyclicSubset:
-        """The positions `inside` (n_positions,) of the samples `chosen` (n_samples,)."""
+        """Return the positions `inside` (n_positions,) of the samples `chosen` (n_samples,)."""
         samples, inside = np.flatnonzero(chosen), inside & np.repeat(chosen, data.lengths)
         lengths = np.add.reduceat(inside.astype(np.int64), data.offsets[:-1])[chosen]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

@@ -15,10 +15,11 @@ MAX_MEMBERS = 40
 
 
 def describe_order(last: str, order: Mapping[str, Any]) -> Iterator[str]:
-    """The components that sequences rank above others after one last token, with how many say so.
+    """Return the components that sequences rank above others after one last token, with how many say so.
 
     Args:
         last: the name of the last token.
+
         order: `equal`, the names of the tokens of each component; `compared`, how many pairs of components are ranked directly, through
             chains and not; `above`, which components are ranked above which, by how many sequences.
     """

@@ -80,12 +80,12 @@ class Lettering(NamedTuple):
     max_width: float
 
     def width(self, name: str) -> float:
-        """Inches of a name with what surrounds it; Chinese, Japanese and Korean letters count twice."""
+        """Return the width in inches of a name with its margins; Chinese, Japanese and Korean letters count twice."""
         letters = sum(2 if east_asian_width(letter) in "WF" else 1 for letter in name)
         return max(self.min_width, self.padding + self.letter * letters)
 
     def shortened(self, name: str) -> str:
-        """The name as it is shown."""
+        """Return the name as it is shown."""
         return name if len(name) <= self.max_letters else name[: self.max_letters - 1] + "…"
 
 
@@ -178,7 +178,7 @@ def layered_layout(graph: PriorityGraph, names: Mapping[int, str], lettering: Le
 
 
 def _boxes(graph: PriorityGraph) -> tuple[list[Box], set[tuple[int, int]]]:
-    """The boxes, and the pairs of their indices between which an arrow goes."""
+    """Return the boxes, and the pairs of their indices between which an arrow goes."""
     order, levels = graph.reduced_order, graph.levels
     parts = [part.tolist() for part in graph.components]
     # Single tokens with the same neighbours.
@@ -196,7 +196,7 @@ def _boxes(graph: PriorityGraph) -> tuple[list[Box], set[tuple[int, int]]]:
 
 
 def _chained(boxes: list[Box], edges: set[tuple[int, int]]) -> tuple[list[Box], set[tuple[int, int]]]:
-    """The same with long runs of single tokens, each the only neighbour of the next, in one box."""
+    """Merge long runs of single tokens, each the only neighbour of the next, into one box."""
     above, below = defaultdict(list), defaultdict(list)
     for i, j in edges:
         above[j].append(i)
@@ -221,7 +221,7 @@ def _chained(boxes: list[Box], edges: set[tuple[int, int]]) -> tuple[list[Box], 
 
 
 def _place_ring(box: Box, widths: FloatArray, max_width: float) -> None:
-    """The names of a small component around its middle: no two overlap."""
+    """Place the names of a small component around its middle, without overlaps."""
     n, widest = len(widths), float(widths.max())
     radius, spacing = _RINGS[n]
     angle = np.pi * (1.0 if n == 2 else -0.5) + 2.0 * np.pi * np.arange(n) / n
@@ -232,7 +232,7 @@ def _place_ring(box: Box, widths: FloatArray, max_width: float) -> None:
 
 
 def _place_list(box: Box, widths: FloatArray, max_width: float) -> None:
-    """Names in lines of about the same length, below the heading of a component."""
+    """Lay out names in lines of about the same length, below the heading of a component."""
     sign = _CHAIN_SIGN if box.kind is Kind.CHAIN else 0.0
     widths, limit = widths + sign, max_width - 2.0 * _PADDING
     total = float(widths.sum())
@@ -256,7 +256,7 @@ def _place_list(box: Box, widths: FloatArray, max_width: float) -> None:
 
 
 def _rows(boxes: list[Box], max_width: float) -> list[list[Box]]:
-    """One row for each level, two or more where the boxes of a level are too wide together."""
+    """Return one row for each level, or more if the boxes of a level are too wide together."""
     rows: list[list[Box]] = []
     for level in sorted({box.level for box in boxes}):
         filled = np.inf
@@ -270,7 +270,7 @@ def _rows(boxes: list[Box], max_width: float) -> list[list[Box]]:
 
 
 def _routes(boxes: list[Box], edges: set[tuple[int, int]], rows: list[list[Box]]) -> list[list[Box]]:
-    """The boxes that each arrow touches: its ends, and a narrow passage in every row between, which arrows from one box share."""
+    """Return the boxes that each arrow touches: its ends, and a narrow passage in every row between, which arrows from one box share."""
     routes = []
     passages: dict[tuple[int, int], Box] = {}
     for i, j in sorted(edges):
@@ -301,7 +301,7 @@ def _order(rows: list[list[Box]], routes: list[list[Box]]) -> None:
 
 
 def _points(route: list[Box], floor: float) -> list[tuple[float, float]]:
-    """Down from the first box past the `floor` of its row, through the passages, to the last; ends as nearly in line as boxes allow."""
+    """Return the points of an arrow, from the first box down past the `floor` of its row, through the passages, to the last box."""
     first, last = route[0], route[-1]
     start = _nearest(first, route[1].x)
     points = [(start, first.y + 0.5 * first.height)]
@@ -313,7 +313,7 @@ def _points(route: list[Box], floor: float) -> list[tuple[float, float]]:
 
 
 def _nearest(box: Box, x: float) -> float:
-    """The point of a box's edge that is nearest to x, a little inside its corners."""
+    """Return the point of a box's edge that is nearest to x, a little inside its corners."""
     reach = max(0.5 * box.width - 0.15, 0.0)
     return float(np.clip(x, box.x - reach, box.x + reach))
 
@@ -321,7 +321,7 @@ def _nearest(box: Box, x: float) -> float:
 def _between(
     first: FloatArray, second: FloatArray, first_size: FloatArray, second_size: FloatArray
 ) -> list[tuple[float, float]]:
-    """Two points where the line between the middles of two names leaves the rectangle of each."""
+    """Return the two points at which the line between the middles of two names leaves the rectangle of each."""
     step = second - first
     with np.errstate(divide="ignore"):
         shares = [min(float(np.min(0.5 * size / np.abs(step))), 0.45) for size in (first_size, second_size)]
@@ -404,7 +404,7 @@ def draw_graph(graph: PriorityGraph, ax: Axes | None, names: Sequence[str] | Map
 
 
 def names_of(graph: PriorityGraph, names: Sequence[str] | Mapping[int, str] | None) -> dict[int, str]:
-    """Token → what it is called, for all tokens of a graph and its last one; ids if `names` is None."""
+    """Return the names of all tokens of a graph and of its last one, by token; ids if `names` is None."""
     named = {}
     for token in {*graph.nodes.tolist(), graph.last}:
         try:

@@ -203,7 +203,7 @@ class GraphArrays(NamedTuple):
     counts: IntArray
 
     def graph(self, place: int) -> PriorityGraph:
-        """The graph of `last[place]`."""
+        """Return the graph of `last[place]`."""
         of_nodes, of_edges = (slice(*offsets[place : place + 2]) for offsets in (self.node_offsets, self.edge_offsets))
         nodes, ranks = (np.asarray(array[of_nodes], dtype=np.int64) for array in (self.nodes, self.component_of))
         edges, counts = (np.asarray(array[of_edges], dtype=np.int64) for array in (self.edges, self.counts))
@@ -211,7 +211,7 @@ class GraphArrays(NamedTuple):
 
 
 def graph_arrays(keys: IntArray, counts: IntArray, n_vocabulary: int) -> GraphArrays:
-    """The graphs of counted edges, whose numbers `keys` = (last · K + head) · K + tail (n_keys,) are distinct and increasing."""
+    """Make the graphs of counted edges, whose numbers `keys` = (last · K + head) · K + tail (n_keys,) are distinct and increasing."""
     K = n_vocabulary
     k, i, j = keys // (K * K), keys // K % K, keys % K
     # The tokens of all graphs side by side.
@@ -246,7 +246,7 @@ def as_graph(graph: object) -> PriorityGraph:
 
 
 def as_graphs(graphs: object, n_vocabulary: int | None = None) -> Mapping[int, PriorityGraph]:
-    """`graphs` if they are priority graphs by last token, of ids below `n_vocabulary` where that is given."""
+    """Return `graphs` if they are priority graphs by last token, of ids below `n_vocabulary` if that is given; otherwise raise."""
     expected = "a mapping from last tokens to PriorityGraph objects"
     if not isinstance(graphs, Mapping):
         raise InputError("graphs", expected, type(graphs).__name__)
@@ -265,7 +265,7 @@ def as_graphs(graphs: object, n_vocabulary: int | None = None) -> Mapping[int, P
 
 
 def counted_keys(keys: IntArray, n_possible: int) -> tuple[IntArray, IntArray]:
-    """The different keys, increasing, and how often each occurs; the array of keys may be sorted in place."""
+    """Count how often each distinct key occurs, in increasing order; the array of keys may be sorted in place."""
     if n_possible <= _MAX_COUNT_TABLE and n_possible <= 64 * len(keys) + 100_000:
         table = np.bincount(keys, minlength=n_possible)
         present = np.flatnonzero(table)
@@ -277,7 +277,7 @@ def counted_keys(keys: IntArray, n_possible: int) -> tuple[IntArray, IntArray]:
 
 
 def _distinct(values: IntArray) -> IntArray:
-    """The different values, increasing; by sorting, which takes a tenth of the time of the hash table of `np.unique`."""
+    """Return the distinct values in increasing order; sorting takes a tenth of the time of the hash table of `np.unique`."""
     ordered = np.sort(values)
     return ordered[np.diff(ordered, prepend=ordered[:1] - 1) != 0]
 
@@ -297,7 +297,7 @@ def _ranks(heads: IntArray, tails: IntArray, graph: IntArray) -> tuple[IntArray,
 
 
 def reduced_order(graph: PriorityGraph) -> BoolArray:
-    """(n_components, n_components) the pairs of components with a strict edge between them that no longer chain implies."""
+    """Return the pairs of components (n_components, n_components) with a strict edge between them that no longer chain implies."""
     direct, reach = component_order(graph)
     above, below = direct.any(axis=1), direct.any(axis=0)
     upper, middle, lower = np.flatnonzero(above), np.flatnonzero(above & below), np.flatnonzero(below)
@@ -320,7 +320,7 @@ class ComponentOrder(NamedTuple):
 
 
 def component_order(graph: PriorityGraph) -> ComponentOrder:
-    """The strict order of the components of a graph: by an edge, and by chains of edges."""
+    """Return the strict order of the components of a graph: by an edge, and by chains of edges."""
     count = as_graph(graph).n_components
     direct = np.zeros((count, count), dtype=bool)
     ends = _ends(graph)
@@ -334,13 +334,14 @@ def component_order(graph: PriorityGraph) -> ComponentOrder:
 
 
 def component_levels(graph: PriorityGraph) -> IntArray:
-    """(n_components,) how many components the longest chain above each one has."""
+    """Return the number of components in the longest chain above each component, (n_components,)."""
     upper, lower = _ends(as_graph(graph)).T
     return _ranks(upper, lower, np.zeros(graph.n_components, dtype=np.int64))[1]
 
 
 def sufficient_pairs(graph: PriorityGraph) -> IntArray:
-    r"""Indices into `graph.strict` of pairs that imply the others: one for any two components, and where pairs are many, none of a chain.
+    r"""Return indices into `graph.strict` of pairs that imply the others: one for any two components and, if there are many,
+    none of a chain.
 
     The Graph-SVM of these pairs has the same solution. Tokens of a component have equal logits, so one pair between two components
     says what all say; and a chain :math:`i \Rightarrow j \Rightarrow l` of margins of at least one gives :math:`i \Rightarrow l` a
@@ -355,7 +356,7 @@ def sufficient_pairs(graph: PriorityGraph) -> IntArray:
 
 
 def _ends(graph: PriorityGraph) -> IntArray:
-    """(n_strict, 2) the components of the strict edges."""
+    """Return the components of the strict edges, (n_strict, 2)."""
     return graph.component_of[np.searchsorted(graph.nodes, graph.strict)].reshape(-1, 2)
 
 
@@ -388,7 +389,7 @@ class Evidence(Result, Tabular):
 
 
 def sequence_evidence(data: SequenceDataset, graph: PriorityGraph) -> Evidence:
-    """The sequences of a dataset behind the strict pairs of one of its priority graphs."""
+    """Find the sequences of a dataset behind the strict pairs of one of its priority graphs."""
     as_sequences(data)
     last, K = as_graph(graph).last, data.n_vocabulary
     ending = np.flatnonzero(data.last == last)
@@ -419,7 +420,7 @@ def sequence_evidence(data: SequenceDataset, graph: PriorityGraph) -> Evidence:
 
 
 def summed_evidence(parts: Sequence[Evidence]) -> Evidence:
-    """The evidence of all parts, each of other sequences; the earlier parts come first."""
+    """Join the evidence of all parts, each of other sequences; the earlier parts come first."""
 
     def total(pairs: list[IntArray], counts: list[IntArray]) -> tuple[IntArray, IntArray, IntArray]:
         different, first, place = np.unique(np.concatenate(pairs), axis=0, return_index=True, return_inverse=True)

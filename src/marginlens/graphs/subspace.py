@@ -40,7 +40,9 @@ def cyclic_subspace(E: ArrayLike, graphs: Mapping[int, PriorityGraph]) -> Cyclic
 
     Args:
         E: embeddings (n_vocabulary, d_model).
+
         graphs: last token → `PriorityGraph`, from `priority_graphs` or `pseudo_graphs`.
+
     Returns:
         A `CyclicSubspace`; W is orthogonal to it exactly when all tokens of a component have the same logit at their last token.
     """
@@ -69,7 +71,9 @@ class CyclicSubspace(Described):
 
     Attributes:
         E: (n_vocabulary, d_model).
+
         queries: (n_queries,) the last tokens whose graph has a component of several tokens.
+
         tokens, columns, groups: (n_cells,) the tokens of those components, the index in `queries` of their last token and the number
             of their component, group after group.
 
@@ -175,11 +179,13 @@ class CyclicSubspace(Described):
         return np.searchsorted(self.groups, self.groups[self.free])
 
     def differences(self, values: FloatArray) -> FloatArray:
-        """(n_generators,) the differences of values (n_cells,) to the first cell of each component."""
+        """Return the differences of values (n_cells,) to the first cell of each component, (n_generators,)."""
         return values[self.free] - values[self.first]
 
     def differences_transposed(self, weights: FloatArray) -> FloatArray:
-        """(n_cells,) values that add up to zero in each component and are `weights` at its free cells: the transpose of `differences`."""
+        """Return values (n_cells,) that add up to zero in each component and equal `weights` at its free cells: the transpose
+        of `differences`.
+        """
         values = np.zeros(len(self.tokens))
         values[self.free] = weights
         np.subtract.at(values, self.first, weights)
@@ -188,7 +194,7 @@ class CyclicSubspace(Described):
     # ---- coordinates: one number for each cell (token of a component, last token)
 
     def centre(self, values: FloatArray) -> FloatArray:
-        """`values` (…, n_cells) minus their mean over each component."""
+        """Subtract from `values` (…, n_cells) their mean over each component."""
         if self.n_groups == 0:
             return values
         starts = np.searchsorted(self.groups, np.arange(self.n_groups))
@@ -196,12 +202,12 @@ class CyclicSubspace(Described):
         return values - np.repeat(np.add.reduceat(values, starts, axis=-1) / sizes, sizes, axis=-1)
 
     def cells(self, W: FloatArray) -> FloatArray:
-        """(…, n_cells) the logits e_xᵀ W e_k of each cell."""
+        """Return the logits e_xᵀ W e_k of each cell, (…, n_cells)."""
         table = self.E @ (W @ self.E[self.queries].T)
         return table[..., self.tokens, self.columns]
 
     def lift(self, values: FloatArray) -> FloatArray:
-        """(d_model, d_model) Σ values[c] e_x e_kᵀ over the cells: the transpose of `cells`, inside S_cyc for centred values."""
+        """Return Σ values[c] e_x e_kᵀ over the cells, (d_model, d_model): the transpose of `cells`, inside S_cyc for centred values."""
         table = np.zeros((*values.shape[:-1], len(self.E), len(self.queries)))
         table[..., self.tokens, self.columns] = values
         return self.E.T @ table @ self.E[self.queries]
@@ -210,7 +216,7 @@ class CyclicSubspace(Described):
 
     @implements("C", "Lemma 2")
     def project(self, W: ArrayLike) -> FloatArray:
-        """The part of W (…, d_model, d_model) inside S_cyc: all of W^cyc, and nothing of W^mm."""
+        """Return the part of W (…, d_model, d_model) inside S_cyc: all of W^cyc, and nothing of W^mm."""
         shape = self.shape
         weights = real_array(W, "W", ("…",) * (n_axes(W) - 2) + shape)
         if self.n_generators == 0:
@@ -229,7 +235,7 @@ class CyclicSubspace(Described):
         return np.stack([self._project_one(matrix) for matrix in many]).reshape(weights.shape)
 
     def complement(self, W: ArrayLike) -> FloatArray:
-        """The part of W (…, d_model, d_model) orthogonal to S_cyc."""
+        """Return the part of W (…, d_model, d_model) orthogonal to S_cyc."""
         inside = self.project(W)
         return np.asarray(W, dtype=np.float64) - inside
 
@@ -250,7 +256,7 @@ class CyclicSubspace(Described):
         return np.asarray(left @ basis.reshape(len(basis), left.shape[1], right.shape[1]) @ right.T)
 
     def table_basis(self) -> FloatArray:
-        """(n_cells, rank) the centred logits of each basis matrix."""
+        """Return the centred logits of each basis matrix, (n_cells, rank)."""
         basis, left, right = self._reduced
         rows, ends = self.E @ left, self.E[self.queries] @ right
         cores = basis.reshape(len(basis), left.shape[1], right.shape[1])
@@ -279,7 +285,7 @@ class CyclicSubspace(Described):
         return _frame(generators).T, left, right
 
     def _project_one(self, W: FloatArray) -> FloatArray:
-        """The projection of one W, by a factored Gram matrix with refinement or by least squares over centred cell values."""
+        """Project one W, by a factored Gram matrix with refinement or by least squares over centred cell values."""
         if self.factor is not None:
             projection = np.zeros_like(W)
             for _ in range(3):
@@ -301,13 +307,13 @@ class CyclicSubspace(Described):
 
 
 def scale_to_unit(E: FloatArray) -> tuple[FloatArray, int]:
-    """`E` with its largest entry brought between one half and one by a power of two, and the power that leads back."""
+    """Scale `E` by a power of two to a largest entry between one half and one; also return the power that undoes it."""
     power = int(np.frexp(np.abs(E).max(initial=0.0))[1])
     return np.ldexp(E, -power), power
 
 
 def _frame(rows: FloatArray) -> FloatArray:
-    """(d, rank) an orthonormal frame of the span of `rows` (n, d)."""
+    """Return an orthonormal frame (d, rank) of the span of `rows` (n, d)."""
     _, values, right = np.linalg.svd(rows, full_matrices=False)
     in_rank = values > 64 * EPS * max(rows.shape) * values.max(initial=0.0)
     return np.ascontiguousarray(right[in_rank].T)
@@ -318,6 +324,6 @@ def _independent(rows: FloatArray) -> bool:
 
 
 def _unit(rows: FloatArray) -> FloatArray:
-    """Rows (…, d) of length one, zero rows as they are."""
+    """Scale rows (…, d) to length one; zero rows stay zero."""
     size = length(rows)[..., None]
     return rows / np.where(size == 0.0, 1.0, size)

@@ -50,22 +50,23 @@ class Module:
     code: str
 
     def wrapped(self) -> str:
-        """The module as a function that is called at once, so that its names stay inside."""
+        """Wrap the module in a function that is called at once, which keeps its names inside."""
         imported = "".join(f"const {{ {names} }} = {_variable(source)};\n" for source, names in self.imports)
         exported = ", ".join(self.exports)
         return f"const {_variable(self.name)} = (() => {{\n{imported}{self.code}return {{ {exported} }};\n}})();\n"
 
 
 def _variable(name: str) -> str:
-    """The name of a module's object in the bundle."""
+    """Return the name of a module's object in the bundle."""
     return "module_" + re.sub(r"\W", "_", name.removesuffix(".js"))
 
 
 def read_module(name: str, source: str) -> Module:
-    """The module of a file; only relative named imports, and exports of functions, classes and constants, can be assembled.
+    """Read the module of a file; only relative named imports, and exports of functions, classes and constants, can be assembled.
 
     Args:
         name: the file's path inside the lab's folder, such as `page/state.js`.
+
         source: its text.
     """
     imports: list[tuple[str, str]] = []
@@ -108,7 +109,7 @@ def _resolved(name: str, source: str) -> str:
 
 @cache
 def modules_of(*entries: str) -> Mapping[str, Module]:
-    """The modules that some files of the lab need, these included, each after those that it imports."""
+    """Return the modules that some files of the lab need, these included, each after those that it imports."""
     folder = resources.files("marginlens.lab")
     found: dict[str, Module] = {}
     waiting = list(entries)
@@ -124,7 +125,7 @@ def modules_of(*entries: str) -> Mapping[str, Module]:
 
 
 def ordered(modules: Mapping[str, Module]) -> dict[str, Module]:
-    """The modules in an order in which each comes after those that it imports, the same in every process."""
+    """Return the modules in an order in which each comes after those that it imports, the same in every process."""
     for module in modules.values():
         for source, names in module.imports:
             missing = {entry.split(":")[0] for entry in names.split(", ")} - set(modules[source].exports)
@@ -138,10 +139,11 @@ def ordered(modules: Mapping[str, Module]) -> dict[str, Module]:
 
 
 def bundle(entries: Sequence[str] = (ENTRY, WORKER), start: str = "") -> str:
-    """The modules that the entries need as one script.
+    """Bundle the modules that the entries need into one script.
 
     Args:
         entries: files of the lab; those of the page by default.
+
         start: what the script does last, with `module_page_state` for what `page/state.js` exports and so on; by default it starts the
             page where there is a document and a worker where there is none.
     """
@@ -189,7 +191,9 @@ def lab_page(
     Args:
         problem: what the page opens with: a `LabProblem` in the plane, a problem in its JSON form, a preset or its name, or a state; the
             preset start-decides by default, playing.
+
         presets: entries `{name, title, caption, group, problem, starts, view}`; those of the library by default.
+
         address: where a public copy of the page is, such as `https://example.org/lab.html`; links that the page copies then lead there.
     """
     if address is not None and not _ADDRESS.fullmatch(address):
@@ -222,8 +226,10 @@ def write_lab(
 
     Args:
         path: a name that ends in `.html`.
+
         problem: what the page opens with, as for `lab_page`; or a dataset with keys in the plane, with `head` and what else `LabProblem`
             takes: start, optimizer, loss, n_steps, trains_head, start_head, words.
+
         presets, address: as for `lab_page`.
     """
     place = as_path(path, "path", "the path of a file")
@@ -237,7 +243,7 @@ def write_lab(
 
 
 def _opening(shown: Shown) -> dict[str, Any]:
-    """A state, or a problem's JSON form, that the page opens with."""
+    """Return a state, or a problem's JSON form, that the page opens with."""
     if isinstance(shown, Mapping) and "problem" not in shown:
         return dict(shown)
     return state_of(shown)

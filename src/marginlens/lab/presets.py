@@ -29,12 +29,19 @@ class Preset:
 
     Args:
         name: such as "A-F1b".
+
         title, caption: what is seen, in a few words and in a sentence or two.
+
         group: where the menu lists it.
+
         problem: in the plane; the one behind the other tab where the preset is a text.
+
         starts: of its runs, 1 to 8.
+
         view: what the plane shows, if it differs from the page's start.
+
         text: settings of the text tab, where the preset is for it.
+
         claim: the claim of the ledger whose problem it is, or "".
     """
 
@@ -49,13 +56,13 @@ class Preset:
     claim: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """The preset as the page takes it."""
+        """Return the preset as the page takes it."""
         facts = {"name": self.name, "title": self.title, "caption": self.caption, "group": self.group}
         facts |= {"claim": self.claim} if self.claim else {}
         return {**facts, **self.state()}
 
     def state(self) -> dict[str, Any]:
-        """The state that it opens, without what is as at the page's start."""
+        """Return the state that it opens, without what the page starts with anyway."""
         problem = self.problem.to_dict()
         for key in ("format", "version", "start"):
             del problem[key]
@@ -66,7 +73,7 @@ class Preset:
 
 @cache
 def presets() -> tuple[Preset, ...]:
-    """All presets, in the order of the menu."""
+    """Return all presets, in the order of the menu."""
     entries = json.loads((files("marginlens.lab") / "presets.json").read_text(encoding="utf-8"))
     return tuple(map(_preset_of, entries))
 
@@ -89,10 +96,11 @@ def preset(name: str) -> Preset:
 
 
 def sequences_text(data: SequenceDataset, names: Sequence[str]) -> dict[str, Any]:
-    """Settings of the text tab with sequences given outright.
+    """Return the settings of the text tab with the sequences themselves.
 
     Args:
         data: sequences over one-hot tokens.
+
         names: (n_vocabulary,) what the tokens are called.
     """
     if data.n_vocabulary > MAX_VOCABULARY:
@@ -115,6 +123,7 @@ def permalink(shown: Shown) -> str:
     Args:
         shown: the name of a preset or the preset, a `LabProblem` in the plane, or a state as JSON values; what a state leaves out is as at
             the page's start.
+
     Returns:
         A hash such as "#1.q1bK…", to be put behind the address of a file that `write_lab` wrote. The same in every process.
     """
@@ -123,13 +132,13 @@ def permalink(shown: Shown) -> str:
 
 
 def deflated(content: bytes) -> bytes:
-    """The content in a third of its size, as a stream without header, which the page inflates."""
+    """Deflate the content to a third of its size, as a stream without header, which the page inflates."""
     squeezed = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
     return squeezed.compress(content) + squeezed.flush()
 
 
 def state_of(shown: Shown) -> dict[str, Any]:
-    """The state of the page that shows a preset, a problem or a state, without what is as at the page's start."""
+    """Return the state of the page that shows a preset, a problem or a state, without what the page starts with anyway."""
     if isinstance(shown, str):
         return preset(shown).state()
     if isinstance(shown, Preset):

@@ -53,14 +53,22 @@ class LabProblem:
 
     Args:
         data: one problem, not a batch.
+
         head: v (d_model,); None only where it is trained too and has no value of its own.
+
         start: p(0) of shape (d_key,), zero by default.
+
         optimizer: one of those that the lab knows, normalised descent by default; where the head is trained too
             `GradientDescent(size)`, or `Blockwise(NormalizedGD(size))`, which normalises head and attention each by itself.
+
         loss: `Logistic()`, `Exponential()` or `CorrelationLoss()`.
+
         n_steps: of the run.
+
         trains_head: whether head and attention are trained together.
+
         start_head: v(0) of shape (d_model,) then, zero by default.
+
         words: what the tokens are called on the page, a list of texts for each input; numbers alone by default.
     """
 
@@ -113,7 +121,7 @@ class LabProblem:
         return (self.start_head, self.start) if self.trains_head else self.start
 
     def to_dict(self) -> dict[str, Any]:
-        """The problem as JSON values, in the lab's format."""
+        """Return the problem as JSON values, in the lab's format."""
         entries = {**tokens_json(self.data, self.head, self.trains_head), "start": self.start.tolist()}
         if self.trains_head:
             entries["start_head"] = self.start_head.tolist()
@@ -124,7 +132,7 @@ class LabProblem:
 
     @classmethod
     def from_dict(cls, entries: Mapping[str, object], source: str = "the problem") -> LabProblem:
-        """The problem of JSON values in the lab's format, such as `to_dict` gives; `source` names them in refusals."""
+        """Make the problem of JSON values in the lab's format, such as `to_dict` gives; `source` names them in errors."""
         with rename_arguments(source):
             if not isinstance(entries, Mapping):
                 raise refuse("problem", "a JSON object", entries)
@@ -147,7 +155,7 @@ class LabProblem:
 
 
 def _checked_words(words: object, lengths: list[int]) -> tuple[tuple[str, ...], ...]:
-    """Words as they are given, one for each token."""
+    """Check words: one for each token."""
     listed = words if isinstance(words, (list, tuple)) else []
     names = [tuple(entry) if isinstance(entry, (list, tuple)) else () for entry in listed]
     if [len(entry) for entry in names] != lengths or not all(
@@ -179,6 +187,7 @@ def write_problem(
 
     Args:
         path: a name that ends in `.json`; an existing file stays whole until the new one is.
+
         problem: a `LabProblem`; or a dataset, with `head` and what else `LabProblem` takes: start, optimizer, loss, n_steps, trains_head,
             start_head, words.
     """
@@ -188,7 +197,7 @@ def write_problem(
 
 
 def as_problem(problem: LabProblem | TokenDataset, head: ArrayLike | None = None, **run: Any) -> LabProblem:
-    """A problem as it is, or that of a dataset with its head and its run."""
+    """Return a problem as it is, or the problem of a dataset with its head and its run."""
     if not isinstance(problem, LabProblem):
         return LabProblem(problem, head, **run)
     given = [name for name, value in {"head": head, **run}.items() if value is not None]
@@ -206,7 +215,7 @@ MAX_STEPS = 10_000_000
 
 
 def page_problem(problem: LabProblem) -> LabProblem:
-    """The problem as the page shows it, or the sentence that says what the page takes.
+    """Return the problem as the page shows it, or raise an error that says what the page takes.
 
     Keys must lie in the plane. Tokens of another width are told apart by their scores alone, so they are given by these.
     """
@@ -244,7 +253,7 @@ def page_problem(problem: LabProblem) -> LabProblem:
 
 
 def optimizer_json(optimizer: Any, *, trains_head: bool = False) -> dict[str, Any]:
-    """An optimizer as JSON values: its name and its settings, which `optimizer_of` reads back."""
+    """Return an optimizer as JSON values: its name and its settings, which `optimizer_of` reads back."""
     part: Any = optimizer.optimizer if isinstance(optimizer, Blockwise) else optimizer
     if getattr(part, "weight_decay", 0.0) or not getattr(part, "is_plain", True):
         raise InputError("optimizer", "without weight decay, and of these two without momentum", repr(optimizer))
@@ -276,7 +285,7 @@ def optimizer_json(optimizer: Any, *, trains_head: bool = False) -> dict[str, An
 
 
 def optimizer_of(given: object, *, trains_head: bool = False) -> Optimizer:
-    """The optimizer of JSON values; normalised descent where there are none."""
+    """Make the optimizer of JSON values; normalised descent if there are none."""
     if given is None:
         given = {"name": "normalized-gd", "size": JOINT_STEP_SIZE if trains_head else STEP_SIZE}
     names = _JOINT if trains_head else tuple(OPTIMIZER_SETTINGS)

@@ -101,7 +101,7 @@ class Loss:
         return self.derivative_sign(u) * np.exp(_evaluate(self, "log_abs_derivative", u))
 
     def derivative_sign(self, u: ArrayLike) -> FloatArray:
-        """The sign of ℓ'(u): -1, 0 or 1."""
+        """Return the sign of ℓ'(u): -1, 0 or 1."""
         u = float_array(u, "u")
         if not _defines(self, "derivative"):
             return _sign_from_values(self, u)
@@ -177,7 +177,7 @@ class Loss:
 
     @implements("A", "Assumption A")
     def constants(self, low: float, high: float) -> LossConstants:
-        r"""Constants of Assumption A on [low, high], taken from a fine grid: close from below, not a proof.
+        r"""Estimate the constants of Assumption A on [low, high] from a fine grid: close from below, not a proof.
 
         .. math:: M_0 = \sup \frac{|\ell'(u) - \ell'(w)|}{|u - w|}, \quad M_1 = \sup |\ell'(u)|
         """
@@ -343,7 +343,7 @@ def second_of(loss: Loss, u: FloatArray) -> FloatArray:
 
 
 def rising_margin(loss: Loss, low: float, high: float) -> float | None:
-    """A margin of [low, high] at which ℓ increases, None if a fine grid finds none."""
+    """Find a margin of [low, high] at which ℓ increases; None if a fine grid finds none."""
     if compiled_code(loss) >= 0:
         return None
     u = np.linspace(*_interval(low, high), _MARGIN_GRID)
@@ -366,7 +366,7 @@ def _evaluate(loss: Loss, method: str, u: FloatArray) -> FloatArray:
 
 
 def numbers_from(loss: object, method: str, given: object, shape: tuple[int, ...]) -> FloatArray:
-    """What a method of a loss of one's own gave, as a float64 array of this shape; refused if it is anything else."""
+    """Return what a method of a user's loss gave as a float64 array of this shape; anything else is refused."""
     try:
         array = np.asarray(given)
     except NOT_NUMBERS:
@@ -389,7 +389,7 @@ def lacking(loss: object, method: str) -> InputError:
 
 
 def _sign_from_values(loss: Loss, u: FloatArray) -> FloatArray:
-    """The sign of ℓ'(u) for a loss that gives ℓ and log|ℓ'| only: that of ℓ(u + h) - ℓ(u - h), where this is 2h|ℓ'| to a factor two.
+    """Return the sign of ℓ'(u) for a loss that gives only ℓ and log|ℓ'|: that of ℓ(u + h) - ℓ(u - h), if this is 2h|ℓ'| to a factor two.
 
     Beside a zero of ℓ' such differences are rounding; there ℓ' is interpolated between neighbours whose signs are known. Where ℓ has
     saturated, the first difference that can be visible_once at all decides.
@@ -419,7 +419,7 @@ def _sign_from_values(loss: Loss, u: FloatArray) -> FloatArray:
 
 
 def _difference_signs(loss: Loss, u: FloatArray, log: FloatArray) -> tuple[FloatArray, Any, Any]:
-    """Signs of central differences of ℓ at margins (m,), which of them are beyond rounding, and which agree with log|ℓ'| (m,)."""
+    """Return the signs of central differences of ℓ at margins (m,), which of them exceed rounding, and which agree with log|ℓ'| (m,)."""
     sign, visible_once, confirmed = np.zeros(len(u)), np.zeros(len(u), dtype=bool), ~np.isfinite(u)
     for step in _DIFFERENCE_STEPS:
         undecided = np.flatnonzero(~confirmed)
@@ -441,7 +441,7 @@ def _difference_signs(loss: Loss, u: FloatArray, log: FloatArray) -> tuple[Float
 
 
 def _together(**given: Any) -> list[FloatArray]:
-    """Arrays of one shape from numbers and arrays that broadcast against each other."""
+    """Broadcast numbers and arrays against each other to arrays of one shape."""
     arrays = [float_array(value, name) for name, value in given.items()]
     try:
         return list(np.broadcast_arrays(*arrays))

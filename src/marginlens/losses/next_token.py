@@ -156,7 +156,7 @@ class SquaredProbability(NextTokenLoss):
         return (-2.0 * miss * _at(_softmax(outputs), labels))[:, None] * difference
 
     def second(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
-        """Derivative of -2 (π_y - π_y²)(1_y - π)."""
+        """Return the derivative of -2 (π_y - π_y²)(1_y - π)."""
         share, difference = _softmax(outputs), _label_minus_softmax(outputs, labels)
         hit, miss = _at(share, labels)[:, None, None], _at(difference, labels)[:, None, None]
         spread = share[:, :, None] * np.eye(outputs.shape[1]) - share[:, :, None] * share[:, None, :]
@@ -234,7 +234,7 @@ def label_rise(loss: LabelLoss, u: FloatArray, sign: FloatArray, log_delta: Floa
 
 
 def _checked(loss: NextTokenLoss, method: str, given: object, shape: tuple[int, ...]) -> FloatArray:
-    """What a method of a loss gave, as a float64 array of this shape without nan; inf stands for a loss that is not defined there."""
+    """Return what a method of a loss gave as a float64 array of this shape without nan; inf stands for a loss that is not defined there."""
     if loss.code >= 0:
         return np.asarray(given)
     array = numbers_from(loss, method, given, shape)

@@ -265,7 +265,7 @@ class NextTokenAutomaton(Displayed, Tabular):
     def _shares(
         self, last: int, tokens: IntArray, counts: IntArray, *, slow_is_known: bool = True
     ) -> tuple[FloatArray, TieBreak]:
-        """(n_tokens,) the probabilities of different tokens that occur `counts` times, and what decided between equal heights."""
+        """Return the probabilities of different tokens that occur `counts` times, (n_tokens,), and what decided between equal heights."""
         height, mix = (column[tokens] for column in self._heights_and_mix(last))
         leads, decided = height >= height.max() - TIE, TieBreak.NONE
         if np.sum(leads) > 1 and not self._are_one_component(last, tokens[leads]):
@@ -290,7 +290,7 @@ class NextTokenAutomaton(Displayed, Tabular):
         return bool(parts[0] >= 0 and (parts == parts[0]).all())
 
     def _heights_and_mix(self, last: int) -> tuple[FloatArray, FloatArray]:
-        """Heights and mixing logits of every token for a last token, each (n_vocabulary,)."""
+        """Return heights and mixing logits of every token for a last token, each (n_vocabulary,)."""
         if last not in self._cache:
             height = self._logits(self.priority.x, last)
             graph = self.graphs.get(last)
@@ -306,7 +306,7 @@ class NextTokenAutomaton(Displayed, Tabular):
         return token
 
     def _later_terms(self, last: int) -> tuple[list[FloatArray], FloatArray]:
-        """Logits of every token for a last token, each (n_vocabulary,): along the slow directions of the path, and of its offset."""
+        """Return logits of every token for a last token, each (n_vocabulary,): along the slow directions of the path, and of its offset."""
         if last not in self._later:
             expansion = self.expansion(last)
             self._later[last] = (
@@ -316,7 +316,7 @@ class NextTokenAutomaton(Displayed, Tabular):
         return self._later[last]
 
     def _logits(self, W: FloatArray, last: int) -> FloatArray:
-        """(n_vocabulary,) e_xᵀ W e_last of every token x; coordinates in which e_last is zero are not read."""
+        """Return e_xᵀ W e_last of every token x, (n_vocabulary,); coordinates in which e_last is zero are not read."""
         used = np.flatnonzero(self.E[last])
         return np.asarray(self._table @ (W[:, used] @ self.E[last, used]))
 

@@ -16,7 +16,7 @@ _NAMES = ", ".join([*NORMS.names[:3], "lP for a number P such as l1.75", *NORMS.
 
 
 def norm_named(name: object, argument: str = "norm") -> Norm:
-    """The norm of a name: l1, l2, l-inf, l1.75 (any number from 1 on), frobenius, spectral, nuclear or max-row.
+    """Return the norm of a name: l1, l2, l-inf, l1.75 (any number from 1 on), frobenius, spectral, nuclear or max-row.
 
     Examples:
         >>> from marginlens.norms.choice import norm_named
@@ -38,7 +38,7 @@ def norm_named(name: object, argument: str = "norm") -> Norm:
 
 
 def norm_name(norm: Norm) -> str:
-    """The name by which `norm_named` finds a norm of this library.
+    """Return the name by which `norm_named` finds a norm of this library.
 
     Examples:
         >>> import marginlens as ml
@@ -66,7 +66,7 @@ def as_norm(norm: object, shape: tuple[int, ...], argument: str = "norm") -> Nor
 
 
 def direction_of(norm: Norm, gradient: LogScaled) -> FloatArray:
-    """Steepest directions of gradients `(…, *shape)` in a norm, zero if a gradient is zero.
+    """Return the steepest directions of gradients `(…, *shape)` in a norm, zero if a gradient is zero.
 
     A norm that has a method `direction_of(gradient)` of its own answers itself, from entries that may be far below the smallest float64.
     Any other is asked for `steepest` of each point, scaled to moderate size.

@@ -55,7 +55,7 @@ class L1:
         return self.direction_of(_single(g))
 
     def direction_of(self, gradient: LogScaled) -> FloatArray:
-        """Steepest directions of gradients `(…, *shape)`, with entries compared by their logarithms."""
+        """Return the steepest directions of gradients `(…, *shape)`, with entries compared by their logarithms."""
         flat, scales = entries(gradient)
         with np.errstate(divide="ignore"):
             logs = np.log(np.abs(flat)) + scales
@@ -101,7 +101,7 @@ class L2:
         return scaled / self.value(scaled)
 
     def direction_of(self, gradient: LogScaled) -> FloatArray:
-        """Steepest directions of gradients `(…, *shape)`."""
+        """Return the steepest directions of gradients `(…, *shape)`."""
         return gradient.direction()
 
 
@@ -138,7 +138,7 @@ class LInf:
         return np.sign(float_array(g, "g"))
 
     def direction_of(self, gradient: LogScaled) -> FloatArray:
-        """Signs of the entries `(…, *shape)`, which no scale changes."""
+        """Return the signs of the entries `(…, *shape)`, which no scale changes."""
         flat, _ = entries(gradient)
         return np.sign(flat).reshape(gradient.array.shape)
 
@@ -192,7 +192,7 @@ class Lp:
         return self.direction_of(_single(g))
 
     def direction_of(self, gradient: LogScaled) -> FloatArray:
-        """Steepest directions of gradients `(…, *shape)`, with the roots of entries taken from their logarithms."""
+        """Return the steepest directions of gradients `(…, *shape)`, with the roots of entries taken from their logarithms."""
         flat, scales = entries(gradient)
         with np.errstate(divide="ignore"):
             logs = np.log(np.abs(flat)) + scales
@@ -204,7 +204,7 @@ class Lp:
 
 
 def entries(gradient: LogScaled) -> tuple[FloatArray, FloatArray]:
-    """The entries of each point as one axis, (…, n), and the logarithm of each entry's own scale."""
+    """Return the entries of each point as one axis, (…, n), and the logarithm of each entry's own scale."""
     array, log_scale = gradient.array, np.asarray(gradient.log_scale, dtype=np.float64)
     # A scale that all entries share changes no direction.
     if log_scale.ndim < array.ndim:

@@ -54,19 +54,19 @@ class Spectral:
     needs_matrix: ClassVar[bool] = True
 
     def value(self, x: FloatArray) -> float:
-        """The largest singular value."""
+        """Return the largest singular value."""
         return _schatten(x, "x", 2)
 
     def dual(self, g: FloatArray) -> float:
-        """The sum of the singular values."""
+        """Return the sum of the singular values."""
         return _schatten(g, "g", "nuc")
 
     def steepest(self, g: FloatArray) -> FloatArray:
-        """U Vᵀ of the singular value decomposition of g, over the singular values that are not zero."""
+        """Return U Vᵀ of the singular value decomposition of g, over the singular values that are not zero."""
         return _direction(_matrix(g, "g"), _polar)
 
     def direction_of(self, gradient: LogScaled) -> FloatArray:
-        """Steepest directions of gradients (…, n_rows, n_columns), small singular values and all."""
+        """Return the steepest directions of gradients (…, n_rows, n_columns), small singular values included."""
         return _for_each(gradient, _polar)
 
 
@@ -87,11 +87,11 @@ class Nuclear:
     needs_matrix: ClassVar[bool] = True
 
     def value(self, x: FloatArray) -> float:
-        """The sum of the singular values."""
+        """Return the sum of the singular values."""
         return _schatten(x, "x", "nuc")
 
     def dual(self, g: FloatArray) -> float:
-        """The largest singular value."""
+        """Return the largest singular value."""
         return _schatten(g, "g", 2)
 
     def steepest(self, g: FloatArray) -> FloatArray:
@@ -99,7 +99,7 @@ class Nuclear:
         return _direction(_matrix(g, "g"), _leading)
 
     def direction_of(self, gradient: LogScaled) -> FloatArray:
-        """Steepest directions of gradients (…, n_rows, n_columns)."""
+        """Return the steepest directions of gradients (…, n_rows, n_columns)."""
         return _for_each(gradient, _leading)
 
 
@@ -120,11 +120,11 @@ class MaxRow:
     needs_matrix: ClassVar[bool] = True
 
     def value(self, x: FloatArray) -> float:
-        """The largest norm of a row."""
+        """Return the largest norm of a row."""
         return float(np.max(length(_matrix(x, "x")), initial=0.0))
 
     def dual(self, g: FloatArray) -> float:
-        """The sum of the norms of the rows."""
+        """Return the sum of the norms of the rows."""
         return float(np.sum(length(_matrix(g, "g"))))
 
     def steepest(self, g: FloatArray) -> FloatArray:
@@ -132,12 +132,12 @@ class MaxRow:
         return _unit_rows(_matrix(g, "g"))
 
     def direction_of(self, gradient: LogScaled) -> FloatArray:
-        """Steepest directions of gradients (…, n_rows, n_columns), each row in a scale of its own."""
+        """Return the steepest directions of gradients (…, n_rows, n_columns), each row in its own scale."""
         return _unit_rows(row_scaled(gradient)[0])
 
 
 def row_scaled(gradient: LogScaled) -> tuple[FloatArray, FloatArray]:
-    """Gradients (…, n_rows, n_columns) as an array of that shape and scales (…, n_rows), one for each row."""
+    """Return gradients (…, n_rows, n_columns) as an array of that shape and scales (…, n_rows), one for each row."""
     array, log_scale = _matrix(gradient.array, "gradient", gradient.axes), np.asarray(gradient.log_scale)
     if log_scale.ndim < array.ndim:
         return array, np.broadcast_to(np.expand_dims(log_scale, -1), array.shape[:-1])
@@ -156,7 +156,7 @@ def _matrix(x: ArrayLike, argument: str, axes: int | None = None) -> FloatArray:
 
 
 def _schatten(x: ArrayLike, argument: str, order: Any) -> float:
-    """A norm of the singular values, of a matrix scaled to a largest entry of one."""
+    """Compute a norm of the singular values, of a matrix scaled to a largest entry of one."""
     matrix = _matrix(x, argument)
     largest = float(np.max(np.abs(matrix), initial=0.0))
     if largest == 0.0 or not np.isfinite(largest):
@@ -165,7 +165,7 @@ def _schatten(x: ArrayLike, argument: str, order: Any) -> float:
 
 
 def _unit_rows(matrix: FloatArray) -> FloatArray:
-    """Every row divided by its Euclidean norm; zero rows stay zero."""
+    """Divide every row by its Euclidean norm; zero rows stay zero."""
     sizes = length(matrix)[..., None]
     return np.divide(matrix, sizes, out=np.zeros_like(matrix), where=sizes != 0.0)
 
@@ -173,7 +173,7 @@ def _unit_rows(matrix: FloatArray) -> FloatArray:
 def _direction(
     matrix: FloatArray, directions: Callable[[FloatArray, FloatArray, FloatArray], FloatArray]
 ) -> FloatArray:
-    """The direction of a matrix, as a sum of rank-one terms e_i row_iᵀ."""
+    """Return the direction of a matrix, as a sum of rank-one terms e_i row_iᵀ."""
     found: FloatArray = directions(np.eye(len(matrix))[None], matrix[None], np.zeros((1, len(matrix))))[0]
     return found
 
@@ -181,7 +181,7 @@ def _direction(
 def _for_each(
     gradient: LogScaled, directions: Callable[[FloatArray, FloatArray, FloatArray], FloatArray]
 ) -> FloatArray:
-    """The direction of each matrix of a batch, from its rank-one terms where they are known."""
+    """Return the direction of each matrix of a batch, from its rank-one terms if they are known."""
     shape = gradient.array.shape
     if gradient.terms is None:
         right, scales = row_scaled(gradient)
@@ -195,7 +195,7 @@ def _for_each(
 
 
 def _polar(left: FloatArray, right: FloatArray, log_scale: FloatArray) -> FloatArray:
-    """Σ_k u_k v_kᵀ, (batch, d_left, d_right), of terms left (batch, m, d_left) or (1, m, d_left), right and log_scale (batch, m)."""
+    """Return Σ_k u_k v_kᵀ, (batch, d_left, d_right), of terms left (batch, m, d_left) or (1, m, d_left), right and log_scale (batch, m)."""
     out = np.empty((len(right), left.shape[2], right.shape[2]))
     core.polar_factors(left, right, log_scale, out, np.empty(len(right), dtype=np.int64))
     return out

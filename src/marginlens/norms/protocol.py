@@ -19,10 +19,10 @@ class Norm(Protocol):
         """Return ‖x‖ of one point of any shape."""
 
     def dual(self, g: FloatArray) -> float:
-        r"""The dual norm :math:`\|g\|_* = \max_{\|x\| \le 1} \langle g, x\rangle`."""
+        r"""Return the dual norm :math:`\|g\|_* = \max_{\|x\| \le 1} \langle g, x\rangle`."""
 
     def steepest(self, g: FloatArray) -> FloatArray:
-        r"""A point s of norm one with :math:`\langle g, s\rangle = \|g\|_*`, of g's shape; undefined at g = 0.
+        r"""Return a point s of norm one with :math:`\langle g, s\rangle = \|g\|_*`, of g's shape; undefined at g = 0.
 
         Where several points attain the maximum, the norm's own documentation says which one this is.
         """

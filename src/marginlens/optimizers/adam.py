@@ -75,7 +75,7 @@ class Adam(Decaying):
 
     @remembers_point
     def init(self, x0: FloatArray) -> AdamState:
-        """Both means zero."""
+        """Start with both means zero."""
         nothing = np.full(np.shape(x0), -np.inf)
         return AdamState(0, np.zeros(np.shape(x0)), nothing, nothing)
 
@@ -97,13 +97,13 @@ class Adam(Decaying):
         return move, AdamState(step + 1, sign, log_mean, log_square)
 
     def compiled(self, shape: tuple[int, ...]) -> Rule:
-        """As the compiled loop knows it."""
+        """Return the rule of the compiled loop."""
         first, second = self.betas
         return Rule.of(ADAM, self.size, beta_1=first, beta_2=second, eps=self.eps)
 
 
 def _signed_sum(a: tuple[FloatArray, FloatArray], b: tuple[FloatArray, FloatArray]) -> tuple[FloatArray, FloatArray]:
-    """Sign and logarithm of the sum of two numbers given by theirs."""
+    """Return the sign and logarithm of the sum of two numbers given by theirs."""
     largest = np.maximum(a[1], b[1])
     safe = np.where(np.isfinite(largest), largest, 0.0)
     total = a[0] * np.exp(a[1] - safe) + b[0] * np.exp(b[1] - safe)

@@ -42,11 +42,11 @@ class Blockwise:
         as_optimizer(self.optimizer)
 
     def init(self, x0: FloatArray) -> Any:
-        """The start, until the first gradient shows the parts; then one state for each."""
+        """Remember the start; once the first gradient shows the parts, each has its own state."""
         return np.array(x0)
 
     def update(self, gradient: LogScaled, state: Any) -> tuple[FloatArray, Any]:
-        """The steps of all parts, put together."""
+        """Return the steps of all parts, put together."""
         if gradient.blocks is None:
             raise InputError(
                 "optimizer", "Blockwise only for a risk whose points have parts, such as JointRisk", "one that has none"

@@ -22,7 +22,7 @@ _NORM_ALONE = re.compile(r"l(inf|\d+(\.\d+)?)")
 
 
 def optimizer_named(name: object, size: StepSize, norm: str | None = None, **settings: Any) -> Optimizer:
-    """The optimizer of a name, with steps of this size.
+    """Make the optimizer of a name, with steps of this size.
 
     Args:
         name: a name of `marginlens.names.OPTIMIZERS`. Two of them have a norm behind a colon: "steepest-descent:l3" is steepest descent in

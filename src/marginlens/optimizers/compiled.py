@@ -21,8 +21,11 @@ class Rule(NamedTuple):
 
     Attributes:
         kind: STEEPEST, GRADIENT (plain gradient descent), ADAM or MIRROR.
+
         size: of the steps.
+
         settings: a structured array whose fields are those of `OptimizerSettings` in the core: `rule.settings["momentum"]`.
+
         norm_code: of the norm of steepest descent.
     """
 
@@ -38,7 +41,7 @@ class Rule(NamedTuple):
 
     @classmethod
     def of(cls, kind: int, size: StepSize, norm_code: int = EUCLIDEAN, **settings: float) -> Self:
-        """The rule with these settings, zero for the others."""
+        """Make the rule with these settings, zero for the others."""
         numbers = np.zeros((), dtype=core.struct_type("OptimizerSettings"))
         for name, value in settings.items():
             numbers[name] = value
@@ -46,7 +49,7 @@ class Rule(NamedTuple):
 
 
 def compiled_rule(optimizer: Optimizer, shape: tuple[int, ...]) -> Rule | None:
-    """The rule of an optimizer on points of this shape; None if it has none, or a subclass has changed its steps."""
+    """Return the rule of an optimizer on points of this shape; None if it has none, or a subclass has changed its steps."""
     compiled = inherited_attr(optimizer, "compiled")
     if compiled is None:
         return None

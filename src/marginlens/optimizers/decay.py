@@ -69,7 +69,7 @@ class DecayState(NamedTuple):
 
 
 def remembers_point(init: Callable[..., Any]) -> Callable[..., Any]:
-    """The method `init` of an optimizer, which with weight decay remembers the iterate too."""
+    """Wrap the method `init` of an optimizer, which with weight decay remembers the iterate too."""
 
     @wraps(init)
     def begin(self: Any, x0: FloatArray) -> Any:
@@ -80,7 +80,7 @@ def remembers_point(init: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def decays(update: Callable[..., Any]) -> Callable[..., Any]:
-    """The method `update` of an optimizer, with weight decay where there is any."""
+    """Wrap the method `update` of an optimizer, to apply weight decay if there is any."""
 
     @wraps(update)
     def step(self: Any, gradient: LogScaled, state: Any) -> tuple[FloatArray, Any]:

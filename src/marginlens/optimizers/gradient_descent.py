@@ -63,7 +63,7 @@ class GradientDescent(_Euclidean):
 
     @remembers_point
     def init(self, x0: FloatArray) -> LogScaled | None:
-        """No gradient so far."""
+        """Start without a running sum of gradients."""
 
     @decays
     def update(self, gradient: LogScaled, state: LogScaled | None) -> tuple[FloatArray, LogScaled | None]:
@@ -72,7 +72,7 @@ class GradientDescent(_Euclidean):
         return -self.size * (gradient if total is None else total).value(), total
 
     def compiled(self, shape: tuple[int, ...]) -> Rule:
-        """As the compiled loops know it."""
+        """Return the rule of the compiled loop."""
         return Rule.of(GRADIENT, self.size, momentum=self.momentum)
 
 
@@ -99,7 +99,7 @@ class NormalizedGD(_Euclidean):
 
     @remembers_point
     def init(self, x0: FloatArray) -> LogScaled | None:
-        """No gradient so far."""
+        """Start without a running sum of gradients."""
 
     @decays
     def update(self, gradient: LogScaled, state: LogScaled | None) -> tuple[FloatArray, LogScaled | None]:
@@ -108,7 +108,7 @@ class NormalizedGD(_Euclidean):
         return -self.size * (gradient if total is None else total).direction(), total
 
     def compiled(self, shape: tuple[int, ...]) -> Rule:
-        """As the compiled loops know it."""
+        """Return the rule of the compiled loop."""
         return Rule.of(STEEPEST, self.size, power=2.0, momentum=self.momentum)
 
 

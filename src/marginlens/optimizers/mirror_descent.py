@@ -69,12 +69,12 @@ class MirrorDescent(Decaying):
         self.check_decay()
 
     def init(self, x0: FloatArray) -> MirrorState:
-        """The start and its image."""
+        """Return the start and its image."""
         x = np.array(x0, dtype=np.float64)
         return MirrorState(0, x, np.sign(x) * np.abs(x) ** (self.p - 1.0), None)
 
     def update(self, gradient: LogScaled, state: MirrorState) -> tuple[FloatArray, MirrorState]:
-        """The iterate whose image is ∇ψ(x) - η_t ∇L, less x."""
+        """Return the step to the iterate whose image is ∇ψ(x) - η_t ∇L."""
         size = size_at(self.size, state.step)
         kept = 1.0 - size * self.weight_decay
         total = running_sum(gradient, state.total, self.momentum)
@@ -85,12 +85,12 @@ class MirrorDescent(Decaying):
         return step, MirrorState(state.step + 1, state.x + step, image, total)
 
     def compiled(self, shape: tuple[int, ...]) -> Rule:
-        """As the compiled loop knows it."""
+        """Return the rule of the compiled loop."""
         return Rule.of(MIRROR, self.size, mirror_power=self.p, normalized=self.normalized, momentum=self.momentum)
 
 
 def dual_unit(gradient: LogScaled, p: float) -> FloatArray:
-    """Gradients divided by their norm ‖·‖_q with 1/p + 1/q = 1; zero if they are zero."""
+    """Divide gradients by their norm ‖·‖_q with 1/p + 1/q = 1; zero gradients stay zero."""
     q, scaled = p / (p - 1.0), gradient.direction()
     axes = tuple(range(scaled.ndim - gradient.axes, scaled.ndim))
     norms = np.sum(np.abs(scaled) ** q, axis=axes, keepdims=True) ** (1.0 / q)

@@ -22,10 +22,10 @@ class Optimizer(Protocol):
     """
 
     def init(self, x0: FloatArray) -> Any:
-        """The state before the first step from `x0`; None if nothing is remembered."""
+        """Return the state before the first step from `x0`; None if nothing is remembered."""
 
     def update(self, gradient: LogScaled, state: Any) -> tuple[FloatArray, Any]:
-        """The step to take, of the iterate's shape, and the next state; neither `gradient` nor `state` may be changed in place."""
+        """Return the step to take, of the iterate's shape, and the next state; neither `gradient` nor `state` may be changed in place."""
 
 
 def as_optimizer(optimizer: object) -> Optimizer:

@@ -37,12 +37,12 @@ class PowerDecay:
         object.__setattr__(self, "power", nonnegative_number(self.power, "power"))
 
     def __call__(self, t: int) -> float:
-        """The size of step t."""
+        """Return the size of step t."""
         return float(self.size * (t + 1.0) ** -self.power)
 
 
 def as_step_size(size: object) -> StepSize:
-    """A positive number, or a function t → size such as `PowerDecay`, as it is; else the error that says what is expected."""
+    """Return a positive number, or a function t → size such as `PowerDecay`, as it is; raise for anything else."""
     if isinstance(size, type):
         raise InputError("size", "a positive number or a function of the step", f"the class {size.__name__}")
     if callable(size):
@@ -52,7 +52,7 @@ def as_step_size(size: object) -> StepSize:
 
 
 def size_at(size: StepSize, t: int) -> float:
-    """The size of step t; refused if a function gives zero, nan, infinity or a negative number."""
+    """Return the size of step t; zero, nan, infinity and negative numbers are refused."""
     if not callable(size):
         return size
     expected = "a positive number at every step"
@@ -66,7 +66,7 @@ def size_at(size: StepSize, t: int) -> float:
 
 
 def sizes_of(size: StepSize, begin: int, end: int) -> FloatArray:
-    """The sizes of steps `begin` … `end` - 1, (end - begin,)."""
+    """Return the sizes of steps `begin` … `end` - 1, (end - begin,)."""
     if not callable(size):
         return np.full(end - begin, size)
     if isinstance(size, PowerDecay):

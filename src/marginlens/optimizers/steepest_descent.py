@@ -66,7 +66,7 @@ class SteepestDescent(Decaying):
 
     @remembers_point
     def init(self, x0: FloatArray) -> MomentumState:
-        """No steps, no gradients."""
+        """Start at step zero, without a running sum of gradients."""
         return MomentumState(0, None)
 
     @decays
@@ -82,7 +82,7 @@ class SteepestDescent(Decaying):
         return step, MomentumState(state.step + 1, total)
 
     def compiled(self, shape: tuple[int, ...]) -> Rule | None:
-        """As the compiled loop knows it; None in a norm that has no code there."""
+        """Return the rule of the compiled loop; None for a norm that has no code there."""
         code = inherited_attr(as_norm(self.norm, shape), "code")
         if code is None:
             return None

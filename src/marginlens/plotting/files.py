@@ -33,7 +33,7 @@ def pdf(figure: Figure) -> bytes:
 
 
 def png_and_svg(figure: Figure) -> tuple[bytes, bytes]:
-    """Both, laid out once as the PNG is; each `savefig` would go through the figure a first time to find the places."""
+    """Return both, laid out once as the PNG is; each `savefig` would go through the figure a first time to find the places."""
     engine, usual = figure.get_layout_engine(), figure.dpi
     with mpl.rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}):
         figure.dpi = _dots(figure)
@@ -67,7 +67,7 @@ def write_figure(place: Path, figure: Figure, argument: str = "plot") -> None:
 
 
 def _dots(figure: Figure) -> float:
-    """Dots per inch of a figure as PNG."""
+    """Return the dots per inch of a figure as PNG."""
     return float(min(DOTS_PER_INCH, WIDEST_PIXELS / max(figure.get_size_inches())))
 
 
@@ -76,7 +76,7 @@ def _marks(axes: mpl.axes.Axes) -> list[Artist]:
 
 
 def _saved(figure: Figure, form: str, dots: float, metadata: dict[str, str | None]) -> bytes:
-    """The figure's bytes; its canvas is left as it was, so that a figure shown on a screen stays there."""
+    """Return the figure's bytes; its canvas is left as it was, so that a figure shown on a screen stays there."""
     stream = BytesIO()
     with mpl.rc_context({"svg.hashsalt": "marginlens", "svg.fonttype": "path", "pdf.fonttype": 42}):
         figure.savefig(stream, format=form, dpi=dots, metadata=metadata, facecolor="white")

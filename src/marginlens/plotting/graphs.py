@@ -48,9 +48,13 @@ def draw_graphs(
 
     Args:
         graphs: as from `priority_graphs`, or some of them.
+
         names: what to call each token, by id: a list or a dictionary. Ids by default.
+
         title: a line above all panels.
+
         headings: one above each panel in place of its last token.
+
     Returns:
         A matplotlib figure with one panel per graph, as large as they need.
     """

@@ -68,7 +68,7 @@ def ray(ax: Axes, direction: FloatArray, length: float, **style: Any) -> None:
 
 
 def separating_line(ax: Axes, normal: FloatArray, through: FloatArray, length: float, **style: Any) -> None:
-    """The line through a point that is perpendicular to `normal`."""
+    """Draw the line through a point that is perpendicular to `normal`."""
     along = np.array([-normal[1], normal[0]]) / np.linalg.norm(normal)
     ends = np.stack([through - length * along, through + length * along])
     ax.plot(ends[:, 0], ends[:, 1], **{"color": PATH, "linestyle": ":", "linewidth": 1.4, "zorder": 2, **style})
@@ -89,7 +89,7 @@ def arrowed_path(ax: Axes, points: FloatArray, *, arrows: int = 3, **style: Any)
 
 
 def log_radius(points: FloatArray, unit: float = 1.0) -> FloatArray:
-    """Points (…, 2) with their norm r replaced by log10(1 + r/unit), which brings all of the plane into one picture."""
+    """Replace the norm r of points (…, 2) by log10(1 + r/unit), which brings all of the plane into one picture."""
     norm = np.linalg.norm(points, axis=-1, keepdims=True)
     return points * np.log10(1.0 + norm / unit) / np.where(norm > 0.0, norm, 1.0)
 
@@ -105,17 +105,20 @@ class BasinLook(NamedTuple):
 def log_radius_disc(
     ax: Axes, starts: FloatArray, ends: IntArray, looks: Sequence[BasinLook], *, far: float, unit: float = 1.0
 ) -> None:
-    """The plane squeezed to a disc: the basins of all limits, and circles of equal norm.
+    """Draw the plane squeezed to a disc: the basins of all limits, and circles of equal norm.
 
     Args:
         starts: (n_norms, n_angles, 2).
+
         ends: (n_norms, n_angles) the limit of each start, an index into `looks`; -1 where there is none.
+
         far: the norm at the rim.
+
         unit: the norm r = unit stands at log10(2) from the centre.
     """
 
     def closed(rings: FloatArray, innermost: FloatArray) -> Any:
-        """Values on rings with an innermost ring, and the first angle repeated at the end."""
+        """Return values on rings with an innermost ring, and the first angle repeated at the end."""
         return np.concatenate([innermost, rings])[:, [*range(rings.shape[1]), 0]]
 
     x, y = np.moveaxis(log_radius(closed(starts, 0.0 * starts[:1]), unit), -1, 0)
@@ -129,7 +132,7 @@ def log_radius_disc(
 
 
 def log_radius_rings(ax: Axes, far: float, unit: float = 1.0) -> None:
-    """Circles of equal norm, labelled, up to the rim at norm `far`; axes without ticks."""
+    """Draw circles of equal norm, labelled, up to the rim at norm `far`, on axes without ticks."""
     rim = float(np.log10(1.0 + far / unit))
     angle = np.linspace(0.0, 2.0 * np.pi, 400)
     decades = 10.0 ** np.arange(np.floor(np.log10(unit)), np.log10(far))
@@ -145,7 +148,7 @@ def log_radius_rings(ax: Axes, far: float, unit: float = 1.0) -> None:
 
 
 def rim_label(ax: Axes, direction: FloatArray, name: str, rim: float, colour: object) -> None:
-    """The name of a limit just outside the rim of the disc."""
+    """Write the name of a limit just outside the rim of the disc."""
     x, y = 1.05 * rim * direction
     side = "center" if abs(direction[0]) < 0.3 else "left" if direction[0] > 0 else "right"
     ax.text(x, y, name, color=colour, weight="bold", ha=side, va="center", zorder=7)
@@ -170,7 +173,7 @@ def problem_figure(
     paths: FloatArray | None = None,
     loss: Loss | None = None,
 ) -> Figure:
-    """The picture of each problem: `solutions[j]` are its rows, `paths` (batch, n_points, 2) their training.
+    """Draw the picture of each problem: `solutions[j]` are its rows, `paths` (batch, n_points, 2) their training.
 
     Above, or at the left of a single problem, stand the tokens; below, or at the right, the plane of p at a distance of log ‖p‖ from the
     centre, so that the limit is seen beside the first steps, with the basins of normalised descent.
@@ -199,7 +202,9 @@ def problem_figure(
 def _draw_tokens(
     ax: Axes, data: TokenDataset, scores: FloatArray, rows: Sequence[Mapping[str, Any]], title: str
 ) -> None:
-    """The tokens of every input with index and score, the max-margin directions, and the separating lines of the last row's direction."""
+    """Draw the tokens of every input with index and score, the max-margin directions, and the separating lines of the last
+    row's direction.
+    """
     ax.set_box_aspect(1.0)  # the window is square
     keys = [data.K[i, :length] for i, length in enumerate(data.lengths)]
     window = _window(np.concatenate(keys))
@@ -234,7 +239,7 @@ def _draw_tokens(
 def _separating_lines(
     ax: Axes, keys: Sequence[FloatArray], row: Mapping[str, Any], colours: Sequence[str], reach: float
 ) -> None:
-    """For every input the line halfway between its selected token and the other tokens, across the direction."""
+    """Return for every input the line halfway between its selected token and the other tokens, across the direction."""
     direction = np.asarray(row["direction"])
     for key, token, colour in zip(keys, np.asarray(row["selected"]).tolist(), colours, strict=False):
         if len(key) > 1:
@@ -245,7 +250,7 @@ def _separating_lines(
 
 
 def _window(keys: FloatArray) -> FloatArray:
-    """(2, 2) a square around the origin and all keys, with room at the sides for their labels."""
+    """Return a square (2, 2) around the origin and all keys, with room at the sides for their labels."""
     low, high = np.minimum(keys.min(axis=0), 0.0), np.maximum(keys.max(axis=0), 0.0)
     half = 0.68 * max(float(np.max(high - low)), 1e-12)
     middle = 0.5 * (low + high)

@@ -76,7 +76,7 @@ class PlotStyle(dict[str, Any]):
         self._entered.pop().__exit__(*problem)
 
     def __call__(self, draw: Callable[..., Any]) -> Callable[..., Any]:
-        """`draw` with this style in force while it runs."""
+        """Wrap `draw` to run in this style."""
         if not callable(draw):
             raise InputError("draw", "a function that draws", repr(draw))
 
@@ -110,7 +110,7 @@ _ACTIVE: ContextVar[PlotStyle | None] = ContextVar("marginlens_plot_style", defa
 
 
 def house_style() -> dict[str, Any]:
-    """The parameters that the library's figures are drawn with: `STYLE`, and what a `PlotStyle` in force says instead."""
+    """Return the parameters that the library's figures are drawn with: `STYLE`, overridden by a `PlotStyle` in force."""
     return {**STYLE, **(_ACTIVE.get() or {})}
 
 
@@ -122,7 +122,9 @@ def paper(width: float | str = "column", height: float | None = None, *, font_si
 
     Args:
         width: "column" (3.25 inches), "double" (6.75 inches), or inches; `\\the\\columnwidth` over 72.27 is that of a LaTeX page.
+
         height: inches; the golden section of the width by default.
+
         font_size: points of labels and of the legend, which ticks stay one below.
     """
     wide = WIDTHS.get(width) if isinstance(width, str) else positive_number(width, "width")
@@ -180,7 +182,7 @@ _VECTOR: dict[str, Any] = {
 
 
 def _lettering(size: float, tick_size: float) -> dict[str, Any]:
-    """The house style with letters of this size, in points."""
+    """Return the house style with letters of this size, in points."""
     large = dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize", "figure.titlesize"), size)
     small = dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), tick_size)
     return {**STYLE, **large, **small}
@@ -195,7 +197,7 @@ def figure(n_panels: int = 1, *, width: float = 4.6, height: float = 4.0) -> tup
 
 
 def in_style(draw: Callable[..., Any]) -> Callable[..., Any]:
-    """`draw` with the house style in force while it runs and nothing changed afterwards."""
+    """Wrap `draw` to run in the house style, with nothing changed afterwards."""
 
     @wraps(draw)
     def styled(*arguments: Any, **options: Any) -> Any:

@@ -126,7 +126,7 @@ class MeasureSums:
         return np.isfinite(self.sums.get("nnz", np.full(self._shape, np.nan)))
 
     def measures(self) -> dict[str, FloatArray]:
-        """The averages (n_layers, n_heads) by name; a head without finite attention has no selections either."""
+        """Return the averages (n_layers, n_heads) by name; a head without finite attention has no selections either."""
         counts = {f"first_{name}": self.n_first for name in self._MAPS} | self.n_beside
         with np.errstate(invalid="ignore", divide="ignore"):
             means = {
@@ -163,11 +163,11 @@ class LayerTokens:
         self.are_known = LayerKind.WINDOW not in kinds and (self.decoder is not None or not any(towers))
 
     def attended(self, layer: int) -> Inputs:
-        """The inputs whose tokens a layer attends to."""
+        """Return the inputs whose tokens a layer attends to."""
         return self.decoder if self.decoder is not None and self._is_decoder[layer] else self.inputs
 
     def of_batch(self, layer: int, batch: InputBatch, kind: LayerKind) -> TokenNames | None:
-        """The tokens of a batch if a layer attends from a text to itself."""
+        """Return the tokens of a batch if a layer attends from a text to itself."""
         attended = self.attended(layer)
         if not isinstance(attended, TextInputs) or kind is not LayerKind.SELF:
             return None
@@ -178,7 +178,7 @@ class LayerTokens:
         return TokenNames(ids, np.isin(ids, list(attended.separators)))
 
     def names(self) -> dict[int, str]:
-        """What each token id is called."""
+        """Return the name of each token id."""
         return {**({} if self.decoder is None else self.decoder.names()), **self.inputs.names()}
 
 
@@ -195,7 +195,9 @@ class ExampleMaps:
         self._planes: dict[int, dict[tuple[int, int], QueryPlane]] = {}
 
     def _chosen(self, count: int) -> list[int]:
-        """`count` of the inputs with at most the longest example's tokens, spread evenly; the shortest if none has; the first images."""
+        """Choose `count` of the inputs no longer than the longest example, evenly spread; the shortest if all are longer; the
+        first images.
+        """
         lengths = self._inputs.lengths
         if self._inputs.grid is not None:
             return list(range(min(count, len(lengths))))
@@ -227,7 +229,9 @@ class ExampleMaps:
                     self._add_planes(place, part, np.where(np.isfinite(margins), selected, -1), margins)
 
     def _add_planes(self, place: int, reading: LayerReading, selected: IntArray, margins: FloatArray) -> None:
-        """The plane of each head at the query of one input with the largest margin, of those that select another than the first token."""
+        """Add the plane of each head at the query of one input with the largest margin, of those that select another than the
+        first token.
+        """
         for head in range(reading.keys.shape[1]):
             best = selected[head].max()
             if best < 0:  # every query is tied, or sees one token
@@ -239,7 +243,7 @@ class ExampleMaps:
                 self._planes.setdefault(place, {})[reading.layer, head] = plane
 
     def examples(self) -> tuple[Example, ...]:
-        """The examples, in the order of the inputs."""
+        """Return the examples, in the order of the inputs."""
         made = []
         for place, layers in self._layers.items():
             attention, selected, margins = (np.stack(part) for part in zip(*layers, strict=True))
@@ -289,11 +293,11 @@ class SinkRecorder:
         self._n_heads[layer] = len(received)
 
     def sinks(self, n_rows: int = 3) -> tuple[TokenShare, ...]:
-        """The tokens with most attention of all heads beyond what they would have if all that is seen had the same."""
+        """Return the tokens with most attention of all heads beyond what they would have if all that is seen had the same."""
         return self._largest(self._attention.sum(axis=(0, 1)), self._n_heads @ self._n_seen, n_rows)
 
     def head_sinks(self) -> dict[tuple[int, int], TokenShare]:
-        """The first such token of every head that has one."""
+        """Return the first such token of every head that has one."""
         found = {
             (layer, head): self._largest(self._attention[layer, head], self._n_seen[layer], 1)
             for layer, head in np.ndindex(*self._attention.shape[:2])
@@ -352,7 +356,7 @@ class SelectionRecorder:
     ) -> tuple[
         dict[tuple[int, int], tuple[Preference, ...]], dict[tuple[int, int], PreferenceGraph], dict[str, FloatArray]
     ]:
-        """The strongest preferences of every finite head, its graph, and the shares (n_layers, n_heads) contested or in no cycle."""
+        """Return the strongest preferences of every finite head, its graph, and the shares (n_layers, n_heads) contested or in no cycle."""
         contested, strict = np.full((2, *self._shape), np.nan)
         rows, graphs = {}, {}
         names = self._tokens.names() if n_rows and self.count >= 2 else {}

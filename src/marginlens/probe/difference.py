@@ -53,7 +53,7 @@ class ProbeDifference(_Measured):
     )
 
     def layer_name(self, layer: int) -> str:
-        """What a layer is called in both models."""
+        """Return the name of a layer in both models."""
         return self.probed.layer_name(layer)
 
     @property
@@ -75,11 +75,13 @@ class ProbeDifference(_Measured):
         return (*both, *of_one_model)
 
     def changed_heads(self, count: int | None = None, *, measure: str = "total_variation") -> list[tuple[int, int]]:
-        """Layer and head of those that differ most, the largest modulus of a measure first; heads without a number are left out."""
+        """Return layer and head of those that differ most by a measure, the largest modulus first; heads without a number are left out."""
         return ranked_heads(np.abs(self[measure]), count)
 
     def rows(self, count: int | None = None) -> list[dict[str, Any]]:
-        """One row for each of the heads that changed most: name, total variation, and a few measures of both models, `against` first."""
+        """Return one row for each of the heads that changed most: name, total variation, and a few measures of both models,
+        `against` first.
+        """
         rows = []
         for layer, head in self.changed_heads(count):
             row: dict[str, Any] = {
@@ -99,7 +101,7 @@ class ProbeDifference(_Measured):
         return rows
 
     def findings(self) -> tuple[Fact, ...]:
-        """How far the attention has moved, in which heads most, and how sparsity and norms have changed.
+        """Describe how far the attention has moved, in which heads most, and how sparsity and norms have changed.
 
         Returns:
             One fact for each finding; `str` of it is its text.
@@ -127,7 +129,7 @@ class ProbeDifference(_Measured):
         return tuple(facts)
 
     def to_dict(self) -> dict[str, Any]:
-        """The differences as plain values, lists over layers and heads, and the names of the models; None if there is no number."""
+        """Return the differences as plain values, lists over layers and heads, and the names of the models; None if there is no number."""
         found = {"model": self.probed.model, "against": self.against.model, "inputs": self.probed.n_inputs}
         found |= {"layers": self.n_layers, "heads": self.n_heads, "measures": self.measures}
         found["notes"] = [str(note) for note in self.notes]
@@ -193,7 +195,7 @@ def _compared(
     settings: ProbeSettings,
     progress: ProgressCallback | None,
 ) -> ProbeDifference:
-    """`compare_models` for models whose attention can be seen."""
+    """Compare models whose attention can be read; see `compare_models`."""
     options = replace(settings, examples=0)
     _check_alike(first, second)
     data = as_inputs(first, inputs)
@@ -225,7 +227,7 @@ def _compared(
 
 
 def _distinct_names(first: LoadedModel, second: LoadedModel) -> tuple[str, str]:
-    """The names of two models; if they are equal, with as many folders above as it takes, or by their order."""
+    """Return the names of two models; equal ones get as many folders above as it takes, or a number."""
     if first.name != second.name:
         return first.name, second.name
     places = [Path(str(getattr(one.model.config, "name_or_path", ""))).resolve().parts for one in (first, second)]
@@ -237,7 +239,9 @@ def _distinct_names(first: LoadedModel, second: LoadedModel) -> tuple[str, str]:
 
 
 def total_variation(first: LoadedModel, second: LoadedModel, inputs: Inputs) -> FloatArray:
-    """(n_layers, n_heads) the mean total variation between the attention of two models, over the queries that see at least two tokens."""
+    """Return the mean total variation between the attention of two models, (n_layers, n_heads), over queries that see two
+    tokens or more.
+    """
     sums: dict[int, FloatArray] = {}
     counts: dict[int, int] = {}
     networks = [tower_for(loaded.model, inputs) for loaded in (first, second)]
@@ -270,7 +274,7 @@ def _check_alike(first: LoadedModel, second: LoadedModel) -> None:
 
 
 def _architecture(model: PreTrainedModel) -> str:
-    """The family and the sizes of a model, in words."""
+    """Describe the family and the sizes of a model in words."""
     n_layers, n_heads, width = (getattr(_text_config(model), name, None) for name in _SIZES)
     return f"{model.config.model_type} with {n_layers} layers of {n_heads} heads and width {width}"
 

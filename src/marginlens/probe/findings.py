@@ -37,7 +37,9 @@ N_NAMED_HEADS = 4
 
 
 def main_result(result: ProbeResult) -> Fact:
-    """What a reader should know first: what most heads are and, if that was asked, how close they are to their max-margin solutions."""
+    """State what a reader should know first: what most heads are and, if that was asked, how close they are to their max-margin
+    solutions.
+    """
     n_heads = int(np.sum(result.kinds != ""))
     kind, count = _kinds(result)[0]
     kinds = Fact(
@@ -55,7 +57,7 @@ def main_result(result: ProbeResult) -> Fact:
 
 
 def findings(result: ProbeResult) -> tuple[Fact, ...]:
-    """Sparsity, how it goes with the weights, what heads select, and how max-margin they are.
+    """Describe sparsity, how it goes with the weights, what heads select, and how max-margin they are.
 
     Args:
         result: a probe of one model.
@@ -70,18 +72,18 @@ def findings(result: ProbeResult) -> tuple[Fact, ...]:
 
 
 def _known(result: ProbeResult, name: str) -> FloatArray:
-    """The finite numbers of a measure; none if the probe has not got it."""
+    """Return the finite numbers of a measure; none if the probe does not have it."""
     values = result.measures.get(name, np.empty(0))
     return np.asarray(values[np.isfinite(values)])
 
 
 def _kinds(result: ProbeResult) -> list[tuple[str, int]]:
-    """The kinds of heads with how many there are, the most frequent first."""
+    """Count the heads of each kind, the most frequent first."""
     return Counter(kind for kind in result.kinds.ravel().tolist() if kind).most_common()
 
 
 def _largest(values: FloatArray) -> tuple[int, int]:
-    """Layer and head of the largest number."""
+    """Return layer and head of the largest number."""
     return divmod(int(np.nanargmax(values)), values.shape[1])
 
 
@@ -192,7 +194,7 @@ def _spread(values: FloatArray) -> dict[str, float]:
 
 
 def _above(own: FloatArray, baseline: FloatArray) -> dict[str, int]:
-    """How many numbers exceed their baseline, of those that have one."""
+    """Count the numbers that exceed their baseline, among those that have one."""
     known = np.isfinite(own) & np.isfinite(baseline)
     return {"n_above": int(np.sum(own[known] > baseline[known])), "n_known": int(known.sum())}
 
@@ -224,7 +226,7 @@ def training_findings(curves: CheckpointCurves) -> tuple[Fact, ...]:
 
 
 def _sparser(curves: CheckpointCurves, name: str) -> Fact:
-    """The statement of paper A's Figs 6 and 7, layer by layer."""
+    """Return the statement of paper A's Figs 6 and 7, layer by layer."""
     has_norms = bool(np.isfinite(curves["frobenius"]).any())
     numbers = {"queries": Fact(f"curve_queries.{name}"), "change": curves.change(name), "n_layers": curves.n_layers}
     if has_norms:
@@ -259,7 +261,7 @@ def _verdict(curves: CheckpointCurves, name: str, both: BoolArray) -> Fact:
 
 
 def _max_margin(curves: CheckpointCurves, name: str) -> Fact:
-    """One number of the max-margin part in the last layer, and that of random heads."""
+    """Return one number of the max-margin part in the last layer, and that of random heads."""
     known = curves.has_measure(name)
     own, quantity = curves.by_layer(name)[known, -1], Fact(f"curve_quantity.{name}")
     if not np.isfinite(own).any():
@@ -309,7 +311,7 @@ class Answer(NamedTuple):
 
 
 def answers(result: ProbeResult) -> tuple[Answer, ...]:
-    """Where the sinks of a model are, and how much of its attention can be left out, as far as it was measured."""
+    """Say where the sinks of a model are, and how much of its attention can be left out, if that was measured."""
     return tuple(answer for answer in (_sinks(result), _leaving_out(result)) if answer)
 
 

@@ -30,7 +30,7 @@ def write_report(
 def _files(
     result: ProbeResult | CheckpointCurves | ProbeDifference, alarms: Sequence[Alarm] | None
 ) -> dict[str, bytes]:
-    """The files of the folder by name."""
+    """Return the files of the folder by name."""
     from marginlens.probe.difference import ProbeDifference
     from marginlens.probe.page import checkpoint_page, difference_page, draw_curves, probe_page
     from marginlens.probe.result import ProbeResult

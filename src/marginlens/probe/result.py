@@ -203,7 +203,7 @@ class MarginCounts(Described):
 
     @classmethod
     def empty(cls, *shape: int) -> MarginCounts:
-        """No margins yet, for each index of `shape`."""
+        """Return counts without margins, for each index of `shape`."""
         return cls(np.zeros((*shape, _N_BINS), dtype=np.int64))
 
     def add(self, index: int, margins: FloatArray) -> None:
@@ -216,7 +216,7 @@ class MarginCounts(Described):
         self.counts[index, : len(margins)] += counts.reshape(len(margins), _N_BINS)
 
     def quantile(self, share: float) -> FloatArray:
-        """(…) the margin that this share of the queries does not exceed, to 0.3%; nan if none was counted, 0 below 1e-12."""
+        """Return the margin that this share of the queries does not exceed, (…), to 0.3%; nan if none was counted, 0 below 1e-12."""
         total = self.counts.sum(axis=-1)
         reached = np.cumsum(self.counts, axis=-1) >= np.maximum(share * total, 0.5)[..., None]
         bins = np.argmax(reached, axis=-1)
@@ -224,7 +224,9 @@ class MarginCounts(Described):
         return np.where(total > 0, np.where(bins == 0, 0.0, value), np.nan)
 
     def histogram(self, per_decade: int = 10) -> tuple[FloatArray, IntArray]:
-        """Edges (n_bars + 1,) and counts (…, n_bars) of wider bars; the first bar also holds the few smallest margins of all, and zeros."""
+        """Return the edges (n_bars + 1,) and counts (…, n_bars) of wider bars; the first bar also holds the few smallest
+        margins, and zeros.
+        """
         bars = self.counts.reshape(*self.counts.shape[:-1], -1, _BINS_PER_DECADE // per_decade).sum(axis=-1)
         totals = bars.reshape(-1, bars.shape[-1]).sum(axis=0)
         totals[0] -= self.counts[..., 0].sum()  # zeros, on no logarithmic scale
@@ -289,7 +291,7 @@ class Example(Displayed, Tabular):
     quantities = "{name:.40}, {tokens:#} tokens, {queries:#} queries"
 
     def to_dict(self) -> dict[str, Any]:
-        """The selections as plain values, without the maps."""
+        """Return the selections as plain values, without the maps."""
         found = {name: getattr(self, name) for name in ("name", "tokens", "queries", "selected", "margins")}
         return dict(jsonable({**found, "decoder_tokens": self.decoder_tokens or None}, JSON_DIGITS))
 
@@ -297,11 +299,11 @@ class Example(Displayed, Tabular):
         return self.layer_names[layer].split()[0] if self.decoder_tokens else ""
 
     def _queries(self, layer: int) -> tuple[str, ...]:
-        """The tokens that a layer attends with."""
+        """Return the tokens that a layer attends with."""
         return self.decoder_tokens if self._tower(layer) in ("decoder", "cross") else self.tokens
 
     def attended_tokens(self, layer: int) -> tuple[str, ...]:
-        """The tokens that a layer attends to."""
+        """Return the tokens that a layer attends to."""
         return self.decoder_tokens if self._tower(layer) == "decoder" else self.tokens
 
     def _columns(self) -> dict[str, Any]:
@@ -339,16 +341,16 @@ class _Measured(Result, Tabular):
         return int(next(iter(self.measures.values())).shape[-1])
 
     def layer_name(self, layer: int) -> str:
-        """What a layer is called: its number, after the part of the model if there are several."""
+        """Return the name of a layer: its number, after the part of the model if there are several."""
         return self.layer_names[layer] if self.layer_names else str(layer)
 
     def layer_title(self, layer: int) -> str:
-        """A layer in a sentence: layer 3, or cross 1 in a model with several stacks."""
+        """Name a layer in a sentence: layer 3, or cross 1 in a model with several stacks."""
         name = self.layer_name(layer)
         return f"layer {name}" if name.isdecimal() else name
 
     def head_name(self, layer: int, head: int) -> str:
-        """What a head is called: L3H5, or cross 1 H5 in a model with several stacks."""
+        """Return the name of a head: L3H5, or cross 1 H5 in a model with several stacks."""
         name = self.layer_name(layer)
         return f"L{name}H{head}" if name.isdecimal() else f"{name} H{head}"
 
@@ -463,7 +465,7 @@ class ProbeResult(_Measured):
         return "correlation" in self.measures
 
     def to_dict(self) -> dict[str, Any]:
-        """All but attention maps and counts of margins as plain values: lists over layers and heads, None if there is no number."""
+        """Return all but attention maps and counts of margins as plain values: lists over layers and heads, None for missing numbers."""
         heads = {measure.name for measure in HEAD_MEASURES}
         separated = {name: values for name, values in self.measures.items() if name not in heads}
         named = ("model", "family", "layer_names", "sinks", "examples")
@@ -494,7 +496,7 @@ class ProbeResult(_Measured):
 
 
 def _by_head(found: Mapping[Any, Any]) -> list[dict[str, Any]]:
-    """What is known of single heads as rows; a key starts with layer and head."""
+    """Return what is known of single heads as rows; a key starts with layer and head."""
     return [
         {"layer": layer, "head": head, **jsonable(row)}
         for (layer, head, *_), row in sorted(found.items(), key=itemgetter(0))
@@ -546,20 +548,20 @@ class CheckpointCurves(_Measured):
         return len(self.names) >= MIN_TREND_CHECKPOINTS
 
     def has_measure(self, name: str) -> BoolArray:
-        """(n_checkpoints,) whether some head has a measure: a monitor does not take all of them every time."""
+        """Return whether some head has a measure, (n_checkpoints,): a monitor does not take all of them every time."""
         return np.asarray(np.isfinite(self[name]).any(axis=(1, 2)))
 
     def by_layer(self, name: str) -> FloatArray:
-        """(n_checkpoints, n_layers) the mean of a measure over the heads of each layer that have it; nan if none has."""
+        """Return the mean of a measure over the heads of each layer that have it, (n_checkpoints, n_layers); nan if none has."""
         return finite_mean(self[name])
 
     def trends(self, name: str) -> list[RankTest]:
-        """For each layer the rank correlation of its mean with the order of training, and how often chance gives as strong a one."""
+        """Return for each layer the rank correlation of its mean with the order of training, and how often chance gives one as strong."""
         known = self.has_measure(name)
         return [rank_test(self.steps[known], curve[known]) for curve in self.by_layer(name).T]
 
     def relative_change(self, name: str) -> FloatArray:
-        """(n_layers,) last over first mean of each layer, minus 1; nan if the first is zero or unknown."""
+        """Return the last over the first mean of each layer, minus 1, (n_layers,); nan if the first is zero or unknown."""
         known = self.by_layer(name)[self.has_measure(name)]
         if not len(known):
             return np.full(self.n_layers, np.nan)
@@ -567,7 +569,7 @@ class CheckpointCurves(_Measured):
         return last / np.where(first == 0.0, np.nan, first) - 1.0
 
     def change(self, name: str, layer: int = -1) -> Fact:
-        """The first and the last mean of one layer, with the rank correlation if there are enough checkpoints."""
+        """Return the first and the last mean of one layer, with the rank correlation if there are enough checkpoints."""
         curve, rank = self.by_layer(name)[self.has_measure(name), layer], self.trends(name)[layer].correlation
         if not len(curve):
             return Fact("curve.change", {"case": "none"})
@@ -576,7 +578,7 @@ class CheckpointCurves(_Measured):
         return Fact("curve.change", {**ends, "rank": float(rank), "case": "ranked" if has_rank else "plain"})
 
     def has_trend(self, name: str, sign: int) -> BoolArray:
-        """(n_layers,) whether a layer's mean grows (sign 1) or falls (-1) by more than chance explains, and by 5% or more.
+        """Return whether a layer's mean grows (sign 1) or falls (-1) by more than chance explains, and by 5% or more, (n_layers,).
 
         Three things decide: the number of checkpoints, a permutation test of the rank correlation with the step, and the change.
         """
@@ -587,7 +589,7 @@ class CheckpointCurves(_Measured):
         return np.array(is_significant) & is_large & self.can_have_trend
 
     def change_amount(self, name: str, layers: BoolArray) -> Fact:
-        """The range of the relative changes of some layers: percents or, from eleven times the first value on, factors."""
+        """Describe the range of the relative changes of some layers: percents or, from eleven times the first value on, factors."""
         shares = np.abs(self.relative_change(name)[layers])
         is_factor = bool(shares.min() >= 10.0)
         low, high = (float(end) + is_factor for end in (shares.min(), shares.max()))
@@ -597,7 +599,7 @@ class CheckpointCurves(_Measured):
         return Fact(f"curve_amount.{unit}", {"low": low, "high": high, "case": case})
 
     def rows(self, layer: int = -1, names: Collection[str] | None = None) -> list[dict[str, Any]]:
-        """One row per checkpoint: means over the heads of one layer, the last by default, of all measures or of these."""
+        """Return one row per checkpoint: means over the heads of one layer, the last by default, of all measures or of these."""
         chosen = [measure for measure in self.shown if names is None or measure.name in names]
         means = {measure.title: self.by_layer(measure.name)[:, layer] for measure in chosen}
         known = {title: values for title, values in means.items() if np.isfinite(values).any()}
@@ -607,7 +609,7 @@ class CheckpointCurves(_Measured):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values: lists over checkpoints, layers and heads, None if there is no number."""
+        """Return everything as plain values: lists over checkpoints, layers and heads, None for missing numbers."""
         trends = {name: np.array(self.trends(name)) for name in self.measures}  # (n_layers, 2)
         found = {name: getattr(self, name) for name in ("model", "steps", "layer_names", "measures")}
         found["notes"] = [str(note) for note in self.notes]
@@ -655,7 +657,7 @@ class RankTest(NamedTuple):
 
 
 def rank_test(first: FloatArray, second: FloatArray) -> RankTest:
-    """Spearman's rank correlation of two samples of shape (n_points,), tested against all orders being equally likely.
+    """Compute Spearman's rank correlation of two samples of shape (n_points,), and test it against all orders being equally likely.
 
     Both numbers are nan if a sample is constant or has a number that is not finite.
     """
@@ -673,25 +675,25 @@ def rank_test(first: FloatArray, second: FloatArray) -> RankTest:
 
 @cache
 def _orders(n: int) -> npt.NDArray[np.int64]:
-    """(n_orders, n) every order of n points, or random ones if these are too many."""
+    """Return every order of n points, (n_orders, n), or random ones if these are too many."""
     if n <= MAX_EXACT_POINTS:
         return np.array(list(permutations(range(n))))
     return np.random.default_rng(0).permuted(np.tile(np.arange(n), (N_RANDOM_ORDERS, 1)), axis=1)
 
 
 def ranked_heads(values: FloatArray, count: int | None = None) -> list[tuple[int, int]]:
-    """Layer and head of the largest of (n_layers, n_heads) numbers, the largest first; heads without one are left out."""
+    """Return layer and head of the largest of (n_layers, n_heads) numbers, the largest first; heads without one are left out."""
     order = np.argsort(-values, axis=None, kind="stable")
     return [divmod(int(k), values.shape[1]) for k in order if np.isfinite(values.flat[k])][:count]
 
 
 def evenly(n: int, most: int) -> list[int]:
-    """At most so many of n places, evenly spread from the first to the last."""
+    """Return at most so many of n places, evenly spread from the first to the last."""
     return np.unique(np.linspace(0, n - 1, min(most, n)).round().astype(int)).tolist()
 
 
 def finite_mean(values: FloatArray) -> FloatArray:
-    """The mean over the last axis of what is finite; nan if nothing is."""
+    """Compute the mean over the last axis of the finite values; nan if there are none."""
     known = np.isfinite(values)
     count = known.sum(axis=-1)
     return np.where(count > 0, np.sum(np.where(known, values, 0.0), axis=-1) / np.maximum(count, 1), np.nan)

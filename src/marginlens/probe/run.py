@@ -127,7 +127,7 @@ class Readable(NamedTuple):
 
 @contextmanager
 def readable(model: PreTrainedModel | LoadedModel, inputs: Inputs | ArrayLike) -> Iterator[Readable]:
-    """The model with attention by which it can be read: fused, after one comparison with its own maps on a short input, or eager."""
+    """Return the model with attention by which it can be read: fused, after one comparison with its own maps on a short input, or eager."""
     with attention_implementation(model, "eager"):
         loaded = as_loaded(model)
         data = as_inputs(loaded, inputs)
@@ -142,7 +142,7 @@ def readable(model: PreTrainedModel | LoadedModel, inputs: Inputs | ArrayLike) -
 
 
 def _short(inputs: Mapping[str, npt.NDArray[np.generic]]) -> dict[str, npt.NDArray[np.generic]]:
-    """The first tokens of a batch of texts; images as they are."""
+    """Return the first tokens of a batch of texts; images as they are."""
     ids = inputs.get("input_ids")
     if ids is None or np.ndim(ids) != 2:
         return dict(inputs)
@@ -165,7 +165,7 @@ class _Recorded(NamedTuple):
 
 
 def _probe(found: Readable, options: ProbeSettings, progress: ProgressCallback | None) -> ProbeResult:
-    """`probe_model` for a model whose layers can be read."""
+    """Probe a model whose layers can be read; see `probe_model`."""
     began = time.perf_counter()
     loaded, network, adapter, data = found
     n_layers, n_heads = adapter.n_layers, adapter.n_heads
@@ -242,7 +242,7 @@ def _recorded(found: Readable, options: ProbeSettings, report: Callable[[int], N
 def _notes_on_parts(
     found: Readable, options: ProbeSettings, recorded: _Recorded, *, has_preferences: bool
 ) -> list[Fact]:
-    """Which parts of the model, and which parts of the result, are left out."""
+    """Note which parts of the model, and which parts of the result, are left out."""
     notes, adapter = [], found.adapter
     if adapter.reads_weights and any(LEFT_OUT in name for name, _ in adapter.model.named_modules()):
         notes.append(Fact("note.without_cross"))
@@ -256,7 +256,7 @@ def _notes_on_parts(
 
 
 def head_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str, FloatArray], list[Fact], BoolArray]:
-    """Frobenius, spectral and nuclear norm of every head's W, what there is to say about them, and whose weights are finite.
+    """Compute Frobenius, spectral and nuclear norm of every head's W, what there is to say about them, and whose weights are finite.
 
     nan if positions are rotary and no `offset` is given at which to take W, and where a head's weights are not finite. All arrays are
     (n_layers, n_heads).
@@ -294,7 +294,7 @@ def head_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str, F
 
 
 def _notes_on_missing_heads(is_finite: BoolArray, has_finite_weights: BoolArray) -> list[Fact]:
-    """Which heads have no numbers, and why: weights that are not finite, what a layer reads, or the head's logits."""
+    """Note which heads have no numbers, and why: weights that are not finite, what a layer reads, or the head's logits."""
     notes = []
     if not has_finite_weights.all():
         notes.append(Fact("note.weights_not_finite", _heads(~has_finite_weights)))
@@ -345,7 +345,7 @@ def max_margin_measures(
     is_finite: BoolArray,
     progress: Callable[[int], None] = lambda done: None,
 ) -> tuple[dict[str, FloatArray], list[Fact]]:
-    """The max-margin measures of all heads on `settings.max_margin_inputs` of the inputs, and notes on them.
+    """Compute the max-margin measures of all heads on `settings.max_margin_inputs` of the inputs, and notes on them.
 
     With rotary positions no single W gives all the logits of a query. Without an offset there are no measures then; with one, the
     selections in question are those that W at this offset makes among the tokens that a query sees, and a note says how often the model
@@ -392,13 +392,13 @@ def max_margin_measures(
 
 
 def _agreement(selected: IntArray, model_selected: IntArray) -> float:
-    """The share of queries for which two selections agree, among those that both make; nan if there are none."""
+    """Return the share of queries for which two selections agree, among those that both make; nan if there are none."""
     is_unique = (selected >= 0) & (model_selected >= 0)
     return float(np.mean(selected[is_unique] == model_selected[is_unique])) if is_unique.any() else float("nan")
 
 
 def _margin_notes(adapter: Adapter, settings: ProbeSettings, part: _MarginPart) -> list[Fact]:
-    """Which heads have no solution, which queries were tied, and what the part is about if W does not give the model's logits."""
+    """Note which heads have no solution, which queries were tied, and what the part is about if W does not give the model's logits."""
     notes = [
         Fact("note.no_solution", {"count": part.unsolved[status], "case": case})
         for status, case in _NO_SOLUTION.items()
@@ -421,7 +421,7 @@ def _margin_notes(adapter: Adapter, settings: ProbeSettings, part: _MarginPart) 
 
 
 def _evenly(inputs: Inputs, count: int) -> Inputs:
-    """`count` of the inputs, evenly spread over all, or all if they are fewer."""
+    """Choose `count` of the inputs, evenly spread over all, or all if there are fewer."""
     count = min(count, len(inputs))
     return inputs.subset([k * len(inputs) // count for k in range(count)])
 
@@ -437,7 +437,7 @@ class _ReadInput(NamedTuple):
 def _layer_samples(
     adapter: Adapter, inputs: Inputs, layers: Sequence[int], settings: MaxMarginSettings
 ) -> Iterator[tuple[int, QuerySample, IntArray | None]]:
-    """For each layer queries drawn from what it reads, in the order of the inputs, and what the model itself selects for them.
+    """Draw queries for each layer from what it reads, in the order of the inputs, with what the model itself selects for them.
 
     The latter is (n_heads, n_queries), indices into `sample.tokens` with all tokens at their own positions; -1 in a tie. It is None where
     W gives the model's logits, and so its selections. The model runs up to the first layer, and then for as many of the others at a time as
@@ -461,7 +461,7 @@ def _layer_samples(
 
 
 def _read_inputs(reading: LayerReading, index: IntArray, *, with_selected: bool) -> dict[tuple[int, int], _ReadInput]:
-    """What a layer reads of the inputs of a batch, by their index and the number of the window."""
+    """Return what a layer reads of the inputs of a batch, by their index and the number of the window."""
     tokens, visible = reading.inputs.detach().cpu().double().numpy(), reading.visible.cpu().numpy()
     selected = LayerNumbers(reading).unique if with_selected else None
     n_windows, found = len(tokens) // len(index), {}
@@ -477,7 +477,7 @@ def _read_inputs(reading: LayerReading, index: IntArray, *, with_selected: bool)
 
 
 def _selected_by_model(read: Sequence[_ReadInput], sample: QuerySample) -> IntArray:
-    """(n_heads, n_queries) the token of the sample that each of its queries selects in the model, -1 in a tie."""
+    """Return the token of the sample that each of its queries selects in the model, (n_heads, n_queries), -1 in a tie."""
     starts = np.concatenate([[0], np.cumsum([len(found.tokens) for found in read])])
     columns = []
     for i, position in sample.positions.tolist():
@@ -489,7 +489,7 @@ def _selected_by_model(read: Sequence[_ReadInput], sample: QuerySample) -> IntAr
 
 
 def _numbers(margin: HeadMargin) -> dict[str, float]:
-    """The measures of one head by name; those of random heads are means over the draws."""
+    """Return the measures of one head by name; those of random heads are means over the draws."""
     numbers = {
         "n_tied": float(margin.n_tied),
         "n_constraints": margin.own.n_constraints,
@@ -568,7 +568,7 @@ def probe_checkpoints(
 
 
 def _notes_of_checkpoints(results: Sequence[ProbeResult], measures: Mapping[str, FloatArray]) -> list[Fact]:
-    """The notes that all checkpoints share, and one on heads without a max-margin solution at some of them."""
+    """Return the notes that all checkpoints share, and one on heads without a max-margin solution at some of them."""
     first, *others = results
     notes = [
         note
@@ -583,7 +583,7 @@ def _notes_of_checkpoints(results: Sequence[ProbeResult], measures: Mapping[str,
 
 
 def _steps(folders: Sequence[Path]) -> FloatArray:
-    """The numbers in the folders' names if all have one and they increase, else 0, 1, 2, …"""
+    """Return the numbers in the folders' names if all have one and they increase, else 0, 1, 2, …"""
     numbers = np.array([step_and_name(folder)[0] for folder in folders])
     increasing = np.isfinite(numbers).all() and bool(np.all(np.diff(numbers) > 0.0))
     return numbers if increasing else np.arange(float(len(folders)))

@@ -24,7 +24,7 @@ _BAND_FROM = 5
 
 
 def axes_for(ax: Axes | None) -> Axes:
-    """`ax`, or new axes of a figure of their own."""
+    """Return `ax`, or new axes of a new figure."""
     if ax is not None:
         return ax
     require("matplotlib", "plot", "A figure")
@@ -40,7 +40,7 @@ def draw_sentence(ax: Axes, sentence: str) -> None:
 
 
 def draw_matrix(ax: Axes, matrix: FloatArray, colours: str = "RdBu_r", smallest: float | None = None) -> None:
-    """A matrix by colour with its scale beside it: blue below zero, white at zero and red above, unless another map is named."""
+    """Draw a matrix by colour with its scale beside it: blue below zero, white at zero and red above, unless another map is named."""
     from matplotlib.ticker import MaxNLocator
 
     finite = np.abs(matrix[np.isfinite(matrix)])
@@ -62,7 +62,9 @@ def draw_bars(
     colours: Sequence[str],
     ylabel: str,
 ) -> None:
-    """Horizontal bars with their names, first on top; of many only those of largest modulus, in their order, and how many there are."""
+    """Draw horizontal bars with their names, the first on top; of many, only those of largest modulus, in their order, with
+    their number.
+    """
     sizes = np.nan_to_num(np.asarray(values, dtype=float), nan=0.0, posinf=np.inf, neginf=-np.inf)
     shown = np.sort(np.argsort(-np.abs(sizes), kind="stable")[:MAX_BARS])
     finite = np.abs(sizes[np.isfinite(sizes)])
@@ -78,7 +80,7 @@ def draw_bars(
 
 
 def draw_fan(ax: Axes, x: ArrayLike, curves: FloatArray) -> None:
-    """Curves (n_curves, n_points): one as a line; several as thin lines, their median, and the band of their middle 90%."""
+    """Draw curves (n_curves, n_points): one as a line; several as thin lines, their median, and the band of their middle 90%."""
     if len(curves) == 1:
         ax.plot(x, curves[0], color=LOCAL)
         return
@@ -95,7 +97,7 @@ def draw_fan(ax: Axes, x: ArrayLike, curves: FloatArray) -> None:
 
 
 def draw_checklist(ax: Axes, conditions: Sequence[tuple[str, str, bool]]) -> None:
-    """Conditions (group, name, whether it holds), one below the other: a disc for one that holds, a cross for one that does not."""
+    """Draw conditions (group, name, whether it holds), one below the other: a disc for one that holds, a cross for one that does not."""
     groups = list(dict.fromkeys(group for group, _, _ in conditions))
     for k, (_, _, holds) in enumerate(conditions):
         look: dict[str, Any] = {"markersize": 8.0, "linestyle": "", "markeredgewidth": 2.2}
@@ -116,7 +118,7 @@ def draw_checklist(ax: Axes, conditions: Sequence[tuple[str, str, bool]]) -> Non
 
 
 def draw_rays(ax: Axes, directions: FloatArray, names: Sequence[str], colours: Sequence[str]) -> None:
-    """Directions of the plane (n, 2) as rays to the unit circle, with their names at the rim."""
+    """Draw directions of the plane (n, 2) as rays to the unit circle, with their names at the rim."""
     angle = np.linspace(0.0, 2.0 * np.pi, 200)
     ax.plot(np.cos(angle), np.sin(angle), color=FAINT, linewidth=1.0)
     for direction, name, colour in zip(directions, names, colours, strict=True):
@@ -129,6 +131,6 @@ def draw_rays(ax: Axes, directions: FloatArray, names: Sequence[str], colours: S
 
 
 def _short_name(name: str) -> str:
-    """A name of at most `MAX_NAME` letters, on one line, with nothing that matplotlib takes for a formula."""
+    """Shorten a name to at most `MAX_NAME` letters, on one line, with nothing that matplotlib takes for a formula."""
     text = " ".join(name.split()).replace("$", "\\$")
     return text if len(text) <= MAX_NAME else text[: MAX_NAME - 1] + "…"

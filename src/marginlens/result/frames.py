@@ -17,15 +17,15 @@ class Tabular(ABC):
 
     @abstractmethod
     def _columns(self) -> Mapping[str, Any]:
-        """Name → what its column holds, arrays or lists of one length; a two-dimensional array is a column of lists."""
+        """Return the columns by name, arrays or lists of one length; a two-dimensional array is a column of lists."""
 
     def to_frame(self) -> Any:
-        """The table as a data frame of pandas."""
+        """Return the table as a data frame of pandas."""
         return frame(self._columns())
 
 
 def frame(columns: Mapping[str, Any]) -> Any:
-    """Columns of one length as a data frame."""
+    """Make a data frame of columns of one length."""
     require("pandas", "pandas", "A data frame")
     import pandas
 
@@ -34,7 +34,7 @@ def frame(columns: Mapping[str, Any]) -> Any:
 
 
 def plain_column(values: Any) -> Any:
-    """A column as a flat array of numbers, booleans or texts, or as a list; statuses and other enumerations by name."""
+    """Return a column as a flat array of numbers, booleans or texts, or as a list; statuses and other enumerations by name."""
     if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "biufU":
         return values
     if isinstance(values, np.ndarray) and values.dtype.kind in "biufU":
@@ -49,5 +49,5 @@ def _plain(value: object) -> Any:
 
 
 def _kind(values: object) -> Any:
-    """The dtype of a column: pandas' choice, but object for lists, also where there are none of them."""
+    """Return the dtype of a column: pandas' choice, but object for lists, even if there are none of them."""
     return object if isinstance(values, list) and (not values or isinstance(values[0], list)) else None

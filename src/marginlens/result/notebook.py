@@ -55,7 +55,7 @@ def public_fields(shown: object) -> dict[str, Any]:
 
 
 def _numbers(shown: Described) -> dict[str, Any]:
-    """The fields of an object without those that are empty."""
+    """Return the fields of an object without those that are empty."""
     return {name: value for name, value in public_fields(shown).items() if value is not None and not _is_empty(value)}
 
 
@@ -110,7 +110,7 @@ def _listed(entries: list[str], number: int) -> str:
 
 
 def _picture(shown: Displayed) -> tuple[bytes, str]:
-    """The plot as a PNG, or the reason why there is none; neither for a class without a plot."""
+    """Draw the plot as a PNG, or say why there is none; return neither for a class without a plot."""
     if not hasattr(shown, "plot"):
         return b"", ""
     if find_spec("matplotlib") is None:

@@ -14,7 +14,7 @@ from marginlens.result.notebook import Displayed, public_fields
 
 
 def jsonable(value: object, digits: int | None = None) -> Any:
-    """`value` in types that JSON has: arrays as lists, statuses by name, numbers that JSON lacks (nan, infinities) as None.
+    """Convert `value` to types that JSON has: arrays to lists, statuses to names, numbers that JSON lacks (nan, infinities) to None.
 
     Args:
         digits: significant ones to which numbers are rounded, all by default.
@@ -50,7 +50,7 @@ class Result(Displayed):
     """
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields by name, in types that `json.dumps` takes."""
+        """Return the fields by name, in types that `json.dumps` takes."""
         return {name: jsonable(value) for name, value in public_fields(self).items()}
 
     def __eq__(self, other: object) -> bool:

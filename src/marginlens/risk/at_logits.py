@@ -29,7 +29,7 @@ class TokenRisk(ABC):
 
     @abstractmethod
     def at_point(self, x: ArrayLike) -> AtLogits:
-        """The risk at the attention logits of a point."""
+        """Return the risk at the attention logits of a point."""
 
     @property
     def is_batch(self) -> bool:
@@ -45,27 +45,27 @@ class TokenRisk(ABC):
         return self.data.n_inputs
 
     def value(self, x: ArrayLike) -> FloatArray:
-        """The risk, (…)."""
+        """Return the risk, (…)."""
         return self.at_point(x).value()
 
     def log_value(self, x: ArrayLike) -> FloatArray:
-        """Its logarithm, (…); nan if it is negative. Losses that underflow fall like their slopes."""
+        """Return the logarithm of the risk, (…), nan if it is negative. Losses that underflow fall like their slopes."""
         return self.at_point(x).log_value()
 
     def excess(self, x: ArrayLike, selected: ArrayLike | None = None) -> ExcessRisk:
-        """The risk less that of selecting one token per input outright, those with the largest logits by default."""
+        """Return the risk less that of selecting one token per input outright, by default the one with the largest logit."""
         return self.at_point(x).excess(selected)
 
     def margins(self, x: ArrayLike) -> FloatArray:
-        """Y_i f(X_i) of every input, (…, n_inputs)."""
+        """Return Y_i f(X_i) of every input, (…, n_inputs)."""
         return self.at_point(x).margins()
 
     def attention(self, x: ArrayLike) -> FloatArray:
-        """Softmax probabilities, (…, n_inputs, n_tokens), zero if there is no token."""
+        """Return the softmax probabilities, (…, n_inputs, n_tokens), zero in padding."""
         return self.at_point(x).attention()
 
     def select(self, x: ArrayLike) -> IntArray:
-        """The token with the largest attention in each input, (…, n_inputs)."""
+        """Return the token with the largest attention in each input, (…, n_inputs)."""
         return self.at_point(x).select()
 
 
@@ -75,6 +75,7 @@ class AtLogits:
 
     Attributes:
         risk: of p, of one problem or a batch.
+
         logits: (…, n_inputs, n_tokens), each input's up to a constant.
     """
 
@@ -82,29 +83,29 @@ class AtLogits:
     logits: FloatArray
 
     def margins(self) -> FloatArray:
-        """Y_i f(X_i) of every input, (…, n_inputs)."""
+        """Return Y_i f(X_i) of every input, (…, n_inputs)."""
         margin: FloatArray = self.risk.scored_head.attend(self.logits)[1]
         return margin
 
     def slopes(self) -> tuple[Attended, SignedLog]:
-        """Attention relative to the largest logits, and ℓ' for each input, (…, n_inputs)."""
+        """Return the attention relative to the largest logits, and ℓ' of each input, (…, n_inputs)."""
         at, margin = self.risk.scored_head.attend(self.logits)
         return at, slope_of(self.risk.loss, margin)
 
     def attention(self) -> FloatArray:
-        """Softmax probabilities, (…, n_inputs, n_tokens), zero if there is no token."""
+        """Return the softmax probabilities, (…, n_inputs, n_tokens), zero in padding."""
         return probabilities(self.logits, self.risk.data.mask)
 
     def select(self) -> IntArray:
-        """The token with the largest attention in each input, (…, n_inputs)."""
+        """Return the token with the largest attention in each input, (…, n_inputs)."""
         return np.argmax(np.where(self.risk.data.mask, self.logits, -np.inf), axis=-1)
 
     def value(self) -> FloatArray:
-        """The risk, (…)."""
+        """Return the risk, (…)."""
         return np.mean(value_of(self.risk.loss, self.margins()), axis=-1)
 
     def log_value(self) -> FloatArray:
-        """Its logarithm, (…)."""
+        """Return the logarithm of the risk, (…)."""
         loss, margin = self.risk.loss, self.margins()
         value = value_of(loss, margin)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -113,7 +114,7 @@ class AtLogits:
             return np.where(np.any(value < 0.0, axis=-1), np.log(np.mean(value, axis=-1)), of_positive)
 
     def excess(self, selected: ArrayLike | None = None) -> ExcessRisk:
-        """The risk less that of selecting one token per input outright, those with the largest logits by default."""
+        """Return the risk less that of selecting one token per input outright, by default the one with the largest logit."""
         alpha = (
             self.select()
             if selected is None
@@ -126,20 +127,21 @@ class AtLogits:
         return ExcessRisk(total.sign, total.log)
 
     def shortfalls(self, alpha: IntArray) -> Shortfall:
-        """The margins of selecting `alpha` outright, and log|δ| and the sign of how far the outputs fall short of them."""
+        """Return the margins of selecting `alpha` outright, and log|δ| and the sign of how far the outputs fall short of them."""
         shortfall: Shortfall = self.risk.scored_head.shortfall(self.logits, alpha)
         return shortfall
 
     def gradient(self) -> LogScaled:
-        """The gradient in a p that all inputs share, (…, d_key)."""
+        """Return the gradient in a p that all inputs share, (…, d_key)."""
         return pairwise_gradient(self.risk.data.K, *self.slopes())
 
     def gradients_by_input(self) -> LogScaled:
-        """The gradient in the p of each input, (…, n_inputs, d_key), each with a scale of its own; zero if an input has none."""
+        """Return the gradient in the p of each input, (…, n_inputs, d_key), each with its own scale; zero if an input has none."""
         return pairwise_gradient(self.risk.data.K, *self.slopes(), by_input=True)
 
     def residual_attention(self) -> FloatArray:
-        r"""Multipliers :math:`|\ell'_i| s_{it} (f_i - \gamma_{it})` of the margin rows, (…, n_inputs, n_tokens), the largest scaled to one.
+        r"""Compute the multipliers :math:`|\ell'_i| s_{it} (f_i - \gamma_{it})` of the margin rows, (…, n_inputs, n_tokens),
+        the largest scaled to one.
 
         They are zero for selected tokens and where there is none, and negative for tokens with a score above the output.
         """
@@ -147,15 +149,18 @@ class AtLogits:
 
 
 def pairwise_gradient(K: FloatArray, at: Attended, slope: SignedLog, *, by_input: bool = False) -> LogScaled:
-    r"""Gradient of the mean loss from attention, score gaps and ℓ' per input.
+    r"""Compute the gradient of the mean loss from attention, score gaps and ℓ' per input.
 
     .. math:: \nabla L = \sum_i g_i, \quad f_i = \gamma_{i\alpha_i} - \delta_i, \quad
         g_i = \tfrac1n \ell'_i \sum_{t \ne \alpha_i} s_{it} (\gamma_{it} - f_i)(k_{it} - k_{i\alpha_i})
 
     Args:
         K: (…, n_inputs, n_tokens, d_key).
+
         at: attention relative to α.
+
         slope: ℓ' as sign and logarithm, each (…, n_inputs).
+
         by_input: give the g_i, (…, n_inputs, d_key), each with a scale of its own, and not their sum.
     """
     weights, scale = _pair_weights(at, slope, (-1,) if by_input else (-2, -1))
@@ -164,7 +169,9 @@ def pairwise_gradient(K: FloatArray, at: Attended, slope: SignedLog, *, by_input
 
 
 def _pair_weights(at: Attended, slope: SignedLog, axes: tuple[int, ...]) -> tuple[FloatArray, FloatArray]:
-    """-ℓ'_i s_it (f_i - γ_it) of every token but α, the largest over `axes` scaled to one, and the logarithms of these scales."""
+    """Return -ℓ'_i s_it (f_i - γ_it) for every token but α, with the largest over `axes` scaled to one, and the logarithms of
+    these scales.
+    """
     sign, logs = score_pull(at)
     logs = np.where(at.is_alpha, -np.inf, logs + slope.log[..., None])
     largest = np.max(logs, axis=axes, keepdims=True)
@@ -173,7 +180,7 @@ def _pair_weights(at: Attended, slope: SignedLog, axes: tuple[int, ...]) -> tupl
 
 
 def score_pull(at: Attended) -> SignedLog:
-    """s_t (f - γ_t) as sign and logarithm, each (…, n_inputs, n_tokens); -inf if it is zero."""
+    """Return s_t (f - γ_t) as sign and logarithm, each (…, n_inputs, n_tokens); -inf if it is zero."""
     tied = at.gap == 0.0
     value = np.where(tied, -at.shortfall[..., None], at.gap - at.delta[..., None])
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -182,13 +189,13 @@ def score_pull(at: Attended) -> SignedLog:
 
 
 def relative_keys(K: FloatArray, alpha: IntArray) -> FloatArray:
-    """k_t - k_α, (…, n_inputs, n_tokens, d_key), for keys with or without the leading axes of α."""
+    """Return k_t - k_α, (…, n_inputs, n_tokens, d_key), for keys with or without the leading axes of α."""
     K = np.broadcast_to(K, (*alpha.shape[:-1], *K.shape[-3:]))
     return K - np.take_along_axis(K, alpha[..., None, None], axis=-2)
 
 
 def signed_mean(sign: FloatArray, logs: FloatArray) -> SignedLog:
-    """The mean over the last axis of numbers given by signs and logarithms, as sign and logarithm."""
+    """Compute the mean over the last axis of numbers given by signs and logarithms, as sign and logarithm."""
     largest = np.max(logs, axis=-1)
     safe = np.where(np.isfinite(largest), largest, 0.0)
     total = np.sum(sign * np.exp(logs - safe[..., None]), axis=-1) / logs.shape[-1]

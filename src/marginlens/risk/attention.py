@@ -38,9 +38,13 @@ class SecondOrder(NamedTuple):
 
     Attributes:
         selected: (n_points, n_inputs) the largest logits.
+
         gradient: (n_points, r).
+
         hessian: (n_points, r, r).
+
         terms: (n_points,) the gradient's length if no two of its terms cancelled.
+
         log_excess_terms: (n_points,) logarithm of the excess risk over the selected tokens if no two of its terms cancelled.
     """
 
@@ -52,7 +56,7 @@ class SecondOrder(NamedTuple):
     log_scale: FloatArray
 
     def take(self, which: Index) -> SecondOrder:
-        """The same for some of the points."""
+        """Take some of the points."""
         return SecondOrder._make(part[which] for part in self)
 
 
@@ -74,8 +78,10 @@ class AttentionRisk(TokenRisk, Described):
 
     Args:
         data: one problem, or a batch of independent ones.
+
         head: linear, (d_model,) or (batch, d_model); or a nonlinear ψ: a torch module or function from (n, d_model) to n numbers (needs
             the extra `torch`).
+
         loss: any `Loss`.
     """
 
@@ -96,12 +102,12 @@ class AttentionRisk(TokenRisk, Described):
         return (self.data.d_key,)
 
     def __getitem__(self, index: Index) -> AttentionRisk:
-        """The risk of one problem of a batch, or of several."""
+        """Return the risk of one problem of a batch, or of several."""
         head = self.head if callable(self.head) else np.broadcast_to(self.head, (len(self), self.data.d_model))[index]
         return replace(self, data=self.data[index], head=head)
 
     def of_inputs(self, inputs: IntArray) -> AttentionRisk:
-        """The same risk over some of the inputs alone, by their indices, (n_taken,): a mini-batch."""
+        """Restrict the risk to some of the inputs, given by their indices (n_taken,): a mini-batch."""
         return replace(self, data=self.data.take_inputs(inputs))
 
     @property
@@ -119,7 +125,9 @@ class AttentionRisk(TokenRisk, Described):
         return centred_keys(self.data)
 
     def logits(self, x: ArrayLike) -> FloatArray:
-        """Attention logits K p, (…, n_inputs, n_tokens), of keys less their input's mean, which no softmax notices."""
+        """Compute the attention logits K p, (…, n_inputs, n_tokens), of keys less their input's mean, which leaves the softmax
+        unchanged.
+        """
         points = self.data.point(x) if self.is_batch else as_points(x, self.shape)
         K, is_batch = self.data.K, self.is_batch
         if K.flags.c_contiguous and points.ndim == (2 if is_batch else 1):
@@ -133,27 +141,27 @@ class AttentionRisk(TokenRisk, Described):
         return np.einsum("...itd,...d->...it", self._keys, points)
 
     def at(self, logits: FloatArray) -> AtLogits:
-        """The risk where the attention logits are these, (…, n_inputs, n_tokens), whatever weights made them."""
+        """Return the risk at given attention logits, (…, n_inputs, n_tokens), whatever weights made them."""
         return AtLogits(self, logits)
 
     def at_point(self, x: ArrayLike) -> AtLogits:
-        """The risk at the logits K p."""
+        """Return the risk at the logits K p."""
         return self.at(self.logits(x))
 
     def logits_of_inputs(self, vectors: FloatArray) -> FloatArray:
-        """Attention logits K_i p_i, (…, n_inputs, n_tokens), where every input has a p of its own, (…, n_inputs, d_key)."""
+        """Compute the attention logits K_i p_i, (…, n_inputs, n_tokens), if every input has its own p, (…, n_inputs, d_key)."""
         return np.einsum("...itd,...id->...it", self._keys, vectors)
 
     # ---- values
 
     @implements("A", "Eq. (1)")
     def value(self, x: ArrayLike) -> FloatArray:
-        """L(p), (…)."""
+        """Return L(p), (…)."""
         return super().value(x)
 
     @implements("A", "Eq. (63)")
     def excess(self, x: ArrayLike, selected: ArrayLike | None = None) -> ExcessRisk:
-        r"""Risk at p less the risk of selecting one token per input outright, exact when it is far below the smallest float64.
+        r"""Compute the risk at p less the risk of selecting one token per input outright, exact even far below the smallest float64.
 
         .. math:: L(p) - \frac1n \sum_{i=1}^n \ell(\gamma_{i\alpha_i})
 
@@ -163,7 +171,7 @@ class AttentionRisk(TokenRisk, Described):
         return super().excess(x, selected)
 
     def selection(self, selected: ArrayLike) -> IntArray:
-        """Checked token indices (…, n_inputs); those of one problem may have leading axes, as its points may."""
+        """Check token indices (…, n_inputs); those of one problem may have leading axes, as its points may."""
         if self.is_batch or n_axes(selected) < 2:
             return self.data.selection(selected)
         array = np.asarray(selected).reshape(-1, self.data.n_inputs)
@@ -200,7 +208,7 @@ class AttentionRisk(TokenRisk, Described):
         return self.at_point(x).gradient()
 
     def residual_attention(self, x: ArrayLike) -> FloatArray:
-        r"""The multipliers of the margin rows that the attention at p shows, (…, n_inputs, n_tokens), the largest scaled to one.
+        r"""Return the multipliers of the margin rows that the attention at p shows, (…, n_inputs, n_tokens), the largest scaled to one.
 
         .. math:: \lambda_{it} = |\ell'_i|\, s_{it} (f_i - \gamma_{it}), \qquad
             -\nabla L = \tfrac1n \sum_{i, t} \lambda_{it} (k_{i\alpha_i} - k_{it})
@@ -208,7 +216,7 @@ class AttentionRisk(TokenRisk, Described):
         return self.at_point(x).residual_attention()
 
     def second_order(self, x: FloatArray) -> SecondOrder:
-        r"""Gradient and second derivative of the risk of one problem at points (n_points, d_key).
+        r"""Compute the gradient and second derivative of the risk of one problem at points (n_points, d_key).
 
         .. math:: \nabla^2 L = \tfrac1n \sum_i \ell''_i \nabla f_i \nabla f_i^\top
             + \ell'_i \sum_t s_{it} (\gamma_{it} - f_i)(k_{it} - \bar k_i)(k_{it} - \bar k_i)^\top, \quad \bar k_i = \sum_t s_{it} k_{it}
@@ -247,7 +255,7 @@ class AttentionRisk(TokenRisk, Described):
         )
 
     def _loss_curvature(self, margin: FloatArray, slope: SignedLog) -> tuple[FloatArray, FloatArray]:
-        """ℓ'' as a factor and the logarithm of its scale, each (n_points, n_inputs), by central differences.
+        """Return ℓ'' as a factor and the logarithm of its scale, each (n_points, n_inputs), by central differences.
 
         They are those of log|ℓ'| for the losses that decrease, which is as exact far out as anywhere, and those of ℓ' for a user's own
         loss, whose ℓ' may vanish.
@@ -269,7 +277,7 @@ class AttentionRisk(TokenRisk, Described):
         return float(np.max(length(self._keys)))
 
     def in_key_span(self, axis: FloatArray | None = None) -> KeySpan:
-        """The risk of one problem by coordinates of the span of its key differences: no other part of p changes it.
+        """Express the risk of one problem in coordinates of the span of its key differences: no other part of p changes it.
 
         With an axis (d_key,) the span holds it too, and one direction more where there is room: a point in a cone may need length that
         the risk does not feel.
@@ -280,21 +288,21 @@ class AttentionRisk(TokenRisk, Described):
         return KeySpan(reduced, basis)
 
     def with_keys(self, K: FloatArray) -> AttentionRisk:
-        """The same risk with other keys, (…, n_inputs, n_tokens, d_key), zero if there is no token; they are not checked."""
+        """Replace the keys by others, (…, n_inputs, n_tokens, d_key), zero in padding; they are not checked."""
         data = copy(self.data)
         data.K, data.W = K, None
         return replace(self, data=data)
 
     def token_margins(self) -> FloatArray:
-        """Y f of selecting one token outright, for each token of each input, (n_inputs, n_tokens); -inf if there is no token."""
+        """Return Y f of selecting one token outright, for each token of each input, (n_inputs, n_tokens); -inf in padding."""
         return self.scored_head.token_margins()
 
     def best_tokens(self) -> IntArray:
-        """The token whose outright selection has the largest margin Y f in each input, (…, n_inputs)."""
+        """Return the token whose outright selection has the largest margin Y f in each input, (…, n_inputs)."""
         return np.argmax(self.token_margins(), axis=-1)
 
     def margin_rows(self, selected: ArrayLike) -> MarginRows:
-        r"""k_α − k_t for each other token t of each input, with lower bound 1: the constraints of (ATT-SVM)."""
+        r"""Return k_α − k_t for each other token t of each input, with lower bound 1: the constraints of (ATT-SVM)."""
         if self.is_batch:
             raise InputError("data", "one problem", f"a batch of {len(self)}", "Take one with data[j].")
         chosen = self.data.selection(selected)
@@ -303,25 +311,25 @@ class AttentionRisk(TokenRisk, Described):
         return MarginRows(differences[others], np.ones(int(others.sum())))
 
     def smoothness(self) -> Any:
-        """L_p of Lemma 6, (…)."""
+        """Return L_p of Lemma 6, (…)."""
         if not self.is_linear:
             raise InputError("head", "linear for the constant of Lemma 6", "a nonlinear one")
         return smoothness(self.data, self.head, self.loss).L_p
 
     def as_matrix(self, query: Any) -> MatrixRisk:
-        """The same risk as a function of the key-query matrix W, with p = Wᵀ u for the query u (d_query,).
+        """Return the same risk as a function of the key-query matrix W, with p = Wᵀ u for the query u (d_query,).
 
         Every input may have a query of its own: (n_inputs, d_query) or (batch, n_inputs, d_query).
         """
         return MatrixRisk(self, query)
 
     def as_factors(self, query: Any, width: int) -> FactorRisk:
-        """The same risk as a function of the factors of W = Q Kᵀ, of this width, with the query or queries of `as_matrix`."""
+        """Return the same risk as a function of the factors of W = Q Kᵀ, of this width, with the query or queries of `as_matrix`."""
         return FactorRisk(self, query, width)
 
 
 def _orthonormal(rows: FloatArray, axis: FloatArray | None) -> FloatArray:
-    """Orthonormal columns (d, r) that span the rows (m, d); with an axis (d,) also that and one direction more."""
+    """Return orthonormal columns (d, r) that span the rows (m, d), and with an axis (d,) also the axis and one more direction."""
     _, singular, directions = np.linalg.svd(rows, full_matrices=axis is not None)
     rank = int(np.sum(singular > KEY_RANK_RTOL * max(float(singular[0]), np.finfo(float).tiny)))
     if axis is None or rank == len(directions):

@@ -22,11 +22,13 @@ HeadLike = ArrayLike | Callable[..., object] | Sequence[ArrayLike | None]
 
 
 def as_risk(problem: object, head: HeadLike | None = None, loss: Loss | NextTokenLoss | None = None) -> Any:
-    """`problem` if it is a risk; else the risk of a dataset with this head and loss.
+    """Return `problem` if it is a risk, otherwise the risk of a dataset with this head and loss.
 
     Args:
         problem: a risk, a `TokenDataset`, a `ContextDataset`, a `SequenceDataset`, or a list of the latter.
+
         head: of a token dataset, which needs one; of a sequence dataset, None for C Eᵀ = I.
+
         loss: `Logistic()` by default for tokens, `LogLoss()` for sequences.
     """
     if isinstance(problem, TokenDataset):

@@ -32,7 +32,7 @@ class CopyRisk(AttentionRisk):
 
     @classmethod
     def of(cls, data: TokenDataset, match: ArrayLike) -> CopyRisk:
-        """The risk of one problem or a batch; match: (n_inputs,) or (batch, n_inputs), the token to copy from each input."""
+        """Make the risk of one problem or a batch; match: (n_inputs,) or (batch, n_inputs), the token to copy from each input."""
         chosen = as_dataset(data).selection(match)
         centred = copy(data)
         value = np.take_along_axis(data.X, chosen[..., None, None], axis=-2)
@@ -45,11 +45,11 @@ class CopyRisk(AttentionRisk):
         return np.asarray(np.argmin(np.where(self.data.mask, np.linalg.norm(self.data.X, axis=-1), np.inf), axis=-1))
 
     def log_value(self, x: ArrayLike) -> FloatArray:
-        """log L(p), (…), which is all in excess of the risk of the matching tokens."""
+        """Return log L(p), (…). All of the risk is excess: it is zero if every input selects its matching token."""
         return np.asarray(self.excess(x, self.match).log)
 
     def smoothness(self) -> Any:
-        """Infinite: no Lipschitz constant is known here."""
+        """Return infinity: no Lipschitz constant is known."""
         return np.full(self.data.batch_shape, np.inf)[()]
 
 
@@ -57,11 +57,11 @@ class SquaredDistance:
     """The head of a `CopyRisk`: f = -½‖z‖² at the attended value z, with values measured from the one to copy."""
 
     def __call__(self, z: FloatArray) -> FloatArray:
-        """-½‖z‖² of values (…, d_model)."""
+        """Return -½‖z‖² of values (…, d_model)."""
         return -0.5 * np.sum(z**2, axis=-1)
 
     def on_data(self, data: TokenDataset) -> DistanceHead:
-        """The head on these data, exact at any distance."""
+        """Return the head on these data, exact at any distance."""
         return DistanceHead(data)
 
     def __repr__(self) -> str:
@@ -79,13 +79,15 @@ class DistanceHead:
     data: TokenDataset
 
     def attend(self, logits: FloatArray) -> tuple[Attended, FloatArray]:
-        """Attention with the scores of the head linearised at z, and -½‖z‖²."""
+        """Return the attention with the scores of the head linearised at z, and -½‖z‖²."""
         z, log_size = self._from(logits, None)
         at = attend(logits, -np.einsum("...itd,...id->...it", self.data.X, z), self.data.mask)
         return replace(at, log_s=at.log_s + log_size[..., None]), -0.5 * np.exp(2.0 * log_size)
 
     def shortfall(self, logits: FloatArray, alpha: IntArray) -> Shortfall:
-        r"""-½‖x_α‖², and :math:`\tfrac12(\|z\|^2 - \|x_\alpha\|^2) = \tfrac12 (z - x_\alpha)^\top (z + x_\alpha)` as logarithm and sign."""
+        r"""Return -½‖x_α‖², and :math:`\tfrac12(\|z\|^2 - \|x_\alpha\|^2) = \tfrac12 (z - x_\alpha)^\top (z + x_\alpha)` as
+        logarithm and sign.
+        """
         top = self._chosen(logits, alpha)[..., 0, :]
         step, log_size = self._from(logits, alpha)
         along = np.sum(step * top, axis=-1) + 0.5 * np.exp(log_size)  # the second term may underflow beside the first
@@ -96,7 +98,7 @@ class DistanceHead:
         return -0.5 * np.sum(top**2, axis=-1), logs, sign
 
     def token_margins(self) -> FloatArray:
-        """-½‖x_t‖² of every token."""
+        """Return -½‖x_t‖² of every token."""
         return np.where(self.data.mask, -0.5 * np.sum(self.data.X**2, axis=-1), -np.inf)
 
     def _chosen(self, logits: FloatArray, alpha: IntArray) -> FloatArray:
@@ -104,7 +106,7 @@ class DistanceHead:
         return np.take_along_axis(values, alpha[..., None, None], axis=-2)
 
     def _from(self, logits: FloatArray, alpha: IntArray | None) -> tuple[FloatArray, FloatArray]:
-        """The unit vector of z - x_α, of z itself without α, and the logarithm of its length, -inf if it is zero."""
+        """Return the unit vector of z - x_α, of z itself without α, and the logarithm of its length, -inf if it is zero."""
         values = self.data.X if alpha is None else self.data.X - self._chosen(logits, alpha)
         at = attend(logits, np.zeros(logits.shape), self.data.mask, alpha)
         counted = np.where(np.any(values != 0.0, axis=-1) & self.data.mask, at.log_s, -np.inf)

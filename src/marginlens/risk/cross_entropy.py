@@ -64,28 +64,28 @@ class _CrossEntropyRisk(Described, ABC):
         return self.labels.log_p.shape[1], self.labels.H.shape[1]
 
     def logits(self, x: ArrayLike) -> FloatArray:
-        """W h_j, (…, n_points, n_classes)."""
+        """Return W h_j, (…, n_points, n_classes)."""
         return self.labels.H @ np.swapaxes(as_points(x, self.shape), -1, -2)
 
     def select(self, x: ArrayLike) -> IntArray:
-        """The class, or token, with the largest logit at each point, (…, n_points)."""
+        """Return the class, or token, with the largest logit at each point, (…, n_points)."""
         return np.argmax(self.logits(x), axis=-1)
 
     def value(self, x: ArrayLike) -> FloatArray:
-        """L(W), (…)."""
+        """Return L(W), (…)."""
         return np.asarray(self.labels.entropies + self._excess(x)) @ self.labels.share
 
     def log_value(self, x: ArrayLike) -> FloatArray:
-        """log L(W), (…), right also where it underflows, which it can where every point has one class."""
+        """Return log L(W), (…), accurate also if L(W) underflows, which it can if every point has a single class."""
         return self._log_sum_with(x, self.labels.entropies)
 
     def _excess(self, x: ArrayLike) -> FloatArray:
-        """What the cross-entropy of each point is above its entropy, (…, n_points)."""
+        """Return the cross-entropy of each point less its entropy, (…, n_points)."""
         misfit, leak, _, _ = self._parts(x)
         return np.asarray(np.sum(self.labels.p * (np.expm1(misfit) - misfit), axis=-1) + np.logaddexp(0.0, leak))
 
     def _log_sum_with(self, x: ArrayLike, floor: float | FloatArray) -> FloatArray:
-        """log of the mean over points of their excess plus `floor`, (n_points,) or one for all."""
+        """Return the log of the mean over points of their excess plus `floor`, (n_points,) or one for all."""
         misfit, leak, _, _ = self._parts(x)
         inside = np.sum(self.labels.p * (np.expm1(misfit) - misfit), axis=-1) + floor
         with np.errstate(divide="ignore"):
@@ -119,7 +119,9 @@ class _CrossEntropyRisk(Described, ABC):
         return LogScaled(dense, scale, axes=2, terms=RankOneTerms(left, right, largest))
 
     def margin_rows(self, selected: ArrayLike) -> MarginRows:
-        """(e_s - e_c) h_jᵀ for every other class c of every point, with s the one to be selected; `ntp_svm` has those of supports."""
+        """Return (e_s - e_c) h_jᵀ for every other class c of every point, with s the class to select; `ntp_svm` has the rows of
+        supports.
+        """
         n_classes = self.shape[0]
         chosen = index_array(
             selected, "selected", f"a class from 0 to {n_classes - 1} for each point", (len(self.labels.H),)
@@ -133,7 +135,7 @@ class _CrossEntropyRisk(Described, ABC):
         return MarginRows(rows.reshape(-1, *self.shape), np.ones(other.size))
 
     def smoothness(self) -> float:
-        """Half the largest eigenvalue of Σ π_j h_j h_jᵀ: no eigenvalue of a softmax's derivative exceeds 1/2."""
+        """Return half the largest eigenvalue of Σ π_j h_j h_jᵀ: no eigenvalue of a softmax's derivative exceeds 1/2."""
         return 0.5 * float(np.linalg.norm(np.sqrt(self.labels.share)[:, None] * self.labels.H, ord=2)) ** 2
 
     def _parts(self, x: ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
@@ -163,6 +165,7 @@ class MulticlassRisk(_CrossEntropyRisk):
 
     Args:
         H: points (n_points, d).
+
         classes: (n_points,) the class of each, whole numbers from 0; W has a row for each up to the largest.
     """
 
@@ -187,7 +190,7 @@ class MulticlassRisk(_CrossEntropyRisk):
         return len(self.H)
 
     def of_inputs(self, inputs: IntArray) -> MulticlassRisk:
-        """The same risk over some of the points alone, by their indices, (n_taken,), with a row of W for every class: a mini-batch."""
+        """Restrict the risk to some of the points, given by their indices (n_taken,), with a row of W for every class: a mini-batch."""
         part = object.__new__(MulticlassRisk)
         taken = SoftLabels(self.H[inputs], self.labels.log_p[inputs], np.full(len(inputs), 1.0 / len(inputs)))
         vars(part).update(H=taken.H, classes=self.classes[inputs], labels=taken)
@@ -200,7 +203,7 @@ class MulticlassRisk(_CrossEntropyRisk):
         return SoftLabels(self.H, log_p, np.full(len(self.H), 1.0 / len(self.H)))
 
     def margins(self, x: ArrayLike) -> FloatArray:
-        """The smallest (e_y - e_c)ᵀ W h of each point, (…, n_points)."""
+        """Return the smallest (e_y - e_c)ᵀ W h of each point, (…, n_points)."""
         logits = self.logits(x)
         own = logits[..., np.arange(len(self.H)), self.classes]
         return np.asarray(own - np.max(np.where(self.labels.inside, -np.inf, logits), axis=-1))
@@ -242,20 +245,20 @@ class ContextRisk(_CrossEntropyRisk):
         return self.labels.H
 
     def probabilities(self, x: ArrayLike) -> FloatArray:
-        """The decoder's distribution of the next token after each context, (…, n_contexts, n_vocabulary)."""
+        """Compute the decoder's distribution of the next token after each context, (…, n_contexts, n_vocabulary)."""
         return np.asarray(scipy.special.softmax(self.logits(x), axis=-1))
 
     def excess(self, x: ArrayLike) -> FloatArray:
-        """CE(W) less the entropy, (…): accurate also where it is far below the rounding of CE(W)."""
+        """Return CE(W) less the entropy, (…), accurate even far below the rounding of CE(W)."""
         return np.asarray(self._excess(x) @ self.labels.share)
 
     def log_excess(self, x: ArrayLike) -> FloatArray:
-        """The logarithm of `excess`, (…), right also where that underflows."""
+        """Return the logarithm of `excess`, (…), accurate also if that underflows."""
         return self._log_sum_with(x, 0.0)
 
 
 def _log_sum(logits: FloatArray) -> FloatArray:
-    """log Σ e^logit over the last axis, -inf if all are; SciPy's takes several times as long."""
+    """Compute log Σ e^logit over the last axis, -inf if all logits are. SciPy's function takes several times as long."""
     top = np.max(logits, axis=-1, keepdims=True)
     top = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(divide="ignore"):

@@ -25,13 +25,15 @@ class Head(Protocol):
     """What a risk asks of a head."""
 
     def attend(self, logits: FloatArray) -> tuple[Attended, FloatArray]:
-        """Attention with each token's (linearised) score, and the signed margin Y f(X), (…, n_inputs)."""
+        """Return the attention with each token's (linearised) score, and the signed margin Y f(X), (…, n_inputs)."""
 
     def shortfall(self, logits: FloatArray, alpha: IntArray) -> Shortfall:
-        """The margin of selecting `alpha` (…, n_inputs) outright, and log|δ| and the sign of how far the output falls short of it."""
+        """Return the margin of selecting `alpha` (…, n_inputs) outright, and log|δ| and the sign of how far the output falls
+        short of it.
+        """
 
     def token_margins(self) -> FloatArray:
-        """Y f of selecting one token outright, for each token, (…, n_inputs, n_tokens); -inf if there is no token."""
+        """Return Y f of selecting one token outright, for each token, (…, n_inputs, n_tokens); -inf in padding."""
 
 
 @dataclass(frozen=True)
@@ -42,18 +44,18 @@ class LinearHead:
     mask: Any
 
     def attend(self, logits: FloatArray) -> tuple[Attended, FloatArray]:
-        """Attention relative to the largest logit, and the margin γ_α - δ."""
+        """Return the attention relative to the largest logit, and the margin γ_α - δ."""
         at = attend(logits, np.broadcast_to(self.scores, logits.shape), self.mask)
         return at, at.margin
 
     def shortfall(self, logits: FloatArray, alpha: IntArray) -> Shortfall:
-        """γ_α, log|δ| and the sign of δ = Σ s_t (γ_α - γ_t)."""
+        """Return γ_α, log|δ| and the sign of δ = Σ s_t (γ_α - γ_t)."""
         at = attend(logits, np.broadcast_to(self.scores, logits.shape), self.mask, alpha)
         with np.errstate(divide="ignore"):
             return at.top_score, np.log(np.abs(at.shortfall)) + at.log_unit, np.sign(at.shortfall)
 
     def token_margins(self) -> FloatArray:
-        """The scores."""
+        """Return the scores."""
         return self.scores
 
 
@@ -78,13 +80,15 @@ class TorchHead:
     psi: Any
 
     def attend(self, logits: FloatArray) -> tuple[Attended, FloatArray]:
-        """Attention with the scores of the head linearised at its present output, and the margin Y ψ(z)."""
+        """Return the attention with the scores of the head linearised at its present output, and the margin Y ψ(z)."""
         z = np.einsum("...it,...itd->...id", probabilities(logits, self.data.mask), self.data.X)
         value, slope = self._value_and_slope(z)
         return attend(logits, self._scores(slope), self.data.mask), self.data.y * value
 
     def shortfall(self, logits: FloatArray, alpha: IntArray) -> Shortfall:
-        """By scores under ∇ψ averaged from the selected tokens to the attention output; by subtraction where the change is large."""
+        """Compute the shortfall by scores under ∇ψ averaged from the selected tokens to the output, or by subtraction if the
+        change is large.
+        """
         X = self.data.X
         chosen = np.take_along_axis(np.broadcast_to(X, (*logits.shape, X.shape[-1])), alpha[..., None, None], axis=-2)
         step = np.einsum("...it,...itd->...id", probabilities(logits, self.data.mask), X - chosen)
@@ -99,17 +103,17 @@ class TorchHead:
         return before, log_delta, np.where(plain, np.sign(before - after), np.sign(at.shortfall))
 
     def token_margins(self) -> FloatArray:
-        """Y ψ(x_t)."""
+        """Return Y ψ(x_t)."""
         values = self._value_and_slope(self.data.X)[0]
         return np.where(self.data.mask, self.data.y[..., None] * values, -np.inf)
 
     def _scores(self, slope: FloatArray) -> FloatArray:
-        """Y x_tᵀ ∇ψ for slopes (…, n_inputs, d_model)."""
+        """Return Y x_tᵀ ∇ψ for slopes (…, n_inputs, d_model)."""
         scores = np.einsum("...itd,...id->...it", self.data.X, slope) * self.data.y[..., None]
         return np.where(self.data.mask, scores, -np.inf)
 
     def _value_and_slope(self, z: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """ψ and ∇ψ at points (…, d_model)."""
+        """Return ψ and ∇ψ at points (…, d_model)."""
         import torch
 
         features = torch.tensor(z.reshape(-1, z.shape[-1]), dtype=torch.float64, requires_grad=True)
@@ -126,7 +130,7 @@ class TorchHead:
 
 
 def as_head(data: TokenDataset, head: ArrayLike | Callable[..., object]) -> Head:
-    """The head that `head` stands for: a vector is linear, a callable a nonlinear ψ, which may have `on_data`, its own `Head`."""
+    """Return the head that `head` stands for: a vector is linear; a callable is a nonlinear ψ, whose `on_data` may give its own `Head`."""
     if isinstance(head, type):
         raise InputError(
             "head", "a vector, or a head that is made: a module or a function", f"the class {head.__name__}"

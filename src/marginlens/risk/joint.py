@@ -21,7 +21,7 @@ from marginlens.typing import ArrayLike, FloatArray, Index, IntArray
 
 
 def attention_output(data: TokenDataset, log_s: FloatArray, alpha: IntArray) -> FloatArray:
-    """Xᵀ s as the token α less what the others take away, (…, n_inputs, d_model): exact where the softmax has saturated."""
+    """Compute Xᵀ s as the token α less what the other tokens take away, (…, n_inputs, d_model): exact even if the softmax has saturated."""
     top = np.take_along_axis(data.X, alpha[..., None, None], axis=-2)
     s = np.where(data.mask, np.exp(log_s), 0.0)
     return top[..., 0, :] - np.einsum("...it,...itd->...id", s, np.where(data.mask[..., None], top - data.X, 0.0))
@@ -45,6 +45,7 @@ class JointRisk(TokenRisk, Described):
 
     Args:
         data: one problem, or a batch of independent ones.
+
         loss: any `Loss`.
     """
 
@@ -62,11 +63,11 @@ class JointRisk(TokenRisk, Described):
         return (self.data.d_model + self.data.d_key,)
 
     def __getitem__(self, index: Index) -> JointRisk:
-        """The risk of one problem of a batch, or of several."""
+        """Return the risk of one problem of a batch, or of several."""
         return JointRisk(self.data[index], self.loss)
 
     def of_inputs(self, inputs: IntArray) -> JointRisk:
-        """The same risk over some of the inputs alone, by their indices, (n_taken,): a mini-batch."""
+        """Restrict the risk to some of the inputs, given by their indices (n_taken,): a mini-batch."""
         return JointRisk(self.data.take_inputs(inputs), self.loss)
 
     @property
@@ -75,12 +76,12 @@ class JointRisk(TokenRisk, Described):
         return {"v": slice(0, self.data.d_model), "p": slice(self.data.d_model, None)}
 
     def split(self, x: ArrayLike) -> HeadAndAttention:
-        """v and p of a point, or of several along leading axes."""
+        """Return v and p of a point, or of several along leading axes."""
         array = as_points(x, self.shape)
         return HeadAndAttention(array[..., : self.data.d_model], array[..., self.data.d_model :])
 
     def start(self, start: ArrayLike | None) -> FloatArray:
-        """A start as a point or a pair (v, p), with or without a batch axis, or None for zero, as an array `(batch, *shape)`."""
+        """Return a start as an array `(batch, *shape)`: a point or a pair (v, p), with or without a batch axis, or zero for None."""
         if start is None:
             return np.zeros((len(self), *self.shape))
         if isinstance(start, tuple | list) and len(start) == 2:
@@ -92,7 +93,7 @@ class JointRisk(TokenRisk, Described):
         return self.start(tuple(self.split(np.asarray(start))))
 
     def at_point(self, x: ArrayLike) -> AtLogits:
-        """The risk of p under the head v, at its logits."""
+        """Return the risk of p under the head v, at its logits."""
         v, p = self.split(x)
         return AttentionRisk(self.data, v, self.loss).at_point(p)
 
@@ -118,11 +119,11 @@ class JointRisk(TokenRisk, Described):
         return LogScaled(array, np.concatenate(scales, axis=-1), blocks=self.blocks)
 
     def margin_rows(self, selected: ArrayLike) -> MarginRows:
-        """Refused: head and attention have a margin problem each; `label_svm` and `relaxed_svm` solve them."""
+        """Raise, because head and attention have one margin problem each, which `label_svm` and `relaxed_svm` solve."""
         raise InputError(
             "risk", "one with a single margin problem", "a joint one", "Use label_svm for v and relaxed_svm for p."
         )
 
     def smoothness(self) -> Any:
-        """Infinite: the joint gradient has no Lipschitz constant."""
+        """Return infinity: the joint gradient has no Lipschitz constant."""
         return np.full(self.data.batch_shape, np.inf)[()]

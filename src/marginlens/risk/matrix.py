@@ -41,7 +41,7 @@ class _RiskThroughP(TokenRisk):
 
     @abstractmethod
     def vector(self, x: ArrayLike) -> FloatArray:
-        """p, (…, d_model), or p of each input, (…, n_inputs, d_model), where each has a query of its own."""
+        """Return p, (…, d_model), or the p of each input, (…, n_inputs, d_model), if inputs have their own queries."""
 
     @property
     def d_query(self) -> int:
@@ -54,39 +54,39 @@ class _RiskThroughP(TokenRisk):
         return self.query.ndim == 1
 
     def __getitem__(self, index: Index) -> Any:
-        """The risk of one problem of a batch, or of several."""
+        """Return the risk of one problem of a batch, or of several."""
         of_p = self.of_p[index]
         query = self.query[index] if self.query.ndim == 3 else self.query
         return replace(self, of_p=of_p, query=query)  # type: ignore[type-var]
 
     def of_inputs(self, inputs: IntArray) -> Any:
-        """The same risk over some of the inputs alone, by their indices, (n_taken,): a mini-batch."""
+        """Restrict the risk to some of the inputs, given by their indices (n_taken,): a mini-batch."""
         query = self.query if self.shares_query else self.query[..., inputs, :]
         return replace(self, of_p=self.of_p.of_inputs(inputs), query=query)  # type: ignore[type-var]
 
     def logits(self, x: ArrayLike) -> FloatArray:
-        """Attention logits X_i p_i, (…, n_inputs, n_tokens), of tokens less their input's mean."""
+        """Compute the attention logits X_i p_i, (…, n_inputs, n_tokens), of tokens less their input's mean."""
         vector = self.vector(x)
         return self.of_p.logits(vector) if self.shares_query else self.of_p.logits_of_inputs(vector)
 
     def at(self, logits: FloatArray) -> AtLogits:
-        """The risk where the attention logits are these."""
+        """Return the risk at given attention logits."""
         return self.of_p.at(logits)
 
     def at_point(self, x: ArrayLike) -> AtLogits:
-        """The risk at the logits X_i p_i."""
+        """Return the risk at the logits X_i p_i."""
         return self.at(self.logits(x))
 
     def residual_attention(self, x: ArrayLike) -> FloatArray:
-        """The multipliers of the margin rows that the attention shows, (…, n_inputs, n_tokens), the largest scaled to one."""
+        """Return the multipliers of the margin rows that the attention shows, (…, n_inputs, n_tokens), the largest scaled to one."""
         return self.at_point(x).residual_attention()
 
     def best_tokens(self) -> IntArray:
-        """The token whose outright selection has the largest margin Y f in each input, (…, n_inputs)."""
+        """Return the token whose outright selection has the largest margin Y f in each input, (…, n_inputs)."""
         return self.of_p.best_tokens()
 
     def _gradients(self, x: ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """z_m (…, n_terms, d_query), g_m (…, n_terms, d_model) and their log scales: ∂L/∂W = Σ_m e^{s_m} z_m g_mᵀ.
+        """Return z_m (…, n_terms, d_query), g_m (…, n_terms, d_model) and their log scales: ∂L/∂W = Σ_m e^{s_m} z_m g_mᵀ.
 
         There is one term for a query that all inputs share, else one for each input.
         """
@@ -112,14 +112,16 @@ class _RiskOfMatrix(_RiskThroughP):
         return (self.d_query, self.of_p.data.d_model)
 
     def vector(self, x: ArrayLike) -> FloatArray:
-        """p = Wᵀ u, (…, d_model); with a query for each input p_i = Wᵀ u_i, (…, n_inputs, d_model)."""
+        """Return p = Wᵀ u, (…, d_model), or with a query for each input p_i = Wᵀ u_i, (…, n_inputs, d_model)."""
         point = self._point(x)
         if self.shares_query:
             return np.einsum("...qd,q->...d", point, self.query)
         return np.einsum("...qd,...iq->...id", point, self.query)
 
     def gradient(self, x: ArrayLike) -> LogScaled:
-        r"""∇L(W) = u ∇L(p)ᵀ; with a query for each input Σ_i u_i g_iᵀ, where g_i is the gradient in p_i. `terms` has them apart."""
+        r"""Compute ∇L(W) = u ∇L(p)ᵀ, or with a query for each input Σ_i u_i g_iᵀ with g_i the gradient in p_i; `terms` holds
+        the summands.
+        """
         left, right, scale = self._gradients(x)
         terms = RankOneTerms(left, right, scale)
         if self.shares_query:
@@ -127,7 +129,7 @@ class _RiskOfMatrix(_RiskThroughP):
         return LogScaled(*terms.dense(), axes=2, terms=terms)
 
     def margin_rows(self, selected: ArrayLike) -> MarginRows:
-        """u_i (x_α − x_t)ᵀ for each other token t of each input, with lower bound 1: the constraints of (W-SVM)."""
+        """Return u_i (x_α − x_t)ᵀ for each other token t of each input, with lower bound 1: the constraints of (W-SVM)."""
         of_p = self.of_p.margin_rows(selected)
         if self.shares_query:
             return MarginRows(self.query[:, None] * of_p.rows[:, None, :], of_p.lower)
@@ -135,7 +137,7 @@ class _RiskOfMatrix(_RiskThroughP):
         return MarginRows(queries[:, :, None] * of_p.rows[:, None, :], of_p.lower)
 
     def smoothness(self) -> Any:
-        """‖u‖² times the constant in p, with the longest of the queries."""
+        """Return ‖u‖² times the constant in p, with the longest of the queries."""
         return self.of_p.smoothness() * np.max(length(np.atleast_2d(self.query)), axis=-1)[()] ** 2
 
 
@@ -159,6 +161,7 @@ class MatrixRisk(_RiskOfMatrix, Described):
 
     Args:
         of_p: the risk of p; the keys of its data must be the tokens themselves, because W is what is trained.
+
         query: u of shape (d_query,), or one for each input, (n_inputs, d_query) or (batch, n_inputs, d_query); none of them zero.
     """
 
@@ -184,7 +187,9 @@ class FactorRisk(_RiskThroughP, Described):
 
     Args:
         of_p: the risk of p, whose keys must be the tokens.
+
         query: as for `MatrixRisk`.
+
         width: columns of either factor, at least 1.
     """
 
@@ -208,7 +213,7 @@ class FactorRisk(_RiskThroughP, Described):
         return {"Q": slice(0, self.d_query), "K": slice(self.d_query, None)}
 
     def start(self, start: ArrayLike | None) -> FloatArray:
-        """A start as a point or a pair (Q, K), with or without a batch axis, or None for zero, as an array `(batch, *shape)`."""
+        """Return a start as an array `(batch, *shape)`: a point or a pair (Q, K), with or without a batch axis, or zero for None."""
         if isinstance(start, tuple | list) and len(start) == 2 and min(map(n_axes, start)) > 1:
             widths = {"start[0]": self.d_query, "start[1]": self.of_p.data.d_model}
             parts = [
@@ -219,24 +224,24 @@ class FactorRisk(_RiskThroughP, Described):
         return of_each_problem(np.zeros(self.shape) if start is None else start, self.shape, len(self), "start")
 
     def split(self, x: ArrayLike) -> Factors:
-        """Q and K of a point, or of several along leading axes."""
+        """Return Q and K of a point, or of several along leading axes."""
         array = as_points(x, self.shape)
         return Factors(array[..., : self.d_query, :], array[..., self.d_query :, :])
 
     def matrix(self, x: ArrayLike) -> FloatArray:
-        """W = Q Kᵀ, (…, d_query, d_model)."""
+        """Return W = Q Kᵀ, (…, d_query, d_model)."""
         Q, K = self.split(x)
         return np.einsum("...qw,...dw->...qd", Q, K)
 
     def vector(self, x: ArrayLike) -> FloatArray:
-        """p = K Qᵀ u, (…, d_model); with a query for each input p_i = K Qᵀ u_i, (…, n_inputs, d_model)."""
+        """Return p = K Qᵀ u, (…, d_model), or with a query for each input p_i = K Qᵀ u_i, (…, n_inputs, d_model)."""
         Q, K = self.split(self._point(x))
         if self.shares_query:
             return np.einsum("...dw,...qw,q->...d", K, Q, self.query)
         return np.einsum("...dw,...iw->...id", K, np.einsum("...qw,...iq->...iw", Q, self.query))
 
     def gradient(self, x: ArrayLike) -> LogScaled:
-        """Σ_i u_i (Kᵀ g_i)ᵀ stacked on Σ_i g_i (Qᵀ u_i)ᵀ, where g_i is the gradient in p_i; `terms` has them apart.
+        """Compute Σ_i u_i (Kᵀ g_i)ᵀ stacked on Σ_i g_i (Qᵀ u_i)ᵀ, with g_i the gradient in p_i; `terms` holds the summands.
 
         For a query that all inputs share there is one term, with the gradient in p.
         """
@@ -254,7 +259,7 @@ class FactorRisk(_RiskThroughP, Described):
         return LogScaled(dense, scales, axes=2, blocks=self.blocks, terms=terms)
 
     def margin_rows(self, selected: ArrayLike) -> MarginRows:
-        """Refused: a margin is not linear in the factors; the rows of `as_matrix` are those of W = Q Kᵀ."""
+        """Raise, because a margin is not linear in the factors; `as_matrix` has the rows of W = Q Kᵀ."""
         raise InputError(
             "risk",
             "one whose margins are linear in the point",
@@ -263,12 +268,12 @@ class FactorRisk(_RiskThroughP, Described):
         )
 
     def smoothness(self) -> Any:
-        """Infinite: the gradient in the factors has no Lipschitz constant."""
+        """Return infinity: the gradient in the factors has no Lipschitz constant."""
         return np.full(self.of_p.data.batch_shape, np.inf)[()]
 
 
 def _stacked_terms(above: RankOneTerms, below: RankOneTerms) -> RankOneTerms:
-    """The terms of two matrices of the same width, the first on top of the second."""
+    """Return the terms of two matrices of the same width, the first on top of the second."""
     top = np.concatenate([above.left, np.zeros((*above.left.shape[:-1], below.left.shape[-1]))], axis=-1)
     bottom = np.concatenate([np.zeros((*below.left.shape[:-1], above.left.shape[-1])), below.left], axis=-1)
     return RankOneTerms(
@@ -286,7 +291,9 @@ def matrix_from_vector(p: ArrayLike, query: ArrayLike) -> FloatArray:
 
     Args:
         p: (…, d_model).
+
         query: a nonzero query (d_query,).
+
     Returns:
         (…, d_query, d_model).
     """
@@ -299,7 +306,7 @@ def matrix_from_vector(p: ArrayLike, query: ArrayLike) -> FloatArray:
 
 
 def as_query(query: ArrayLike) -> FloatArray:
-    """A query (d_query,) that is not zero."""
+    """Check that a query (d_query,) is not zero."""
     u = real_array(query, "query", ("d_query",))
     if not u.any():
         raise InputError("query", "a query that is not zero", "the zero vector")
@@ -307,7 +314,9 @@ def as_query(query: ArrayLike) -> FloatArray:
 
 
 def as_queries(query: ArrayLike, of_p: AttentionRisk) -> FloatArray:
-    """A query (d_query,) for all inputs of this risk, or one for each, (n_inputs, d_query) or (batch, n_inputs, d_query); none zero."""
+    """Check a query (d_query,) for all inputs of this risk, or one for each, (n_inputs, d_query) or (batch, n_inputs, d_query);
+    none zero.
+    """
     axes = n_axes(query)
     if axes < 2:
         return as_query(query)

@@ -37,8 +37,11 @@ class MultiHeadRisk(_RiskOfMatrix, Described):
 
     Args:
         data: one problem, or a batch; the keys must be the tokens.
+
         head: v, (d_model,) or (batch, d_model).
+
         loss: any `Loss`.
+
         heads: how many heads with weights of their own, at least 1; or the queries, (n_inputs, H, d_query), or with a batch axis first.
     """
 
@@ -69,7 +72,7 @@ class MultiHeadRisk(_RiskOfMatrix, Described):
 
     @classmethod
     def self_attention(cls, data: TokenDataset, head: ArrayLike, loss: Loss | None = None) -> Self:
-        """The layer of A Eq. (4): every token of an input is a query of it; inputs must have one length."""
+        """Make the layer of A Eq. (4): every token of an input is one of its queries; inputs must have one length."""
         return cls(data, head, as_dataset(data).X, Logistic() if loss is None else loss)
 
     @property
@@ -91,27 +94,27 @@ class MultiHeadRisk(_RiskOfMatrix, Described):
         return np.ascontiguousarray(self.heads.reshape(*self.heads.shape[:-3], -1, self.heads.shape[-1]))
 
     def __getitem__(self, index: Index) -> MultiHeadRisk:
-        """The risk of one problem of a batch, or of several."""
+        """Return the risk of one problem of a batch, or of several."""
         head = np.broadcast_to(self.head, (len(self), self.data.d_model))[index]
         heads = self.heads[index] if n_axes(self.heads) == 4 else self.heads
         return replace(self, data=self.data[index], head=head, heads=heads)
 
     def of_inputs(self, inputs: IntArray) -> MultiHeadRisk:
-        """The same risk over some of the inputs alone, by their indices, (n_taken,): a mini-batch."""
+        """Restrict the risk to some of the inputs, given by their indices (n_taken,): a mini-batch."""
         heads = self.heads if n_axes(self.heads) == 0 else self.heads[..., inputs, :, :]
         return replace(self, data=self.data.take_inputs(inputs), heads=heads)
 
     def at(self, logits: FloatArray) -> AtLogits:
-        """The risk where the attention logits are these, (…, n_inputs · H, n_tokens)."""
+        """Return the risk at given attention logits, (…, n_inputs · H, n_tokens)."""
         return AtHeads(self.of_p, logits, self.n_heads)
 
     def by_head(self, of_heads: ArrayLike) -> Any:
-        """What is said of every head of every input, such as `select`, as (…, n_inputs, H)."""
+        """Reshape values of every head of every input, such as those of `select`, to (…, n_inputs, H)."""
         array = np.asarray(of_heads)
         return array.reshape(*array.shape[:-1], self.n_inputs, self.n_heads)
 
     def token_margins(self, x: ArrayLike) -> FloatArray:
-        """How far the selected token's logit is ahead of the next one, for every head of every input, (…, n_inputs, H)."""
+        """Return the lead of the selected token's logit over the next one, for every head of every input, (…, n_inputs, H)."""
         logits = np.where(self.of_p.data.mask, self.logits(x), -np.inf)
         largest = np.sort(logits, axis=-1)
         gap = largest[..., -1] - largest[..., -2] if logits.shape[-1] > 1 else np.full(logits.shape[:-1], np.inf)
@@ -125,21 +128,21 @@ class AtHeads(AtLogits):
     heads: int
 
     def _mean(self, of_heads: FloatArray) -> FloatArray:
-        """The mean over the heads of each input, (…, n_inputs)."""
+        """Return the mean over the heads of each input, (…, n_inputs)."""
         return np.mean(of_heads.reshape(*of_heads.shape[:-1], -1, self.heads), axis=-1)
 
     def margins(self) -> FloatArray:
-        """Y_i f(X_i) of every input, (…, n_inputs)."""
+        """Return Y_i f(X_i) of every input, (…, n_inputs)."""
         return self._mean(super().margins())
 
     def slopes(self) -> tuple[Attended, SignedLog]:
-        """Attention of every head, and ℓ' of its input, (…, n_inputs · H)."""
+        """Return the attention of every head, and ℓ' of its input, (…, n_inputs · H)."""
         at, margin = self.risk.scored_head.attend(self.logits)
         slope = slope_of(self.risk.loss, self._mean(margin))
         return at, SignedLog(*(np.repeat(part, self.heads, axis=-1) for part in (slope.sign, slope.log)))
 
     def shortfalls(self, alpha: IntArray) -> Shortfall:
-        """The same of the mean over the heads of each input."""
+        """Return the shortfalls of the mean over the heads of each input."""
         top, logs, sign = super().shortfalls(alpha)
         by_head = (part.reshape(*part.shape[:-1], -1, self.heads) for part in (sign, logs))
         total = signed_mean(*by_head)

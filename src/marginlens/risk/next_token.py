@@ -40,7 +40,7 @@ _LOGITS_AT_ONCE = 2_000_000  # that are in memory at a time when risks along a r
 
 
 def loss_code(loss: NextTokenLoss, heads: tuple[NextTokenHead, ...], batch: SequenceBatch) -> int:
-    """The branch of the compiled weights that serves a loss with these heads; that of the likelihood needs every label in its sequence."""
+    """Return the branch of the compiled weights that serves a loss with these heads; the likelihood's needs every label in its sequence."""
     identity = all(head.table is None for head in heads)
     return LIKELIHOOD if loss.code == LogLoss.code and identity and batch.is_realizable else loss.code
 
@@ -53,7 +53,7 @@ def needs_whole_heads(loss: NextTokenLoss) -> bool:
 def coefficients_numpy(
     batch: SequenceBatch, a: FloatArray, head: NextTokenHead, loss: NextTokenLoss
 ) -> tuple[FloatArray, float]:
-    r"""Weights w (n_pairs,) and s with :math:`\nabla L = e^s \sum w_{xk} e_x e_k^\top`, for a batch of one dataset.
+    r"""Compute weights w (n_pairs,) and s with :math:`\nabla L = e^s \sum w_{xk} e_x e_k^\top`, for a batch of one dataset.
 
     The sums are those of the compiled weights: a token's score is what the loss's derivative makes of the head, and gaps are taken to the
     score of the largest logit. What the derivative itself cannot resolve is lost. nan if the loss is not finite.
@@ -96,7 +96,7 @@ def coefficients_numpy(
 
 
 def risk_of(data: SequenceDataset, W: FloatArray, head: NextTokenHead, loss: NextTokenLoss) -> FloatArray:
-    """The risk at checked weights (…, d_model, d_model), (…)."""
+    """Return the risk at checked weights (…, d_model, d_model), (…)."""
     if isinstance(loss, LogLoss) and head.table is None:
         return np.mean(np.logaddexp(0.0, _log_odds_against(data, W)), axis=-1)
     flat = W.reshape(-1, *W.shape[-2:])
@@ -106,7 +106,7 @@ def risk_of(data: SequenceDataset, W: FloatArray, head: NextTokenHead, loss: Nex
 
 
 def check_excess(loss: NextTokenLoss) -> LabelLoss:
-    """`loss` if the excess risk over L* is defined for it."""
+    """Return `loss` if the excess risk over L* is defined for it, otherwise raise."""
     if not isinstance(loss, LabelLoss):
         expected = "a loss of the label's own output, such as ml.LogLoss(), for the excess over L*"
         raise InputError("loss", expected, type(loss).__name__)
@@ -114,7 +114,7 @@ def check_excess(loss: NextTokenLoss) -> LabelLoss:
 
 
 def excess_of(data: SequenceDataset, W: FloatArray, head: NextTokenHead, loss: NextTokenLoss) -> ExcessRisk:
-    """L(W) - L* at checked weights (…, d_model, d_model): sign and logarithm, each (…)."""
+    """Compute L(W) - L* at checked weights (…, d_model, d_model): sign and logarithm, each (…)."""
     if isinstance(loss, LogLoss) and head.table is None:
         odds = _log_odds_against(data, W)
         with np.errstate(divide="ignore"):
@@ -151,14 +151,14 @@ def _outputs(data: SequenceDataset, W: FloatArray, head: NextTokenHead) -> Float
 
 
 def _log_odds_against(data: SequenceDataset, W: FloatArray) -> FloatArray:
-    """(…, n_samples) log Σ_{x≠y} s_x - log s_y; -inf if a sequence holds nothing but its label."""
+    """Return log Σ_{x≠y} s_x - log s_y, (…, n_samples); -inf if a sequence holds nothing but its label."""
     logits = _logits(data, W)
     against, own = np.where(data.is_label, -np.inf, logits), np.where(data.is_label, logits, -np.inf)
     return log_sums(against, data.offsets) - log_sums(own, data.offsets)
 
 
 def _shortfall(data: SequenceDataset, W: FloatArray, head: NextTokenHead) -> tuple[FloatArray, FloatArray]:
-    """Sign and logarithm of δ_i = Σ_{x≠y} s_x (h_y - h_x), each (…, n_samples)."""
+    """Return the sign and logarithm of δ_i = Σ_{x≠y} s_x (h_y - h_x), each (…, n_samples)."""
     logits, first, labels = _logits(data, W), data.offsets[:-1], np.repeat(data.labels, data.lengths)
     gap = head.scores(labels, labels) - head.scores(labels, data.tokens)
     top = np.maximum.reduceat(np.where(gap != 0.0, logits, -np.inf), first, axis=-1)
@@ -171,7 +171,7 @@ def _shortfall(data: SequenceDataset, W: FloatArray, head: NextTokenHead) -> tup
 
 
 def _logits(data: SequenceDataset, W: FloatArray) -> FloatArray:
-    """(…, n_positions) logits from embeddings less their mean, which no softmax notices."""
+    """Compute logits (…, n_positions) from embeddings less their mean, which leaves the softmax unchanged."""
     queries, column = np.unique(data.last, return_inverse=True)
     table = (data.E - data.E.mean(axis=0)) @ (W @ data.E[queries].T)
     return table[..., data.tokens, np.repeat(column.reshape(-1), data.lengths)]
@@ -186,7 +186,9 @@ class NextTokenRisk(Described):
 
     Args:
         data: a dataset, or a list of datasets of one width d_model as a batch; sizes, lengths and vocabularies may differ.
+
         head: None for C Eᵀ = I (Assumption 4), which needs no C; or C of shape (n_vocabulary, d_model); or a list with one per dataset.
+
         loss: `LogLoss()`, `SquaredLoss()`, `CrossEntropy()`, `SquaredProbability()`, or a loss of your own.
     """
 
@@ -234,7 +236,7 @@ class NextTokenRisk(Described):
         return len(self.datasets)
 
     def __getitem__(self, index: int) -> NextTokenRisk:
-        """The risk of one dataset of a batch."""
+        """Return the risk of one dataset of a batch."""
         head = self.head[index] if is_listed(self.head) else self.head
         return NextTokenRisk(self.datasets[index], head, self.loss)
 
@@ -249,7 +251,7 @@ class NextTokenRisk(Described):
         return counts.pop()
 
     def of_inputs(self, inputs: IntArray) -> NextTokenRisk:
-        """The same risk over some of the sequences alone, by their indices, (n_taken,): a mini-batch."""
+        """Restrict the risk to some of the sequences, given by their indices (n_taken,): a mini-batch."""
         taken = [data.take(inputs) for data in self.datasets]
         return NextTokenRisk(taken if self.is_batch else taken[0], self.head, self.loss)
 
@@ -266,7 +268,7 @@ class NextTokenRisk(Described):
 
     @implements("C", "Eq. (1)")
     def outputs(self, x: ArrayLike) -> FloatArray:
-        r"""What the model puts out for every sample of one dataset, (n_samples, n_vocabulary).
+        r"""Compute the outputs of the model for every sample of one dataset, (n_samples, n_vocabulary).
 
         .. math:: \hat y_i = C X_i^\top \mathbb S(X_i W \bar x_i)
 
@@ -276,14 +278,14 @@ class NextTokenRisk(Described):
 
     @implements("C", "Eq. (18)", "Lemma 3")
     def value(self, x: ArrayLike) -> Any:
-        r"""L(W), (…). For the log-loss under C Eᵀ = I it is convex in W, and strictly so on S_cyc (Lemma 3).
+        r"""Return L(W), (…). For the log-loss under C Eᵀ = I it is convex in W, and strictly so on S_cyc (Lemma 3).
 
         .. math:: L(W) = \frac1n \sum_i -\log \sum_{t \in \mathcal O_i} s_{it} \quad \text{for the log-loss under } CE^\top = I
         """
         return self._each(x, risk_of)
 
     def log_value(self, x: ArrayLike) -> Any:
-        """log L(W), (…): of the excess where L* is zero, so that it is right where the risk underflows."""
+        """Return log L(W), (…), from the excess if L* is zero, which keeps it accurate if the risk underflows."""
         with np.errstate(divide="ignore", invalid="ignore"):
             if isinstance(self.loss, LogLoss) and all(head.table is None for head in self.heads):
                 return self.excess(x).log
@@ -291,7 +293,7 @@ class NextTokenRisk(Described):
 
     @implements("C", "Lemma 1")
     def excess(self, x: ArrayLike) -> ExcessRisk:
-        r"""Risk of W above that of putting out each label's own embedding, exact when far below the smallest float64.
+        r"""Compute the risk of W less the risk of outputting each label's own embedding, exact even far below the smallest float64.
 
         .. math:: L(W) - L_\star, \quad L_\star = \frac1n \sum_{i=1}^n \ell(c_{y_i}^\top e_{y_i})
 
@@ -307,7 +309,7 @@ class NextTokenRisk(Described):
 
     @implements("C", "Eq. (19)", "Lemma 6", "Thm 4")
     def gradient(self, x: ArrayLike) -> LogScaled:
-        r"""Gradient at W, accurate to rounding relative to its own size at any norm of W; nan if the loss is not finite.
+        r"""Compute the gradient at W, accurate to rounding relative to its own size at any norm of W; nan if the loss is not finite.
 
         .. math:: \nabla L(W) = \frac1n \sum_{i=1}^n \ell'_i\, X_i^\top \mathbb S'(X_i W \bar x_i)\, \gamma_i\, \bar x_i^\top
             = \frac1n \sum_{i=1}^n \sum_{t \notin \mathcal O_i} s_{it} (x_{it} - e_{y_i})\, \bar x_i^\top
@@ -342,20 +344,20 @@ class NextTokenRisk(Described):
         return float(found[0])
 
     def attention(self, x: ArrayLike) -> FloatArray:
-        """(…, n_samples, n_tokens) softmax of every sequence, zero if there is no token."""
+        """Return the softmax of every sequence, (…, n_samples, n_tokens), zero in padding."""
         found = self.batch.attention(self.batch.pair_logits(of_each_problem(x, self.shape, len(self))))
         return found if self.is_batch else found[0]
 
     def select(self, x: ArrayLike) -> IntArray:
-        """(…, n_samples) the position with the most attention, -1 where a smaller dataset of a batch has no sample."""
+        """Return the position with the most attention, (…, n_samples); -1 for samples that a smaller dataset of a batch lacks."""
         return self.select_by(self.attention(x))
 
     def select_by(self, attention: FloatArray) -> IntArray:
-        """The same, of attention (…, n_samples, n_tokens) that is known already."""
+        """Return the same from attention (…, n_samples, n_tokens) that is already known."""
         return self.batch.selected(attention) if self.is_batch else self.batch.selected(attention[None])[0]
 
     def margin_rows(self, selected: ArrayLike | None = None) -> MarginRows:
-        """(e_i − e_j) e_kᵀ for every strict priority (1) and every tie (0) of the data's graphs: the constraints of Graph-SVM.
+        """Return (e_i − e_j) e_kᵀ for every strict priority (1) and every tie (0) of the data's graphs: the constraints of Graph-SVM.
 
         Ties stand as two rows of opposite sign. The selected tokens are the data's own labels, so `selected` must be left out.
         """
@@ -374,7 +376,7 @@ class NextTokenRisk(Described):
 
     @implements("C", "Eq. (24)")
     def hessian(self, x: ArrayLike) -> FloatArray:
-        r"""Second derivative by W for one dataset, the log-loss and C Eᵀ = I: Eq. (24) carried over to W.
+        r"""Compute the second derivative by W for one dataset, the log-loss and C Eᵀ = I: Eq. (24) carried over to W.
 
         .. math:: \nabla^2 L(W) = \frac1n \sum_{i=1}^n X_i^\top (\mathrm{diag}(s_i) - s_i s_i^\top) X_i \otimes \bar x_i \bar x_i^\top
 
@@ -395,7 +397,8 @@ class NextTokenRisk(Described):
 
     @implements("C", "Eq. (23)", "Lemma 5")
     def smoothness(self) -> Any:
-        r"""The paper's Lipschitz constant of ∇L under the log-loss and C Eᵀ = I, (…): steps up to 1/L never increase the risk (Lemma 5).
+        r"""Return the paper's Lipschitz constant of ∇L under the log-loss and C Eᵀ = I, (…): steps up to 1/L never increase the
+        risk (Lemma 5).
 
         .. math:: \|\nabla L(W) - \nabla L(\dot W)\|_F \le L \|W - \dot W\|_F, \qquad L = 2 \sqrt{T_{\max}}\, \|E\|^4
 
@@ -407,7 +410,7 @@ class NextTokenRisk(Described):
         return np.array(bounds) if self.is_batch else float(bounds[0])
 
     def sharp_smoothness(self) -> float:
-        r"""A Lipschitz constant of ∇L from the spread of each sequence's own tokens, for one dataset.
+        r"""Return a Lipschitz constant of ∇L from the spread of each sequence's own tokens, for one dataset.
 
         .. math:: L = \frac{1}{4n} \sum_{i=1}^n \max_{t, u} \|x_{it} - x_{iu}\|^2\, \|\bar x_i\|^2
 
@@ -428,7 +431,7 @@ class NextTokenRisk(Described):
         check_excess(self.loss)
 
     def along_runs(self, method: str, points: FloatArray) -> Any:
-        """What `value` or `excess` say at the iterates of runs (batch, n_saved, d_model, d_model), many at a time; None for others."""
+        """Return `value` or `excess` at the iterates of runs (batch, n_saved, d_model, d_model), many at a time; None for other methods."""
         question: Any = {"value": risk_of, "excess": excess_of}.get(method)
         if question is None:
             return None
@@ -443,7 +446,7 @@ class NextTokenRisk(Described):
         return ExcessRisk(np.stack(signs), np.stack(logs))
 
     def _each(self, x: ArrayLike, question: Any) -> Any:
-        """The answer of every dataset at its own W."""
+        """Return the answer of every dataset at its own W."""
         if not self.is_batch:
             return question(self.datasets[0], self.datasets[0].weights(x), self.heads[0], self.loss)
         points = zip(self.datasets, of_each_problem(x, self.shape, len(self)), self.heads, strict=True)

@@ -30,18 +30,18 @@ class NextTokenHead:
 
     @implements("C", "Eq. (17)")
     def scores(self, labels: IntArray, tokens: IntArray) -> FloatArray:
-        """c_yᵀ e_x, elementwise: under Assumption 4 one where the token is the label and zero elsewhere."""
+        """Return c_yᵀ e_x elementwise; under Assumption 4 it is one if the token is the label and zero otherwise."""
         if self.table is None:
             return (np.asarray(labels) == np.asarray(tokens)).astype(np.float64)
         return self.table[labels, tokens]
 
     def matrix(self) -> FloatArray:
-        """H, (n_vocabulary, n_vocabulary): labels down, tokens across."""
+        """Return H, (n_vocabulary, n_vocabulary), with a row for each label and a column for each token."""
         return np.eye(self.n_vocabulary) if self.table is None else self.table
 
 
 def as_head(data: SequenceDataset, head: ArrayLike | None) -> NextTokenHead:
-    """The head of a dataset: None for C Eᵀ = I, else C of shape (n_vocabulary, d_model).
+    """Return the head of a dataset: None for C Eᵀ = I, else C of shape (n_vocabulary, d_model).
 
     Scores that differ from 0 or 1 by no more than the rounding of their own sum are taken as 0 or 1, and C is taken to satisfy C Eᵀ = I
     when it does so up to the rounding of having been computed as the inverse of Eᵀ.
@@ -65,7 +65,7 @@ def as_head(data: SequenceDataset, head: ArrayLike | None) -> NextTokenHead:
 
 
 def as_heads(datasets: tuple[SequenceDataset, ...], head: Any) -> tuple[NextTokenHead, ...]:
-    """One head per dataset: None or one C for all of them, or a list with one for each."""
+    """Return one head per dataset: None or one C for all of them, or a list with one for each."""
     if not is_listed(head):
         return tuple(as_head(data, head) for data in datasets)
     if len(head) != len(datasets):
@@ -89,8 +89,11 @@ class HeadCheck(Result, Tabular):
     Attributes:
         gap: (n_vocabulary,) :math:`c_y^\top e_y - \max_{k \ne y} c_y^\top e_k`, positive where the label's own token scores highest;
             infinite if there is no other token.
+
         rival: (n_vocabulary,) the token with the highest score among the others, -1 where there is none.
+
         deviation: the largest entry of `|C Eᵀ - I|`.
+
         exists: whether some C has these scores: always for a given C; for C Eᵀ = I only where the embeddings are linearly independent.
 
     `to_frame()` has one row per label: label, gap, rival, holds.

@@ -13,7 +13,7 @@ from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 
 def as_points(x: ArrayLike, shape: tuple[int, ...], argument: str = "x") -> FloatArray:
-    """`x` as points of this shape, with any leading axes."""
+    """Return `x` as points of this shape, with any leading axes."""
     expected = f"points of shape {shape}, with or without leading axes"
     array = float_array(x, argument, expected)
     if array.shape[max(array.ndim - len(shape), 0) :] != shape:
@@ -24,7 +24,7 @@ def as_points(x: ArrayLike, shape: tuple[int, ...], argument: str = "x") -> Floa
 
 
 def of_each_problem(x: ArrayLike, shape: tuple[int, ...], n_problems: int, argument: str = "x") -> FloatArray:
-    """`x` of this shape for all problems of a batch, or with their axis first, as `(n_problems, *shape)`."""
+    """Return `x`, given once for all problems of a batch or with their axis first, as `(n_problems, *shape)`."""
     whole = (n_problems, *shape)
     return np.broadcast_to(real_array(x, argument, whole if n_axes(x) == len(whole) else shape), whole)
 
@@ -35,7 +35,7 @@ def holds_batch(risk: object) -> TypeGuard[Sized]:
 
 
 def starting_points(risk: Risk, start: ArrayLike | None) -> FloatArray:
-    """x(0) as an array `(batch, *shape)` of its own, zero for None; a risk whose points have parts may take them apart: `start(start)`."""
+    """Return x(0) as a new array `(batch, *shape)`, zero for None; a risk whose points have parts may join them by its method `start`."""
     if hasattr(risk, "start"):
         return np.array(risk.start(start), dtype=np.float64)
     n_problems = len(risk) if holds_batch(risk) else 1
@@ -49,6 +49,7 @@ class MarginRows(NamedTuple):
 
     Attributes:
         rows: `(n_rows, *shape)` one a_r for each pair of a selected token and another.
+
         lower: (n_rows,) the b_r.
     """
 
@@ -70,19 +71,19 @@ class Risk(Protocol):
         """The shape of one point."""
 
     def value(self, x: FloatArray) -> Any:
-        """L(x)."""
+        """Return L(x)."""
 
     def log_value(self, x: FloatArray) -> Any:
-        """log L(x), right also where L(x) underflows; nan where L(x) is negative."""
+        """Return log L(x), accurate also if L(x) underflows; nan if L(x) is negative."""
 
     def gradient(self, x: FloatArray) -> LogScaled:
-        """∇L(x), accurate relative to its own size at any norm of x."""
+        """Return ∇L(x), accurate relative to its own size at any norm of x."""
 
     def select(self, x: FloatArray) -> IntArray:
-        """The index of the token with the largest attention in each input at x, (…, n_inputs)."""
+        """Return the index of the token with the largest attention in each input at x, (…, n_inputs)."""
 
     def margin_rows(self, selected: ArrayLike) -> MarginRows:
-        """The constraints under which a point selects these tokens (n_inputs,), for one problem."""
+        """Return the constraints under which a point selects these tokens (n_inputs,), for one problem."""
 
     def smoothness(self) -> Any:
-        """A Lipschitz constant of ∇L: descent with a constant step of at most its inverse never climbs."""
+        """Return a Lipschitz constant of ∇L: descent with a constant step of at most its inverse never increases the risk."""

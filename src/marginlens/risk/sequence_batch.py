@@ -29,12 +29,19 @@ class ReducedProblem(Described):
 
     Attributes:
         E: (n_vocabulary, d_model).
+
         queries: (n_queries,) the different last tokens, increasing.
+
         column: (n_samples,) which query each merged sample has.
+
         labels: (n_samples,).
+
         share: (n_samples,) the fraction of the original samples behind each, adding up to one.
+
         tokens: (n_entries,) the different tokens of each sample, increasing, sample i at offsets[i]:offsets[i + 1].
+
         log_counts: (n_entries,) log of how often each occurs.
+
         merged: (n_original,) the merged sample of each original one.
     """
 
@@ -60,26 +67,26 @@ class ReducedProblem(Described):
         return self.tokens == np.repeat(self.labels, np.diff(self.offsets))
 
     def table(self, W: FloatArray) -> FloatArray:
-        """(n_vocabulary, n_queries) the logits e_xᵀ W e_k of a weight matrix."""
+        """Return the logits e_xᵀ W e_k of a weight matrix, (n_vocabulary, n_queries)."""
         return self.E @ (W @ self.E[self.queries].T)
 
     def lift(self, weights: FloatArray) -> FloatArray:
-        """(d_model, d_model) the matrix Σ weights[x, q] e_x e_kᵀ: the transpose of `table`."""
+        """Return the matrix Σ weights[x, q] e_x e_kᵀ, (d_model, d_model): the transpose of `table`."""
         return self.E.T @ weights @ self.E[self.queries]
 
     def logits(self, table: FloatArray) -> FloatArray:
-        """(n_entries,) logits of each entry, multiplicity included."""
+        """Return the logits of each entry, multiplicity included, (n_entries,)."""
         return table[self.tokens, self.column[self.sample]] + self.log_counts
 
     def shares(self, W: FloatArray) -> FloatArray:
-        """(n_entries,) the attention of a layer with weights W on each entry; those of a sample add up to one."""
+        """Return the attention of a layer with weights W on each entry, (n_entries,); the entries of a sample add up to one."""
         first, sample, logits = self.offsets[:-1], self.sample, self.logits(self.table(W))
         weight: FloatArray = np.exp(logits - np.maximum.reduceat(logits, first)[sample])
         return weight / np.add.reduceat(weight, first)[sample]
 
 
 def reduce_sequences(data: SequenceDataset, *, merge: bool = True) -> ReducedProblem:
-    """The reduced problem of a dataset, in time linear in its positions up to sorting; every sample stays apart unless `merge`."""
+    """Reduce a dataset, in time linear in its positions up to sorting; equal samples are merged only if `merge` is True."""
     K, sample = data.n_vocabulary, data.sample
     keys, counts = np.unique(sample * K + data.tokens, return_counts=True)
     owner, tokens = keys // K, keys % K
@@ -106,7 +113,9 @@ def reduce_sequences(data: SequenceDataset, *, merge: bool = True) -> ReducedPro
 
 
 def log_sums(values: FloatArray, offsets: IntArray) -> FloatArray:
-    """Logarithm of the sums of e^values (…, n_entries) within each of the parts that begin at `offsets`; -inf if all are."""
+    """Return the logarithm of the sums of e^values (…, n_entries) within each of the parts that begin at `offsets`; -inf if all
+    values are.
+    """
     first = offsets[:-1]
     top = np.maximum.reduceat(values, first, axis=-1)
     safe = np.where(np.isfinite(top), top, 0.0)
@@ -116,7 +125,7 @@ def log_sums(values: FloatArray, offsets: IntArray) -> FloatArray:
 
 
 def _merged(column: IntArray, labels: IntArray, entries: IntArray, offsets: IntArray) -> IntArray:
-    """(n_samples,) a number per sample that is equal exactly for samples with the same query, label and counted tokens."""
+    """Return a number per sample (n_samples,), equal exactly for samples with the same query, label and counted tokens."""
     lengths = np.diff(offsets)
     merged = np.empty(len(labels), dtype=np.int64)
     numbered = 0
@@ -130,7 +139,7 @@ def _merged(column: IntArray, labels: IntArray, entries: IntArray, offsets: IntA
 
 
 def _equal_rows(table: IntArray) -> IntArray:
-    """(n,) a number per row that is equal exactly for equal rows, by a hash of each; by sorting rows where two have the same hash."""
+    """Return a number per row (n,), equal exactly for equal rows, by a hash of each row, or by sorting if two rows share a hash."""
     factors = np.random.default_rng(0).integers(1, 2**62, size=table.shape[1])
     _, first, group = np.unique(table @ factors, return_index=True, return_inverse=True)
     if not np.array_equal(table[first[group]], table):
@@ -144,8 +153,11 @@ class SequenceBatch(Described):
 
     Attributes:
         datasets: the datasets.
+
         joined: all of them as one.
+
         reduced: the reduced problem of `joined`.
+
         keys: (n_pairs,) the pairs (query, token) that occur, as query index times n_tokens plus token, increasing; of a dataset in which
             most of many occur, all.
     """
@@ -158,7 +170,7 @@ class SequenceBatch(Described):
 
     @classmethod
     def of(cls, datasets: tuple[SequenceDataset, ...]) -> SequenceBatch:
-        """The batch of these datasets, which must share d_model."""
+        """Make a batch of these datasets, which must share d_model."""
         shift = _starts([data.n_vocabulary for data in datasets])
         joined = CyclicSubset.of_positions(
             np.concatenate([data.tokens + k for data, k in zip(datasets, shift, strict=False)]),
@@ -218,7 +230,7 @@ class SequenceBatch(Described):
         return np.stack([pairs, queries, samples, reduced.offsets[samples]], axis=1)
 
     def packed(self, heads: tuple[NextTokenHead, ...], whole_heads: bool) -> tuple[Any, ...]:
-        """The arrays that the compiled loop takes; `whole_heads` when the loss reads all outputs and not only the label's.
+        """Return the arrays that the compiled loop takes; `whole_heads` when the loss reads all outputs and not only the label's.
 
         Indices are relative to their own dataset, and the label comes first among the entries of each sample.
         """
@@ -255,7 +267,7 @@ class SequenceBatch(Described):
     # ---- reading results back
 
     def pair_logits(self, W: FloatArray) -> FloatArray:
-        """(n_pairs,) the logits of W (batch, d_model, d_model), each up to a constant of its query."""
+        """Return the logits of W (batch, d_model, d_model), each up to a constant of its query, (n_pairs,)."""
         E, queries, parts, rows = self.joined.E, self.reduced.queries, self.parts, self.rows
         turned, logits = np.empty((len(queries), self.d_model)), np.empty(len(self.keys))
         for b in range(len(self)):
@@ -277,7 +289,7 @@ class SequenceBatch(Described):
         return np.searchsorted(self.keys, column[self.joined.sample] * len(self.joined.E) + self.joined.tokens)
 
     def attention(self, pair_logits: FloatArray) -> FloatArray:
-        """(batch, n_samples, n_tokens) softmax of every sequence, zero if there is no token; lengths and sizes are padded."""
+        """Return the softmax of every sequence, (batch, n_samples, n_tokens), zero in padding; lengths and sizes are padded."""
         joined = self.joined
         logits, first = pair_logits[self._place], joined.offsets[:-1]
         weights = np.exp(logits - np.repeat(np.maximum.reduceat(logits, first), joined.lengths))
@@ -292,13 +304,14 @@ class SequenceBatch(Described):
         return padded
 
     def selected(self, attention: FloatArray) -> IntArray:
-        """(batch, n_samples) the position with the most attention, -1 where there is no sample."""
+        """Return the position with the most attention, (batch, n_samples); -1 if there is no sample."""
         exists = np.arange(attention.shape[1]) < np.array([len(data) for data in self.datasets])[:, None]
         return np.where(exists, np.argmax(attention, axis=-1), -1)
 
 
 def _completed(keys: IntArray, reduced: ReducedProblem, rows: IntArray) -> IntArray:
-    """The pairs, with all of a dataset where most of many occur: products of whole matrices take less time than those of their rows.
+    """Return the pairs, or all pairs of a dataset if most of many occur: products of whole matrices take less time than those
+    of their rows.
 
     Args:
         rows: (batch + 1,) where each dataset's tokens start.
@@ -316,7 +329,7 @@ def _completed(keys: IntArray, reduced: ReducedProblem, rows: IntArray) -> IntAr
 
 
 def as_batch(data: object) -> tuple[SequenceDataset, ...]:
-    """`data` as a tuple of datasets of one width: a dataset, or a list of them."""
+    """Return a dataset, or a list of datasets of one width, as a tuple."""
     if isinstance(data, SequenceDataset):
         return (data,)
     if (
@@ -344,7 +357,7 @@ def _named(wrong: object) -> str:
 
 
 def _problem(rows: IntArray, tokens: IntArray) -> IntArray:
-    """The dataset that each of these shifted tokens belongs to."""
+    """Return the dataset that each of these shifted tokens belongs to."""
     return np.searchsorted(rows, tokens, side="right") - 1
 
 

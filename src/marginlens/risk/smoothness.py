@@ -22,9 +22,13 @@ class Smoothness(Result, Tabular):
 
     Attributes:
         L_p: the constant of Eq. (6) where keys come from a matrix W, else `from_keys`.
+
         from_keys: the sharper constant from key and score norms, valid for any keys.
+
         from_weights: the constant of Eq. (6); nan if the keys were given without W.
+
         M0, M1: Lipschitz constant and bound of ℓ' on the scores of the problem.
+
         log_L_p: the logarithm of L_p, right also where L_p itself underflows to 0.0, as every slope of the loss may, or overflows.
 
     `to_frame()` has one row per problem: problem, and every constant by its name.
@@ -64,8 +68,11 @@ def smoothness(data: TokenDataset, head: ArrayLike, loss: Loss = Logistic()) -> 
 
     Args:
         data: one problem or a batch; norms of matrices are spectral.
+
         head: v (d_model,) or (batch, d_model).
+
         loss: M₀ and M₁ are taken on the interval of the problem's scores, which no margin leaves.
+
     Returns:
         A `Smoothness` with both constants. Check either against `AttentionRisk.gradient` at two points.
     """
@@ -78,7 +85,7 @@ def smoothness(data: TokenDataset, head: ArrayLike, loss: Loss = Logistic()) -> 
 def smoothness_on_scores(
     data: TokenDataset, head: FloatArray, scores: FloatArray, constants: Sequence[LossConstants]
 ) -> Smoothness:
-    """The smoothness of problems whose head, scores and loss have been checked."""
+    """Return the smoothness of problems whose head, scores and loss have been checked."""
     shape = data.batch_shape
     slopes = np.array([(c.log_lipschitz, c.log_bound) for c in constants]).T.reshape(2, *shape)  # logs of M0 and M1
     with np.errstate(divide="ignore"):  # a norm of zero
@@ -99,14 +106,14 @@ def smoothness_on_scores(
 
 
 def loss_on_scores(scores: FloatArray, mask: BoolArray, loss: Loss) -> list[LossConstants]:
-    """Constants of Assumption A for each problem of a batch, on the interval of its scores (batch, n_inputs, n_tokens)."""
+    """Return the constants of Assumption A for each problem of a batch, on the interval of its scores (batch, n_inputs, n_tokens)."""
     low = np.min(np.where(mask, scores, np.inf), axis=(-2, -1))
     high = np.max(scores, axis=(-2, -1))
     return [loss.constants(a, b) for a, b in zip(low.tolist(), high.tolist(), strict=True)]
 
 
 def _log_bound(slopes: FloatArray, scores: FloatArray, keys: FloatArray) -> Any:
-    """log of the mean of (M0 ‖γ_i‖² + 3 M1 ‖γ_i‖) ‖K_i‖² over the inputs, from the logarithms of all of them, which no square overflows."""
+    """Return the log of the mean of (M0 ‖γ_i‖² + 3 M1 ‖γ_i‖) ‖K_i‖² over the inputs, from logarithms, which do not overflow."""
     log_M0, log_M1 = slopes[..., None]
     terms = np.logaddexp(log_M0 + 2.0 * scores, np.log(3.0) + log_M1 + scores) + 2.0 * keys  # (…, n_inputs)
     return np.logaddexp.reduce(terms, axis=-1) - np.log(terms.shape[-1])

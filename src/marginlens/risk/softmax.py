@@ -16,7 +16,7 @@ def logits(data: TokenDataset, p: ArrayLike) -> FloatArray:
 
 
 def centred_keys(data: TokenDataset) -> FloatArray:
-    """Keys less their input's mean, (…, n_inputs, n_tokens, d_key), zero if there is no token."""
+    """Return the keys less their input's mean, (…, n_inputs, n_tokens, d_key), zero in padding."""
     mean = np.sum(data.K, axis=-2, keepdims=True) / data.lengths[..., None, None]  # padded keys are zero
     return np.where(data.mask[..., None], data.K - mean, 0.0)
 
@@ -27,7 +27,7 @@ def softmax(data: TokenDataset, p: ArrayLike) -> FloatArray:
 
 
 def probabilities(logits: FloatArray, mask: BoolArray) -> FloatArray:
-    """Softmax of logits over the unmasked tokens; nan for an input whose logits have overflowed."""
+    """Return the softmax of logits over the unmasked tokens; nan for an input whose logits have overflowed."""
     masked = np.where(mask, logits, -np.inf)
     with np.errstate(invalid="ignore"):
         weights = np.exp(masked - np.max(masked, axis=-1, keepdims=True))
@@ -66,7 +66,7 @@ class Attended:
 
 
 def attend(logits: FloatArray, scores: FloatArray, mask: BoolArray, alpha: IntArray | None = None) -> Attended:
-    """Attention over the unmasked tokens, relative to `alpha` or, by default, to the largest logit of each input."""
+    """Return the attention over the unmasked tokens, relative to `alpha` or, by default, to the largest logit of each input."""
     logits = np.where(mask, logits, -np.inf)
     by_largest = alpha is None
     alpha = np.argmax(logits, axis=-1) if alpha is None else alpha

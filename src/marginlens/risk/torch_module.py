@@ -43,13 +43,13 @@ class TorchRisk(Described):
         return (sum(one.numel() for one in self._parameters),)
 
     def start(self, start: ArrayLike | None) -> FloatArray:
-        """A start (n_parameters,), or None for the parameters that the module has now, as an array (1, n_parameters) of its own."""
+        """Return a start (n_parameters,), or for None the parameters that the module has now, as a new array (1, n_parameters)."""
         if start is not None:
             return np.array(as_points(start, self.shape, "start"))[None]
         return np.concatenate([one.detach().cpu().numpy().ravel() for one in self._parameters])[None].astype(np.float64)
 
     def load(self, x: ArrayLike) -> Any:
-        """The module, with these parameters put into it."""
+        """Put these parameters into the module and return it."""
         import torch
 
         values = torch.as_tensor(np.array(as_points(x, self.shape)))
@@ -64,19 +64,19 @@ class TorchRisk(Described):
         return self.loss(module) if self.inputs is None else self.loss(module, self.inputs)
 
     def value(self, x: ArrayLike) -> float:
-        """The loss."""
+        """Return the loss."""
         import torch
 
         with torch.no_grad():
             return float(self._loss_at(x))
 
     def log_value(self, x: ArrayLike) -> float:
-        """Its logarithm: -inf where torch's float64 has underflowed, nan if it is negative."""
+        """Return the logarithm of the loss: -inf if torch's float64 has underflowed, nan if the loss is negative."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return float(np.log(self.value(x)))
 
     def gradient(self, x: ArrayLike) -> LogScaled:
-        """What autograd gives in float64; see `noise`."""
+        """Return the gradient that autograd gives in float64; see `noise`."""
         import torch
 
         loss = self._loss_at(x)
@@ -92,7 +92,7 @@ class TorchRisk(Described):
         return LogScaled(array / largest, np.asarray(np.log(largest)))
 
     def noise(self, x: ArrayLike, rng: Seed = 0) -> float:
-        """How much of the gradient is rounding: how far it moves, relative to its length, when every operation rounds otherwise.
+        """Measure how much of the gradient is rounding: how far it moves, relative to its length, if every operation rounds differently.
 
         All that torch computes on the way, forwards and back, is changed by random last bits. Near zero if the gradient is exact; of
         order one, or more, where saturation has left nothing of it; infinite if it has underflowed.
@@ -105,7 +105,7 @@ class TorchRisk(Described):
         return float(np.linalg.norm(exact - moved)) / size if size > 0.0 else np.inf
 
     def select(self, x: ArrayLike) -> IntArray:
-        """What `select` of `from_torch` chooses; nothing where it was not given."""
+        """Return what the function `select` given to `from_torch` chooses; nothing if none was given."""
         if self.choose is None:
             return np.zeros(0, dtype=np.int64)
         import torch
@@ -115,20 +115,20 @@ class TorchRisk(Described):
         return np.asarray(chosen.cpu() if hasattr(chosen, "cpu") else chosen, dtype=np.int64)
 
     def margin_rows(self, selected: ArrayLike) -> MarginRows:
-        """Refused: margins of a module are not linear in its parameters."""
+        """Raise, because margins of a module are not linear in its parameters."""
         raise InputError("risk", "one whose margins are linear in the point", "a torch module")
 
     def smoothness(self) -> float:
-        """Infinite: no Lipschitz constant of the gradient is known."""
+        """Return infinity: no Lipschitz constant of the gradient is known."""
         return np.inf
 
     def of_inputs(self, inputs: IntArray) -> TorchRisk:
-        """The same module with the loss of some of the inputs alone, by their indices: a mini-batch."""
+        """Restrict the loss to some of the inputs, given by their indices: a mini-batch."""
         return TorchRisk(self.module, self.loss, self.choose, self.n_inputs, np.asarray(inputs))
 
 
 def _rounding_otherwise(generator: np.random.Generator) -> Any:
-    """A mode of torch in which the results of all operations have other last bits; what shares memory with an argument stays as it is."""
+    """Return a mode of torch that changes the last bits of all results; what shares memory with an argument stays as it is."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_map
@@ -159,10 +159,14 @@ def from_torch(
 
     Args:
         module: a `torch.nn.Module`, which is turned to float64 and whose parameters are moved. They are trained from where they are.
+
         loss: a function of the module that gives its loss on your data, one number. With `n_inputs` it is called with the module and the
             indices of inputs (n_taken,) too, and gives their mean loss.
+
         select: a function of the module that gives a whole number for each input, such as the token with the most attention.
+
         n_inputs: how many inputs there are; then `descend(..., batch_size=…)` works.
+
     Returns:
         A `TorchRisk`, which `marginlens.testing.check_risk` passes if the loss is smooth; `risk.noise(x)` says where autograd has lost
         the gradient to rounding, and `risk.load(run.final)` puts weights into the module.

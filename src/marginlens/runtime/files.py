@@ -27,14 +27,14 @@ DATA_FORMAT = "marginlens-data-1"
 
 
 def as_path(path: object, argument: str, expected: str) -> Path:
-    """`path` as a `Path`, else the sentence that says what is expected of it."""
+    """Return `path` as a `Path`, otherwise raise."""
     if not isinstance(path, str | os.PathLike):
         raise InputError(argument, expected, type(path).__name__)
     return Path(path)
 
 
 def resolved(place: str | os.PathLike[str]) -> Path:
-    """The place itself, with ~ for a home; ~nobody stays as it is, as in shells."""
+    """Resolve a path, with ~ for a home; ~nobody stays as it is, as in shells."""
     return Path(os.path.expanduser(place)).resolve()
 
 
@@ -68,7 +68,7 @@ def check_writable(place: Path, argument: str) -> None:
 
 @contextmanager
 def written_aside(place: Path, argument: str) -> Iterator[Path]:
-    """A path to write to; it is renamed to `place` when the block ends without an error, and removed otherwise."""
+    """Give a path to write to; it is renamed to `place` when the block ends without an error, and removed otherwise."""
     check_place(place, argument)
     final = place.resolve()
     try:
@@ -143,7 +143,7 @@ def write_folder(place: Path, files: Mapping[str, bytes], argument: str) -> None
 
 
 def json_by_line(values: Mapping[str, object]) -> bytes:
-    """A JSON object with one line for each name."""
+    """Write a JSON object with one line for each name."""
     lines = (
         f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}"
         for name, value in values.items()
@@ -166,7 +166,7 @@ def write_result(path: str | os.PathLike[str], format: str, arrays: Mapping[str,
 def read_result(
     path: str | os.PathLike[str], format: str, expected: str, required: Iterable[str]
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """The arrays of a file that `write_result` wrote in this format; the refusal of any other says what is `expected`."""
+    """Read the arrays of a file that `write_result` wrote in this format; the error for any other file says what is `expected`."""
     import numpy as np
 
     place = as_path(path, "path", "the path of a file")
@@ -182,5 +182,5 @@ def read_result(
 
 
 def not_such_a_file(path: str | os.PathLike[str], expected: str, arrays: Mapping[str, object]) -> InputError:
-    """The refusal of a file whose arrays are not those of its format."""
+    """Make the error for a file whose arrays are not those of its format."""
     return InputError("path", expected, f"{str(path)!r}, which holds {', '.join(sorted(arrays)) or 'nothing'}")

@@ -27,7 +27,7 @@ _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
 def model_place(path: str | os.PathLike[str], *, trust_pickle: bool = False, download: bool = False) -> tuple[str, str]:
-    """What transformers is asked for, and the model's name; a folder that cannot hold a model is refused."""
+    """Return the name or folder that transformers is asked for, and the model's name; a folder that cannot hold a model is refused."""
     if str(path) == MINILM:
         folder = minilm_folder()
         if folder is None:
@@ -50,7 +50,7 @@ def model_place(path: str | os.PathLike[str], *, trust_pickle: bool = False, dow
 
 
 def checkpoint_folders(folders: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """The folders of checkpoints in the order of training: of a folder, its subfolders with a config.json by their last number."""
+    """List the folders of checkpoints in the order of training: of a folder, its subfolders with a config.json by their last number."""
     expected = "a folder with at least two checkpoints, subfolders that save_pretrained wrote, such as epoch-001"
     if not isinstance(folders, str | os.PathLike):
         checkpoints = [Path(folder) for folder in folders]
@@ -65,13 +65,13 @@ def checkpoint_folders(folders: str | os.PathLike[str] | Sequence[str | os.PathL
 
 
 def step_and_name(folder: Path) -> tuple[float, str]:
-    """The last number in the name of a checkpoint's folder, inf if it has none, and the name."""
+    """Return the last number in the name of a checkpoint's folder, inf if it has none, and the name."""
     number = _LAST_NUMBER.search(folder.name)
     return float("inf") if number is None else float(number.group()), folder.name
 
 
 def minilm_folder() -> Path | None:
-    """The folder of the model in the package with all-MiniLM-L6-v2; None if it is not installed. Nothing is imported."""
+    """Return the folder of the model in the package with all-MiniLM-L6-v2; None if it is not installed. Nothing is imported."""
     found = importlib.util.find_spec(_MINILM_PACKAGE)
     places = [] if found is None else list(found.submodule_search_locations or ())
     folder = Path(places[0]) / "model" if places else None
@@ -94,7 +94,7 @@ def has_file(folder: Path, patterns: tuple[str, ...]) -> bool:
 
 
 def read_json(file: Path) -> dict[str, Any] | None:
-    """The contents of a JSON file of a model; None if it is not there."""
+    """Read a JSON file of a model; None if it is not there."""
     if not file.is_file():
         return None
     try:
@@ -105,7 +105,7 @@ def read_json(file: Path) -> dict[str, Any] | None:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files with weights as safetensors, all of them inside the folder."""
+    """Return the files with weights as safetensors, all of them inside the folder."""
     listed = (read_json(folder / _SAFE[1]) or {}).get("weight_map")
     names = sorted(set(listed.values())) if isinstance(listed, dict) else []
     return [folder / _SAFE[0]] if (folder / _SAFE[0]).is_file() else [folder / name for name in names]

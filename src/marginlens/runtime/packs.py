@@ -32,15 +32,16 @@ class Added(NamedTuple):
 
 
 def pack_names(group: str) -> tuple[str, ...]:
-    """The names that installed packages list in a group, in alphabetical order; none of the packages is imported."""
+    """Return the names that installed packages list in a group, in alphabetical order; none of the packages is imported."""
     return tuple(_found(group))
 
 
 def load_pack(group: str, name: str, check: Callable[[Added], None] | None = None) -> Added | None:
-    """What the installed packages list under a name, imported; None if it is missing or unusable, which is then said in a warning.
+    """Import what the installed packages list under a name; None if it is missing or unusable, which a warning then says.
 
     Args:
         group: `CLAIMS`.
+
         check: raises an `InputError` where the object is not what the group asks for.
     """
     point = _found(group).get(name)
@@ -48,7 +49,7 @@ def load_pack(group: str, name: str, check: Callable[[Added], None] | None = Non
 
 
 def load_packs(group: str, check: Callable[[Added], None] | None = None) -> tuple[Added, ...]:
-    """Everything that installed packages list in a group, imported; one that is unusable is left out, which is said in a warning."""
+    """Import everything that installed packages list in a group; what is unusable is left out, with a warning."""
     loaded = (load_pack(group, name, check) for name in pack_names(group))
     return tuple(added for added in loaded if added is not None)
 
@@ -61,7 +62,7 @@ def forget_packs() -> None:
 
 @cache
 def _found(group: str) -> dict[str, EntryPoint]:
-    """The entry points of a group by name; of two packages with the same name the first in alphabetical order has it."""
+    """Return the entry points of a group by name; of two packages with the same name the first in alphabetical order has it."""
     points = sorted(entry_points(group=group), key=lambda point: (point.name, _package(point)))
     found: dict[str, EntryPoint] = {}
     for point in points:

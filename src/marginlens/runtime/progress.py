@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def as_progress(progress: object) -> ProgressCallback | None:
-    """`progress` if it can be called, or None."""
+    """Return `progress` if it can be called, or None."""
     if progress is not None and not callable(progress):
         raise InputError("progress", "a function progress(done, total), or None", repr(progress))
     return progress

@@ -53,7 +53,9 @@ class Work(NamedTuple):
 
 
 def n_threads() -> int:
-    """How many threads a batch is spread over: the limit of the block, else `MARGINLENS_THREADS`, else the processors of this process."""
+    """Return how many threads a batch is spread over: the limit of the block, else `MARGINLENS_THREADS`, else the processors of
+    this process.
+    """
     limit = _limit.get()
     if limit is not None:
         return limit
@@ -92,7 +94,7 @@ _blas_blocks: list[Any] = []
 
 @contextmanager
 def single_blas_thread() -> Iterator[None]:
-    """In this block products and factors of matrices take one thread each, as is best where they are small or where many run at once.
+    """Limit products and factors of matrices to one thread each in this block, which is best if they are small or many run at once.
 
     The limit is that of the process: it ends with the last of the blocks that threads have entered, so that sums inside have one order.
     """
@@ -109,7 +111,7 @@ def single_blas_thread() -> Iterator[None]:
 
 @cache
 def _blas_libraries() -> Any:
-    """What sets the threads of the libraries that are loaded; to look for them takes as long as a hundred small products."""
+    """Return what sets the threads of the loaded libraries; to look for them takes as long as a hundred small products."""
     import scipy.linalg  # noqa: F401 - loads SciPy's library, which is not NumPy's
     from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 

@@ -14,7 +14,7 @@ _CUPY = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
 
 
 def versions() -> dict[str, str]:
-    """Name → version of Python and of each installed package that a result may depend on, and the kind of machine."""
+    """Return the versions of Python and of each installed package that a result may depend on, by name, and the kind of machine."""
     found = {"python": platform.python_version(), "marginlens": sys.modules["marginlens"].__version__}
     for package in _PACKAGES:
         with suppress(PackageNotFoundError):

@@ -28,7 +28,7 @@ _ADDRESS = re.compile(r"\bat 0x[0-9a-f]+")
 
 
 def loss_named(name: object, problem: str) -> Any:
-    """The loss of a name; a loss itself stays as it is."""
+    """Return the loss of a name; a loss itself is returned as it is."""
     names, kind = (LOSSES, Loss) if problem == "selection" else (NEXT_TOKEN_LOSSES, NextTokenLoss)
     return name if isinstance(name, kind) else names.class_named(name)()
 
@@ -66,7 +66,7 @@ def checked_start(start: ArrayLike) -> Any:
 def starting_point(
     start: ArrayLike, n_problems: int, shape: tuple[int, ...], rng: np.random.Generator
 ) -> FloatArray | None:
-    """x(0) of the problems of a chunk, (n_problems, *shape); None for zero."""
+    """Return x(0) of the problems of a chunk, (n_problems, *shape); None for zero."""
     if start == "zero":
         return None
     if isinstance(start, str):
@@ -95,7 +95,9 @@ def _raised(function: str, problem: BaseException) -> str:
 
 
 def function_record(function: Callable[..., object]) -> dict[str, str]:
-    """What a plan says of a function: where it is defined, and the SHA-256 of its source, so that a changed one is a changed plan."""
+    """Return what a plan records of a function: where it is defined, and the SHA-256 of its source, which makes a changed
+    function a new plan.
+    """
     name = f"{getattr(function, '__module__', '?')}:{getattr(function, '__qualname__', type(function).__qualname__)}"
     try:
         source = inspect.getsource(function)
@@ -108,7 +110,7 @@ def function_record(function: Callable[..., object]) -> dict[str, str]:
 
 
 def described(value: object, key: str) -> str:
-    """An object of one's own as a plan writes it: its repr, which must say what it is and not where it lies in memory."""
+    """Describe a user's object for a plan by its repr, which must say what it is and not where it lies in memory."""
     text = repr(value)
     if _ADDRESS.search(text):
         raise InputError(key, "an object whose repr shows its settings, by which a plan is known again", text)

@@ -40,7 +40,7 @@ COMPRESSION = "zstd"
 
 
 def arrow() -> Any:
-    """The package pyarrow, else the sentence that names the extra that brings it, loky and filelock."""
+    """Import pyarrow, or raise an error that names the extra that brings it, loky and filelock."""
     for package in ("pyarrow", "loky", "filelock"):
         require(package, "sweep", "A sweep")
     import pyarrow
@@ -82,7 +82,7 @@ class ChunkWork:
 
 
 def measured(plan: Plan, chunk: Chunk, progress: ProgressCallback | None = None) -> dict[str, Any]:
-    """Name → what was recorded of the problems of a chunk: an array whose first axis counts them, or `Categories`."""
+    """Return what was recorded of the problems of a chunk by name: an array whose first axis counts them, or `Categories`."""
     settings, device = plan.cells[chunk.cell].settings, as_device(plan.device)
     # Sums then have the same order, whatever else is running.
     with single_blas_thread():
@@ -96,7 +96,7 @@ def measured(plan: Plan, chunk: Chunk, progress: ProgressCallback | None = None)
 
 
 def _columns_on_device(plan: Plan, chunk: Chunk, span: tuple[int, int], device: Device) -> dict[str, Any]:
-    """What is recorded of the random problems first … last - 1 of a chunk, made and measured on a GPU."""
+    """Return what is recorded of the random problems first … last - 1 of a chunk, made and measured on a GPU."""
     settings, (first, last) = plan.cells[chunk.cell].settings, span
     numbers = Numbers(chunk.first + first, plan.seed, plan.cells[chunk.cell].stream)
     with rename_arguments(d_model="d"):
@@ -109,7 +109,7 @@ def _columns_on_device(plan: Plan, chunk: Chunk, span: tuple[int, int], device: 
 def _columns(
     plan: Plan, chunk: Chunk, span: tuple[int, int] | None = None, progress: ProgressCallback | None = None
 ) -> dict[str, Any]:
-    """What is recorded of a chunk, or of its problems first … last - 1, by name, and what functions of one's own measure of them."""
+    """Return what is recorded of a chunk, or of its problems first … last - 1, by name, including what the user's functions measure."""
     run = trained(plan, chunk, span, progress)
     n_problems = chunk.n_problems if span is None else span[1] - span[0]
     columns = recorded(run, plan.record or ())
@@ -125,7 +125,9 @@ def _columns(
 def trained(
     plan: Plan, chunk: Chunk, span: tuple[int, int] | None = None, progress: ProgressCallback | None = None
 ) -> ChunkRun | SequenceChunkRun:
-    """The runs of a chunk, or of its problems first … last - 1 with `span` = (first, last): the problems, and the descent on them."""
+    """Train on the problems of a chunk, or on problems first … last - 1 with `span` = (first, last); return the problems and
+    the descent.
+    """
     cell = plan.cells[chunk.cell]
     settings = {**cell.settings, "step": plan.step_of(cell)}
     first, last = (0, chunk.n_problems) if span is None else span
@@ -142,7 +144,7 @@ def trained(
 
 
 def _training(plan: Plan, chunk: Chunk) -> dict[str, Any]:
-    """Loss, optimizer and number of steps of a chunk, as `descend` takes them."""
+    """Return the loss, optimizer and number of steps of a chunk, as `descend` takes them."""
     cell = plan.cells[chunk.cell]
     return {
         "loss": loss_named(cell.settings["loss"], plan.problem),
@@ -152,14 +154,14 @@ def _training(plan: Plan, chunk: Chunk) -> dict[str, Any]:
 
 
 def _start(plan: Plan, chunk: Chunk, shape: tuple[int, ...]) -> FloatArray | None:
-    """x(0) of all problems of a chunk, (n_problems, *shape); None for zero."""
+    """Return x(0) of all problems of a chunk, (n_problems, *shape); None for zero."""
     cell = plan.cells[chunk.cell]
     rng = random_numbers(plan.seed, cell, chunk, START_NUMBERS)
     return starting_point(cell.settings["start"], chunk.n_problems, shape, rng)
 
 
 def made_problems(cell: Cell, chunk: Chunk, seed: int) -> tuple[Any, Any]:
-    """The problems of a chunk and their heads, which depend on seed, stream and number alone, not on who makes them when."""
+    """Make the problems of a chunk and their heads, which depend only on seed, stream and number, not on who makes them when."""
     settings = cell.settings
     if isinstance(settings["data"], str):
         make = {"sphere": sphere_problems, "gaussian": gaussian_problems}[settings["data"]]
@@ -182,7 +184,7 @@ def made_problems(cell: Cell, chunk: Chunk, seed: int) -> tuple[Any, Any]:
 
 
 def random_numbers(seed: int, cell: Cell, chunk: Chunk, purpose: int) -> np.random.Generator:
-    """The generator of a chunk for one purpose, by counter: Philox under a key of seed, stream and number of the chunk."""
+    """Return the generator of a chunk for one purpose, by counter: Philox under a key of seed, stream and number of the chunk."""
     key = (cell.stream, chunk.number) if purpose == DATA_NUMBERS else (cell.stream, chunk.number, purpose)
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=key)))
 
@@ -201,7 +203,7 @@ def _checked_measure(value: object, name: str, n_problems: int) -> Any:
 
 
 def encoded(columns: Mapping[str, object], chunk: Chunk, plan_hash: str) -> bytes:
-    """The Parquet file of a chunk: what was recorded, which chunk of which plan it is, and checksums of the data."""
+    """Encode the Parquet file of a chunk: what was recorded, which chunk of which plan it is, and checksums of the data."""
     pa = arrow()
     problems = np.arange(chunk.first, chunk.last, dtype=np.int64)
     arrays = {"cell": pa.array(np.full(chunk.n_problems, chunk.cell, dtype=np.int32)), "problem": pa.array(problems)}
@@ -216,7 +218,7 @@ def encoded(columns: Mapping[str, object], chunk: Chunk, plan_hash: str) -> byte
 
 
 def decoded(file: Path, chunk: Chunk, plan_hash: str, columns: list[str] | None = None) -> pyarrow.Table:
-    """The table of a chunk's file, of all columns or some; a file that is not what was written is refused by name."""
+    """Decode the table of a chunk's file, of all columns or some; a file that is not what was written is refused by name."""
     pa = arrow()
     try:
         with pa.parquet.ParquetFile(file, page_checksum_verification=True) as parquet:
@@ -235,7 +237,7 @@ def _damaged(file: Path, reason: str) -> InputError:
 
 
 def _as_arrow(value: object) -> Any:
-    """A column as an Arrow array: words as a dictionary, (n, k) as lists of k, nan and zero with one pattern of bits each."""
+    """Convert a column to an Arrow array: words as a dictionary, (n, k) as lists of k, nan and zero with one pattern of bits each."""
     pa = arrow()
     if isinstance(value, Categories):
         names = pa.array(value.names)

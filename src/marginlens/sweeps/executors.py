@@ -86,7 +86,7 @@ def computed_in_processes(work: ChunkFunction, chunks: Iterable[int]) -> Generat
 
 @contextmanager
 def _processes() -> Iterator[Executor]:
-    """loky's processes, one for each processor; killed at once if the block ends early."""
+    """Start loky's processes, one for each processor; they are killed at once if the block ends early."""
     from loky import ProcessPoolExecutor  # type: ignore[import-untyped]
 
     environment = {"MARGINLENS_THREADS": "1", "OMP_NUM_THREADS": "1"}

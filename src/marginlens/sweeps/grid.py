@@ -43,8 +43,11 @@ class Cell:
 
     Attributes:
         index: its number.
+
         stream: the number of its random problems, which cells with the same data share.
+
         settings: key → value of every axis and of what is the same in all cells.
+
         axes: those that vary over the grid.
     """
 
@@ -63,8 +66,11 @@ class Grid:
 
     Attributes:
         n_problems: in each cell.
+
         fixed: settings that are the same in all cells.
+
         axes: axis → its values, in the order of the grid.
+
         chunk_sizes: problems in a chunk of each cell, of all but its last; one number where all cells have the same.
     """
 
@@ -75,7 +81,9 @@ class Grid:
 
     @classmethod
     def of(cls, plan: Mapping[str, Any]) -> Grid:
-        """The grid of the keys of a plan, as it has them or as `Plan.to_dict` writes them, for which none of its functions is needed."""
+        """Make the grid of the keys of a plan, as it has them or as `Plan.to_dict` writes them, for which none of its functions
+        is needed.
+        """
         listed = {name: plan[name] for name in AXES} | dict(sorted(plan["parameters"].items()))
         axes = {name: tuple(value) for name, value in listed.items() if is_axis(name, value)}
         fixed = {name: value for name, value in listed.items() if name not in axes}
@@ -105,21 +113,21 @@ class Grid:
         return self._first_chunks[-1]
 
     def chunk_size(self, cell: int) -> int:
-        """Problems in a chunk of a cell."""
+        """Return the number of problems in a chunk of a cell."""
         return self.chunk_sizes[cell if len(self.chunk_sizes) > 1 else 0]
 
     def chunk_at(self, index: int) -> Chunk:
-        """The chunk with this number, counted through all cells."""
+        """Return the chunk with this number, counted through all cells."""
         cell = bisect_right(self._first_chunks, index) - 1
         number, size = index - self._first_chunks[cell], self.chunk_size(cell)
         return Chunk(index, cell, number, number * size, min((number + 1) * size, self.n_problems))
 
     def chunks_of(self, cell: int) -> range:
-        """The numbers of the chunks of a cell."""
+        """Return the numbers of the chunks of a cell."""
         return range(self._first_chunks[cell], self._first_chunks[cell + 1])
 
     def locate(self, index: object) -> tuple[Chunk, int]:
-        """The chunk of problem `index`, counted through all cells, and its place there."""
+        """Return the chunk of problem `index`, counted through all cells, and its place there."""
         whole = whole_number(index, "index", at_least=0)
         if whole >= self.n_total:
             raise InputError("index", f"below {self.n_total}, the number of problems", whole)

@@ -68,7 +68,7 @@ def device_parts(device: Device, settings: Mapping[str, Any], n_problems: int) -
 
 
 def device_columns(made: RandomArrays, training: Training, names: tuple[str, ...], device: Device) -> dict[str, Any]:
-    """Name → what is recorded of problems on a device, as arrays of NumPy."""
+    """Return what is recorded of problems on a device by name, as arrays of NumPy."""
     run = trained_on_device(device, made, training)
     with device.active():
         arrays = {
@@ -86,7 +86,7 @@ def device_columns(made: RandomArrays, training: Training, names: tuple[str, ...
 
 
 def made_on_device(device: Device, settings: Mapping[str, Any], numbers: Numbers, n_problems: int) -> RandomArrays:
-    """Problems of `marginlens.data.counter_based`, bit by bit."""
+    """Make problems of `marginlens.data.counter_based` on the device, bit by bit the same."""
     shape = settings["n_inputs"], settings["n_tokens"], settings["d"]
     check_problems(numbers.first, numbers.first + n_problems, shape, numbers.seed, numbers.cell)
     W = None if settings["data"] == "sphere" else shared_matrix(settings["d"], numbers.seed, numbers.cell)
@@ -110,7 +110,7 @@ def trained_on_device(device: Device, made: RandomArrays, training: Training) ->
 
 
 def measured_on_device(device: Device, made: RandomArrays, selected: Any, p: Any) -> dict[str, Any]:
-    """Margins and optimality of the selections (n, n_inputs) of points p (n, d), by name of the record; arrays on the device.
+    """Return margins and optimality of the selections (n, n_inputs) of points p (n, d), by name of the record; arrays on the device.
 
     The CPU decides what rounding leaves open there.
     """
@@ -137,7 +137,7 @@ def measured_on_device(device: Device, made: RandomArrays, selected: Any, p: Any
 
 
 def _words(name: str, numbers: Any) -> Categories:
-    """A column of words, with the names that it has on the CPU."""
+    """Return a column of words, with the names that it has on the CPU."""
     if name == "optimality":
         return Categories(numbers, OPTIMALITY_KINDS)
     return Categories(np.array([STATUSES.index(word) for word in WORDS[name]])[numbers], STATUSES)

@@ -138,7 +138,7 @@ class Plan:
 
     @classmethod
     def of(cls, keys: Mapping[str, Any]) -> Plan:
-        """The plan of these keys; an unknown key is refused with the nearest known one."""
+        """Make the plan of these keys; an unknown key is refused with the nearest known one."""
         known = [entry.name for entry in fields(cls) if entry.init]
         for key in keys:
             if key not in known:
@@ -149,7 +149,7 @@ class Plan:
         return cls(**keys)
 
     def on(self, device: str) -> Plan:
-        """The same plan on a device: "cpu", "cuda" or "cuda:1"."""
+        """Return the same plan on a device: "cpu", "cuda" or "cuda:1"."""
         if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda(:\d+)?", device):
             raise InputError("device", "cpu, cuda, or cuda:K with the number K of a device", repr(device))
         placed = replace(self)
@@ -175,12 +175,12 @@ class Plan:
         return self.grid.cells
 
     def step_of(self, cell: Cell) -> Any:
-        """The step size of a cell: the given one, or that of its optimizer; None for an optimizer that has its own."""
+        """Return the step size of a cell: the given one, or that of its optimizer; None for an optimizer that has its own."""
         optimizer, step = cell.settings["optimizer"], cell.settings["step"]
         return default_step(optimizer, self.problem) if step is None and isinstance(optimizer, str) else step
 
     def _chunk_of(self, cell: Cell) -> int:
-        """Problems that take about a second on two cores and fit in memory, as a power of two."""
+        """Return how many problems take about a second on two cores and fit in memory, as a power of two."""
         kind, settings = self.device.partition(":")[0], cell.settings
         at_once = CHUNK_SECONDS / seconds_per_problem(settings) * (GPU_FACTOR if kind == "cuda" else 1)
         at_once = min(at_once, MAX_CHUNK_BYTES[kind] / (8 * n_tokens_in_all(settings) * (settings["d"] or 1)))
@@ -189,7 +189,7 @@ class Plan:
     # ---- what a plan is
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan in types that JSON has: all that its results depend on."""
+        """Return the plan in types that JSON has: all that its results depend on."""
         plan: dict[str, Any] = {"format": FORMAT}
         for entry in fields(self):
             if entry.name != "chunk":
@@ -262,7 +262,7 @@ class Plan:
         return steps
 
     def _check_together(self) -> None:
-        """What no key says alone: shapes for random data, steps of optimizers, something to record, steps to save."""
+        """Check settings that depend on each other: shapes for random data, steps of optimizers, something to record, steps to save."""
         if not self.columns:
             raise InputError("record", "at least one name, unless there are measures", "none")
         for cell in self.cells:
@@ -288,7 +288,7 @@ class Plan:
 
 
 def as_plan(plan: object) -> Plan:
-    """A plan, from one or from a dict of its keys."""
+    """Return a plan, given as one or as a dict of its keys."""
     if isinstance(plan, Plan):
         return plan
     if isinstance(plan, Mapping):
@@ -297,26 +297,26 @@ def as_plan(plan: object) -> Plan:
 
 
 def plan_hash(plan: Mapping[str, object]) -> str:
-    """SHA-256 of a plan as canonical JSON."""
+    """Return the SHA-256 of a plan as canonical JSON."""
     return hashlib.sha256(json.dumps(plan, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def seconds_per_problem(settings: Mapping[str, Any]) -> float:
-    """About how long a problem takes on two cores: steps over pairs of tokens, their Gram matrix, making and measuring it."""
+    """Estimate how long a problem takes on two cores: steps over pairs of tokens, their Gram matrix, making and measuring it."""
     n, d = n_tokens_in_all(settings), settings["d"] or UNKNOWN_TOKENS
     steps = settings["n_steps"] * (STEP_SECONDS + PAIR_SECONDS * n * n)
     return float(PROBLEM_SECONDS + NUMBER_SECONDS * n * d + PAIR_SECONDS * n * n * d + steps)
 
 
 def n_tokens_in_all(settings: Mapping[str, Any]) -> int:
-    """Tokens of all inputs of a problem."""
+    """Count the tokens of all inputs of a problem."""
     if settings["n_inputs"] is None or settings["n_tokens"] is None:
         return UNKNOWN_TOKENS
     return int(settings["n_inputs"] * settings["n_tokens"])
 
 
 def written(value: object) -> Any:
-    """A setting in types that JSON has: functions by where they are and the hash of their source, objects by their repr."""
+    """Convert a setting to types that JSON has: functions to where they are and the hash of their source, objects to their repr."""
     if isinstance(value, Mapping):
         return {name: written(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -329,7 +329,7 @@ def written(value: object) -> Any:
 
 
 def _values(value: Any, key: str, check: Callable[[Any, str], Any]) -> Any:
-    """A checked value, or a tuple of them where it is an axis."""
+    """Return a checked value, or a tuple of them if it is an axis."""
     if not is_axis(key, value):
         return check(_plain(value), key)
     values = tuple(check(_plain(entry), key) for entry in value)
@@ -379,7 +379,7 @@ def _shortly(values: tuple[object, ...]) -> str:
 
 
 def differences(before: Mapping[str, object], now: Mapping[str, object]) -> str:
-    """What differs between two written plans, for a sentence: key, the value before, the value now."""
+    """Return the differences between two written plans, for a sentence: key, the value before, the value now."""
     keys = [key for key in dict.fromkeys([*before, *now]) if before.get(key) != now.get(key)]
     return "; ".join(f"{key} is {_value(before.get(key))} there and {_value(now.get(key))} here" for key in keys)
 
@@ -392,7 +392,7 @@ def _value(value: object) -> str:
 
 
 def read_written_plan(path: Path) -> dict[str, Any]:
-    """The written plan of a sweep's folder, checked against its hash."""
+    """Read the written plan of a sweep's folder, and check it against its hash."""
     expected = "that of a sweep"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -37,8 +37,11 @@ class ChunkRun:
 
     Attributes:
         data: the problems as a batch.
+
         head: v (n_problems, d_model).
+
         trajectory: the descent on all of them.
+
         cell: the settings of the cell.
     """
 
@@ -75,8 +78,11 @@ class SequenceChunkRun:
 
     Attributes:
         data: one dataset a problem.
+
         head: theirs, or None.
+
         trajectory: the descent on all of them.
+
         cell: the settings of the cell.
     """
 
@@ -92,13 +98,13 @@ class SequenceChunkRun:
 
 
 def status_codes(statuses: Iterable[Status]) -> Categories:
-    """Statuses as a column of their names."""
+    """Return statuses as a column of their names."""
     places = {status: k for k, status in enumerate(Status)}
     return Categories(np.array([places[status] for status in statuses], dtype=np.int8), STATUSES)
 
 
 def optimality_codes(found: TokenOptimality) -> IntArray:
-    """The optimality of each selection as a place among `OPTIMALITY`."""
+    """Return the optimality of each selection as a place among `OPTIMALITY`."""
     return np.select([found.is_globally_optimal, found.is_locally_optimal, found.is_feasible], [0, 1, 2], 3)
 
 
@@ -138,14 +144,14 @@ _NEEDS_OPTIMALITY = ("score_gap", "optimality")
 
 
 def recorded(run: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """The named quantities of a chunk's runs; those that need the same margin problems have them solved once."""
+    """Return the named quantities of a chunk's runs; those that need the same margin problems have them solved once."""
     known = RECORDS if isinstance(run, ChunkRun) else SEQUENCE_RECORDS
     made = {name: known[name](run) for name in sorted(names, key=lambda name: name not in _NEEDS_OPTIMALITY)}
     return {name: made[name] if isinstance(made[name], Categories) else np.asarray(made[name]) for name in names}
 
 
 def joined(pieces: list[Any]) -> Any:
-    """Columns of the parts of a chunk, one after the other."""
+    """Join the columns of the parts of a chunk, one after the other."""
     if isinstance(pieces[0], Categories):
         return Categories(np.concatenate([piece.codes for piece in pieces]), pieces[0].names)
     return np.concatenate(pieces)

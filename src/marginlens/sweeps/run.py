@@ -79,7 +79,7 @@ def _never() -> bool:
 
 
 def _own_results(work: ChunkWork, chunks: list[int]) -> Generator[tuple[int, bytes]]:
-    """(chunk, its file's bytes), by processes of this machine if several chunks are left."""
+    """Yield (chunk, its file's bytes), computed by processes of this machine if several chunks are left."""
     if min(len(chunks), n_threads()) > 1 and work.plan.device == "cpu":
         return computed_in_processes(work, chunks)
     return _computed_here(work, chunks)

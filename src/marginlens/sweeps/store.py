@@ -120,7 +120,7 @@ class Sweep(Displayed):
         return Grid.of(self.plan)
 
     def place(self, index: int) -> Path:
-        """The file of a chunk."""
+        """Return the file of a chunk."""
         return self.folder / CHUNKS / f"{index:06d}.parquet"
 
     def listed(self) -> dict[int, int]:
@@ -134,7 +134,7 @@ class Sweep(Displayed):
         return dict(sorted(found.items()))
 
     def finished(self, *, partial: bool = False) -> list[int]:
-        """The chunks that are there: all of them, or with `partial` at least one; else refused."""
+        """Return the finished chunks: all of them, or with `partial` at least one; otherwise raise."""
         finished = list(self.listed())
         missing = self.grid.n_chunks - len(finished)
         if missing and not partial:
@@ -149,11 +149,11 @@ class Sweep(Displayed):
         return finished
 
     def read(self, index: int, columns: list[str] | None = None) -> pyarrow.Table:
-        """What was recorded in a chunk, checked; a damaged file is refused by name."""
+        """Read what was recorded in a chunk and check it; a damaged file is refused by name."""
         return decoded(self.place(index), self.grid.chunk_at(index), self.plan_hash, columns)
 
     def status(self) -> SweepStatus:
-        """How far it is."""
+        """Return how far the sweep is."""
         found, grid = self.listed(), self.grid
         problems_done = sum(grid.chunk_at(index).n_problems for index in found)
         return SweepStatus(
@@ -163,17 +163,18 @@ class Sweep(Displayed):
     # ---- the table: one row a problem, in order of cell and problem, read chunk by chunk
 
     def batches(self, columns: list[str] | None = None, *, partial: bool = False) -> Iterator[pyarrow.Table]:
-        """The table in pieces, a chunk each, with the axes of the grid as columns behind `cell` and `problem`.
+        """Yield the table in pieces, one for each chunk, with the axes of the grid as columns behind `cell` and `problem`.
 
         Args:
             columns: which of the recorded columns; all by default.
+
             partial: take those chunks that are there; else a sweep that is not finished is refused.
         """
         for index in self.finished(partial=partial):
             yield self._with_axes(self.read(index, columns), self.grid.chunk_at(index).cell)
 
     def _with_axes(self, table: Any, cell: int) -> Any:
-        """A chunk's table with the axes of its cell; lists whose lengths vary over the grid are lists of any length."""
+        """Return a chunk's table with the axes of its cell; lists whose lengths vary over the grid are lists of any length."""
         pa = arrow()
         axes, place = self.grid.cells[cell].axes, sum(name in table.column_names for name in ("cell", "problem"))
         for k, (name, value) in enumerate(axes.items()):
@@ -187,7 +188,7 @@ class Sweep(Displayed):
         return table
 
     def table(self, columns: list[str] | None = None, *, partial: bool = False) -> pyarrow.Table:
-        """One row a problem, in order of cell and problem: their numbers, the axes of the grid, what was recorded.
+        """Return a table with one row per problem, in order of cell and problem: their numbers, the axes of the grid, what was recorded.
 
         Args:
             columns: which of the recorded ones; all by default.
@@ -205,12 +206,12 @@ class Sweep(Displayed):
         return arrow().concat_tables(list(self.batches(wanted, partial=partial))).unify_dictionaries()
 
     def to_frame(self) -> Any:
-        """The table as a data frame of pandas, one row a problem."""
+        """Return the table as a data frame of pandas, with one row per problem."""
         require("pandas", "pandas", "A data frame")
         return self.table().to_pandas()
 
     def digest(self) -> str:
-        """SHA-256 of the table's content, column by column, independent of chunks, of their compression and of who computed them."""
+        """Return the SHA-256 of the table's content, column by column, independent of chunks, their compression and who computed them."""
         digests: dict[str, Any] = {}
         for index in self.finished():
             table = self.read(index)
@@ -224,10 +225,11 @@ class Sweep(Displayed):
     # ---- what it shows
 
     def summary(self, *, quantiles: ArrayLike = LEVELS, partial: bool = False) -> Summary:
-        """Every cell summed up: shares of words with exact 95% intervals; means with standard errors, and quantiles, of numbers.
+        """Summarise every cell: shares of words with exact 95% intervals; means with standard errors, and quantiles, of numbers.
 
         Args:
             quantiles: their levels.
+
             partial: sum up the chunks that are there, of a sweep that is not finished.
         """
         levels, finished = quantile_levels(quantiles), set(self.finished(partial=partial))
@@ -245,7 +247,7 @@ class Sweep(Displayed):
         return self.summary(partial=True).plot(ax, column=column, axis=axis)
 
     def problem(self, index: int, *, data: Callable[..., object] | None = None) -> Problem:
-        """The data of problem `index`, counted through all cells as the rows of the table are, made once more.
+        """Make the data of problem `index` once more, counted through all cells as the rows of the table are.
 
         Args:
             data: the function that made them, if it is one of your own.
@@ -279,7 +281,7 @@ class Sweep(Displayed):
 
 
 def _scalar(values: tuple[object, ...], value: object) -> Any:
-    """One of the values of an axis as Arrow has it: a whole number, a number, or a word for everything else."""
+    """Return one of the values of an axis as Arrow has it: a whole number, a number, or a word for everything else."""
     pa, kinds = arrow(), {type(entry) for entry in values}
     if kinds <= {int, float}:
         return pa.scalar(value, pa.int64() if kinds == {int} else pa.float64())
@@ -304,7 +306,7 @@ def write_chunk(sweep: Sweep, index: int, content: bytes) -> None:
 
 @contextmanager
 def opened(folder: str | os.PathLike[str], plan: Plan) -> Iterator[Sweep]:
-    """The folder of this plan, made if there is none, locked against other processes.
+    """Open the folder of this plan, which is made if there is none, and lock it against other processes.
 
     That of another plan is refused, unless no chunk is in it: then that plan may have been one that could not run.
     """

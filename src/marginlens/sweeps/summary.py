@@ -162,13 +162,14 @@ class Summary(Result, Tabular):
 
         Args:
             column: "optimality" if it was recorded, else the first.
+
             axis: the first whose values are numbers, unless named; every combination of the other axes has its own line.
         """
         return draw(self, axes_for(ax), column, axis)
 
 
 def share_interval(count: int, n: int) -> tuple[float, float]:
-    """The exact (Clopper–Pearson) interval of a probability of which `count` of `n` were observed."""
+    """Compute the exact (Clopper–Pearson) interval of a probability of which `count` of `n` were observed."""
     from scipy.stats import beta
 
     tail = (1.0 - CONFIDENCE) / 2.0
@@ -178,7 +179,7 @@ def share_interval(count: int, n: int) -> tuple[float, float]:
 
 
 def quantile_levels(quantiles: ArrayLike) -> FloatArray:
-    """Levels of quantiles as numbers from 0 to 1."""
+    """Check levels of quantiles, numbers from 0 to 1."""
     levels = real_array(quantiles, "quantiles", ("n_levels",))
     if np.any((levels < 0.0) | (levels > 1.0)):
         raise InputError("quantiles", "numbers from 0 to 1", levels.tolist())
@@ -186,7 +187,7 @@ def quantile_levels(quantiles: ArrayLike) -> FloatArray:
 
 
 def summarized_columns(schema: Any) -> list[str]:
-    """The columns of words and of numbers, which are summed up; lists are not."""
+    """Return the columns of words and of numbers, which are summarised; lists are not."""
     is_nested = arrow().types.is_nested
     return [field.name for field in schema if field.name not in ("cell", "problem") and not is_nested(field.type)]
 
@@ -195,7 +196,7 @@ def summarized_columns(schema: Any) -> list[str]:
 
 
 def draw(summary: Summary, ax: Axes, column: str | None, axis: str | None) -> Axes:
-    """One column of a summary over one axis of the grid."""
+    """Draw one column of a summary over one axis of the grid."""
     columns, axes = summary[0].columns, summary[0].axes
     name = column if column is not None else ("optimality" if "optimality" in columns else next(iter(columns), None))
     if name is None or name not in columns:
@@ -241,12 +242,12 @@ def _is_number(value: object) -> bool:
 
 
 def _words(column: Numbers | Shares) -> Iterable[str]:
-    """The words that have a line each; one line without a word for numbers."""
+    """Return the words that have a line each; one line without a word for numbers."""
     return column.counts if isinstance(column, Shares) else ("",)
 
 
 def _marks(column: Numbers | Shares, word: str) -> tuple[float, float, float]:
-    """A point with the ends of its bar: the share of a word with its interval, or the median between the outermost quantiles."""
+    """Return a point with the ends of its bar: the share of a word with its interval, or the median between the outermost quantiles."""
     if isinstance(column, Shares):
         count = column.counts.get(word, 0)
         return (count / column.n, *share_interval(count, column.n))

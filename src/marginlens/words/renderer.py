@@ -69,7 +69,7 @@ class Fact:
         return bool(self.code)
 
     def to_dict(self) -> dict[str, Any]:
-        """The code, the numbers and the sentence."""
+        """Return the code, the numbers and the sentence."""
         return {"code": self.code, **self.numbers, "sentence": render(self)}
 
 
@@ -99,7 +99,7 @@ def title(code: str) -> str:
 
 @cache
 def texts() -> dict[str, dict[str, Any]]:
-    """The entries of `texts.toml` by their codes. An entry is a table with a form ("en", "yes", "no" or "open")."""
+    """Return the entries of `texts.toml` by their codes. An entry is a table with a form ("en", "yes", "no" or "open")."""
     return dict(sorted(_entries("", tomllib.loads(_source())).items()))
 
 
@@ -128,7 +128,7 @@ def rendered_examples(code: str) -> Iterator[tuple[str, str, str]]:
 
 
 def example(code: str) -> dict[str, Any]:
-    """The numbers of the example of a code. A table `{code = "…"}` in it is a fact with the numbers of its own example."""
+    """Return the numbers of the example of a code. A table `{code = "…"}` in it is a fact with the numbers of its own example."""
     return {name: _with_facts(value) for name, value in _entry(code).get("example", {}).items()}
 
 
@@ -146,7 +146,7 @@ def _source() -> str:
 
 
 def _entries(prefix: str, table: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The entries of a table and of the tables in it, by their codes."""
+    """Return the entries of a table and of the tables in it, by their codes."""
     entries: dict[str, dict[str, Any]] = {}
     for name, entry in table.items():
         code = f"{prefix}{name}"
@@ -250,7 +250,7 @@ def _entry(code: str) -> dict[str, Any]:
 
 
 def _chosen(code: str, entry: dict[str, Any], form: str, numbers: Mapping[str, object]) -> str:
-    """The template of a form, of the case that the numbers name if there are several."""
+    """Return the template of a form, of the case that the numbers name if there are several."""
     try:
         template = entry[form]
         return str(template if isinstance(template, str) else template[numbers.get(CASE, DEFAULT)])

@@ -85,7 +85,7 @@ class QuerySample(Described):
         return np.column_stack([z, np.ones(len(z))])
 
     def constraints(self, selected: IntArray) -> IntArray:
-        """`selection_constraints` with tokens numbered among those that some query sees, `np.unique(visible)`."""
+        """Return `selection_constraints` with tokens numbered among those that some query sees, `np.unique(visible)`."""
         triples = selection_constraints(self, selected)
         return np.column_stack([triples[:, 0], np.searchsorted(np.unique(self.visible), triples[:, 1:])])
 
@@ -223,7 +223,7 @@ def _checked_inputs(
 
 
 def _equal(tokens: FloatArray, x: FloatArray) -> BoolArray:
-    """(n,) which tokens (n, d_model) equal x, (d_model,) or (n, d_model), up to `SAME_TOKEN_RTOL`."""
+    """Return which tokens (n, d_model) equal x, (d_model,) or (n, d_model), up to `SAME_TOKEN_RTOL`, as booleans (n,)."""
     return np.asarray(np.linalg.norm(tokens - x, axis=-1) <= SAME_TOKEN_RTOL * np.linalg.norm(x, axis=-1))
 
 
@@ -294,7 +294,7 @@ def _check_shapes(sample: QuerySample, heads: Sequence[KeyQueryMap]) -> None:
 
 
 def _random_heads(head: KeyQueryMap, options: MaxMarginSettings, *, has_bias: bool) -> list[KeyQueryMap]:
-    """`n_draws` heads with Gaussian factors of the shapes of `head`."""
+    """Draw `n_draws` heads with Gaussian factors of the shapes of `head`."""
     rng, shape = np.random.default_rng([options.seed, 1]), head.W_K.shape
     heads = []
     for _ in range(options.n_draws):
@@ -304,7 +304,7 @@ def _random_heads(head: KeyQueryMap, options: MaxMarginSettings, *, has_bias: bo
 
 
 def _problems(selected: list[IntArray], random: list[IntArray]) -> tuple[list[IntArray], dict[bytes, int]]:
-    """The selections of all problems: those of the heads, and those of random heads without the queries that a head leaves out.
+    """Return the selections of all problems: those of the heads, and those of random heads without the queries that a head leaves out.
 
     Heads that leave out the same queries share the problems of random heads, which begin at the index that `first` has for these queries.
     """
@@ -317,7 +317,7 @@ def _problems(selected: list[IntArray], random: list[IntArray]) -> tuple[list[In
 
 
 def _tied(tokens: IntArray) -> bytes:
-    """Which queries select nothing, as a key."""
+    """Return which queries select nothing, as a key."""
     return (tokens < 0).tobytes()
 
 
@@ -336,7 +336,8 @@ def head_margin(sample: QuerySample, head: KeyQueryMap, settings: MaxMarginSetti
 
 
 def selected_tokens(sample: QuerySample, head: KeyQueryMap, rounding: float = SAME_TOKEN_RTOL) -> IntArray:
-    """(n_queries,) which of `sample.tokens` each query selects: the visible one of the largest logit; -1 if different ones share it.
+    """Return which of `sample.tokens` each query selects, (n_queries,): the visible one of the largest logit; -1 if different
+    ones share it.
 
     Logits no further apart than `rounding` times the lengths of the query and of its longest key count as equal. Of copies of one token,
     which always do, it is the first.
@@ -359,7 +360,7 @@ def selected_tokens(sample: QuerySample, head: KeyQueryMap, rounding: float = SA
 
 
 def selection_constraints(sample: QuerySample, selected: IntArray) -> IntArray:
-    """(n_rows, 3) the query, its selected token and another visible token, for all others that differ from the selected one.
+    """Return (query, its selected token, another visible token) for all tokens that differ from the selected one, (n_rows, 3).
 
     A query that selects nothing, -1, has none.
     """
@@ -414,7 +415,7 @@ class _Span:
         return cls(tokens, queries, token_axes, query_axes, has_bias)
 
     def matrix(self, head: KeyQueryMap) -> _SpanMatrix:
-        """The part of a head's W, or of its [W, w_0], that acts on the span, and the norm of all of it."""
+        """Return the part of a head's W, or of its [W, w_0], that acts on the span, and the norm of all of it."""
         W_Q = np.vstack([head.W_Q, head.b_Q]) if self.has_bias else head.W_Q
         keys = head.W_K if self.token_axes is None else self.token_axes.T @ head.W_K
         queries = W_Q if self.query_axes is None else self.query_axes.T @ W_Q
@@ -423,7 +424,9 @@ class _Span:
 
 
 def _orthonormal(vectors: FloatArray) -> tuple[FloatArray, FloatArray | None]:
-    """Vectors (n, d) in n orthonormal coordinates, (n, n), and these as columns (d, n); as they are, and None, if n is not below d."""
+    """Return vectors (n, d) in n orthonormal coordinates, (n, n), and these as columns (d, n); as they are, and None, if n is
+    not below d.
+    """
     if len(vectors) >= vectors.shape[1]:
         return vectors, None
     axes, R = np.linalg.qr(vectors.T)
@@ -446,7 +449,7 @@ def _match(W: _SpanMatrix, solution: BilinearSolution, residual: float) -> Margi
 
 
 def _cosine(W: _SpanMatrix, x: FloatArray) -> float:
-    """Of the whole W and a matrix of the span: that of the part inside, times its share of the length."""
+    """Return the cosine of the whole W and a matrix of the span: that of the part inside, times its share of the length."""
     norm = float(np.linalg.norm(W.inside))
     if norm == 0.0:  # W is zero, which has no direction, or sees nothing of the span
         return 0.0 if W.norm > 0.0 else float("nan")

@@ -31,7 +31,7 @@ class QueryPlane(NamedTuple):
 
     @classmethod
     def of(cls, query: int, logits: FloatArray, keys: FloatArray, vector: FloatArray) -> QueryPlane | None:
-        """The plane of the query `vector` (d_head,) with logits (n_tokens,), minus infinity where hidden, and keys (n_tokens, d_head).
+        """Make the plane of the query `vector` (d_head,) with logits (n_tokens,), minus infinity if hidden, and keys (n_tokens, d_head).
 
         None if there is no such plane: all tokens have one logit, or the runner-up lies along the query.
         """

@@ -40,7 +40,7 @@ class VisibleTypes(Described):
     quantities = "{lengths:#} inputs, {query_type:#} queries, {types:#} types"
 
     def n_queries_seeing(self, i: int, j: int) -> int:
-        """How many queries see both ids."""
+        """Count the queries that see both ids."""
         first, second = (self.pair_query[self.types[self.pair_type] == token] for token in (i, j))
         return len(np.intersect1d(first, second, assume_unique=True))
 
@@ -71,7 +71,7 @@ class PreferenceGraph(Described):
     quantities = "{names:#} tokens, {graph.edges:#} preferences"
 
     def to_dict(self) -> dict[str, Any]:
-        """Tokens and edges (preferred, over, queries) as plain values; tokens by their place in the list."""
+        """Return tokens and edges (preferred, over, queries) as plain values; tokens by their place in the list."""
         edges = np.column_stack([self.graph.edges, self.graph.counts])
         return {"tokens": list(self.names), "edges": edges.tolist()}
 
@@ -113,7 +113,7 @@ class HeadPreferences(Described):
         return len(self.graph.strict) / len(self.graph.edges) if len(self.graph.edges) else float("nan")
 
     def strongest(self, n_rows: int, names: Mapping[int, str]) -> tuple[Preference, ...]:
-        """The accepted preferences with most wins beyond losses, at most `n_rows` of them, with `names` of the ids."""
+        """Return the accepted preferences with most wins beyond losses, at most `n_rows` of them, with `names` of the ids."""
         rows = self._strongest_rows(whole_number(n_rows, "n_rows", at_least=0))
         return tuple(
             Preference(names[i], names[j], int(self.wins[r]), int(self.losses[r]), self.visible.n_queries_seeing(i, j))
@@ -121,7 +121,7 @@ class HeadPreferences(Described):
         )
 
     def strongest_graph(self, names: Mapping[int, str]) -> PreferenceGraph | None:
-        """The graph of the tokens in the strongest preferences, at most `MAX_GRAPH_TOKENS`; None if there is no preference."""
+        """Return the graph of the tokens in the strongest preferences, at most `MAX_GRAPH_TOKENS`; None if there is no preference."""
         chosen: set[int] = set()
         for pair in self.pairs[self._strongest_rows(GRAPH_ROWS)].tolist():
             if len(chosen.union(pair)) <= MAX_GRAPH_TOKENS:
@@ -141,7 +141,7 @@ class HeadPreferences(Described):
 
 
 def visible_types(ids: Sequence[ArrayLike], visible: Sequence[ArrayLike] | None = None) -> VisibleTypes:
-    """What the queries of all inputs see, ready for `head_preferences`.
+    """Return what the queries of all inputs see, ready for `head_preferences`.
 
     Args:
         ids: for every input the ids (n_tokens_i,) of its tokens; for images the positions of the patches serve as ids.
@@ -169,7 +169,7 @@ def visible_types(ids: Sequence[ArrayLike], visible: Sequence[ArrayLike] | None 
 def head_preferences(
     visible: VisibleTypes, selected: Sequence[ArrayLike], *, min_wins: int = 2, min_share: float = 0.9
 ) -> HeadPreferences:
-    """The preferences of one head.
+    """Compute the preferences of one head.
 
     A query that sees both i and j and selects i is a win of i over j; it counts once however often i and j occur. i is preferred over j
     if it won at least `min_wins` times, and in at least `min_share` of all wins of one of the two over the other. With 1 and 0 every

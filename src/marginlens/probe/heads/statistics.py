@@ -350,7 +350,7 @@ class _Applied(NamedTuple):
                     yield at, keys.start, self._logits(at, keys)
 
     def _reach(self, positions: torch.Tensor, n_keys: int) -> slice:
-        """The keys that queries at these positions may see."""
+        """Return the keys that queries at these positions may see."""
         low, high = 0, n_keys
         if self.rule.causal or self.rule.window is not None:
             least, most = int(positions.min()), int(positions.max())
@@ -424,7 +424,7 @@ class _Applied(NamedTuple):
         return logits
 
     def empty(self, n_tolerances: int) -> dict[str, torch.Tensor]:
-        """Tensors for what rows give."""
+        """Allocate the tensors that rows are written to."""
         import torch
 
         def new(*first: int, dtype: torch.dtype = self.dtype) -> torch.Tensor:
@@ -438,7 +438,7 @@ class _Applied(NamedTuple):
 
 
 def _lowest(dtype: torch.dtype) -> float:
-    """The logit of a hidden key: finite, since minus infinity times a probability of 0 is not a number."""
+    """Return the logit of a hidden key: finite, since minus infinity times a probability of 0 is not a number."""
     import torch
 
     return float(torch.finfo(dtype).min) / 4
@@ -447,7 +447,7 @@ def _lowest(dtype: torch.dtype) -> float:
 def _grouped(
     value: torch.Tensor | Callable[..., torch.Tensor] | None, name: str, queries: torch.Tensor, n_keys: int
 ) -> torch.Tensor | Callable[..., torch.Tensor] | None:
-    """A tensor of heads with the axes (B, G, R, T, S) of grouped queries, those of length 1 as they are; (G, R) if it is (heads,)."""
+    """Reshape a tensor of heads to the axes (B, G, R, T, S) of grouped queries; axes of length 1 stay; (heads,) becomes (G, R)."""
     import torch
 
     if value is None or callable(value):
@@ -472,7 +472,7 @@ def _grouped(
 
 
 def _part(tensor: torch.Tensor, at: Sequence[slice]) -> torch.Tensor:
-    """The part of a tensor at slices of its axes, of which those of length 1 stand for any."""
+    """Return the part of a tensor at slices of its axes, of which those of length 1 stand for any."""
     return tensor[tuple(slice(None) if size == 1 else part for size, part in zip(tensor.shape, at, strict=False))]
 
 
@@ -498,7 +498,7 @@ def _row_statistics(
     first_key: int,
     found: dict[str, torch.Tensor],
 ) -> None:
-    """The sums over keys of rows of logits (…, t, s), which are used up, written to their place."""
+    """Write the sums over keys of rows of logits (…, t, s), which are used up, to their place."""
     import torch
 
     lowest = _lowest(logits.dtype)
@@ -530,7 +530,7 @@ def _row_statistics(
 def _first_logit(
     logits: torch.Tensor, lowest: float, applied: _Applied, at: tuple[slice, ...], first_key: int
 ) -> torch.Tensor:
-    """The logits of the first key that is not hidden from all queries, minus infinity if it is not seen."""
+    """Return the logits of the first key that is not hidden from all queries, minus infinity if it is not seen."""
     if applied.seen is None:
         first = logits[..., 0] if first_key == 0 else logits.new_full(logits.shape[:-1], lowest)
     else:
@@ -544,7 +544,7 @@ def _first_logit(
 def _n_negligible(
     weights: torch.Tensor, tolerances: Sequence[float], total: torch.Tensor, n_visible: torch.Tensor
 ) -> torch.Tensor:
-    """(n_tolerances, …) how many keys of the smallest attention add up to at most a tolerance.
+    """Return how many keys with the smallest attention add up to at most a tolerance, (n_tolerances, …).
 
     Args:
         weights: (…, s) exponentials that attention is made of, 0 for hidden keys and in the place of the largest, which is 1.
@@ -566,7 +566,7 @@ def _n_negligible(
 
 
 def _finished(applied: _Applied, found: dict[str, torch.Tensor], shape: Sequence[int]) -> AttentionStatistics:
-    """The statistics from the sums over keys."""
+    """Compute the statistics from the sums over keys."""
     import torch
 
     largest, rest, n_visible = found["largest"], found["rest"], found["n_visible"]

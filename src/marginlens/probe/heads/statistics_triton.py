@@ -85,7 +85,7 @@ def _sums_kernel(
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr, PADDED: tl.constexpr,
     WIDTH: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """One block of queries of one head: q (B, H, T, d) and k (B, G, S, d) are contiguous."""
+    """Sum over the keys for one block of queries of one head: q (B, H, T, d) and k (B, G, S, d) are contiguous."""
     block = tl.num_programs(0) - 1 - tl.program_id(0)  # the longest rows of causal attention first
     head = tl.program_id(1).to(tl.int64)
     batch = head // n_heads
@@ -153,7 +153,7 @@ def _sums_kernel(
 def kernel_sums(
     q: torch.Tensor, k: torch.Tensor, rule: AttentionRule, positions: torch.Tensor, seen: torch.Tensor | None
 ) -> dict[str, torch.Tensor]:
-    """What `attention_statistics` sums over keys, as tensors (B, G, R, T), for queries (B, G, R, T, d) and keys (B, G, S, d).
+    """Compute what `attention_statistics` sums over keys, as tensors (B, G, R, T), for queries (B, G, R, T, d) and keys (B, G, S, d).
 
     Args:
         rule: with its scale, slopes (G, R) and no other bias.

@@ -72,30 +72,30 @@ class TextInputs:
         return np.array([len(ids) for ids in self.ids], dtype=np.int64)
 
     def subset(self, places: Sequence[int]) -> TextInputs:
-        """The texts at these places."""
+        """Take the texts at these places."""
         ids, tokens = tuple(self.ids[k] for k in places), tuple(self.tokens[k] for k in places)
         return replace(self, texts=tuple(self.texts[k] for k in places), ids=ids, tokens=tokens)
 
     def behind(self, start: int) -> TextInputs:
-        """What a decoder reads while it writes these texts down: a start token, and each text without its last token."""
+        """Return what a decoder reads while it writes these texts: a start token, and each text without its last token."""
         name = self.names().get(start, "[start]")
         ids = tuple((start, *text[:-1]) for text in self.ids)
         return replace(self, ids=ids, tokens=tuple((name, *names[:-1]) for names in self.tokens))
 
     def title(self, place: int) -> str:
-        """What an input is called on a page: the text."""
+        """Return the title of an input on a page: the text."""
         return self.texts[place]
 
     def image(self, place: int) -> None:
-        """Texts have none."""
+        """Return None: a text has no image."""
 
     def names(self) -> dict[int, str]:
-        """What each token id is called."""
+        """Return the name of each token id."""
         pairs = zip(self.ids, self.tokens, strict=True)
         return {token: name for ids, names in pairs for token, name in zip(ids, names, strict=True)}
 
     def batches(self) -> Iterator[InputBatch]:
-        """Batches from the shortest texts to the longest, padded on the right to their own longest text."""
+        """Yield batches from the shortest texts to the longest, padded on the right to their own longest text."""
         order = np.argsort(self.lengths, kind="stable").tolist()
         lengths = self.lengths[order].tolist()
         start = 0
@@ -212,7 +212,7 @@ def encode_texts(
 
 
 def _token_names(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> dict[int, str]:
-    """Each token as a reader would write it: the letters that its bytes spell, and a space where a word begins."""
+    """Write each token as a reader would: the letters that its bytes spell, and a space where a word begins."""
     written = [str(name) for name in tokenizer.convert_ids_to_tokens(ids)]
     decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
     if type(decoder).__name__ == "ByteLevel":
@@ -240,7 +240,7 @@ class ImageSettings:
 
     @classmethod
     def of(cls, config: PretrainedConfig, processor: BaseImageProcessor | None = None) -> ImageSettings:
-        """From a model's configuration and its image processor, if it has one."""
+        """Read the settings from a model's configuration and its image processor, if it has one."""
         height, width = _sides(config.image_size)
         crop = getattr(processor, "crop_size", None) if getattr(processor, "do_center_crop", False) else None
         if config.model_type.startswith("dinov2") and crop:  # it reads any size
@@ -251,7 +251,9 @@ class ImageSettings:
         return cls(int(config.num_channels), height, width, patch, n_special + n_registers, n_registers, processor)
 
     def pixel_values(self, pictures: Sequence[Image]) -> npt.NDArray[np.float32]:
-        """(n, channels, height, width) what the processor makes of pictures of Pillow; the middle of those that it leaves larger."""
+        """Return what the processor makes of pictures of Pillow, (n, channels, height, width); the middle of those that it
+        leaves larger.
+        """
         size = {"height": self.height, "width": self.width}
         arrays = [np.asarray(picture).reshape(*picture.size[::-1], self.channels) for picture in pictures]
         made = self._processor(
@@ -260,7 +262,7 @@ class ImageSettings:
         return np.asarray(made["pixel_values"], dtype=np.float32)
 
     def levels(self, pixel_values: ArrayLike) -> FloatArray:
-        """Pixel values as the bytes that they were made from, not yet rounded."""
+        """Return pixel values as the bytes that they were made from, not yet rounded."""
         made, values = self._processor, np.asarray(pixel_values, dtype=np.float64)
         if made.do_normalize:
             mean, std = (np.reshape(numbers, (-1, 1, 1)) for numbers in (made.image_mean, made.image_std))
@@ -325,15 +327,15 @@ class ImageInputs:
         return np.full(len(self), self.settings.n_tokens, dtype=np.int64)
 
     def subset(self, places: Sequence[int]) -> ImageInputs:
-        """The images at these places."""
+        """Take the images at these places."""
         return replace(self, pixel_values=self.pixel_values[places])
 
     def title(self, place: int) -> str:
-        """What an input is called on a page."""
+        """Return the title of an input on a page."""
         return f"image {place}"
 
     def image(self, place: int) -> npt.NDArray[np.uint8]:
-        """(height, width, channels) an image in bytes again; one that its settings do not bring back to bytes is stretched to them."""
+        """Convert an image to bytes again, (height, width, channels), stretched to their range if its settings do not lead back to it."""
         levels = self.settings.levels(self.pixel_values[place])
         low, high = float(levels.min()), float(levels.max())
         if low < -1.0 or high > 256.0 or high <= 1.0:
@@ -341,11 +343,11 @@ class ImageInputs:
         return np.moveaxis(np.clip(np.rint(levels), 0, 255).astype(np.uint8), 0, -1)
 
     def names(self) -> dict[int, str]:
-        """What each token id is called."""
+        """Return the name of each token id."""
         return dict(enumerate(self.settings.tokens))
 
     def batches(self) -> Iterator[InputBatch]:
-        """Batches in the order of the images."""
+        """Yield batches in the order of the images."""
         size, tokens = max(1, BATCH_TOKENS // self.settings.n_tokens), self.settings.tokens
         for start in range(0, len(self), size):
             pixels = self.pixel_values[start : start + size]
@@ -423,7 +425,7 @@ def prepare_images(images: ArrayLike, settings: ImageSettings) -> ImageInputs:
 
 
 def _sides(size: int | list[int] | tuple[int, int] | Mapping[str, int]) -> tuple[int, int]:
-    """Height and width, from one number, two, or what an image processor calls a size."""
+    """Return height and width from one number, two, or what an image processor calls a size."""
     if not isinstance(size, int | list | tuple):
         size = (size["height"], size["width"])
     height, width = size if isinstance(size, list | tuple) else (size, size)
@@ -446,7 +448,7 @@ def _read_array(place: Path) -> npt.NDArray[Any]:
 
 
 def _read_picture(place: Path, settings: ImageSettings) -> Image:
-    """A .png or .jpg as a picture of Pillow, grey or in colours as the model asks, the right way up."""
+    """Read a .png or .jpg as a picture of Pillow, grey or in colours as the model asks, the right way up."""
     from PIL import Image, ImageOps
 
     with Image.open(place, formats=["PNG", "JPEG"]) as opened:
@@ -456,7 +458,7 @@ def _read_picture(place: Path, settings: ImageSettings) -> Image:
 
 
 def _picture(image: npt.NDArray[np.uint8], channels: int) -> Image:
-    """Bytes (height, width, 1, 3 or 4) as a picture of Pillow, grey or in colours as asked for."""
+    """Convert bytes (height, width, 1, 3 or 4) to a picture of Pillow, grey or in colours as asked for."""
     from PIL import Image
 
     return Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).convert("L" if channels == 1 else "RGB")

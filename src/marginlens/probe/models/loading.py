@@ -134,7 +134,7 @@ def _check_complete(
 def _image_settings(
     path: str | os.PathLike[str], place: str, config: PretrainedConfig, options: dict[str, Any]
 ) -> ImageSettings | None:
-    """What a model of images expects, with its image processor if it has one; None for a model of texts."""
+    """Return what a model of images expects, with its image processor if it has one; None for a model of texts."""
     import transformers
 
     if not (hasattr(config, "image_size") or hasattr(config, "vision_config")):
@@ -161,7 +161,7 @@ def _check_device(device: str) -> None:
 
 
 def as_loaded(model: PreTrainedModel | LoadedModel) -> LoadedModel:
-    """A model with what belongs to it; a bare Hugging Face model has no tokenizer."""
+    """Return a model with what belongs to it; a bare Hugging Face model has no tokenizer."""
     if isinstance(model, LoadedModel):
         return model
     adapter_for(model)
@@ -170,14 +170,14 @@ def as_loaded(model: PreTrainedModel | LoadedModel) -> LoadedModel:
 
 
 def tower_for(model: PreTrainedModel, inputs: Inputs) -> PreTrainedModel:
-    """The part of a model that reads such inputs: of CLIP, the tower of texts or that of images; else the model."""
+    """Return the part of a model that reads such inputs: of CLIP, the tower of texts or that of images; else the model."""
     if getattr(model.config, "model_type", "") != "clip":
         return model
     return model.base_model.text_model if isinstance(inputs, TextInputs) else model.base_model.vision_model
 
 
 def as_inputs(loaded: LoadedModel, inputs: Inputs | ArrayLike) -> Inputs:
-    """Texts or images as the model reads them.
+    """Return texts or images as the model reads them.
 
     Args:
         inputs: what `encode_texts` or `prepare_images` gave; or texts, for a model with a tokenizer; or an array of images, for a model
@@ -213,7 +213,9 @@ def _check_code(path: str | os.PathLike[str], file: str, kind: str, auto_map: ob
 
 
 def _saved_class(transformers: ModuleType, config: PretrainedConfig) -> type[PreTrainedModel]:
-    """The class that was saved, with its head of classes or next tokens; the family's base model if transformers does not know it."""
+    """Return the class that was saved, with its head of classes or next tokens; the family's base model if transformers does
+    not know it.
+    """
     names = getattr(config, "architectures", None) or [""]
     kind: Any = getattr(transformers, str(names[0]), None)
     is_of_family = getattr(kind, "config_class", None) is type(config)
@@ -269,20 +271,20 @@ def _has_head(model: PreTrainedModel, missing: Collection[str]) -> bool:
 
 
 def _foreign_weights(model: PreTrainedModel, unexpected: Collection[str]) -> list[str]:
-    """Those of a file's left out weights that belong to attention layers; the file may name these inside a larger model."""
+    """Return the left-out weights of a file that belong to attention layers; the file may name these inside a larger model."""
     weights = [weight for weight in unexpected if not weight.endswith(_SAVED_BUFFERS)]
     modules = adapter_for(model).module_names if weights else ()
     return sorted(weight for weight in weights if any(f".{module}." in f".{weight}" for module in modules))
 
 
 def _json(place: str, name: str) -> dict[str, Any] | None:
-    """The contents of a JSON file of a model, here or on the Hub; None if it has none."""
+    """Read a JSON file of a model, here or on the Hub; None if it has none."""
     file = Path(place) / name if Path(place).is_dir() else _fetched(place, name)
     return None if file is None else read_json(file)
 
 
 def _fetched(name: str, file: str) -> Path | None:
-    """A file of a model on the Hub, which `download=True` asked for; None if the model has none."""
+    """Fetch a file of a model from the Hub, which `download=True` asked for; None if the model has none."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 
@@ -326,7 +328,7 @@ def _attempt(path: str | os.PathLike[str], load: Callable[[], Loaded]) -> Loaded
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without warnings, the loading report and its bar: heads that are not probed are left out on purpose."""
+    """Silence warnings, the loading report and its bar: heads that are not probed are left out on purpose."""
     from transformers.utils import logging
 
     level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -345,7 +347,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def attention_implementation(model: PreTrainedModel | LoadedModel, name: str) -> Iterator[None]:
-    """With attention of an implementation, and afterwards with the one that was there (sdpa, flash_attention_2, …).
+    """Use an attention implementation (sdpa, flash_attention_2, …) inside the block, and the earlier one afterwards.
 
     A model that cannot change its implementation is refused; anything but a Hugging Face model is left to others to refuse.
 
@@ -378,7 +380,7 @@ def attention_implementation(model: PreTrainedModel | LoadedModel, name: str) ->
 
 
 def _configs(model: PreTrainedModel) -> list[Any]:
-    """The configurations of a model and of all models in it, each once."""
+    """Return the configurations of a model and of all models in it, each once."""
     waiting = [module.config for module in model.modules() if is_hugging_face(module)] + [model.config]
     found: dict[int, Any] = {}
     while waiting:

@@ -78,7 +78,7 @@ def read_attention(
 def read_layers(
     adapter: Adapter, batch: Mapping[str, ArrayLike], layers: Sequence[int] | None = None
 ) -> Iterator[LayerReading]:
-    """What `read_attention` reads, of a model with any attention that says what it hides, fused ("sdpa") or not, and unchecked.
+    """Read what `read_attention` reads, unchecked, for any attention that says what it hides, fused ("sdpa") or not.
 
     `fused_reading` says once, on a short batch, whether a model can be read so. Heads that are not finite are handed out as they are.
     """
@@ -140,7 +140,7 @@ def fused_reading(adapter: Adapter, model: PreTrainedModel, batch: Mapping[str, 
 
 
 def adapter_of_batch(model: PreTrainedModel, batch: Mapping[str, ArrayLike]) -> Adapter:
-    """The adapter of a model; one that reads attention alone runs the batch to learn its layers, which others know beforehand."""
+    """Return the adapter of a model; one that reads attention alone runs the batch to learn its layers, which others know beforehand."""
     adapter = adapter_for(model)
     if isinstance(adapter, AttentionOnlyAdapter):
         adapter.observe(model_inputs(model, batch))
@@ -148,7 +148,7 @@ def adapter_of_batch(model: PreTrainedModel, batch: Mapping[str, ArrayLike]) -> 
 
 
 def _finite(reading: LayerReading) -> LayerReading:
-    """The reading, unless some head's attention is not finite."""
+    """Return the reading, unless some head's attention is not finite, which is refused."""
     if not finite_heads(reading).all():
         raise InputError(
             "model",
@@ -160,7 +160,7 @@ def _finite(reading: LayerReading) -> LayerReading:
 
 
 def finite_heads(reading: LayerReading) -> BoolArray:
-    """(n_heads,) whether a head's attention is finite at every query of the batch that sees a token."""
+    """Return whether each head's attention is finite at every query of the batch that sees a token, (n_heads,)."""
     rows = reading.visible.any(dim=-1)[:, None, :, None]
     return np.asarray((reading.attention.isfinite() | ~rows).all(dim=3).all(dim=2).all(dim=0).cpu().numpy())
 
@@ -175,7 +175,7 @@ class LayerRecord:
 
 
 def _made(adapter: Adapter, record: LayerRecord, layers: Sequence[int]) -> Iterator[LayerReading]:
-    """What is read of layers from what entered them, one after the other."""
+    """Yield what is read of layers from what entered them, one after the other."""
     import torch
 
     for k, layer in enumerate(layers):
@@ -272,7 +272,7 @@ def record_layers(
 
 
 def _compared_queries(attention: torch.Tensor) -> torch.Tensor:
-    """Which queries of attention (B, H, T, T) are compared."""
+    """Return which queries of attention (B, H, T, T) are compared."""
     import torch
 
     n_queries = attention.shape[-2]
@@ -320,7 +320,7 @@ def _autocast(device: str) -> AbstractContextManager[object]:
 
 
 def model_inputs(model: PreTrainedModel, batch: Mapping[str, ArrayLike]) -> dict[str, torch.Tensor]:
-    """The batch as tensors on the model's device, images in its precision."""
+    """Return the batch as tensors on the model's device, images in its precision."""
     import torch
 
     if not isinstance(batch, Mapping) or not any(name in batch for name in _AXES):

@@ -133,7 +133,7 @@ class Alarm:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The alarm as plain values: code, layer, heads, steps, numbers and sentence."""
+        """Return the alarm as plain values: code, layer, heads, steps, numbers and sentence."""
         named = {
             name: getattr(self, name) for name in ("code", "layer", "heads", "step", "ended", "numbers", "sentence")
         }
@@ -182,7 +182,7 @@ def find_selections(curves: CheckpointCurves) -> tuple[Alarm, ...]:
 
 
 def alarm_summary(alarms: Sequence[Alarm], most: int = 12) -> tuple[Alarm | Fact, ...]:
-    """The first alarms, and a fact that counts the rest if there are at least two more."""
+    """Return the first alarms, and a fact that counts the rest if there are at least two more."""
     rest = len(alarms) - most
     if rest <= 1:
         return tuple(alarms)
@@ -201,7 +201,7 @@ def _not_finite(curves: CheckpointCurves) -> Iterator[Alarm]:
 
 
 def _explosions(curves: CheckpointCurves) -> Iterator[Alarm]:
-    """Heads whose largest logit has passed 1,000 while they attend to one token, or is forecast to within `HORIZON_STEPS`."""
+    """Find heads whose largest logit has passed 1,000 while they attend to one token, or is forecast to within `HORIZON_STEPS`."""
     logits = curves["max_logit"]
     waiting = steps_until(curves, ForecastKind.EXPLODES)
     with np.errstate(invalid="ignore"):
@@ -229,7 +229,7 @@ def _explosions(curves: CheckpointCurves) -> Iterator[Alarm]:
 
 
 def _selections(curves: CheckpointCurves, *, helped: bool) -> Iterator[Alarm]:
-    """Heads that came to attend to one token for each query, with a loss that fell meanwhile, or one that did not."""
+    """Find heads that came to attend to one token for each query, with a loss that fell meanwhile, or one that did not."""
     entropy, loss = curves["entropy"], _losses(curves)
     with np.errstate(invalid="ignore"):
         is_sharp = happened(curves, ForecastKind.SELECTS) & (entropy < SELECTED_SHARE * entropy[0])
@@ -253,7 +253,7 @@ def _selections(curves: CheckpointCurves, *, helped: bool) -> Iterator[Alarm]:
 
 
 def _growth(curves: CheckpointCurves) -> Iterator[Alarm]:
-    """Heads whose W grows at every measurement, by far, while their attention is as even as it was."""
+    """Find heads whose W grows at every measurement, by far, while their attention is as even as it was."""
     norms, share = curves["frobenius"], curves["relative_nnz"]
     with np.errstate(invalid="ignore"):
         is_large = norms >= NORM_GROWTH * np.maximum(norms[0], UNIT_NORM)
@@ -273,7 +273,7 @@ def _growth(curves: CheckpointCurves) -> Iterator[Alarm]:
 
 
 def loss_alarms(steps: FloatArray, loss: FloatArray) -> Iterator[Alarm]:
-    """The alarms of a loss (n_measurements,) that is not finite any more, or that exceeds all that it was of late by far."""
+    """Return the alarms of a loss (n_measurements,) that is no longer finite, or that far exceeds its recent values."""
     is_known = np.isfinite(loss)
     if not is_known.any():
         return
@@ -300,7 +300,7 @@ def loss_alarms(steps: FloatArray, loss: FloatArray) -> Iterator[Alarm]:
 
 
 def _nothing_moves(curves: CheckpointCurves) -> Iterator[Alarm]:
-    """A run in which no head moves while the loss, which has never fallen by far, stays as it is."""
+    """Detect a run in which no head moves while the loss, which has never fallen by far, stays as it is."""
     steps, entropy, loss = curves.steps, curves["entropy"], _losses(curves)
     smooth = recent(loss)
     holds = (steps - steps[0] >= STILL_STEPS) & (smooth > (1.0 - HELPED_SHARE) * loss[0])
@@ -322,7 +322,7 @@ def _nothing_moves(curves: CheckpointCurves) -> Iterator[Alarm]:
 
 
 def _losses(curves: CheckpointCurves) -> FloatArray:
-    """(n_measurements,) the loss, which is one for all heads; nan if there is none."""
+    """Return the loss (n_measurements,), which is one for all heads; nan if there is none."""
     return curves["loss"][:, 0, 0] if "loss" in curves.measures else np.full(len(curves.steps), np.nan)
 
 
@@ -333,7 +333,7 @@ def _alarms(
     n_steps: int,
     numbers: Numbers,
 ) -> Iterator[Alarm]:
-    """One alarm for each layer in which a rule (n_measurements, n_layers, n_heads) held for `n_steps` steps."""
+    """Return one alarm for each layer in which a rule (n_measurements, n_layers, n_heads) held for `n_steps` steps."""
     holds = _lasting(curves.steps, holds, n_steps)
     for layer in np.flatnonzero(holds.any(axis=(0, 2))).tolist():
         heads = np.flatnonzero(holds[:, layer].any(axis=0)).tolist()
@@ -382,14 +382,14 @@ def _gain(loss: FloatArray, was_even: BoolArray) -> _Gain:
 
 
 def _named(curves: CheckpointCurves, layer: int, heads: list[int]) -> str | Fact:
-    """L3H5, or layer 3, heads 5 and 7; in a model of several stacks encoder 3 H5, or encoder 3, heads 5 and 7."""
+    """Name heads: L3H5, or layer 3, heads 5 and 7; in a model of several stacks encoder 3 H5, or encoder 3, heads 5 and 7."""
     if len(heads) == 1:
         return curves.head_name(layer, heads[0])
     return Fact("heads_of_layer.several", {"layer": curves.layer_title(layer), "heads": heads})
 
 
 def _span(values: FloatArray, precision: str) -> Fact:
-    """The smallest and the largest number, or one of them if they read the same to two "digits" or "decimals"."""
+    """Return the smallest and the largest number, or one of them if they read the same to two "digits" or "decimals"."""
     low, high = float(np.min(values)), float(np.max(values))
     form = {"digits": ".2g", "decimals": ".2f"}[precision]
     case = "one" if format(low, form) == format(high, form) else "two"

@@ -338,7 +338,7 @@ class AttentionMonitor(_Callback):
                 _LOG.warning("%s", alarm)
 
     def _values(self, measured: dict[str, FloatArray], curves: CheckpointCurves) -> dict[str, float]:
-        """What a logger gets: attention/relative_nnz/layer_0 or encoder_0 and so on, numbers that are finite."""
+        """Return the values for a logger by name, such as attention/relative_nnz/layer_0 or encoder_0; only finite numbers."""
         values: dict[str, float] = {}
         for name in REPORTED:
             numbers = measured[name]
@@ -391,7 +391,7 @@ def _is_first_process() -> bool:
 
 
 def _calling_trainer() -> Any:
-    """The Trainer that raised the event; None if something else did.
+    """Return the Trainer that raised the event; None if something else did.
 
     Its event passes the model, the optimizer and the data, but not the other callbacks, and these alone can pass numbers to TensorBoard
     or W&B: `on_log` of this callback comes after theirs, so what it added to the logs would be lost. The Trainer is therefore looked up in

@@ -117,7 +117,7 @@ def forecast_heads(curves: CheckpointCurves) -> tuple[HeadForecast, ...]:
 
 
 def happened(curves: CheckpointCurves, kind: ForecastKind) -> BoolArray:
-    """(n_measurements, n_layers, n_heads) whether it is so at a measurement."""
+    """Return whether the event has happened at each measurement, (n_measurements, n_layers, n_heads)."""
     with np.errstate(invalid="ignore"):
         if kind is ForecastKind.SELECTS:
             return np.asarray(curves["entropy"] <= SELECTED_NATS)
@@ -125,7 +125,7 @@ def happened(curves: CheckpointCurves, kind: ForecastKind) -> BoolArray:
 
 
 def steps_until(curves: CheckpointCurves, kind: ForecastKind) -> Waiting:
-    r"""The steps from each measurement until something happens to each head; each is made from it and those before alone.
+    r"""Forecast the steps from each measurement until something happens to each head, from it and the measurements before alone.
 
     The largest logit m, at step t, is to reach 1,000, with c the factor that is missing. If it grows like :math:`t^p`, as in the window
     before, this takes :math:`t (c^{1/p} - 1)` steps; growth by a constant factor, or by a constant sum, that is as fast now takes
@@ -154,19 +154,19 @@ def steps_until(curves: CheckpointCurves, kind: ForecastKind) -> Waiting:
 
 
 def _entropy_laws(t: FloatArray, entropy: FloatArray) -> tuple[tuple[FloatArray, FloatArray], ...]:
-    """What is fitted over what: log H over log t, log H over t, and H over t."""
+    """Return what is fitted over what: log H over log t, log H over t, and H over t."""
     steps = t + np.zeros_like(entropy)
     return (np.log(steps), np.log(entropy)), (steps, np.log(entropy)), (steps, entropy)
 
 
 def recent(values: FloatArray) -> FloatArray:
-    """The median over each measurement and the two before, since batches differ."""
+    """Take the median over each measurement and the two before, since batches differ."""
     before = [np.concatenate([values[:1]] * k + [values])[: len(values)] for k in range(3)]
     return np.asarray(np.median(before, axis=0))
 
 
 def growth(curves: CheckpointCurves) -> FloatArray:
-    """(n_measurements, n_layers, n_heads) the exponent p of growth like t^p before each measurement; nan if these are too few.
+    """Return the exponent p of growth like t^p before each measurement, (n_measurements, n_layers, n_heads); nan if these are too few.
 
     It is that of the Frobenius norm of W or of the largest logit, whichever is smaller: a norm that queries and keys are divided by
     moves no logit, and logits of other inputs need not come back.
@@ -182,7 +182,7 @@ def growth(curves: CheckpointCurves) -> FloatArray:
 
 
 def _slope(steps: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:
-    """The slope of y over x by least squares in the window of each measurement, from sums up to it; nan if one is not finite."""
+    """Compute the slope of y over x by least squares in the window of each measurement, from sums up to it; nan if one is not finite."""
     last = np.arange(1, len(steps) + 1)  # measurements up to each
     first = np.minimum(np.searchsorted(steps, steps - WINDOW_STEPS), last - MIN_POINTS)
     first = np.maximum(first, int(np.searchsorted(steps, 0.0, side="right")))  # none of step 0
@@ -200,5 +200,5 @@ def _slope(steps: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:
 
 
 def rounded(n_steps: float) -> float:
-    """A number of steps to two digits."""
+    """Round a number of steps to two digits."""
     return float(f"{n_steps:.1e}") if np.isfinite(n_steps) else n_steps

@@ -53,7 +53,7 @@ _READERS: WeakValueDictionary[int, HeadReader] = WeakValueDictionary()  # those 
 
 
 def inner_model(model: torch.nn.Module) -> PreTrainedModel:
-    """The Hugging Face model in what a training loop has: compiled, in data parallel, or a module that has one model in it."""
+    """Return the Hugging Face model in what a training loop has: compiled, in data parallel, or a module that has one model in it."""
     for _ in range(8):  # wrappers in wrappers
         inside = getattr(model, "_orig_mod", None)
         if inside is None and not is_hugging_face(model):
@@ -184,7 +184,7 @@ class HeadReader:
         torch.ops.marginlens.hear(counter, list(named.values()), " ".join(named), key, place, torch.is_grad_enabled())
 
     def heard(self, place: int, arguments: dict[str, Any], *, is_training: bool) -> None:
-        """What a module is called with: the model before and behind its pass, or one of attention.
+        """Record what a module is called with: the model before and after its pass, or a module of attention.
 
         A layer is read once: activations that are computed again and later batches of an accumulated gradient are left alone.
         """
@@ -302,7 +302,7 @@ class HeadReader:
         return bool(self._losses)
 
     def mean_loss(self) -> float:
-        """The mean of the losses since it was asked for last; nan if there were none."""
+        """Return the mean of the losses since the last call; nan if there were none."""
         import torch
 
         losses, self._losses = self._losses, []
@@ -340,7 +340,7 @@ def _make_operation() -> torch.Tensor:
 
 
 def _first_inputs(captured: Captured, count: int) -> Captured:
-    """What entered a layer, of the first inputs alone."""
+    """Return what entered a layer, for the first inputs only."""
 
     def cut(value: torch.Tensor | None) -> torch.Tensor | None:
         if value is None or getattr(value, "ndim", 0) < 2 or len(value) != len(captured.inputs):
@@ -370,7 +370,7 @@ def _with_rule(captured: Captured, kind: LayerKind, module: torch.nn.Module) -> 
 
 
 def _query_measures(found: dict[int, tuple[AttentionStatistics, torch.Tensor]]) -> dict[int, Any]:
-    """Layer → (n_measures, H) `QUERY_MEASURES`: means over the queries that see at least two tokens and are not padding.
+    """Compute `QUERY_MEASURES` by layer, (n_measures, H): means over the queries that see at least two tokens and are not padding.
 
     All layers of one shape are summed at once, since on a GPU every operation costs the same, however small.
     """
@@ -396,7 +396,7 @@ def _query_measures(found: dict[int, tuple[AttentionStatistics, torch.Tensor]]) 
 
 
 def _by_shape(tensors: dict[int, torch.Tensor]) -> list[list[int]]:
-    """Layers together whose tensors have one shape."""
+    """Group layers whose tensors have one shape."""
     groups: dict[Any, list[int]] = defaultdict(list)
     for layer, tensor in tensors.items():
         groups[tensor.shape].append(layer)
@@ -407,7 +407,7 @@ def _by_shape(tensors: dict[int, torch.Tensor]) -> list[list[int]]:
 
 
 def _weights(adapter: Adapter, layer: int) -> tuple[tuple[Any, Any], Any]:
-    """The Gram matrices (H, d_h, d_h) of W_K, with the scale, and W_Q, and (H,) the largest entry of each W in modulus.
+    """Compute the Gram matrices (H, d_h, d_h) of W_K, with the scale, and W_Q, and (H,) the largest entry of each W in modulus.
 
     With rotary positions it is W at offset 0: of a token for its own query.
     """
@@ -432,7 +432,7 @@ def _weights(adapter: Adapter, layer: int) -> tuple[tuple[Any, Any], Any]:
 
 
 def _norms(grams: dict[int, tuple[torch.Tensor, torch.Tensor]], entries: dict[int, torch.Tensor]) -> dict[int, Any]:
-    r"""Layer → (3, H) `NORM_MEASURES`.
+    r"""Compute `NORM_MEASURES` by layer, (3, H).
 
     The squares of the singular values of W are the eigenvalues of :math:`M = G_K G_Q`, so that :math:`\|W\|_F^2` is its trace, and the
     largest of them is the limit of :math:`\mathrm{tr}(M^k)^{1/k}`, which repeated squaring reaches for all heads at once.
@@ -456,7 +456,7 @@ def _norms(grams: dict[int, tuple[torch.Tensor, torch.Tensor]], entries: dict[in
 
 
 def _on_cpu(rows: dict[int, torch.Tensor]) -> dict[int, FloatArray]:
-    """All tensors by one copy from where they are."""
+    """Copy all tensors to the CPU at once."""
     import torch
 
     if not rows:

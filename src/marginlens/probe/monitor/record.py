@@ -57,7 +57,7 @@ class RunRecord:
         self.n_written = min(self.n_written, len(self.rows))
 
     def curves(self) -> CheckpointCurves:
-        """The measurements as curves over training."""
+        """Return the measurements as curves over training."""
         if not self.rows:
             raise InputError(
                 "monitor", "one that has measured something", "one without a measurement", "Train for a step first."
@@ -98,7 +98,7 @@ class RunRecord:
 
 
 def read_record(path: str | os.PathLike[str]) -> RunRecord:
-    """The measurements in a file that a monitor wrote."""
+    """Read the measurements in a file that a monitor wrote."""
     place = as_path(path, "path", EXPECTED_FILE)
     pa = _arrow()
     if not place.is_file():
@@ -133,7 +133,7 @@ def read_run(path: str | os.PathLike[str]) -> CheckpointCurves:
 
 
 def check_path(path: str | os.PathLike[str]) -> Path:
-    """The place of a file that can be written, before a run begins."""
+    """Check before a run begins that a file can be written at a path."""
     place = resolved(as_path(path, "path", "a name that ends in .parquet"))
     check_place(place, "path", (SUFFIX,))
     _arrow()

@@ -65,7 +65,7 @@ MAIN = ("relative_nnz", "first_relative_nnz", "frobenius", "margin_median", "cor
 
 
 def _render(template: str, data: Mapping[str, object], **words: Any) -> str:
-    """A page by its template, with what its script draws as JSON that no text in it can end, and no browser reads as markup."""
+    """Render a page by its template, with what its script draws as JSON that no text in it can end, and no browser reads as markup."""
     plain, script_texts = (
         htmlsafe_json_dumps(values, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
         for values in (data, {code: entry["en"] for code, entry in texts().items() if code.startswith(_SCRIPT_TEXTS)})
@@ -75,13 +75,13 @@ def _render(template: str, data: Mapping[str, object], **words: Any) -> str:
 
 
 def _grid_data(result: ProbeResult | ProbeDifference | CheckpointCurves) -> dict[str, Any]:
-    """How many layers and heads there are, and what layers are called."""
+    """Return the numbers of layers and heads, and the names of layers."""
     names = [result.layer_name(layer) for layer in range(result.n_layers)]
     return {"layers": result.n_layers, "layerNames": names, "heads": result.n_heads}
 
 
 def _measure_data(measure: Measure, values: FloatArray, digits: int = JSON_DIGITS) -> dict[str, Any]:
-    """A measure in words, and its numbers."""
+    """Return a measure in words, and its numbers."""
     words = {name: getattr(measure, name) for name in ("name", "title", "group", "says", "label")}
     return {**words, "percent": measure.is_share, "values": jsonable(values, digits)}
 
@@ -129,19 +129,19 @@ def probe_page(
 
 
 def _heads_of(result: ProbeResult, kind: str) -> list[str]:
-    """The names of the heads of a kind."""
+    """Return the names of the heads of a kind."""
     return [result.head_name(layer, head) for layer, head in np.argwhere(result.kinds == kind).tolist()]
 
 
 def page_measures(result: ProbeResult) -> list[Measure]:
-    """The measures that the page shows, in their order."""
+    """Return the measures that the page shows, in their order."""
     known = {measure.name for measure in result.shown}
     chosen = [name for name in _PAGE_MEASURES if name in known][:MAX_NUMBERS]
     return [measure for measure in result.shown if measure.name in chosen]
 
 
 def page_data(result: ProbeResult, lab: str = "") -> dict[str, Any]:
-    """Everything that the page draws, as plain values; attention maps as bytes from 0 to 255, and images as PNG, in base64."""
+    """Return everything that the page draws, as plain values; attention maps as bytes from 0 to 255, and images as PNG, in base64."""
     edges, counts = result.margins.histogram()
     return {
         "model": result.model,
@@ -166,7 +166,7 @@ def page_data(result: ProbeResult, lab: str = "") -> dict[str, Any]:
 
 
 def _range(result: ProbeResult, measure: Measure) -> list[float]:
-    """The ends of a measure's colours: its own smallest and largest number, or those of all it is to be compared with."""
+    """Return the ends of a measure's colours: its own smallest and largest number, or those of all it is to be compared with."""
     kin = next((name for name in MAX_MARGIN_GROUPS if measure.name.startswith(name)), measure.name)
     shown = [known.name for known in result.shown if known.name.startswith(kin) and kin in MAX_MARGIN_GROUPS] or [
         measure.name
@@ -180,7 +180,7 @@ def _range(result: ProbeResult, measure: Measure) -> list[float]:
 
 
 def lab_problem(plane: QueryPlane, names: Sequence[str] | None = None) -> LabProblem:
-    """A head's choice at one query as a problem of the lab: the selected token has score 1, all others 0, and p starts as the query.
+    """Turn a head's choice at one query into a problem of the lab: the selected token has score 1, all others 0, p starts as the query.
 
     Keys are shortened and the query is lengthened by one factor, which changes no logit and brings both into one picture. `names` are
     what the tokens of the sentence are called.
@@ -193,13 +193,13 @@ def lab_problem(plane: QueryPlane, names: Sequence[str] | None = None) -> LabPro
 
 
 def _lab_link(plane: QueryPlane, names: Sequence[str]) -> str:
-    """The hash of the lab's address that shows the problem, all of it."""
+    """Return the hash of the lab's address that shows the whole problem."""
     problem = lab_problem(plane, names)
     return permalink({**state_of(problem), "view": {"half": round(1.2 * float(problem.start[0]), 3)}})
 
 
 def _example(example: Example, lab: str) -> dict[str, Any]:
-    """One input. If its tokens are patches, of which there are many, each map has its own largest value for 255."""
+    """Return one input. If its tokens are patches, of which there are many, each map has its own largest value for 255."""
     peaks = np.ones(example.attention.shape[:3])
     if example.grid is not None:
         peaks = np.maximum(example.attention.max(axis=-1), np.finfo(np.float32).tiny).astype(float)
@@ -224,7 +224,7 @@ def _example(example: Example, lab: str) -> dict[str, Any]:
 
 
 def _png(image: npt.NDArray[np.uint8]) -> str:
-    """An image as an address that holds it: grey if it has one channel, the first three as red, green and blue if it has more."""
+    """Encode an image as an address that holds it: grey if it has one channel, the first three as red, green and blue if it has more."""
     from PIL import Image
 
     stream = BytesIO()
@@ -234,7 +234,7 @@ def _png(image: npt.NDArray[np.uint8]) -> str:
 
 
 def graph_drawing(preferences: PreferenceGraph) -> dict[str, Any]:
-    """The layout of a head's preferences in pixels, which the page's script paints.
+    """Return the layout of a head's preferences in pixels, which the page's script paints.
 
     Returns:
         size: width and height. boxes: left, top, width, height, kind and whether words stand above its names. arrows, inner: points
@@ -284,7 +284,7 @@ def difference_page(difference: ProbeDifference) -> str:
 
 
 def difference_data(difference: ProbeDifference) -> dict[str, Any]:
-    """Everything that the page draws, as plain values; colours are scaled to the largest modulus of a measure."""
+    """Return everything that the page draws, as plain values; colours are scaled to the largest modulus of a measure."""
     measures = []
     for measure in difference.shown:
         name, is_distance = measure.name, measure.name == TOTAL_VARIATION.name
@@ -350,7 +350,7 @@ def checkpoint_page(curves: CheckpointCurves, alarms: Sequence[Alarm] | None = N
 
 
 def _curve_data(curves: CheckpointCurves, alarms: Sequence[Alarm] | None) -> dict[str, Any]:
-    """The curves of every head as plain values, and which heads have an alarm."""
+    """Return the curves of every head as plain values, and which heads have an alarm."""
     return {
         **_grid_data(curves),
         "measures": [_curve_measure(curves, measure) for measure in curves.shown],
@@ -360,7 +360,7 @@ def _curve_data(curves: CheckpointCurves, alarms: Sequence[Alarm] | None) -> dic
 
 
 def _curve_measure(curves: CheckpointCurves, measure: Measure) -> dict[str, Any]:
-    """One measure at the steps that have it, of which a long run shows some, evenly spread."""
+    """Return one measure at the steps that have it; a long run shows some of them, evenly spread."""
     values = curves[measure.name]
     known = np.flatnonzero(np.isfinite(values).any(axis=(1, 2)))
     places = known[evenly(len(known), _MAX_POINTS)]
@@ -372,13 +372,13 @@ def _curve_measure(curves: CheckpointCurves, measure: Measure) -> dict[str, Any]
 
 
 def _drawn(curves: CheckpointCurves) -> list[str]:
-    """The measures with a panel: a baseline stands in the panel of what it is a baseline of."""
+    """Return the measures with a panel: a baseline stands in the panel of what it is a baseline of."""
     names = [measure.name for measure in curves.shown]
     return [name for name in names if name in MAX_MARGIN_GROUPS or not name.startswith(tuple(MAX_MARGIN_GROUPS))]
 
 
 def _panel_title(name: str) -> str:
-    """The title of a measure's panel: a longer one for those that are drawn first."""
+    """Return the title of a measure's panel: a longer one for those that are drawn first."""
     if name in (*MAIN, "low_ratio"):
         return text(f"panel.{name}")
     measure = next(measure for measure in MEASURES if measure.name == name)
@@ -386,7 +386,7 @@ def _panel_title(name: str) -> str:
 
 
 def _embedded(curves: CheckpointCurves, names: list[str], columns: int) -> dict[str, str]:
-    """A figure with one panel for each measure, as an address that holds it, and what it shows in words."""
+    """Draw a figure with one panel for each measure; return an address that holds it, and what it shows in words."""
     words = text("probe_about.panels", n_checkpoints=len(curves.names), n_measures=len(names))
     from marginlens.plotting import svg
 
@@ -394,7 +394,7 @@ def _embedded(curves: CheckpointCurves, names: list[str], columns: int) -> dict[
 
 
 def draw_curves(curves: CheckpointCurves, names: Sequence[str] | None = None, columns: int = 2) -> Figure:
-    """A panel for each of these measures, `columns` side by side, with one legend; by default the main ones."""
+    """Draw a panel for each of these measures, `columns` side by side, with one legend; by default the main ones."""
     require("matplotlib", "plot", "A figure")
     import matplotlib as mpl
     from matplotlib.figure import Figure

@@ -74,13 +74,13 @@ def _check_adapter(adapter: object) -> None:
 
 
 def supported_families() -> tuple[str, ...]:
-    """The values of config.model_type that have an adapter."""
+    """Return the values of config.model_type that have an adapter."""
     known = (family for adapter in (*ADAPTERS, *reversed(_REGISTERED)) for family in adapter.families)
     return tuple(dict.fromkeys(known))
 
 
 def check_family(config: PretrainedConfig) -> type[Adapter] | None:
-    """The adapter of the family that a model's configuration names; None if there is none, and attention alone is read.
+    """Return the adapter of the family that a model's configuration names; None if there is none, and only attention is read.
 
     What was registered comes first, then this library's own.
     """
@@ -89,7 +89,7 @@ def check_family(config: PretrainedConfig) -> type[Adapter] | None:
 
 
 def adapter_for(model: PreTrainedModel) -> Adapter:
-    """The adapter of an already loaded Hugging Face model; `AttentionOnlyAdapter` if its family has none or its W has another form.
+    """Return the adapter of an already loaded Hugging Face model; `AttentionOnlyAdapter` if its family has none or its W has another form.
 
     Args:
         model: a model whose attention can be seen, i.e. loaded with attn_implementation="eager".

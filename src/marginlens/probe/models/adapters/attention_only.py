@@ -86,7 +86,7 @@ class AttentionOnlyAdapter(Adapter):
         return self.layers[layer][1]
 
     def readings(self, inputs: dict[str, torch.Tensor], layers: Sequence[int] | None = None) -> Iterator[LayerReading]:
-        """The attention of the layers, all of them by default, on a batch of tensors."""
+        """Read the attention of the layers, all of them by default, on a batch of tensors."""
         import torch
 
         completed = with_decoder_inputs(self.config, inputs) if hasattr(self.model, "decoder") else inputs

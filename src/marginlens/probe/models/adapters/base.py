@@ -179,7 +179,7 @@ class LayerReading(Described):
         return None if self.rule.sinks is None else self.statistics().learned_sink
 
     def statistics(self, tolerances: Sequence[float] = ()) -> AttentionStatistics:
-        """`attention_statistics` of the layer: padded queries see nothing, and ties are those up to the model's rounding."""
+        """Compute `attention_statistics` of the layer: padded queries see nothing, and ties are those up to the model's rounding."""
         found = attention_statistics(self.queries, self.grouped_keys, self.rule, tolerances=tolerances)
         is_padding = ~self.real[:, None].expand_as(found.selected)
         return replace(
@@ -192,11 +192,11 @@ class LayerReading(Described):
         )
 
     def received(self, log_sum_exp: torch.Tensor) -> torch.Tensor:
-        """(B, H, S) `received_attention` of the layer."""
+        """Compute `received_attention` of the layer, (B, H, S)."""
         return received_attention(self.queries, self.grouped_keys, log_sum_exp, self.rule)
 
     def n_seen(self, counted: torch.Tensor) -> torch.Tensor:
-        """(B, S) how many of the queries that count, (B, T), see each token."""
+        """Count for each token (B, S) how many of the queries that count, (B, T), see it."""
         import torch
 
         mask = None if self.rule.mask is None else sees(self.rule.mask).any(dim=1, keepdim=True)
@@ -209,7 +209,7 @@ class LayerReading(Described):
         return received_attention(q, k, logs, rule)[:, 0].round().long()
 
     def sees_beside(self, offset: int) -> torch.Tensor:
-        """(B, T) bool: the query at i sees the token at i + offset."""
+        """Mark the queries at i that see the token at i + offset, as booleans (B, T)."""
         import torch
 
         n_queries, n_tokens = self.queries.shape[2], self.grouped_keys.shape[2]
@@ -222,7 +222,9 @@ class LayerReading(Described):
         return beside
 
     def part(self, row: int, n_queries: int | None = None) -> LayerReading:
-        """The reading of one input of the batch, in single precision at least, of its first queries only if their number is given."""
+        """Return the reading of one input of the batch, in single precision at least, of its first queries only if their number
+        is given.
+        """
         import torch
 
         one, some = slice(row, row + 1), slice(0, n_queries)
@@ -310,14 +312,14 @@ class Adapter(ABC):
 
     @classmethod
     def without_weights(cls, model: PreTrainedModel) -> str | Fact:
-        """Why the family's adapter cannot read a W of this model, as a clause or a fact; empty if it can.
+        """Return why the family's adapter cannot read a W of this model, as a clause or a fact; empty if it can.
 
         The attention of such a model is then measured as the model hands it out.
         """
         return ""
 
     def find_layers(self) -> list[tuple[str, Any]]:
-        """The attention modules by name, in the order in which they are called; twice if one serves two layers."""
+        """Return the attention modules by name, in the order in which they are called; twice if one serves two layers."""
         return [
             (name, module)
             for name, module in self.model.named_modules()
@@ -336,24 +338,24 @@ class Adapter(ABC):
         return max(self.shape(layer).n_heads for layer in range(self.n_layers))
 
     def shape(self, layer: int) -> LayerShape:
-        """The sizes of one layer, which in most families are those of all, as the configuration has them."""
+        """Return the sizes of one layer as the configuration has them; in most families all layers share them."""
         config, n_heads, d_model = self.config, int(self.config.num_attention_heads), int(self.config.hidden_size)
         n_key_heads, d_head = (getattr(config, name, None) for name in ("num_key_value_heads", "head_dim"))
         return LayerShape(n_heads, int(n_key_heads or n_heads), int(d_head or d_model // n_heads), d_model)
 
     def key_head(self, head: int, layer: int = 0) -> int:
-        """The key head that a query head reads: with grouped queries, neighbours share one."""
+        """Return the key head that a query head reads: with grouped queries, neighbours share one."""
         shape = self.shape(layer)
         return head // (shape.n_heads // shape.n_key_heads)
 
     # ---- where the layers are
 
     def tower(self, layer: int) -> str:
-        """Which part of the model a layer belongs to, if there are several: encoder, decoder, cross; text, vision."""
+        """Return the part of the model that a layer belongs to, if there are several: encoder, decoder, cross; text, vision."""
         return ""
 
     def kind(self, layer: int) -> LayerKind:
-        """What the queries of a layer attend to."""
+        """Return what the queries of a layer attend to."""
         return LayerKind.CROSS if self.tower(layer) == "cross" else LayerKind.SELF
 
     @property
@@ -365,11 +367,11 @@ class Adapter(ABC):
         )
 
     def attention_module(self, layer: int) -> torch.nn.Module:
-        """The module of layer `layer` whose inputs are read."""
+        """Return the module of layer `layer` whose inputs are read."""
         return self._modules[self.check_layer(layer)]
 
     def module_name(self, layer: int) -> str:
-        """What the module of a layer is called in the model, and its type."""
+        """Return the name of a layer's module in the model, and its type."""
         return f"{self.module_names[layer]} of type {type(self._modules[layer]).__name__}"
 
     def check_layer(self, layer: int) -> int:
@@ -380,7 +382,7 @@ class Adapter(ABC):
     # ---- running the model
 
     def complete(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The batch with what the model needs beside what was given, as a decoder's tokens."""
+        """Complete the batch with what the model needs besides what was given, such as a decoder's tokens."""
         return inputs
 
     def run(self, inputs: dict[str, torch.Tensor]) -> object:
@@ -388,7 +390,7 @@ class Adapter(ABC):
         return self.model(**inputs, **self.call_options)
 
     def capture(self, layer: int, arguments: Mapping[str, Any], inputs: Mapping[str, torch.Tensor]) -> Captured:
-        """What a layer's module was called with.
+        """Read what a layer's module was called with.
 
         Args:
             arguments: of the module's forward, by name; the tokens are `hidden_states`.
@@ -404,42 +406,42 @@ class Adapter(ABC):
 
     @abstractmethod
     def project(self, layer: int, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Queries (B, T, H d_h) and keys (B, T, G d_h) of the inputs (B, T, d), by the model's own modules."""
+        """Project the inputs (B, T, d) to queries (B, T, H d_h) and keys (B, T, G d_h), by the model's own modules."""
 
     @abstractmethod
     def projection(self, layer: int) -> Projection:
-        """The weights behind `project`."""
+        """Return the weights behind `project`."""
 
     def normalise(self, layer: int, queries: torch.Tensor, keys: torch.Tensor) -> HeadInputs:
-        """What the layer does to its queries (B, T, H d_h) and keys (B, S, G d_h) before positions act on them: mostly nothing."""
+        """Apply what the layer does to its queries (B, T, H d_h) and keys (B, S, G d_h) before positions act on them: mostly nothing."""
         return HeadInputs(queries, keys)
 
     def scale(self, layer: int) -> float:
-        """What the products of queries and keys are multiplied with."""
+        """Return the factor of the products of queries and keys."""
         return 1.0 / math.sqrt(self.shape(layer).d_head)
 
     def products(self, layer: int, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Logits (B, H, T, S) before the mask."""
+        """Return the logits (B, H, T, S) before the mask."""
         return queries @ keys.transpose(2, 3) * self.scale(layer)
 
     def rotate(self, heads: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        """Queries or keys (B, H, T, d_h) at their positions; unchanged if positions are part of the inputs."""
+        """Rotate queries or keys (B, H, T, d_h) by their positions; they are unchanged if positions are part of the inputs."""
         return heads
 
     def bias(self, layer: int, captured: Captured, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor | None:
-        """What the layer adds to the products, (1 or B, 1 or H, T or 1, S), beside its mask; None if it adds nothing."""
+        """Return what the layer adds to the products besides its mask, (1 or B, 1 or H, T or 1, S); None if it adds nothing."""
         return None
 
     def cap(self, layer: int) -> float | None:
-        """c if the layer's logits are c tanh(l/c), else None."""
+        """Return c if the layer's logits are c tanh(l/c), else None."""
         return None
 
     def sink_logits(self, layer: int) -> torch.Tensor | None:
-        """(H,) the logits of the layer's learned sinks, which compete with those of tokens; None if it has none."""
+        """Return the logits (H,) of the layer's learned sinks, which compete with those of tokens; None if it has none."""
         return None
 
     def read(self, layer: int, captured: Captured) -> LayerReading:
-        """Queries, keys and the rule of a layer, computed from what went into it."""
+        """Compute the queries, keys and the rule of a layer from what went into it."""
         shape = self.shape(layer)
         flat_queries, flat_keys = self.project(layer, captured.inputs)
         if captured.memory is not None:
@@ -472,7 +474,7 @@ class Adapter(ABC):
     # ---- the weights behind it
 
     def key_query(self, layer: int, head: int, offset: int | None = None) -> KeyQueryMap:
-        r"""The key-query map of one head: a token x has, for a query z, the logit
+        r"""Return the key-query map of one head: a token x has, for a query z, the logit
         :math:`x^\top W z + x^\top w_0` up to a constant of the query.
 
         Args:
@@ -490,7 +492,7 @@ class Adapter(ABC):
         return self._map(layer, factors, offset)
 
     def layer_maps(self, layer: int, offset: int | None = None) -> LayerMaps:
-        """`key_query` of all heads of a layer, whose projections are read or measured once."""
+        """Return `key_query` of all heads of a layer, whose projections are read or measured once."""
         weights = self.projection(self.check_layer(layer))
         factors = [self._of_head(layer, weights, head) for head in range(self.shape(layer).n_heads)]
         heads = [self._map(layer, head, offset) if _all_finite(head) else None for head in factors]
@@ -517,7 +519,7 @@ class Adapter(ABC):
         return _numpy(weights.W_Q[:, query]), b_Q, _numpy(weights.W_K[:, key])
 
     def _affine(self, layer: int, child: str, used: int | None = None) -> AffineMap:
-        """What one of a layer's projections computes."""
+        """Return the affine map that one of a layer's projections computes."""
         import torch
 
         attention = self.attention_module(layer)
@@ -544,7 +546,7 @@ class FusedAdapter(Adapter):
     """A family whose layers make queries, keys and values by one linear map, named in `projections`."""
 
     def columns(self, layer: int) -> tuple[Any, Any]:
-        """Which outputs of the map are the queries (H d_h) and which the keys (G d_h), each as a slice or a list of indices.
+        """Return which outputs of the map are the queries (H d_h) and which the keys (G d_h), each as a slice or a list of indices.
 
         Most families have all queries first, then all keys, then all values.
         """
@@ -567,7 +569,7 @@ class FusedAdapter(Adapter):
 
 
 def interleaved_columns(shape: LayerShape) -> tuple[list[int], list[int]]:
-    """Columns of queries and of keys if each head has its own queries, keys and values side by side."""
+    """Return the columns of queries and of keys if each head has its own queries, keys and values side by side."""
     width = shape.d_head
     query, key = (
         [3 * width * head + part * width + k for head in range(shape.n_heads) for k in range(width)] for part in (0, 1)
@@ -576,7 +578,7 @@ def interleaved_columns(shape: LayerShape) -> tuple[list[int], list[int]]:
 
 
 def affine_map(module: torch.nn.Module, d_in: int, name: str, like: torch.Tensor, used: int | None = None) -> AffineMap:
-    r"""The affine map that a module computes.
+    r"""Return the affine map that a module computes.
 
     A linear layer with nothing around it has it in its weights. What is wrapped by an adapter, quantised, parametrised or hooked has
     weights that are not what it computes. The module :math:`f` itself is then evaluated: b = f(0) and
@@ -600,7 +602,7 @@ def affine_map(module: torch.nn.Module, d_in: int, name: str, like: torch.Tensor
     what = f"the module {name} of type {type(module).__name__}"
 
     def applied(inputs: torch.Tensor) -> torch.Tensor:
-        """(n, d_out) what the module makes of (1, n, d_in), in float64."""
+        """Apply the module to inputs (1, n, d_in), in float64, and return its outputs (n, d_out)."""
         outputs = module(inputs)
         if getattr(outputs, "shape", ())[:2] != inputs.shape[:2]:
             raise InputError("model", _AFFINE, f"{what}, which does not give one vector for each token,")
@@ -646,7 +648,7 @@ def is_plain(module: torch.nn.Module) -> bool:
 
 @contextmanager
 def evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Without dropout, and afterwards every module as it was."""
+    """Turn off dropout inside the block, and restore every module afterwards."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -657,19 +659,19 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _deviation(outputs: torch.Tensor, expected: torch.Tensor) -> float:
-    """How far the worst coordinate of outputs (n, d_out) is off, relative to all outputs; root mean squares over the inputs."""
+    """Return the deviation of the worst coordinate of outputs (n, d_out) relative to all outputs; root mean squares over the inputs."""
     difference, size = (outputs - expected).square().mean(dim=0).max().sqrt(), outputs.square().mean().sqrt()
     return float(difference / size) if float(size) > 0.0 else float(difference > 0.0)
 
 
 def device_of(*modules: Any) -> torch.device | str:
-    """The device of the first weight that is there; the CPU if all are loaded when they are used."""
+    """Return the device of the first weight that is there; the CPU if all are loaded when they are used."""
     tensors = (tensor for module in modules for tensor in chain(module.parameters(), module.buffers()))
     return next((tensor.device for tensor in tensors if tensor.device.type != "meta"), "cpu")
 
 
 def logit_rounding(dtype: torch.dtype) -> float:
-    """How far two logits that ought to be equal may be apart, relative to the lengths of query and key.
+    """Return how far two logits that ought to be equal may differ, relative to the lengths of query and key.
 
     In half precision queries and keys are rounded, and products are added up in single; else the sums round as well, several times.
     If `torch.set_float32_matmul_precision` lets products of single precision round their factors, it is to that precision.
@@ -682,7 +684,7 @@ def logit_rounding(dtype: torch.dtype) -> float:
 
 
 def _rounding(queries: torch.Tensor, keys: torch.Tensor, real: torch.Tensor, multiplied: torch.dtype) -> torch.Tensor:
-    """(B, H, T) `logit_rounding` times the length of each query and of the longest key among the real tokens.
+    """Return `logit_rounding` times the length of each query and of the longest key among the real tokens, (B, H, T).
 
     It is that of the queries or of `multiplied`, the dtype of their products, whichever is coarser: autocast may lower the latter alone.
     """
@@ -696,7 +698,7 @@ def _rounding(queries: torch.Tensor, keys: torch.Tensor, real: torch.Tensor, mul
 
 
 def real_tokens(attention_mask: torch.Tensor | None, tokens: torch.Tensor) -> torch.Tensor:
-    """(B, T) bool: which tokens (B, T, d) are not padding: the batch's mask says so, or that a token sees itself; else all."""
+    """Mark the tokens (B, T, d) that are not padding, as booleans (B, T): by the batch's mask or because a token sees itself; else all."""
     import torch
 
     if attention_mask is not None and attention_mask.ndim == 2:

@@ -82,7 +82,9 @@ class T5Adapter(EncoderDecoderAdapter):
 
 
 def with_decoder_inputs(config: PretrainedConfig, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """A batch of tensors with decoder_input_ids: those given, or the encoder's moved by one behind the start token, or that token alone."""
+    """Return a batch of tensors with decoder_input_ids: those given, or the encoder's moved by one behind the start token, or
+    that token alone.
+    """
     import torch
 
     if "decoder_input_ids" in inputs or "decoder_inputs_embeds" in inputs:
@@ -100,7 +102,7 @@ def with_decoder_inputs(config: PretrainedConfig, inputs: dict[str, torch.Tensor
 
 
 def start_token(config: PretrainedConfig) -> int:
-    """The token that a decoder reads first."""
+    """Return the token that a decoder reads first."""
     start = getattr(config, "decoder_start_token_id", None)
     start = getattr(config, "pad_token_id", None) if start is None else start
     if start is None:

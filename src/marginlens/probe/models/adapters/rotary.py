@@ -54,7 +54,7 @@ class RotaryAdapter(Adapter):
         return torch.cat((turned, rest), dim=-1) if rest.shape[-1] else turned
 
     def _map(self, layer: int, factors: Factors, offset: int | None) -> KeyQueryMap:
-        """The effective map of one head at one offset, R(offset) taken into W_K.
+        """Return the effective map of one head at one offset, R(offset) taken into W_K.
 
         Among tokens at that offset a key bias adds the same to every logit of a query; between offsets it does not.
         """
@@ -88,7 +88,7 @@ class RotaryAdapter(Adapter):
         return next(module.rotary_emb for module in self.model.modules() if hasattr(module, "rotary_emb"))
 
     def rotation(self, layer: int, offset: int) -> FloatArray:
-        """R(offset), (d_h, d_h), as it acts on a column, with the factor that some rotary types put on what they turn."""
+        """Return R(offset), (d_h, d_h), as it acts on a column, with the factor that some rotary types put on what they turn."""
         rotary, prefix = self._rotary, ""
         kind = rotary.rope_type
         if isinstance(kind, dict):  # layers of several kinds, each with its own frequencies
@@ -223,7 +223,7 @@ def _norm_eps(norm: torch.nn.Module) -> float:
 
 
 def _gains(norm: torch.nn.Module, W: torch.Tensor) -> torch.Tensor:
-    """What a norm multiplies the columns of W (d, heads d_h) with: it says so at ones, whose root mean square is 1."""
+    """Return the factors by which a norm multiplies the columns of W (d, heads d_h): its outputs at ones, whose root mean square is 1."""
     import torch
 
     with torch.no_grad():
