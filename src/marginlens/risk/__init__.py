@@ -1,4 +1,4 @@
-"""Training risks: value, exact gradient, selected tokens and margin rows."""
+"""Training risks: values, exact gradients, selected tokens and margin rows."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Attention risks where the attention logits are given, whichever weights made them: values, excess, and exact pairwise gradients."""
+"""Attention risks at given attention logits, whichever weights made them: values, excess, and exact pairwise gradients."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 
 class TokenRisk(ABC):
-    """What risks of attention over the tokens of `data` share: all that asks no more than which logits a point makes.
+    """The base of risks of attention over the tokens of `data`: everything that depends on a point only through its logits.
 
-    A point is p, W, its factors, the weights of several heads, or a head with its p. Points of a batch have the batch axis first.
+    A point is p, W, the factors of W, the weights of several heads, or a head with its p. Points of a batch have the batch axis
+    first.
     """
 
     data: TokenDataset
@@ -41,7 +42,7 @@ class TokenRisk(ABC):
 
     @property
     def n_inputs(self) -> int:
-        """How many inputs a problem has."""
+        """The number of inputs of a problem."""
         return self.data.n_inputs
 
     def value(self, x: ArrayLike) -> FloatArray:
@@ -71,12 +72,12 @@ class TokenRisk(ABC):
 
 @dataclass(frozen=True)
 class AtLogits:
-    """An attention risk where the attention logits are given: all that does not depend on which weights made them.
+    """An attention risk at given attention logits: everything that does not depend on the weights behind them.
 
     Attributes:
-        risk: of p, of one problem or a batch.
+        risk: the risk as a function of p, of one problem or a batch.
 
-        logits: (…, n_inputs, n_tokens), each input's up to a constant.
+        logits: (…, n_inputs, n_tokens) the attention logits, up to a constant for each input.
     """
 
     risk: AttentionRisk
@@ -143,7 +144,7 @@ class AtLogits:
         r"""Compute the multipliers :math:`|\ell'_i| s_{it} (f_i - \gamma_{it})` of the margin rows, (…, n_inputs, n_tokens),
         the largest scaled to one.
 
-        They are zero for selected tokens and where there is none, and negative for tokens with a score above the output.
+        They are zero for selected tokens and in padding, and negative for tokens with a score above the output.
         """
         return _pair_weights(*self.slopes(), (-2, -1))[0]
 
@@ -161,7 +162,7 @@ def pairwise_gradient(K: FloatArray, at: Attended, slope: SignedLog, *, by_input
 
         slope: ℓ' as sign and logarithm, each (…, n_inputs).
 
-        by_input: give the g_i, (…, n_inputs, d_key), each with a scale of its own, and not their sum.
+        by_input: return the g_i, (…, n_inputs, d_key), each with its own scale, instead of their sum.
     """
     weights, scale = _pair_weights(at, slope, (-1,) if by_input else (-2, -1))
     sums = "...it,...itd->...id" if by_input else "...it,...itd->...d"

@@ -34,18 +34,19 @@ LOSS_SIGN_GRID = 2_001  # margins at which a loss is asked for its sign
 
 
 class SecondOrder(NamedTuple):
-    """A risk at points (n_points,) to second order, up to the factor exp(`log_scale`) of each.
+    """A risk to second order at points (n_points,), each up to the factor exp(`log_scale`).
 
     Attributes:
-        selected: (n_points, n_inputs) the largest logits.
+        selected: (n_points, n_inputs) the tokens with the largest logits.
 
-        gradient: (n_points, r).
+        gradient: (n_points, r) the gradients.
 
-        hessian: (n_points, r, r).
+        hessian: (n_points, r, r) the second derivatives.
 
-        terms: (n_points,) the gradient's length if no two of its terms cancelled.
+        terms: (n_points,) the length that the gradient would have if none of its terms cancelled.
 
-        log_excess_terms: (n_points,) logarithm of the excess risk over the selected tokens if no two of its terms cancelled.
+        log_excess_terms: (n_points,) the logarithm that the excess risk over the selected tokens would have if none of its
+            terms cancelled.
     """
 
     selected: IntArray
@@ -61,7 +62,7 @@ class SecondOrder(NamedTuple):
 
 
 class KeySpan(NamedTuple):
-    """A risk by coordinates c of the span of its key differences, p = `basis` c with ‖p‖ = ‖c‖; `basis` (d_key, r) is orthonormal."""
+    """A risk in coordinates c of the span of its key differences, p = `basis` c with ‖p‖ = ‖c‖; `basis` (d_key, r) is orthonormal."""
 
     risk: AttentionRisk
     basis: FloatArray
@@ -79,8 +80,8 @@ class AttentionRisk(TokenRisk, Described):
     Args:
         data: one problem, or a batch of independent ones.
 
-        head: linear, (d_model,) or (batch, d_model); or a nonlinear ψ: a torch module or function from (n, d_model) to n numbers (needs
-            the extra `torch`).
+        head: a linear head, (d_model,) or (batch, d_model); or a nonlinear ψ, a torch module or function from (n, d_model) to n
+            numbers (needs the extra `torch`).
 
         loss: any `Loss`.
     """
@@ -98,7 +99,7 @@ class AttentionRisk(TokenRisk, Described):
 
     @property
     def shape(self) -> tuple[int]:
-        """(d_key,)."""
+        """The shape of a point, (d_key,)."""
         return (self.data.d_key,)
 
     def __getitem__(self, index: Index) -> AttentionRisk:
@@ -203,7 +204,7 @@ class AttentionRisk(TokenRisk, Described):
         .. math:: \nabla L(p) = \frac1n \sum_{i=1}^n \ell'_i\, K_i^\top \mathbb S'(K_i p)\, \gamma_i
 
         Returns:
-            A `LogScaled`; `.value()` is the gradient itself, `.log_norm` its size where that underflows.
+            A `LogScaled`: `.value()` is the gradient itself, and `.log_norm` gives its size even if it underflows.
         """
         return self.at_point(x).gradient()
 
@@ -221,7 +222,7 @@ class AttentionRisk(TokenRisk, Described):
         .. math:: \nabla^2 L = \tfrac1n \sum_i \ell''_i \nabla f_i \nabla f_i^\top
             + \ell'_i \sum_t s_{it} (\gamma_{it} - f_i)(k_{it} - \bar k_i)(k_{it} - \bar k_i)^\top, \quad \bar k_i = \sum_t s_{it} k_{it}
 
-        Exact for a linear head; for a nonlinear one the curvature of ψ is left out, which saturation makes negligible.
+        It is exact for a linear head. For a nonlinear one the curvature of ψ is left out, which saturation makes negligible.
         """
         at, margin = self.scored_head.attend(self.logits(x))
         slope = slope_of(self.loss, margin)  # (n_points, n_inputs)
@@ -257,8 +258,8 @@ class AttentionRisk(TokenRisk, Described):
     def _loss_curvature(self, margin: FloatArray, slope: SignedLog) -> tuple[FloatArray, FloatArray]:
         """Return ℓ'' as a factor and the logarithm of its scale, each (n_points, n_inputs), by central differences.
 
-        They are those of log|ℓ'| for the losses that decrease, which is as exact far out as anywhere, and those of ℓ' for a user's own
-        loss, whose ℓ' may vanish.
+        For decreasing losses the differences are those of log|ℓ'|, which is accurate at any margin. For a user's own loss,
+        whose ℓ' may vanish, they are those of ℓ'.
         """
         h = LOSS_DIFFERENCE_STEP
         ahead, behind = (slope_of(self.loss, margin + step) for step in (h, -h))
@@ -273,14 +274,14 @@ class AttentionRisk(TokenRisk, Described):
 
     @cached_property
     def logit_scale(self) -> float:
-        """The length of the longest key less its input's mean: the most that a unit step changes a logit."""
+        """The length of the longest key less its input's mean: the largest change of a logit in a unit step."""
         return float(np.max(length(self._keys)))
 
     def in_key_span(self, axis: FloatArray | None = None) -> KeySpan:
         """Express the risk of one problem in coordinates of the span of its key differences: no other part of p changes it.
 
-        With an axis (d_key,) the span holds it too, and one direction more where there is room: a point in a cone may need length that
-        the risk does not feel.
+        With an axis (d_key,), the span also holds the axis and, if there is room, one more direction: a point in a cone may
+        need length to which the risk is insensitive.
         """
         basis = _orthonormal(self._keys[self.data.mask], axis)
         reduced = self.with_keys(self._keys @ basis)
@@ -319,7 +320,7 @@ class AttentionRisk(TokenRisk, Described):
     def as_matrix(self, query: Any) -> MatrixRisk:
         """Return the same risk as a function of the key-query matrix W, with p = Wᵀ u for the query u (d_query,).
 
-        Every input may have a query of its own: (n_inputs, d_query) or (batch, n_inputs, d_query).
+        Every input may have its own query: (n_inputs, d_query) or (batch, n_inputs, d_query).
         """
         return MatrixRisk(self, query)
 

@@ -1,4 +1,4 @@
-"""Risks from what users have at hand: a dataset and a head, or a risk already."""
+"""Risks from a dataset and a head, or from a risk."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def as_risk(problem: object, head: HeadLike | None = None, loss: Loss | NextToke
     """Return `problem` if it is a risk, otherwise the risk of a dataset with this head and loss.
 
     Args:
-        problem: a risk, a `TokenDataset`, a `ContextDataset`, a `SequenceDataset`, or a list of the latter.
+        problem: a risk, a `TokenDataset`, a `ContextDataset`, a `SequenceDataset`, or a list of `SequenceDataset`s.
 
-        head: of a token dataset, which needs one; of a sequence dataset, None for C Eᵀ = I.
+        head: the head of a token dataset, which needs one; or of a sequence dataset, for which None stands for C Eᵀ = I.
 
-        loss: `Logistic()` by default for tokens, `LogLoss()` for sequences.
+        loss: the loss; by default `Logistic()` for tokens and `LogLoss()` for sequences.
     """
     if isinstance(problem, TokenDataset):
         if head is None:

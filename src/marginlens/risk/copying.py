@@ -1,4 +1,4 @@
-"""Match and copy: attention that is to bring back the value of one token of each input, under the squared loss."""
+"""Match and copy: attention trained by the squared loss to return the value of one token of each input."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 @implements("X", "M")
 class CopyRisk(AttentionRisk):
-    r"""The squared distance of the attended value from that of the matching token, as a function of p.
+    r"""The squared distance between the attended value and the value of the matching token, as a function of p.
 
     .. math:: L(p) = \frac1{2n} \sum_{i=1}^n \Big\| \sum_t \mathbb S(K_i p)_t\, x_{it} - x_{i m_i} \Big\|^2
 
-    Make one by `CopyRisk.of(data, match)`. The tokens X are the values, which may have any width; the keys K decide the attention, and
-    with keys u_i ⊗ k_it, one query u_i for each input, p is the key-query matrix W. Labels play no part. If the loss vanishes along a
-    run of gradient descent, its direction tends to that of `att_svm(data, match)`.
+    Make it by `CopyRisk.of(data, match)`. The tokens X are the values, which may have any width; the keys K decide the
+    attention. With keys u_i ⊗ k_it, one query u_i for each input, p is the key-query matrix W. Labels are not used. If the loss
+    vanishes along a run of gradient descent, the direction of the run tends to that of `att_svm(data, match)`.
 
     Distances are kept as logarithms, so that gradients are exact however far the loss has fallen.
     """
@@ -41,7 +41,7 @@ class CopyRisk(AttentionRisk):
 
     @property
     def match(self) -> IntArray:
-        """The token to copy in each input, (…, n_inputs): the first whose value is the origin, which values are measured from."""
+        """The token to copy in each input, (…, n_inputs). Values are measured from it, so it is the first token with value zero."""
         return np.asarray(np.argmin(np.where(self.data.mask, np.linalg.norm(self.data.X, axis=-1), np.inf), axis=-1))
 
     def log_value(self, x: ArrayLike) -> FloatArray:
@@ -70,10 +70,11 @@ class SquaredDistance:
 
 @dataclass(frozen=True)
 class DistanceHead:
-    """What a risk asks of `SquaredDistance` on its data.
+    """The interface of `SquaredDistance` on the data of a risk.
 
-    At z the head behaves, to first order, like the linear head -z. Its scores are those of the unit vector -z/‖z‖, and log‖z‖ is added to
-    the logarithms of attention, whose products with score gaps are all that a gradient is made of: so nothing underflows.
+    At z the head behaves, to first order, like the linear head -z. Its scores are those of the unit vector -z/‖z‖, and log‖z‖
+    is added to the logarithms of attention. A gradient consists of products of attention with score gaps, so nothing
+    underflows.
     """
 
     data: TokenDataset

@@ -1,4 +1,4 @@
-"""The cross-entropy of a linear classifier: of classes (paper F), and of a next-token decoder on contexts with soft labels (paper G)."""
+"""The cross-entropy of a linear classifier with classes (paper F), and of a next-token decoder on contexts with soft labels (paper G)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 @dataclass(frozen=True, eq=False)
 class SoftLabels:
-    """Points H (n_points, d) of weights `share` π (n_points,), and log p of their classes, (n_points, n_classes), -inf if it is zero.
+    """Points H (n_points, d) with weights `share` π (n_points,) and log-probabilities of their classes, (n_points, n_classes),
+    -inf if p is zero.
 
-    `entropies`, (n_points,) or one for all, are those of the p_j.
+    `entropies`, (n_points,) or one for all, are the entropies of the p_j.
     """
 
     H: FloatArray
@@ -35,12 +36,12 @@ class SoftLabels:
 
     @cached_property
     def p(self) -> FloatArray:
-        """(n_points, n_classes) p."""
+        """The probabilities p, (n_points, n_classes)."""
         return np.exp(self.log_p)
 
     @cached_property
     def inside(self) -> BoolArray:
-        """(n_points, n_classes) whether a point ever has a class."""
+        """The classes of positive probability at each point, (n_points, n_classes) booleans."""
         return self.log_p > -np.inf
 
 
@@ -49,8 +50,9 @@ class _CrossEntropyRisk(Described, ABC):
 
     .. math:: L(W) = -\sum_j \pi_j \sum_c p_{jc} \log \mathbb S_c(W h_j)
 
-    It is the sum of the entropies of the p_j and of two terms that are never negative, and that are computed without taking differences:
-    how far the probabilities among the classes with p_jc > 0 are from theirs, and what leaks to the others.
+    It is the sum of the entropies of the p_j and of two nonnegative terms, which are computed without taking differences: the
+    divergence between the probabilities of the classes with p_jc > 0 and the p_jc, and the part that leaks to the other
+    classes.
     """
 
     @cached_property
@@ -60,7 +62,7 @@ class _CrossEntropyRisk(Described, ABC):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n_classes, d)."""
+        """The shape of W, (n_classes, d)."""
         return self.labels.log_p.shape[1], self.labels.H.shape[1]
 
     def logits(self, x: ArrayLike) -> FloatArray:
@@ -93,12 +95,12 @@ class _CrossEntropyRisk(Described, ABC):
         return np.asarray(scipy.special.logsumexp(logs, axis=-1, b=self.labels.share))
 
     def gradient(self, x: ArrayLike) -> LogScaled:
-        r"""Exact gradient, a sum of one matrix of rank one for each point.
+        r"""Compute the exact gradient, a sum of one rank-one matrix for each point.
 
         .. math:: \nabla L(W) = \sum_j \pi_j \sum_c (\mathbb S_c(W h_j) - p_{jc})\, e_c h_j^\top
 
-        Where :math:`p_{jc} > 0` the difference is :math:`p\,(e^\delta - 1)` less the share of what leaks out, with δ the distance of a
-        logit from its log-odds; a δ that is rounding of logits counts as none.
+        If :math:`p_{jc} > 0`, the difference is :math:`p\,(e^\delta - 1)` less the share that leaks out, with δ the distance of
+        a logit from its log-odds; a δ within the rounding of logits counts as zero.
         """
         misfit, leak, kept, logits = self._parts(x)
         log_out = leak - np.logaddexp(0.0, leak)  # of what leaks out
@@ -139,9 +141,10 @@ class _CrossEntropyRisk(Described, ABC):
         return 0.5 * float(np.linalg.norm(np.sqrt(self.labels.share)[:, None] * self.labels.H, ord=2)) ** 2
 
     def _parts(self, x: ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """δ (…, n_points, n_classes): log-probabilities among the classes that a point has, less log p, zero elsewhere; (…, n_points) the
-        log of what the other classes' exponentials are beside theirs, -inf if there is none; the log of the sum of theirs; and the
-        logits (…, n_points, n_classes) less the largest of theirs, to which both logarithms refer.
+        """Return the parts of the risk: δ (…, n_points, n_classes), the log-probabilities among the classes that a point has,
+        less log p, and zero for other classes; (…, n_points) the log of the ratio of the other classes' exponentials to theirs,
+        -inf if there are no others; the log of the sum of theirs; and the logits (…, n_points, n_classes) less the largest of
+        theirs, to which both logarithms refer.
         """
         logits = self.logits(x)
         logits = logits - np.max(np.where(self.labels.inside, logits, -np.inf), axis=-1, keepdims=True)
@@ -166,7 +169,7 @@ class MulticlassRisk(_CrossEntropyRisk):
     Args:
         H: points (n_points, d).
 
-        classes: (n_points,) the class of each, whole numbers from 0; W has a row for each up to the largest.
+        classes: (n_points,) the class of each point, whole numbers from 0; W has a row for every class up to the largest.
     """
 
     H: FloatArray
@@ -198,7 +201,7 @@ class MulticlassRisk(_CrossEntropyRisk):
 
     @cached_property
     def labels(self) -> SoftLabels:
-        """Every point with its class alone."""
+        """The points, each with a single class."""
         log_p = np.where(np.arange(int(self.classes.max()) + 1) == self.classes[:, None], 0.0, -np.inf)
         return SoftLabels(self.H, log_p, np.full(len(self.H), 1.0 / len(self.H)))
 
@@ -217,7 +220,7 @@ class ContextRisk(_CrossEntropyRisk):
     .. math:: \mathrm{CE}(W) = -\sum_j \hat\pi_j \sum_{z \in \mathcal S_j} \hat p_{jz} \log \mathbb S_z(W h_j) \ \ge\ \mathcal H
 
     Args:
-        data: the contexts; the logits of all tokens at all contexts are held at once.
+        data: the contexts. The logits of all tokens at all contexts are held in memory at once.
     """
 
     data: ContextDataset
@@ -228,12 +231,12 @@ class ContextRisk(_CrossEntropyRisk):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n_vocabulary, d_model); no table of all contexts and tokens is made for it."""
+        """The shape of W, (n_vocabulary, d_model); it needs no table of all contexts and tokens."""
         return self.data.shape
 
     @cached_property
     def labels(self) -> SoftLabels:
-        """The contexts as an array, with the probabilities of what followed them."""
+        """The contexts as an array, with the probabilities of the tokens that followed them."""
         data, H = self.data, self.data.H
         log_p = np.full((data.n_contexts, data.n_vocabulary), -np.inf)
         log_p[data.context, data.token] = np.log(data.probability)
@@ -241,7 +244,7 @@ class ContextRisk(_CrossEntropyRisk):
 
     @property
     def H(self) -> FloatArray:
-        """(n_contexts, d_model) the embeddings as an array."""
+        """The embeddings as an array, (n_contexts, d_model)."""
         return self.labels.H
 
     def probabilities(self, x: ArrayLike) -> FloatArray:

@@ -22,7 +22,7 @@ _NODES, _NODE_WEIGHTS = 0.5 * (1.0 + _GAUSS_5[0]), 0.5 * _GAUSS_5[1]  # on [0, 1
 
 
 class Head(Protocol):
-    """What a risk asks of a head."""
+    """The interface of a head in a risk."""
 
     def attend(self, logits: FloatArray) -> tuple[Attended, FloatArray]:
         """Return the attention with each token's (linearised) score, and the signed margin Y f(X), (…, n_inputs)."""
@@ -72,8 +72,8 @@ class LinearHead:
 class TorchHead:
     """f(X) = ψ(Xᵀ s) for a torch module or function ψ from (n, d_model) to n numbers.
 
-    At attention output z the model behaves, to first order in the attention, like the linear head ∇ψ(z); so the exact pairwise gradient
-    applies with scores Y x_tᵀ ∇ψ(z), and autograd is asked only for ψ and ∇ψ.
+    At attention output z the model behaves, to first order in the attention, like the linear head ∇ψ(z). The exact pairwise
+    gradient therefore applies with scores Y x_tᵀ ∇ψ(z), and autograd computes only ψ and ∇ψ.
     """
 
     data: TokenDataset

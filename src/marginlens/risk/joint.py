@@ -1,4 +1,4 @@
-"""The joint risk of the head and the attention weights: exact gradients of both at the same point."""
+"""The joint risk of the head and the attention weights, with exact gradients in both."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class JointRisk(TokenRisk, Described):
 
     .. math:: L(v, p) = \frac1n \sum_{i=1}^n \ell\big(Y_i\, v^\top X_i^\top \mathbb S(K_i p)\big)
 
-    A point is v followed by p, (d_model + d_key,); `split` takes it apart.
+    A point is v followed by p, (d_model + d_key,); `split` returns the two.
 
     Args:
         data: one problem, or a batch of independent ones.
@@ -59,7 +59,7 @@ class JointRisk(TokenRisk, Described):
 
     @property
     def shape(self) -> tuple[int]:
-        """(d_model + d_key,)."""
+        """The shape of a point, (d_model + d_key,)."""
         return (self.data.d_model + self.data.d_key,)
 
     def __getitem__(self, index: Index) -> JointRisk:
@@ -72,7 +72,7 @@ class JointRisk(TokenRisk, Described):
 
     @property
     def blocks(self) -> dict[str, slice]:
-        """Where v and p are in a point."""
+        """The positions of v and p in a point."""
         return {"v": slice(0, self.data.d_model), "p": slice(self.data.d_model, None)}
 
     def split(self, x: ArrayLike) -> HeadAndAttention:
@@ -98,7 +98,8 @@ class JointRisk(TokenRisk, Described):
         return AttentionRisk(self.data, v, self.loss).at_point(p)
 
     def gradient(self, x: ArrayLike) -> LogScaled:
-        r"""Exact gradients in the head and in the attention weights, at any norm of either: the blocks "v" and "p", each with its scale.
+        r"""Compute the exact gradients in the head and in the attention weights, at any norm of either: the blocks "v" and "p",
+        each with its scale.
 
         .. math:: \nabla_v L = \frac1n \sum_i \ell'_i\, Y_i\, x_i^{att}, \quad x_i^{att} = X_i^\top \mathbb S(K_i p)
             = x_{i\alpha} - \sum_{t \ne \alpha} s_{it} (x_{i\alpha} - x_{it})

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class _RiskThroughP(TokenRisk):
-    """A risk of p as a function of a matrix that p is made of: a subclass says what p is, and what its gradient becomes.
+    """A risk of p as a function of a matrix that determines p; a subclass defines p and its gradient in the matrix.
 
-    A subclass has `of_p`, the risk of p, whose keys must be the tokens, and `query`: u of shape (d_query,) that all inputs share, or
-    one for each input, (n_inputs, d_query) or (batch, n_inputs, d_query); none of them zero.
+    A subclass has `of_p`, the risk of p, whose keys must be the tokens, and `query`: u of shape (d_query,) for all inputs, or
+    one for each input, (n_inputs, d_query) or (batch, n_inputs, d_query). No query may be zero.
     """
 
     of_p: AttentionRisk
@@ -45,12 +45,12 @@ class _RiskThroughP(TokenRisk):
 
     @property
     def d_query(self) -> int:
-        """How many coordinates a query has."""
+        """The width of a query."""
         return int(self.query.shape[-1])
 
     @property
     def shares_query(self) -> bool:
-        """True if all inputs have one query, so that one p serves them all."""
+        """True if all inputs have the same query, and hence the same p."""
         return self.query.ndim == 1
 
     def __getitem__(self, index: Index) -> Any:
@@ -88,7 +88,7 @@ class _RiskThroughP(TokenRisk):
     def _gradients(self, x: ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return z_m (…, n_terms, d_query), g_m (…, n_terms, d_model) and their log scales: ∂L/∂W = Σ_m e^{s_m} z_m g_mᵀ.
 
-        There is one term for a query that all inputs share, else one for each input.
+        There is a single term if all inputs share the query, otherwise one term for each input.
         """
         at = self.at_point(x)
         if self.shares_query:
@@ -108,7 +108,7 @@ class _RiskOfMatrix(_RiskThroughP):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(d_query, d_model)."""
+        """The shape of W, (d_query, d_model)."""
         return (self.d_query, self.of_p.data.d_model)
 
     def vector(self, x: ArrayLike) -> FloatArray:
@@ -156,13 +156,15 @@ class MatrixRisk(_RiskOfMatrix, Described):
 
     .. math:: L(W) = \frac1n \sum_{i=1}^n \ell\big(Y_i\, \psi(X_i^\top \mathbb S(X_i W^\top u_i))\big)
 
-    Lemma 1, for one query u: started from `matrix_from_vector(p(0), u)`, W(t) stays `matrix_from_vector(p(t), u)` when p takes steps η
-    on data whose keys are the tokens and W takes η/‖u‖² (plain) or η/‖u‖ (normalised); `matching_optimizer` gives that step.
+    Lemma 1, for one query u: started from `matrix_from_vector(p(0), u)`, W(t) stays equal to `matrix_from_vector(p(t), u)` if p
+    takes steps η on data whose keys are the tokens and W takes steps η/‖u‖² (plain) or η/‖u‖ (normalised); `matching_optimizer`
+    makes the optimizer with these steps.
 
     Args:
-        of_p: the risk of p; the keys of its data must be the tokens themselves, because W is what is trained.
+        of_p: the risk of p; the keys of its data must be the tokens themselves, because W is trained.
 
-        query: u of shape (d_query,), or one for each input, (n_inputs, d_query) or (batch, n_inputs, d_query); none of them zero.
+        query: u of shape (d_query,), or one for each input, (n_inputs, d_query) or (batch, n_inputs, d_query); no query may be
+            zero.
     """
 
     of_p: AttentionRisk
@@ -183,14 +185,14 @@ class FactorRisk(_RiskThroughP, Described):
 
     .. math:: L(Q, K) = \frac1n \sum_{i=1}^n \ell\big(Y_i\, \psi(X_i^\top \mathbb S(X_i K Q^\top u_i))\big)
 
-    A point stacks Q above K, (d_query + d_model, width); `split` takes it apart.
+    A point stacks Q above K, (d_query + d_model, width); `split` returns the two.
 
     Args:
         of_p: the risk of p, whose keys must be the tokens.
 
         query: as for `MatrixRisk`.
 
-        width: columns of either factor, at least 1.
+        width: the number of columns of each factor, at least 1.
     """
 
     of_p: AttentionRisk
@@ -204,12 +206,12 @@ class FactorRisk(_RiskThroughP, Described):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(d_query + d_model, width)."""
+        """The shape of a point, (d_query + d_model, width)."""
         return (self.d_query + self.of_p.data.d_model, self.width)
 
     @property
     def blocks(self) -> dict[str, slice]:
-        """Where Q and K are among the rows of a point."""
+        """The rows of Q and K in a point."""
         return {"Q": slice(0, self.d_query), "K": slice(self.d_query, None)}
 
     def start(self, start: ArrayLike | None) -> FloatArray:
@@ -243,7 +245,7 @@ class FactorRisk(_RiskThroughP, Described):
     def gradient(self, x: ArrayLike) -> LogScaled:
         """Compute Σ_i u_i (Kᵀ g_i)ᵀ stacked on Σ_i g_i (Qᵀ u_i)ᵀ, with g_i the gradient in p_i; `terms` holds the summands.
 
-        For a query that all inputs share there is one term, with the gradient in p.
+        If all inputs share the query, there is one term, with the gradient in p.
         """
         Q, K = self.split(self._point(x))
         left, right, scale = self._gradients(x)

@@ -1,4 +1,4 @@
-"""Several heads, and self-attention: outputs of several queries on the same input, averaged before the loss."""
+"""Several heads, and self-attention: the outputs of several queries on the same input are averaged before the loss."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ class MultiHeadRisk(_RiskOfMatrix, Described):
 
     .. math:: L(W) = \frac1n \sum_{i=1}^n \ell\Big(Y_i \frac1H \sum_{h=1}^H v^\top X_i^\top \mathbb S(X_i W^\top u_{ih})\Big)
 
-    With u_ih = e_h, the h-th unit vector, the rows of W (H, d_model) are weights p_h of H heads, each with its own. With the tokens of an
-    input as its queries, `MultiHeadRisk.self_attention`, it is the self-attention layer of A Eq. (4) whose outputs V = v are averaged.
+    With u_ih = e_h, the h-th unit vector, the rows of W (H, d_model) are the weights p_h of H separate heads. With the tokens
+    of an input as its queries (`MultiHeadRisk.self_attention`), this is the self-attention layer of A Eq. (4) with V = v and
+    averaged outputs.
 
-    A selection has one token for each head of each input, (n_inputs · H,), the heads of an input one after the other; `by_head` takes it
-    apart. Heads that start alike stay alike: from W = 0 all heads are one.
+    A selection has one token for each head of each input, (n_inputs · H,), with the heads of an input one after the other;
+    `by_head` reshapes it. Heads that start equal stay equal: from W = 0 all heads are the same.
 
     Args:
         data: one problem, or a batch; the keys must be the tokens.
@@ -42,7 +43,8 @@ class MultiHeadRisk(_RiskOfMatrix, Described):
 
         loss: any `Loss`.
 
-        heads: how many heads with weights of their own, at least 1; or the queries, (n_inputs, H, d_query), or with a batch axis first.
+        heads: the number of heads with separate weights, at least 1; or the queries, (n_inputs, H, d_query), possibly with a
+            batch axis first.
     """
 
     data: TokenDataset
@@ -77,12 +79,12 @@ class MultiHeadRisk(_RiskOfMatrix, Described):
 
     @property
     def n_heads(self) -> int:
-        """How many outputs of an input are averaged."""
+        """The number of outputs of an input that are averaged."""
         return int(self.heads) if n_axes(self.heads) == 0 else int(self.heads.shape[-2])
 
     @cached_property
     def of_p(self) -> AttentionRisk:  # type: ignore[override]
-        """The risk of every head as an input of its own, of which the slopes of the loss alone are not those of `MultiHeadRisk`."""
+        """The risk in which every head counts as a separate input. It differs from `MultiHeadRisk` only in the slopes of the loss."""
         repeated = np.repeat(np.arange(self.data.n_inputs), self.n_heads)
         return AttentionRisk(self.data.take_inputs(repeated), self.head, self.loss)
 
@@ -123,7 +125,7 @@ class MultiHeadRisk(_RiskOfMatrix, Described):
 
 @dataclass(frozen=True)
 class AtHeads(AtLogits):
-    """A risk of several heads where the attention logits of all of them are given."""
+    """A risk of several heads at given attention logits."""
 
     heads: int
 

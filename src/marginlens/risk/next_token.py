@@ -46,7 +46,7 @@ def loss_code(loss: NextTokenLoss, heads: tuple[NextTokenHead, ...], batch: Sequ
 
 
 def needs_whole_heads(loss: NextTokenLoss) -> bool:
-    """Return whether a compiled loss reads all outputs and not only the label's."""
+    """Return whether a compiled loss reads all outputs instead of only the label's."""
     return isinstance(loss, CrossEntropy | SquaredProbability)
 
 
@@ -55,11 +55,12 @@ def coefficients_numpy(
 ) -> tuple[FloatArray, float]:
     r"""Compute weights w (n_pairs,) and s with :math:`\nabla L = e^s \sum w_{xk} e_x e_k^\top`, for a batch of one dataset.
 
-    The sums are those of the compiled weights: a token's score is what the loss's derivative makes of the head, and gaps are taken to the
-    score of the largest logit. What the derivative itself cannot resolve is lost. nan if the loss is not finite.
+    The sums are those of the compiled weights: a token's score comes from the loss's derivative and the head, and gaps are
+    taken to the score of the largest logit. Digits that the derivative itself cannot resolve are lost. The result is nan if the
+    loss is not finite.
 
     Args:
-        a: (n_pairs,) logits.
+        a: (n_pairs,) the logits.
     """
     reduced = batch.reduced
     sample, first = reduced.sample, reduced.offsets[:-1]
@@ -185,11 +186,12 @@ class NextTokenRisk(Described):
     .. math:: L(W) = \frac1n \sum_{i=1}^n \ell\big(y_i,\, C X_i^\top \mathbb S(X_i W \bar x_i)\big)
 
     Args:
-        data: a dataset, or a list of datasets of one width d_model as a batch; sizes, lengths and vocabularies may differ.
+        data: a dataset, or a list of datasets of the same width d_model as a batch; sizes, lengths and vocabularies may differ.
 
-        head: None for C Eᵀ = I (Assumption 4), which needs no C; or C of shape (n_vocabulary, d_model); or a list with one per dataset.
+        head: None for C Eᵀ = I (Assumption 4), which needs no C; or C of shape (n_vocabulary, d_model); or a list with one of
+            these per dataset.
 
-        loss: `LogLoss()`, `SquaredLoss()`, `CrossEntropy()`, `SquaredProbability()`, or a loss of your own.
+        loss: `LogLoss()`, `SquaredLoss()`, `CrossEntropy()`, `SquaredProbability()`, or your own loss.
     """
 
     data: SequenceDataset | list[SequenceDataset] | tuple[SequenceDataset, ...]
@@ -223,7 +225,7 @@ class NextTokenRisk(Described):
 
     @cached_property
     def _packed(self) -> tuple[Any, ...]:
-        """What the compiled weights of each dataset take, None for a loss that has none."""
+        """The arguments of the compiled weights of each dataset; None for a loss without compiled weights."""
         whole, pairs = needs_whole_heads(self.loss), zip(self._single, self.heads, strict=True)
         return tuple(None if self.loss.code < 0 else single.packed((head,), whole) for single, head in pairs)
 
@@ -242,7 +244,7 @@ class NextTokenRisk(Described):
 
     @property
     def n_inputs(self) -> int:
-        """How many sequences a dataset has; refused if the datasets of a batch have different numbers."""
+        """The number of sequences of a dataset; an error if the datasets of a batch differ in it."""
         counts = {len(data) for data in self.datasets}
         if len(counts) > 1:
             raise InputError(
@@ -263,7 +265,7 @@ class NextTokenRisk(Described):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(d_model, d_model)."""
+        """The shape of W, (d_model, d_model)."""
         return (self.datasets[0].d_model,) * 2
 
     @implements("C", "Eq. (1)")
@@ -272,7 +274,7 @@ class NextTokenRisk(Described):
 
         .. math:: \hat y_i = C X_i^\top \mathbb S(X_i W \bar x_i)
 
-        With C Eᵀ = I a row holds the probabilities of the next token: the attention on all of its occurrences.
+        With C Eᵀ = I a row holds the probabilities of the next token: the total attention on its occurrences.
         """
         return _outputs(self._dataset, self._dataset.weights(x), self.heads[0])
 
@@ -298,8 +300,8 @@ class NextTokenRisk(Described):
         .. math:: L(W) - L_\star, \quad L_\star = \frac1n \sum_{i=1}^n \ell(c_{y_i}^\top e_{y_i})
 
         Returns:
-            Its sign and the logarithm of its modulus, infinite if the log-loss of W is and nan if that of L* is. Lemma 1: on
-            acyclic data the sign is 1 for every finite W.
+            The sign of the excess and the logarithm of its modulus: infinite if the log-loss of W is infinite, nan if L* is.
+                Lemma 1: on acyclic data the sign is 1 for every finite W.
         """
         check_excess(self.loss)
         found = self._each(x, excess_of)
@@ -315,8 +317,8 @@ class NextTokenRisk(Described):
             = \frac1n \sum_{i=1}^n \sum_{t \notin \mathcal O_i} s_{it} (x_{it} - e_{y_i})\, \bar x_i^\top
 
         The second form, for the log-loss under C Eᵀ = I, sums over the tokens that differ from the label (the paper's last line of
-        Eq. (19) prints the set of those that equal it). Where W^mm is not zero it has ⟨∇L(W), W^mm⟩ < 0 at every W (Lemma 6), so it
-        is nowhere zero (Thm 4).
+        Eq. (19) prints the set of those that equal it). If W^mm is not zero, ⟨∇L(W), W^mm⟩ < 0 at every W (Lemma 6), so the
+        gradient is zero nowhere (Thm 4).
         """
         batch = self.batch
         a = batch.pair_logits(of_each_problem(x, self.shape, len(self)))
@@ -330,7 +332,7 @@ class NextTokenRisk(Described):
         return LogScaled(array, log_scale, axes=2) if self.is_batch else LogScaled(array[0], log_scale[0], axes=2)
 
     def _set_weights(self, k: int, a: FloatArray, w: FloatArray) -> float:
-        """Write the weights w (n_pairs,) of the pairs of one dataset with these logits; e^s is missing from them, and s comes back."""
+        """Write the weights w (n_pairs,) of the pairs of one dataset with these logits, without their factor e^s, and return s."""
         single, head = self._single[k], self.heads[k]
         if self.loss.code < 0:
             w[:], log_scale = coefficients_numpy(single, a, head, self.loss)
@@ -359,7 +361,7 @@ class NextTokenRisk(Described):
     def margin_rows(self, selected: ArrayLike | None = None) -> MarginRows:
         """Return (e_i − e_j) e_kᵀ for every strict priority (1) and every tie (0) of the data's graphs: the constraints of Graph-SVM.
 
-        Ties stand as two rows of opposite sign. The selected tokens are the data's own labels, so `selected` must be left out.
+        A tie gives two rows of opposite sign. The selected tokens are the data's labels, so `selected` must be left out.
         """
         data = self._dataset
         if selected is not None:
@@ -381,7 +383,7 @@ class NextTokenRisk(Described):
         .. math:: \nabla^2 L(W) = \frac1n \sum_{i=1}^n X_i^\top (\mathrm{diag}(s_i) - s_i s_i^\top) X_i \otimes \bar x_i \bar x_i^\top
 
         Returns:
-            (d_model², d_model²) by the entries of W row by row; symmetric, and no eigenvalue is negative (Lemma 3).
+            (d_model², d_model²), with the entries of W in row order; symmetric, without negative eigenvalues (Lemma 3).
         """
         data = check_realizable(self._dataset)
         if not isinstance(self.loss, LogLoss) or self.heads[0].table is not None:
@@ -402,15 +404,15 @@ class NextTokenRisk(Described):
 
         .. math:: \|\nabla L(W) - \nabla L(\dot W)\|_F \le L \|W - \dot W\|_F, \qquad L = 2 \sqrt{T_{\max}}\, \|E\|^4
 
-        Here ‖E‖ is the spectral norm. The paper bounds ‖X_i‖ by ‖E‖, which repeated tokens break; the constant holds for them too,
-        because it is never below `sharp_smoothness`, which counts a repeated token once.
+        Here ‖E‖ is the spectral norm. The paper bounds ‖X_i‖ by ‖E‖, which fails for repeated tokens. The constant is still
+        valid then, because it is never below `sharp_smoothness`, which counts a repeated token once.
         """
         with np.errstate(over="ignore"):
             bounds = [2.0 * np.sqrt(data.lengths.max()) * np.linalg.norm(data.E, 2) ** 4 for data in self.datasets]
         return np.array(bounds) if self.is_batch else float(bounds[0])
 
     def sharp_smoothness(self) -> float:
-        r"""Return a Lipschitz constant of ∇L from the spread of each sequence's own tokens, for one dataset.
+        r"""Return a Lipschitz constant of ∇L from the spread of each sequence's tokens, for one dataset.
 
         .. math:: L = \frac{1}{4n} \sum_{i=1}^n \max_{t, u} \|x_{it} - x_{iu}\|^2\, \|\bar x_i\|^2
 
@@ -427,7 +429,7 @@ class NextTokenRisk(Described):
         return 0.25 * float(total)
 
     def check_excess(self) -> None:
-        """Refuse a loss for which the excess over L* is not defined."""
+        """Raise if the excess over L* is not defined for the loss."""
         check_excess(self.loss)
 
     def along_runs(self, method: str, points: FloatArray) -> Any:
@@ -446,7 +448,7 @@ class NextTokenRisk(Described):
         return ExcessRisk(np.stack(signs), np.stack(logs))
 
     def _each(self, x: ArrayLike, question: Any) -> Any:
-        """Return the answer of every dataset at its own W."""
+        """Return the answers of all datasets, each at its own W."""
         if not self.is_batch:
             return question(self.datasets[0], self.datasets[0].weights(x), self.heads[0], self.loss)
         points = zip(self.datasets, of_each_problem(x, self.shape, len(self)), self.heads, strict=True)

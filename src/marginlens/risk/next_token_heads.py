@@ -1,4 +1,4 @@
-r"""The linear head that turns what attention puts out into one number per token: ŷ = C f, read through the scores H = C Eᵀ."""
+r"""The linear head that turns the attention output into one number per token, ŷ = C f, given by its scores H = C Eᵀ."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CLEARLY = 1e-10  # but not when it is visibly not
 
 @dataclass(frozen=True, repr=False, eq=False)
 class NextTokenHead:
-    r"""The scores :math:`H_{yk} = c_y^\top e_k` of every token k for every label y; `table` is None where H is the identity."""
+    r"""The scores :math:`H_{yk} = c_y^\top e_k` of every token k for every label y; `table` is None if H is the identity."""
 
     n_vocabulary: int
     table: FloatArray | None = None
@@ -43,8 +43,8 @@ class NextTokenHead:
 def as_head(data: SequenceDataset, head: ArrayLike | None) -> NextTokenHead:
     """Return the head of a dataset: None for C Eᵀ = I, else C of shape (n_vocabulary, d_model).
 
-    Scores that differ from 0 or 1 by no more than the rounding of their own sum are taken as 0 or 1, and C is taken to satisfy C Eᵀ = I
-    when it does so up to the rounding of having been computed as the inverse of Eᵀ.
+    Scores within the rounding of their own sum of 0 or 1 are taken as 0 or 1. C counts as satisfying C Eᵀ = I if it does so up
+    to the rounding of a computed inverse of Eᵀ.
     """
     if head is None:
         return NextTokenHead(data.n_vocabulary)
@@ -84,17 +84,18 @@ def is_listed(head: object) -> bool:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class HeadCheck(Result, Tabular):
-    r"""What a head does to each label.
+    r"""The scores that a head gives to each label's own token and to its closest rival.
 
     Attributes:
-        gap: (n_vocabulary,) :math:`c_y^\top e_y - \max_{k \ne y} c_y^\top e_k`, positive where the label's own token scores highest;
-            infinite if there is no other token.
+        gap: (n_vocabulary,) :math:`c_y^\top e_y - \max_{k \ne y} c_y^\top e_k`, positive if the label's own token scores
+            highest; infinite if there is no other token.
 
-        rival: (n_vocabulary,) the token with the highest score among the others, -1 where there is none.
+        rival: (n_vocabulary,) the other token with the highest score, -1 if there is none.
 
         deviation: the largest entry of `|C Eᵀ - I|`.
 
-        exists: whether some C has these scores: always for a given C; for C Eᵀ = I only where the embeddings are linearly independent.
+        exists: whether some C has these scores: always for a given C; for C Eᵀ = I only if the embeddings are linearly
+            independent.
 
     `to_frame()` has one row per label: label, gap, rival, holds.
     """
@@ -109,7 +110,7 @@ class HeadCheck(Result, Tabular):
 
     @property
     def holds(self) -> BoolArray:
-        """(n_vocabulary,) whether the label's own token is the only one with the highest score."""
+        """The labels whose own token alone has the highest score, (n_vocabulary,) booleans."""
         return self.gap > 0.0
 
     @property
@@ -130,13 +131,13 @@ class HeadCheck(Result, Tabular):
 
 @implements("C", "Assumption 3", "Assumption 4")
 def check_head(data: SequenceDataset, head: ArrayLike | None = None) -> HeadCheck:
-    r"""Check whether a head picks each label's own token (Assumption 3), and whether it does nothing else (Assumption 4).
+    r"""Check whether a head picks each label's own token (Assumption 3), and whether C Eᵀ is the identity (Assumption 4).
 
     .. math:: \arg\max_{k \in [K]} c_y^\top e_k = y \quad (y \in [K]); \qquad C E^\top = I_K
 
     Args:
-        head: C of shape (n_vocabulary, d_model); None is the head of Assumption 4. Its scores, Eq. (17), can be computed with without
-            any C; whether there is one, `exists` says.
+        head: C of shape (n_vocabulary, d_model); None stands for the head of Assumption 4. Its scores, Eq. (17), are defined
+            even if no such C exists; `exists` says whether one does.
     """
     table = as_head(as_sequences(data), head).matrix()
     own = np.diag(table)

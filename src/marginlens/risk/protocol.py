@@ -1,4 +1,4 @@
-"""The risk protocol: what descent, flows, paths and predictions ask of a training problem."""
+"""The risk protocol: the interface of a training problem for descent, flows, paths and predictions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def of_each_problem(x: ArrayLike, shape: tuple[int, ...], n_problems: int, argum
 
 
 def holds_batch(risk: object) -> TypeGuard[Sized]:
-    """Return whether a risk stands for a batch of problems; one that does not say so stands for one."""
+    """Return whether a risk stands for a batch of problems; without `is_batch` it stands for one."""
     return bool(getattr(risk, "is_batch", False))
 
 
@@ -48,9 +48,9 @@ class MarginRows(NamedTuple):
     r"""The constraints :math:`\langle a_r, x\rangle \ge b_r` under which x selects given tokens with a margin.
 
     Attributes:
-        rows: `(n_rows, *shape)` one a_r for each pair of a selected token and another.
+        rows: `(n_rows, *shape)` the a_r, one for each pair of a selected token and another token.
 
-        lower: (n_rows,) the b_r.
+        lower: (n_rows,) the lower bounds b_r.
     """
 
     rows: FloatArray
@@ -59,11 +59,11 @@ class MarginRows(NamedTuple):
 
 @runtime_checkable
 class Risk(Protocol):
-    r"""A training risk L(x) of one problem, with gradients that stay exact where they are far below the smallest float64.
+    r"""A training risk L(x) of one problem, with gradients that stay exact even far below the smallest float64.
 
-    A point x is an array of shape `shape`. A risk may stand for a batch of independent problems: then `is_batch` is true, `len(risk)` is
-    their number, points have the batch axis first, and so has every answer. `marginlens.testing.check_risk` runs the contract that every
-    risk passes, a user's own too.
+    A point x is an array of shape `shape`. A risk may stand for a batch of independent problems: then `is_batch` is True,
+    `len(risk)` is their number, and points and results have the batch axis first. `marginlens.testing.check_risk` runs the
+    contract that every risk must pass, including your own.
     """
 
     @property

@@ -28,21 +28,21 @@ class ReducedProblem(Described):
     :math:`m\, e^{M_{xk}} / \sum`, where :math:`M = E W E^\top` and k is the last token.
 
     Attributes:
-        E: (n_vocabulary, d_model).
+        E: (n_vocabulary, d_model) the embeddings.
 
-        queries: (n_queries,) the different last tokens, increasing.
+        queries: (n_queries,) the different last tokens, in increasing order.
 
-        column: (n_samples,) which query each merged sample has.
+        column: (n_samples,) the index of each merged sample's query in `queries`.
 
-        labels: (n_samples,).
+        labels: (n_samples,) the label of each merged sample.
 
-        share: (n_samples,) the fraction of the original samples behind each, adding up to one.
+        share: (n_samples,) the fraction of the original samples behind each merged sample; the sum is one.
 
-        tokens: (n_entries,) the different tokens of each sample, increasing, sample i at offsets[i]:offsets[i + 1].
+        tokens: (n_entries,) the different tokens of each sample in increasing order, sample i at offsets[i]:offsets[i + 1].
 
-        log_counts: (n_entries,) log of how often each occurs.
+        log_counts: (n_entries,) the log of how often each occurs.
 
-        merged: (n_original,) the merged sample of each original one.
+        merged: (n_original,) the merged sample of each original sample.
     """
 
     E: FloatArray
@@ -58,12 +58,12 @@ class ReducedProblem(Described):
 
     @property
     def sample(self) -> IntArray:
-        """(n_entries,) the merged sample of each entry."""
+        """The merged sample of each entry, (n_entries,)."""
         return np.repeat(np.arange(len(self.labels)), np.diff(self.offsets))
 
     @property
     def is_label(self) -> BoolArray:
-        """(n_entries,) whether an entry is its sample's label."""
+        """The entries that are their sample's label, (n_entries,) booleans."""
         return self.tokens == np.repeat(self.labels, np.diff(self.offsets))
 
     def table(self, W: FloatArray) -> FloatArray:
@@ -158,8 +158,8 @@ class SequenceBatch(Described):
 
         reduced: the reduced problem of `joined`.
 
-        keys: (n_pairs,) the pairs (query, token) that occur, as query index times n_tokens plus token, increasing; of a dataset in which
-            most of many occur, all.
+        keys: (n_pairs,) the pairs (query, token) that occur, as query index times n_tokens plus token, in increasing order; for
+            a large dataset in which most pairs occur, all pairs.
     """
 
     datasets: tuple[SequenceDataset, ...]
@@ -190,7 +190,7 @@ class SequenceBatch(Described):
 
     @property
     def d_model(self) -> int:
-        """Width of an embedding."""
+        """The width of an embedding."""
         return self.joined.d_model
 
     @cached_property
@@ -200,29 +200,29 @@ class SequenceBatch(Described):
 
     @cached_property
     def rows(self) -> IntArray:
-        """(batch + 1,) where each dataset's tokens start among all."""
+        """The index of each dataset's first token among all, (batch + 1,)."""
         return _starts([data.n_vocabulary for data in self.datasets])
 
     @cached_property
     def token(self) -> IntArray:
-        """(n_pairs,) the token of each pair."""
+        """The token of each pair, (n_pairs,)."""
         return self.keys % len(self.joined.E)
 
     @cached_property
     def query(self) -> IntArray:
-        """(n_pairs,) the index among `reduced.queries` of each pair's last token."""
+        """The index in `reduced.queries` of each pair's last token, (n_pairs,)."""
         return self.keys // len(self.joined.E)
 
     @cached_property
     def centred(self) -> FloatArray:
-        """Embeddings less the mean of their dataset: no softmax and no gradient notices, and sums keep their digits."""
+        """Embeddings less the mean of their dataset, which keeps digits in sums and changes neither the softmax nor the gradient."""
         E = self.joined.E
         sums = np.add.reduceat(E, self.rows[:-1], axis=0) / np.diff(self.rows)[:, None]
         return E - np.repeat(sums, np.diff(self.rows), axis=0)
 
     @cached_property
     def parts(self) -> IntArray:
-        """(batch + 1, 4) where each dataset's pairs, queries, merged samples and entries start."""
+        """The starts of each dataset's pairs, queries, merged samples and entries, (batch + 1, 4)."""
         reduced = self.reduced
         queries = np.searchsorted(reduced.queries, self.rows)
         samples = np.searchsorted(_problem(self.rows, reduced.labels), np.arange(len(self) + 1))
@@ -284,7 +284,7 @@ class SequenceBatch(Described):
 
     @cached_property
     def _place(self) -> IntArray:
-        """(n_positions,) the pair of each position of `joined`."""
+        """The pair of each position of `joined`, (n_positions,)."""
         column = self.reduced.column[self.reduced.merged]  # of each sample
         return np.searchsorted(self.keys, column[self.joined.sample] * len(self.joined.E) + self.joined.tokens)
 
@@ -314,7 +314,7 @@ def _completed(keys: IntArray, reduced: ReducedProblem, rows: IntArray) -> IntAr
     of their rows.
 
     Args:
-        rows: (batch + 1,) where each dataset's tokens start.
+        rows: (batch + 1,) the index of each dataset's first token.
     """
     n_tokens, queries = len(reduced.E), np.searchsorted(reduced.queries, rows)
     parts, pieces = np.searchsorted(keys, queries * n_tokens), []

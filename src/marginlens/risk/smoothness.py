@@ -21,15 +21,17 @@ class Smoothness(Result, Tabular):
     """Smoothness constants of the risk in p, each (…).
 
     Attributes:
-        L_p: the constant of Eq. (6) where keys come from a matrix W, else `from_keys`.
+        L_p: the constant of Eq. (6) if keys come from a matrix W, otherwise `from_keys`.
 
         from_keys: the sharper constant from key and score norms, valid for any keys.
 
         from_weights: the constant of Eq. (6); nan if the keys were given without W.
 
-        M0, M1: Lipschitz constant and bound of ℓ' on the scores of the problem.
+        M0: a Lipschitz constant of ℓ' on the scores of the problem.
 
-        log_L_p: the logarithm of L_p, right also where L_p itself underflows to 0.0, as every slope of the loss may, or overflows.
+        M1: a bound of |ℓ'| on the scores of the problem.
+
+        log_L_p: the logarithm of L_p, accurate also if L_p itself underflows to 0.0 or overflows.
 
     `to_frame()` has one row per problem: problem, and every constant by its name.
     """
@@ -43,7 +45,7 @@ class Smoothness(Result, Tabular):
 
     @property
     def largest_step(self) -> Any:
-        """1/L_p, the largest constant step that the theorems allow; inf if the risk is constant or 1/L_p beyond the range."""
+        """The largest constant step that the theorems allow, 1/L_p; inf if the risk is constant or 1/L_p overflows."""
         L_p, log_L_p = np.asarray(self.L_p), np.asarray(self.log_L_p)
         with np.errstate(divide="ignore", over="ignore"):
             return as_scalar(np.where((L_p > 0.0) & np.isfinite(L_p), 1.0 / L_p, np.exp(-log_L_p)))
@@ -61,20 +63,20 @@ class Smoothness(Result, Tabular):
 @implements("A", "Eq. (6)", "Lemma 6")
 @uses("A", {"Eq. (24)": "The constant of Eq. (6) again, as the lemma states it."})
 def smoothness(data: TokenDataset, head: ArrayLike, loss: Loss = Logistic()) -> Smoothness:  # noqa: B008
-    r"""Bound the Lipschitz constant of the gradient of the training risk, so that descent with steps up to its inverse never climbs.
+    r"""Bound the Lipschitz constant L_p of the gradient of the training risk: steps up to 1/L_p never increase the risk.
 
     .. math:: \frac1n \sum_i \big(M_0 \|\gamma_i\|^2 \|K_i\|^2 + 3 M_1 \|\gamma_i\| \|K_i\|^2\big)
         \;\le\; L_p = \frac1n \sum_i \big(M_0 \|v\|^2 \|W\|^2 \|X_i\|^4 + 3 M_1 \|v\| \|W\|^2 \|X_i\|^3\big)
 
     Args:
-        data: one problem or a batch; norms of matrices are spectral.
+        data: one problem or a batch. Matrix norms in the formula are spectral.
 
         head: v (d_model,) or (batch, d_model).
 
-        loss: M₀ and M₁ are taken on the interval of the problem's scores, which no margin leaves.
+        loss: the loss. M₀ and M₁ are taken on the interval of the problem's scores, which contains all margins.
 
     Returns:
-        A `Smoothness` with both constants. Check either against `AttentionRisk.gradient` at two points.
+        A `Smoothness` with both constants. Check them against `AttentionRisk.gradient` at two points.
     """
     scores = as_dataset(data).finite_scores(head)
     batch = data.as_batch()

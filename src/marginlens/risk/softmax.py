@@ -1,4 +1,4 @@
-"""Softmax attention without cancellation: log-probabilities, score gaps, and how far the output falls short of one token's score."""
+"""Softmax attention without cancellation: log-probabilities, score gaps, and the shortfall of the output from one token's score."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def probabilities(logits: FloatArray, mask: BoolArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Attended:
-    r"""Softmax attention relative to one token α per input, with nothing subtracted from one.
+    r"""Softmax attention relative to one token α per input, computed without subtraction from one.
 
     `log_s` (…, n_inputs, n_tokens) is log s_t; `gap` is γ_α - γ_t; and :math:`\delta = \sum_{t \ne \alpha} s_t (\gamma_\alpha - \gamma_t)`
     is `shortfall · exp(log_unit)`, so that the margin is γ_α - δ.
@@ -51,17 +51,17 @@ class Attended:
 
     @property
     def is_alpha(self) -> BoolArray:
-        """Which token α is, (…, n_inputs, n_tokens)."""
+        """The token α of each input, (…, n_inputs, n_tokens) booleans."""
         return np.arange(self.gap.shape[-1]) == self.alpha[..., None]
 
     @property
     def delta(self) -> FloatArray:
-        """δ as a number, (…, n_inputs); zero when it underflows."""
+        """The shortfall δ as a number, (…, n_inputs); zero if it underflows."""
         return self.shortfall * np.exp(self.log_unit)
 
     @property
     def margin(self) -> FloatArray:
-        """Y f(X) = γ_α - δ, shape (…, n_inputs)."""
+        """The margin Y f(X) = γ_α - δ, (…, n_inputs)."""
         return self.top_score - self.delta
 
 

@@ -1,4 +1,4 @@
-"""A torch module of your own as a risk, so that descent, optimizers, mini-batches and paths run on it."""
+"""Your own torch module as a risk, for descent, optimizers, mini-batches and paths."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TorchRisk(Described):
-    """The loss of a torch module as a function of all its parameters that require a gradient, one after the other.
+    """The loss of a torch module as a function of the concatenation of all its parameters that require a gradient.
 
-    Gradients are those of autograd in float64, and no better: where a softmax saturates they are formed by subtraction, and what is left
-    below some 1e-16 of the terms is rounding, which normalised steps would follow. `noise(x)` says how much of a gradient that is.
+    Gradients are those of autograd in float64 and no more accurate. If a softmax saturates, they are formed by subtraction;
+    anything below some 1e-16 of the terms is rounding, which normalised steps would follow. `noise(x)` measures this part of a
+    gradient.
     """
 
     module: Any
@@ -39,7 +40,7 @@ class TorchRisk(Described):
 
     @property
     def shape(self) -> tuple[int]:
-        """(n_parameters,)."""
+        """The shape of a point, (n_parameters,)."""
         return (sum(one.numel() for one in self._parameters),)
 
     def start(self, start: ArrayLike | None) -> FloatArray:
@@ -94,8 +95,8 @@ class TorchRisk(Described):
     def noise(self, x: ArrayLike, rng: Seed = 0) -> float:
         """Measure how much of the gradient is rounding: how far it moves, relative to its length, if every operation rounds differently.
 
-        All that torch computes on the way, forwards and back, is changed by random last bits. Near zero if the gradient is exact; of
-        order one, or more, where saturation has left nothing of it; infinite if it has underflowed.
+        Every result that torch computes, forward and backward, is changed in its last bits at random. The result is near zero
+        if the gradient is exact, of order one or more if saturation has left nothing of it, and infinite if it has underflowed.
         """
         generator = np.random.default_rng(rng)
         exact = self.gradient(x).value()
@@ -158,18 +159,20 @@ def from_torch(
     """Make a risk of your own torch module, for `descend`, optimizers, mini-batches and `path`.
 
     Args:
-        module: a `torch.nn.Module`, which is turned to float64 and whose parameters are moved. They are trained from where they are.
+        module: a `torch.nn.Module`. It is converted to float64, and its parameters are changed in place; training starts from
+            their present values.
 
-        loss: a function of the module that gives its loss on your data, one number. With `n_inputs` it is called with the module and the
-            indices of inputs (n_taken,) too, and gives their mean loss.
+        loss: a function that takes the module and returns its loss on your data, one number. With `n_inputs` it also takes the
+            indices of inputs (n_taken,), and returns their mean loss.
 
-        select: a function of the module that gives a whole number for each input, such as the token with the most attention.
+        select: a function that takes the module and returns a whole number for each input, such as the token with the most
+            attention.
 
-        n_inputs: how many inputs there are; then `descend(..., batch_size=…)` works.
+        n_inputs: the number of inputs; needed for `descend(..., batch_size=…)`.
 
     Returns:
-        A `TorchRisk`, which `marginlens.testing.check_risk` passes if the loss is smooth; `risk.noise(x)` says where autograd has lost
-        the gradient to rounding, and `risk.load(run.final)` puts weights into the module.
+        A `TorchRisk`, which passes `marginlens.testing.check_risk` if the loss is smooth. `risk.noise(x)` shows whether
+        autograd has lost the gradient to rounding at x, and `risk.load(run.final)` puts weights into the module.
     """
     try:
         import torch
