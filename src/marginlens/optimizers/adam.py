@@ -16,7 +16,7 @@ from marginlens.typing import FloatArray
 
 
 class AdamState(NamedTuple):
-    """How many steps were taken, m as signs and logarithms of its entries, and the logarithms of v; of the iterate's shape."""
+    """The number of steps taken, m as signs and logarithms of its entries, and the logarithms of v; all arrays have the iterate's shape."""
 
     step: int
     sign: FloatArray
@@ -31,13 +31,15 @@ class Adam(Decaying):
     .. math:: m \leftarrow \beta_1 m + (1 - \beta_1) g, \quad v \leftarrow \beta_2 v + (1 - \beta_2) g^2, \quad
         x \leftarrow x - \eta_t \frac{m / (1 - \beta_1^{t+1})}{\sqrt{v / (1 - \beta_2^{t+1})} + \varepsilon}
 
-    While :math:`\sqrt v \gg \varepsilon` its steps are those of sign descent, if its memory is short enough; once gradients fall below ε
-    they are those of gradient descent with momentum, of size η/ε. Entries of g that have always been zero do not move.
+    While :math:`\sqrt v \gg \varepsilon`, steps are those of sign descent if the memory is short enough. Once gradients fall
+    below ε, they are those of gradient descent with momentum and step size η/ε. A weight whose gradient has always been zero
+    does not move.
 
-    Towards the ℓ∞ margin γ each step divides gradients by :math:`e^{\eta\gamma}`, and √v can fall by :math:`\beta_2^{-1/2}` at most. With
-    ηγ < ½ log(1/β₂) and β₁ ≤ β₂ runs with ε = 0 get there; beyond, √v remembers, and the margin grows by ½ log(1/β₂) a step, which is
-    5e-4 for the usual β₂ = .999: 400,000 steps of size .01 end at about .6 of the ℓ∞ margin (claim X-N6). With β₁ > √β₂ steps can grow
-    without bound. Theorems have β₁ ≤ β₂ and falling steps.
+    Towards the ℓ∞ margin γ, each step divides gradients by :math:`e^{\eta\gamma}`, while √v can fall at most by the factor
+    :math:`\beta_2^{-1/2}`. If ηγ < ½ log(1/β₂) and β₁ ≤ β₂, runs with ε = 0 reach the margin. Otherwise √v still remembers
+    older gradients, and the margin grows by only ½ log(1/β₂) per step. For the usual β₂ = .999 this is 5e-4: after 400,000
+    steps of size .01 runs have about .6 of the ℓ∞ margin (claim X-N6). If β₁ > √β₂, steps can grow without bound. The theorems
+    assume β₁ ≤ β₂ and decreasing steps.
 
     Args:
         size: η, a positive number, or a function t → η_t such as `PowerDecay(size, power)`.

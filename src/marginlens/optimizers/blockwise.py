@@ -15,10 +15,10 @@ from marginlens.typing import FloatArray
 
 @dataclass(frozen=True)
 class Blockwise:
-    """Let each part of a point move by an optimizer of its own, which sees the gradient of that part alone.
+    """Move each part of a point by a separate optimizer, which sees only the gradient of that part.
 
     Args:
-        optimizer: the one for every part. For `JointRisk` the parts are v and p, for `FactorRisk` Q and K.
+        optimizer: the optimizer of every part. The parts of `JointRisk` are v and p, those of `FactorRisk` are Q and K.
 
     Examples:
         >>> import numpy as np

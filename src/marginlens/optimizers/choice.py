@@ -25,12 +25,12 @@ def optimizer_named(name: object, size: StepSize, norm: str | None = None, **set
     """Make the optimizer of a name, with steps of this size.
 
     Args:
-        name: a name of `marginlens.names.OPTIMIZERS`. Two of them have a norm behind a colon: "steepest-descent:l3" is steepest descent in
-            the norm ℓ3, and "mirror-descent:l3" normalised mirror descent with p = 3.
+        name: a name of `marginlens.names.OPTIMIZERS`. Two of them take a norm after a colon: "steepest-descent:l3" is steepest
+            descent in ℓ3, and "mirror-descent:l3" is normalised mirror descent with p = 3.
 
         size: the step size, or a schedule if the optimizer takes one.
 
-        norm: the norm, unless the name has it.
+        norm: the norm, unless the name includes it.
 
         settings: further arguments of the class, such as `momentum`.
 

@@ -1,4 +1,4 @@
-"""Optimizers as the compiled loop of `core/steepest_descent.h` knows them."""
+"""Optimizers in the form that the compiled loop of `core/steepest_descent.h` takes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ STEEPEST, GRADIENT, ADAM, MIRROR = range(4)
 
 
 class Rule(NamedTuple):
-    """An optimizer as the compiled loop knows it; its method `compiled` makes it.
+    """An optimizer in the form that the compiled loop takes; `Optimizer.compiled` makes it.
 
     Attributes:
         kind: STEEPEST, GRADIENT (plain gradient descent), ADAM or MIRROR.
 
-        size: of the steps.
+        size: the step size, or its schedule.
 
         settings: a structured array whose fields are those of `OptimizerSettings` in the core: `rule.settings["momentum"]`.
 
-        norm_code: of the norm of steepest descent.
+        norm_code: the code of the norm of steepest descent.
     """
 
     kind: int
@@ -36,7 +36,7 @@ class Rule(NamedTuple):
 
     @property
     def momentum(self) -> float:
-        """The share of the last step's sum that a step keeps."""
+        """The share of the running sum that remains after a step."""
         return float(self.settings["momentum"])
 
     @classmethod

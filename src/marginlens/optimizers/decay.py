@@ -1,4 +1,4 @@
-"""What every optimizer of the library takes besides its own settings: decoupled weight decay and momentum."""
+"""Decoupled weight decay and momentum, which every optimizer of the library takes."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from marginlens.typing import FloatArray
 
 
 def as_share(value: object, argument: str) -> float:
-    """Return `value` as a number from 0 up to, but not including, 1: how much of a running sum is left after a step."""
+    """Return `value` as a number of [0, 1): the share of a running sum that remains after a step."""
     return real_number(value, argument, "a number of at least 0 and below 1", lambda number: 0.0 <= number < 1.0)
 
 
 @dataclass(frozen=True, repr=False)
 class Decaying:
-    r"""Weight decay λ: with λ = 0 nothing changes.
+    r"""The base of optimizers with weight decay λ; with λ = 0 there is none.
 
     The decay is decoupled, as in AdamW: a step of size η first shrinks the weights, :math:`x \leftarrow (1 - \eta\lambda) x`, and then
     follows the gradient of L alone.
 
-    Steps of length η in a norm keep :math:`\|x\| \le 1/\lambda` in that norm once they are there: they are steps of Frank and Wolfe in
-    the ball of radius 1/λ.
+    Steps of length η in a norm keep :math:`\|x\| \le 1/\lambda` in that norm once it holds: they are Frank–Wolfe steps in the
+    ball of radius 1/λ.
     """
 
     weight_decay: float = field(default=0.0, kw_only=True)
 
     def __new__(cls, *settings: Any, **named: Any) -> Self:
-        """Say what replaces the setting `coupled` of earlier versions."""
+        """Raise an error that says what replaces the setting `coupled` of earlier versions, if it is given."""
         if "coupled" in named:
             raise TypeError(
                 f"{cls.__name__} has no setting coupled any more: weight_decay is decoupled, as in AdamW; for coupled decay "
@@ -43,7 +43,7 @@ class Decaying:
         return super().__new__(cls)
 
     def check_decay(self) -> None:
-        """Refuse what is no decay, and one that shrinks weights beyond zero in the first step."""
+        """Raise if the decay is not a nonnegative number, or if its first step would shrink weights beyond zero."""
         decay = nonnegative_number(self.weight_decay, "weight_decay")
         object.__setattr__(self, "weight_decay", decay)
         first = size_at(self.size, 0) if decay > 0.0 else 0.0  # type: ignore[attr-defined]
@@ -61,7 +61,7 @@ class Decaying:
 
 
 class DecayState(NamedTuple):
-    """How many steps were taken, the iterate, and what the optimizer itself remembers."""
+    """The number of steps taken, the iterate, and the state of the optimizer itself."""
 
     step: int
     x: FloatArray

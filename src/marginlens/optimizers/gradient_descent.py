@@ -34,7 +34,7 @@ class _Euclidean(Decaying):
 
     @property
     def is_plain(self) -> bool:
-        """True if steps are the papers', without momentum and weight decay."""
+        """True if the steps are those of the papers, without momentum and weight decay."""
         return self.momentum == 0.0 and self.weight_decay == 0.0
 
 
@@ -46,7 +46,7 @@ class GradientDescent(_Euclidean):
     Args:
         size: η, positive.
 
-        momentum: μ, at least 0 and below 1, of the running sum m = μ m + ∇L that replaces the gradient.
+        momentum: μ, at least 0 and below 1; the running sum m = μ m + ∇L then replaces the gradient.
 
         weight_decay: λ, decoupled as in AdamW; see `marginlens.optimizers.Decaying`.
 
@@ -83,7 +83,9 @@ class NormalizedGD(_Euclidean):
     Args:
         size: η, positive.
 
-        momentum, weight_decay: as for `GradientDescent`.
+        momentum: μ, as for `GradientDescent`.
+
+        weight_decay: λ, as for `GradientDescent`.
 
     Examples:
         >>> import marginlens as ml
@@ -116,7 +118,9 @@ PlainDescent = GradientDescent | NormalizedGD
 
 
 def has_plain_steps(optimizer: object) -> TypeGuard[PlainDescent]:
-    """Return whether an optimizer is one of these two without momentum and decay; a subclass may take any steps, so it is not."""
+    """Return whether an optimizer is one of these two without momentum and decay. A subclass does not count, since it may take
+    any steps.
+    """
     if not isinstance(optimizer, PlainDescent) or type(optimizer) not in (GradientDescent, NormalizedGD):
         return False
     return optimizer.is_plain and bool(0.0 < optimizer.size < np.inf)

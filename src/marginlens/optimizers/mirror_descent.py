@@ -1,4 +1,4 @@
-"""Mirror descent with the potential of a power norm, as it is used on attention."""
+"""Mirror descent with the potential of a power norm, as used on attention."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from marginlens.typing import FloatArray
 
 
 class MirrorState(NamedTuple):
-    """How many steps were taken, the iterate x, its mirror image ∇ψ(x), each of the iterate's shape, and the running sum of gradients."""
+    """The number of steps taken, the iterate x, its mirror image ∇ψ(x), and the running sum of gradients."""
 
     step: int
     x: FloatArray
@@ -31,12 +31,12 @@ class MirrorDescent(Decaying):
     .. math:: \nabla\psi(x^+) = \nabla\psi(x) - \eta_t \nabla L(x), \qquad \nabla\psi(x)_j = \operatorname{sign}(x_j) |x_j|^{p-1}
 
     Args:
-        p: above 1; p = 2 is gradient descent.
+        p: the power, above 1; p = 2 is gradient descent.
 
         size: η, a positive number, or a function t → η_t such as `PowerDecay(size, power)`.
 
-        normalized: divide the gradient by its dual norm :math:`\|\nabla L\|_q`, 1/p + 1/q = 1, so that weights grow at any norm; without it
-            they grow like the logarithm of the steps.
+        normalized: whether to divide the gradient by its dual norm :math:`\|\nabla L\|_q`, 1/p + 1/q = 1. Weights then keep
+            growing at any norm; otherwise they grow like the logarithm of the number of steps.
 
         momentum: μ of the running sum that replaces the gradient.
 

@@ -1,4 +1,4 @@
-"""The optimizer protocol: how an iterate moves when it sees a gradient."""
+"""The optimizer protocol: how an iterate moves, given a gradient."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from marginlens.typing import FloatArray
 class Optimizer(Protocol):
     r"""A rule that turns gradients into steps: :math:`x(t+1) = x(t) + \text{step}(t)`.
 
-    An optimizer holds its settings and nothing else; what it remembers from step to step is the state, which descent carries for it, so
-    that runs can be resumed and many problems share one optimizer. Descent calls it on one problem at a time, with arrays of the shape of
-    one point. An optimizer whose class says `batched = True` is called on all problems of a batch at once instead, with the batch axis
-    first. It may say more: `norm`, the norm in which its steps are steepest, from which `predict` takes the margin problem of its runs; and
-    `compiled(shape)`, its `Rule` in the compiled loop. `marginlens.testing.check_optimizer` runs the contract that every optimizer passes,
-    a user's own too.
+    An optimizer holds only its settings. Whatever it remembers from step to step is its state, which descent keeps, so runs can
+    be resumed and many problems can share one optimizer. Descent calls the optimizer on one problem at a time, with arrays of
+    the shape of one point. If its class has `batched = True`, it is called on all problems of a batch at once, with the batch
+    axis first. Two more attributes are optional: `norm`, the norm in which its steps are steepest, gives `predict` the margin
+    problem of its runs, and `compiled(shape)` returns its `Rule` in the compiled loop. `marginlens.testing.check_optimizer`
+    runs the contract that every optimizer must pass, including your own.
     """
 
     def init(self, x0: FloatArray) -> Any:
@@ -29,7 +29,7 @@ class Optimizer(Protocol):
 
 
 def as_optimizer(optimizer: object) -> Optimizer:
-    """Return `optimizer` if it has the methods of one, else the error that says what is expected."""
+    """Return `optimizer` if it has the methods of an optimizer, otherwise raise."""
     if isinstance(optimizer, type) or not isinstance(optimizer, Optimizer):
         got = f"the class {optimizer.__name__}" if isinstance(optimizer, type) else repr(optimizer)
         expected = "an optimizer such as ml.NormalizedGD(size) or ml.GradientDescent(size), or an object with the methods init and update"

@@ -15,12 +15,12 @@ StepSize = float | Callable[[int], float]
 
 @dataclass(frozen=True)
 class PowerDecay:
-    r"""Steps that fall like a power of their number, :math:`\eta_t = \text{size} \cdot (t + 1)^{-\text{power}}`, t = 0, 1, ….
+    r"""Step sizes that decrease like a power of the step, :math:`\eta_t = \text{size} \cdot (t + 1)^{-\text{power}}`, t = 0, 1, ….
 
     Args:
-        size: length of the first step.
+        size: the size of the first step.
 
-        power: at least 0; up to 1 the steps add up to infinity, so that weights can go to infinity.
+        power: at least 0. For a power of at most 1 the step sizes have an infinite sum, so weights can go to infinity.
 
     Examples:
         >>> from marginlens.optimizers import PowerDecay

@@ -1,4 +1,4 @@
-"""Steepest descent in a norm, with step sizes over time and momentum: sign descent, coordinate descent and Muon among them."""
+"""Steepest descent in a norm, with step schedules and momentum; sign descent, coordinate descent and Muon are special cases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from marginlens.typing import FloatArray
 
 
 class MomentumState(NamedTuple):
-    """How many steps were taken, and the running sum of gradients; None before the first, and where there is no momentum."""
+    """The number of steps taken, and the running sum of gradients: None before the first step or without momentum."""
 
     step: int
     total: LogScaled | None
@@ -24,22 +24,23 @@ class MomentumState(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class SteepestDescent(Decaying):
-    r"""Steps of a given length in a norm that lower the risk most, to first order.
+    r"""Take steps of a given length in a norm in the direction that lowers the risk most, to first order.
 
     .. math:: x \leftarrow x - \eta_t\, s(m_t), \quad s(m) \in \arg\max_{\|s\| \le 1} \langle m, s\rangle, \quad
         m_t = \mu\, m_{t-1} + \nabla L(x)
 
-    With Nesterov's momentum s is taken at :math:`\mu\, m_t + \nabla L(x)`. Sums of gradients are formed in the log domain: a gradient far
-    below the smallest float64 still has its direction, and an old one the weight that is due to it.
+    With Nesterov's momentum s is taken at :math:`\mu\, m_t + \nabla L(x)`. Sums of gradients are formed in the log domain: a
+    gradient far below the smallest float64 keeps its direction, and an old gradient its correct weight.
 
     Args:
-        norm: the norm in which a step has length η_t; its `steepest` says which step is taken if several are equally good.
+        norm: the norm in which a step has length η_t; its method `steepest` decides between equally good steps.
 
         size: η, a positive number, or a function t → η_t such as `PowerDecay(size, power)`.
 
-        momentum: μ, at least 0 and below 1; it must forget faster than gradients fall, ηγ < log(1/μ) with γ the best margin in the norm.
+        momentum: μ, at least 0 and below 1. To reach the best margin γ in the norm, the momentum must forget faster than
+            gradients fall: ηγ < log(1/μ).
 
-        nesterov: whether to look ahead.
+        nesterov: whether to use Nesterov's momentum.
 
         weight_decay: λ, decoupled as in AdamW; see `marginlens.optimizers.Decaying`.
 
@@ -91,7 +92,7 @@ class SteepestDescent(Decaying):
 
 
 class _InAFixedNorm(SteepestDescent):
-    """Steepest descent in a norm that its name implies."""
+    """Steepest descent in the norm that the class implies."""
 
     implied: ClassVar[Norm]
 
@@ -150,10 +151,10 @@ class Muon(_InAFixedNorm):
 
     .. math:: W \leftarrow W - \eta_t U V^\top, \qquad m_t = U \Sigma V^\top
 
-    The polar factor is exact, singular values of any smallness included. On the factors of W each is a matrix of its own:
-    `Blockwise(Muon(size))`. With constant steps runs reach the spectral margin γ only while ηγ < log(1/μ), .051 for the usual μ = .95;
-    beyond it the momentum remembers old gradients, and `Muon(0.5)` stops at about half of the margin (claim X-N6). F Thm 2 is about
-    falling steps without look-ahead, `nesterov=False`.
+    The polar factor is exact, even for tiny singular values. For the factors of W, use `Blockwise(Muon(size))`, which treats
+    each factor as a separate matrix. With constant steps, runs reach the spectral margin γ only if ηγ < log(1/μ), which is .051
+    for the usual μ = .95. Otherwise the momentum still remembers old gradients: `Muon(0.5)` stops at about half of the margin
+    (claim X-N6). F Thm 2 covers decreasing steps without Nesterov's momentum, `nesterov=False`.
 
     Examples:
         >>> import numpy as np
