@@ -1,4 +1,4 @@
-"""Norms: value, dual norm and steepest direction."""
+"""Norms: values, dual norms and steepest directions."""
 
 from typing import TYPE_CHECKING
 

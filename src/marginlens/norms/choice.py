@@ -1,4 +1,4 @@
-"""Norms as arguments: by name at the command line, and whether one fits the variable."""
+"""Norms as arguments: by name on the command line, and checked against the shape of the variable."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def norm_name(norm: Norm) -> str:
 
 
 def as_norm(norm: object, shape: tuple[int, ...], argument: str = "norm") -> Norm:
-    """Return `norm` if it is one and measures points of this shape, else the error that says what is expected."""
+    """Return `norm` if it is a norm for points of this shape, otherwise raise."""
     if isinstance(norm, type) or not isinstance(norm, Norm):
         got = f"the class {norm.__name__}" if isinstance(norm, type) else repr(norm)
         expected = (
@@ -68,8 +68,8 @@ def as_norm(norm: object, shape: tuple[int, ...], argument: str = "norm") -> Nor
 def direction_of(norm: Norm, gradient: LogScaled) -> FloatArray:
     """Return the steepest directions of gradients `(…, *shape)` in a norm, zero if a gradient is zero.
 
-    A norm that has a method `direction_of(gradient)` of its own answers itself, from entries that may be far below the smallest float64.
-    Any other is asked for `steepest` of each point, scaled to moderate size.
+    A norm may have a method `direction_of(gradient)`, which is used if present and may take entries far below the smallest
+    float64. Otherwise `steepest` is called on each point, scaled to moderate size.
     """
     directly = inherited_attr(norm, "direction_of")
     if directly is not None:

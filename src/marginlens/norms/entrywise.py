@@ -1,6 +1,6 @@
 r"""Norms of a point's entries: ℓ1, ℓ2, ℓ∞ and ℓp, for points of any shape.
 
-A matrix counts as the vector of its entries. Steepest descent in ℓ1 moves one coordinate at a time, in ℓ∞ it is sign descent.
+A matrix counts as the vector of its entries. Steepest descent in ℓ1 moves one coordinate at a time; in ℓ∞ it is sign descent.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ ENTRY_TIE_RTOL = 1e-12
 class L1:
     r"""The norm :math:`\|x\|_1 = \sum_j |x_j|`, whose dual is :math:`\|g\|_\infty`.
 
-    Its steepest direction is ±1 in the first entry of the largest modulus and zero elsewhere. Entries within a relative 1e-12 of the
-    largest count as largest, so that rounding does not choose between entries that symmetry makes equal.
+    Its steepest direction is ±1 in the first entry of the largest modulus and zero elsewhere. Entries within a relative 1e-12
+    of the largest count as largest: rounding then does not decide between entries that symmetry makes equal.
 
     Examples:
         >>> import numpy as np
@@ -51,7 +51,7 @@ class L1:
         return _power_norm(g, "g", math.inf)
 
     def steepest(self, g: FloatArray) -> FloatArray:
-        """Return `sign(g_k) e_k` of the first k with `|g_k| = ‖g‖∞`; zero where g is zero."""
+        """Return `sign(g_k) e_k` of the first k with `|g_k| = ‖g‖∞`; zero if g is zero."""
         return self.direction_of(_single(g))
 
     def direction_of(self, gradient: LogScaled) -> FloatArray:
@@ -92,7 +92,7 @@ class L2:
         return float(length(float_array(g, "g").ravel()))
 
     def steepest(self, g: FloatArray) -> FloatArray:
-        """Return g/‖g‖₂, zero where g is zero."""
+        """Return g/‖g‖₂; zero if g is zero."""
         gradient = float_array(g, "g")
         largest = float(np.max(np.abs(gradient), initial=0.0))
         if largest == 0.0:
@@ -109,8 +109,8 @@ class L2:
 class LInf:
     r"""The norm :math:`\|x\|_\infty = \max_j |x_j|`, whose dual is :math:`\|g\|_1`.
 
-    Its steepest direction is sign(g). Where an entry of g is zero any number in [-1, 1] attains the maximum, and it is zero: of all
-    maximisers the shortest, which moves nothing that the gradient does not.
+    Its steepest direction is sign(g). If an entry of g is zero, any number in [-1, 1] attains the maximum, and zero is taken:
+    the shortest maximiser, which moves only entries with a nonzero gradient.
 
     Examples:
         >>> import numpy as np
@@ -147,8 +147,8 @@ class LInf:
 class Lp:
     r"""The norm :math:`\|x\|_p = (\sum_j |x_j|^p)^{1/p}` with :math:`1 < p < \infty`, whose dual is ℓq with 1/p + 1/q = 1.
 
-    Its steepest direction :math:`\operatorname{sign}(g_j) (|g_j| / \|g\|_q)^{1/(p-1)}` is the only maximiser. `L1()` and `LInf()` are the
-    norms at the two ends.
+    Its steepest direction :math:`\operatorname{sign}(g_j) (|g_j| / \|g\|_q)^{1/(p-1)}` is the only maximiser. For p = 1 and p =
+    ∞ use `L1()` and `LInf()`.
 
     Examples:
         >>> import numpy as np
@@ -176,7 +176,7 @@ class Lp:
 
     @property
     def power(self) -> float:
-        """Return p, as the compiled loops call it."""
+        """The power p, under the name that the compiled loops use."""
         return self.p
 
     def value(self, x: FloatArray) -> float:
@@ -188,7 +188,7 @@ class Lp:
         return _power_norm(g, "g", self.p / (self.p - 1.0))
 
     def steepest(self, g: FloatArray) -> FloatArray:
-        """Return `sign(g_j) (|g_j|/‖g‖_q)^(1/(p − 1))`; zero where g is zero."""
+        """Return `sign(g_j) (|g_j|/‖g‖_q)^(1/(p − 1))`; zero if g is zero."""
         return self.direction_of(_single(g))
 
     def direction_of(self, gradient: LogScaled) -> FloatArray:
@@ -214,7 +214,7 @@ def entries(gradient: LogScaled) -> tuple[FloatArray, FloatArray]:
 
 
 def _power_norm(x: FloatArray, argument: str, power: float) -> float:
-    """Return (Σ |x_j|^p)^(1/p), divided by the largest modulus on the way."""
+    """Return (Σ |x_j|^p)^(1/p), computed relative to the largest modulus to avoid overflow."""
     sizes = np.abs(float_array(x, argument)).ravel()
     largest = float(np.max(sizes, initial=0.0))
     if power == math.inf or largest == 0.0 or not math.isfinite(largest):

@@ -37,9 +37,9 @@ class Spectral:
     r"""The largest singular value of a matrix, whose dual is the nuclear norm.
 
     Its steepest direction is the polar factor :math:`\sum_k u_k v_k^\top` over the singular values of G that are not zero: the step of Muon
-    without momentum. If G does not have full rank, there are longer maximisers; this is the shortest, which moves nothing that the
-    gradient does not. A singular value counts as zero if rows of G depend on larger rows up to a relative 1e-12, so rounding brings no
-    direction.
+    without momentum. If G does not have full rank, there are longer maximisers; this is the shortest, which moves only along
+    singular vectors of G. A singular value counts as zero if rows of G depend on larger rows up to a relative 1e-12, so
+    rounding adds no direction.
 
     Examples:
         >>> import numpy as np
@@ -95,7 +95,7 @@ class Nuclear:
         return _schatten(g, "g", 2)
 
     def steepest(self, g: FloatArray) -> FloatArray:
-        """Return u vᵀ of the largest singular value of g; zero where g is zero."""
+        """Return u vᵀ of the largest singular value of g; zero if g is zero."""
         return _direction(_matrix(g, "g"), _leading)
 
     def direction_of(self, gradient: LogScaled) -> FloatArray:
@@ -148,7 +148,7 @@ def row_scaled(gradient: LogScaled) -> tuple[FloatArray, FloatArray]:
 
 
 def _matrix(x: ArrayLike, argument: str, axes: int | None = None) -> FloatArray:
-    """Return `x` as a matrix, or as several where `axes` says that two axes make up one."""
+    """Return `x` as a matrix, or as several matrices if `axes` is 2."""
     array = float_array(x, argument)
     if (array.ndim if axes is None else axes) != 2:
         raise InputError(argument, "a matrix, which this norm measures", f"shape {array.shape}")

@@ -1,4 +1,4 @@
-"""The norm protocol: what descent, margins and paths ask of a geometry."""
+"""The norm protocol: the interface of a norm for descent, margins and paths."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from marginlens.typing import FloatArray
 class Norm(Protocol):
     r"""A norm on points of one shape, with its dual norm and its directions of steepest ascent.
 
-    Three methods are enough for descent, margins and predictions; `needs_matrix = True` says that points are matrices.
-    `marginlens.testing.check_norm` runs the contract that every norm passes, a user's own too.
+    Three methods are enough for descent, margins and predictions; `needs_matrix = True` means that points are matrices.
+    `marginlens.testing.check_norm` runs the contract that every norm must pass, including your own.
     """
 
     def value(self, x: FloatArray) -> float:
@@ -24,5 +24,5 @@ class Norm(Protocol):
     def steepest(self, g: FloatArray) -> FloatArray:
         r"""Return a point s of norm one with :math:`\langle g, s\rangle = \|g\|_*`, of g's shape; undefined at g = 0.
 
-        Where several points attain the maximum, the norm's own documentation says which one this is.
+        If several points attain the maximum, the documentation of the norm says which one is returned.
         """
