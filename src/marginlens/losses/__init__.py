@@ -1,4 +1,4 @@
-"""Losses: of a signed margin, and of a next token."""
+"""Losses of a signed margin, and of a next token."""
 
 from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
 from marginlens.losses.next_token import (

@@ -1,7 +1,7 @@
 r"""Losses ℓ of the signed margin u = Y f(X): value, derivative as sign and logarithm, and the constants of Assumption A.
 
-Descent compares inputs by log|ℓ'| even where ℓ' itself has underflowed, and by the sign of ℓ', which is −1 for the losses of the
-theorems and anything for a loss of your own.
+Descent compares inputs by log|ℓ'|, which works even if ℓ' itself has underflowed, and by the sign of ℓ'. The sign is −1 for the
+losses of the theorems; your own loss may have any sign.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _VALUE_ROUNDING = 32.0 * np.finfo(float).eps
 
 
 class SignedLog(NamedTuple):
-    """The numbers `sign · exp(log)`, which may be far below the smallest float64; arrays of one shape."""
+    """The numbers `sign · exp(log)`, which may be far below the smallest float64; both arrays have the same shape."""
 
     sign: FloatArray
     log: FloatArray
@@ -46,7 +46,8 @@ class SignedLog(NamedTuple):
 class LossConstants:
     r"""Assumption A on an interval: :math:`\ell'` is `lipschitz`-Lipschitz (M₀) and `smallest` :math:`\le |\ell'| \le` `bound` (M₁).
 
-    They are kept as logarithms, because slopes of e^-1000 still compare; the plain numbers are 0.0 or inf if they leave the range.
+    They are stored as logarithms, because even slopes of e^-1000 are compared. The plain numbers are 0.0 or inf if they leave
+    the range.
     """
 
     log_lipschitz: float
@@ -56,12 +57,12 @@ class LossConstants:
 
     @property
     def lipschitz(self) -> float:
-        """M₀."""
+        """The Lipschitz constant M₀ of ℓ'."""
         return from_log(self.log_lipschitz)
 
     @property
     def bound(self) -> float:
-        """M₁."""
+        """The bound M₁ of |ℓ'|."""
         return from_log(self.log_bound)
 
     @property
@@ -71,12 +72,13 @@ class LossConstants:
 
 
 class Loss:
-    r"""A differentiable loss of the margin; subclass it to plug in your own.
+    r"""A differentiable loss of the margin; subclass it to define your own.
 
-    A subclass defines `value` and at least one of `derivative` and `log_abs_derivative`, as NumPy functions: elementwise, an array of
-    the shape of u, without nan for margins up to ±1e6. The other one follows. `log_abs_derivative` is the one to give where ℓ' may
-    underflow. It says nothing of the sign of ℓ': that is the sign of `derivative` where you define it, and of differences of `value`
-    where you do not; define `derivative_sign` to say it yourself. `constants` samples the interval unless overridden.
+    A subclass defines `value` and at least one of `derivative` and `log_abs_derivative`, from which the other follows. All are
+    elementwise NumPy functions that return an array of the shape of u, without nan for margins up to ±1e6. Define
+    `log_abs_derivative` if ℓ' may underflow. The sign of ℓ' is taken from `derivative` if you define it, otherwise from
+    differences of `value`; define `derivative_sign` to give it directly. `constants` samples the interval unless you override
+    it.
     """
 
     # The branch of the compiled loop that evaluates log|ℓ'|; with -1 the loop runs in NumPy.
@@ -87,7 +89,7 @@ class Loss:
         raise lacking(self, "value(u)")
 
     def log_abs_derivative(self, u: ArrayLike) -> FloatArray:
-        """Return `log |ℓ'(u)|`, -inf where ℓ' is zero."""
+        """Return `log |ℓ'(u)|`, -inf if ℓ'(u) is zero."""
         if not _defines(self, "derivative"):
             raise lacking(self, "derivative(u) or log_abs_derivative(u)")
         with np.errstate(divide="ignore"):
@@ -124,7 +126,7 @@ class Loss:
     def signed_log_rise(self, u: ArrayLike, log_delta: ArrayLike, sign: ArrayLike) -> SignedLog:
         r"""Return :math:`\ell(u - \delta) - \ell(u)` as sign and logarithm, for :math:`\delta = \text{sign}\, e^{\text{log_delta}}`.
 
-        Both hold when δ underflows. Where the loss decreases the sign of the rise is that of δ.
+        Both are accurate even if δ underflows. For a decreasing loss the sign of the rise is that of δ.
         """
         u, log_delta, sign = _together(u=u, log_delta=log_delta, sign=sign)
         small = self._small_rise(u, log_delta, sign)
@@ -142,7 +144,7 @@ class Loss:
         return SignedLog(np.where(large, rise_sign, small.sign), np.where(large, exact, small.log))
 
     def _small_rise(self, u: FloatArray, log_delta: FloatArray, sign: FloatArray) -> SignedLog:
-        """Return -ℓ'(u) δ, and for a loss of one's own ℓ''(u) δ²/2 as well, which is all there is where ℓ'(u) is zero."""
+        """Return -ℓ'(u) δ; for a user's own loss also add ℓ''(u) δ²/2, which is the leading term if ℓ'(u) is zero."""
         slope = slope_of(self, u)
         first = SignedLog(-slope.sign * sign, slope.log + log_delta)
         if compiled_code(self) >= 0:
@@ -232,7 +234,7 @@ class Logistic(_DecreasingLoss):
         return -np.logaddexp(0.0, float_array(u, "u"))
 
     def signed_log_rise(self, u: ArrayLike, log_delta: ArrayLike, sign: ArrayLike) -> SignedLog:
-        r"""Exact: :math:`\ell(u - \delta) - \ell(u) = \log(1 + z)` with :math:`z = |\ell'(u)| (e^\delta - 1)`."""
+        r"""Compute the rise exactly: :math:`\ell(u - \delta) - \ell(u) = \log(1 + z)` with :math:`z = |\ell'(u)| (e^\delta - 1)`."""
         # A subclass that has a slope of its own.
         if compiled_code(self) < 0:
             return super().signed_log_rise(u, log_delta, sign)
@@ -250,7 +252,7 @@ class Logistic(_DecreasingLoss):
         return SignedLog(np.array(sign), np.where(log_z > _FIRST_ORDER, log_rise, log_z))
 
     def constants(self, low: float, high: float) -> LossConstants:
-        """Exact: `|ℓ'|` falls from `low` to `high`, and `ℓ'' = |ℓ'|(1 - |ℓ'|)` peaks at 0."""
+        """Compute the exact constants: `|ℓ'|` decreases from `low` to `high`, and `ℓ'' = |ℓ'|(1 - |ℓ'|)` peaks at 0."""
         low, high = _interval(low, high)
         nearest = abs(min(max(0.0, low), high))
         log_curvature = float(self.log_abs_derivative(nearest) + self.log_abs_derivative(-nearest))
@@ -260,7 +262,7 @@ class Logistic(_DecreasingLoss):
 
 @dataclass(frozen=True)
 class Exponential(_DecreasingLoss):
-    r"""The loss :math:`\ell(u) = e^{-u}`; its value overflows to inf for margins below -709, its log-derivative never does.
+    r"""The loss :math:`\ell(u) = e^{-u}`. Its value overflows to inf for margins below -709; its log-derivative never does.
 
     Examples:
         >>> import marginlens as ml
@@ -284,7 +286,7 @@ class Exponential(_DecreasingLoss):
         return -self.value(u)
 
     def constants(self, low: float, high: float) -> LossConstants:
-        """Exact: every derivative is largest in modulus at `low`."""
+        """Compute the exact constants: every derivative is largest in modulus at `low`."""
         low, high = _interval(low, high)
         return LossConstants(-low, -low, -high, True)
 
@@ -310,13 +312,13 @@ class CorrelationLoss(_DecreasingLoss):
         return np.zeros_like(float_array(u, "u"))
 
     def constants(self, low: float, high: float) -> LossConstants:
-        """Exact: a constant slope of -1."""
+        """Return the exact constants of a constant slope of -1."""
         _interval(low, high)
         return LossConstants(-np.inf, 0.0, 0.0, True)
 
 
 def compiled_code(loss: Loss) -> int:
-    """Return `loss.code`, or -1 for a subclass that overrides what the code stands for, which only NumPy can evaluate."""
+    """Return `loss.code`, or -1 for a subclass that overrides the coded functions and so must be evaluated by NumPy."""
     classes = type(loss).__mro__
     coded = next(k for k, family in enumerate(classes) if "code" in vars(family))
     overridden = any(name in vars(family) for family in classes[:coded] for name in _MARGIN_LOSS_METHODS)
@@ -324,12 +326,12 @@ def compiled_code(loss: Loss) -> int:
 
 
 def value_of(loss: Loss, u: FloatArray) -> FloatArray:
-    """Return ℓ(u), refused if a user's loss gives something else than one finite number for each margin."""
+    """Return ℓ(u); raise if a user's loss does not return one finite number for each margin."""
     return _evaluate(loss, "value", u)
 
 
 def slope_of(loss: Loss, u: FloatArray) -> SignedLog:
-    """Return ℓ'(u) as sign and logarithm, the latter -inf if the sign is zero; refused if a user's loss gives something else."""
+    """Return ℓ'(u) as sign and logarithm, -inf if the sign is zero; raise if a user's loss returns anything else."""
     log, sign = _evaluate(loss, "log_abs_derivative", u), np.sign(_evaluate(loss, "derivative_sign", u))
     return SignedLog(sign, np.where(sign == 0.0, -np.inf, log))
 
@@ -352,7 +354,7 @@ def rising_margin(loss: Loss, low: float, high: float) -> float | None:
 
 
 def _evaluate(loss: Loss, method: str, u: FloatArray) -> FloatArray:
-    """Return `loss.method(u)` as a float64 array; what a user's loss gives is checked, for finite u."""
+    """Return `loss.method(u)` as a float64 array; the result of a user's loss is checked for finite u."""
     if compiled_code(loss) >= 0:
         return np.asarray(getattr(loss, method)(u))
     array = numbers_from(loss, method, getattr(loss, method)(u), np.shape(u))
@@ -380,7 +382,7 @@ def numbers_from(loss: object, method: str, given: object, shape: tuple[int, ...
 
 
 def _defines(loss: Loss, method: str) -> bool:
-    """Return whether the class of a loss has its own version of a method."""
+    """Return whether the class of a loss overrides a method."""
     return getattr(type(loss), method) is not getattr(Loss, method)
 
 
@@ -391,8 +393,8 @@ def lacking(loss: object, method: str) -> InputError:
 def _sign_from_values(loss: Loss, u: FloatArray) -> FloatArray:
     """Return the sign of ℓ'(u) for a loss that gives only ℓ and log|ℓ'|: that of ℓ(u + h) - ℓ(u - h), if this is 2h|ℓ'| to a factor two.
 
-    Beside a zero of ℓ' such differences are rounding; there ℓ' is interpolated between neighbours whose signs are known. Where ℓ has
-    saturated, the first difference that can be visible_once at all decides.
+    Near a zero of ℓ' such differences are rounding, and ℓ' is interpolated between neighbours whose signs are known. If ℓ has
+    saturated, the first difference that exceeds rounding decides.
     """
     flat = np.ravel(u)
     log = np.ravel(_evaluate(loss, "log_abs_derivative", u))
@@ -464,7 +466,7 @@ def _interval(low: float, high: float) -> tuple[float, float]:
 
 
 def as_loss(loss: object) -> Loss:
-    """Return `loss` if it is a Loss that defines what it must, else the sentence that says what is expected."""
+    """Return `loss` if it is a `Loss` with the required methods, otherwise raise."""
     if not isinstance(loss, Loss):
         what = f"the class {loss.__name__}" if isinstance(loss, type) else type(loss).__name__
         raise InputError(

@@ -1,4 +1,4 @@
-r"""Losses ℓ(y, ŷ) of a predicted next token: ŷ = C f is what the head makes of the attention output, one number per token."""
+r"""Losses ℓ(y, ŷ) of a predicted next token: the head turns the attention output f into ŷ = C f, one number per token."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ _LABEL_LOSS_METHODS = ("value", "derivative", "second", "scalar")
 
 
 class NextTokenLoss:
-    """A loss of the outputs ŷ (n_samples, n_vocabulary) at the labels y (n_samples,); subclass it to plug in your own.
+    """A loss of the outputs ŷ (n_samples, n_vocabulary) at the labels y (n_samples,); subclass it to define your own.
 
-    A subclass defines `value` and `derivative`, as NumPy functions that give real numbers of the shapes below, and `second` where a
-    minimum on S_cyc is asked for. Those that carry a `code` run in the compiled loop. A loss of the label's output alone is easier to
-    define as a `LabelLoss`.
+    A subclass defines `value` and `derivative` as NumPy functions that return real numbers of the shapes below, and `second` if
+    you need the minimum on S_cyc. Losses with a `code` run in the compiled loop. A loss of the label's output alone is easier
+    to define as a `LabelLoss`.
     """
 
     # The branch of the compiled loop; with -1 the loop runs in NumPy.
     code: ClassVar[int] = -1
 
     def value(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
-        """Return (n_samples,) ℓ(y, ŷ)."""
+        """Return ℓ(y, ŷ), (n_samples,)."""
         raise lacking(self, "value(outputs, labels)")
 
     def derivative(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
-        """Return (n_samples, n_vocabulary) ∂ℓ/∂ŷ."""
+        """Return ∂ℓ/∂ŷ, (n_samples, n_vocabulary)."""
         raise lacking(self, "derivative(outputs, labels)")
 
     def second(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
-        """Return (n_samples, n_vocabulary, n_vocabulary) ∂²ℓ/∂ŷ²."""
+        """Return ∂²ℓ/∂ŷ², (n_samples, n_vocabulary, n_vocabulary)."""
         raise lacking(self, "second(outputs, labels)")
 
 
 class LabelLoss(NextTokenLoss):
-    """A loss ℓ(u) of u = ŷ_y alone, the form that Assumption 1 asks for."""
+    """A loss ℓ(u) of u = ŷ_y alone, the form in Assumption 1."""
 
     def scalar(self, u: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return ℓ(u), ℓ'(u) and ℓ''(u), elementwise."""
@@ -69,7 +69,7 @@ class LabelLoss(NextTokenLoss):
 @implements("C", "Eq. (18)")
 @dataclass(frozen=True)
 class LogLoss(LabelLoss):
-    r"""The loss :math:`\ell(u) = -\log u` of :math:`u = \hat y_y > 0`; with C Eᵀ = I that is the likelihood of the label.
+    r"""The loss :math:`\ell(u) = -\log u` of :math:`u = \hat y_y > 0`; if C Eᵀ = I, u is the probability of the label.
 
     Examples:
         >>> import numpy as np
@@ -81,7 +81,7 @@ class LogLoss(LabelLoss):
     code: ClassVar[int] = 0
 
     def scalar(self, u: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return -log u, -1/u and 1/u²; infinite where u is not positive."""
+        """Return -log u, -1/u and 1/u²; infinite unless u is positive."""
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             value = np.where(u > 0.0, -np.log(np.where(u > 0.0, u, 1.0)), np.inf)
             return value, -1.0 / u, 1.0 / u**2
@@ -89,7 +89,7 @@ class LogLoss(LabelLoss):
 
 @dataclass(frozen=True)
 class SquaredLoss(LabelLoss):
-    r"""The loss :math:`\ell(u) = (1 - u)^2` of :math:`u = \hat y_y`: C's Figure 5 in the text's form.
+    r"""The loss :math:`\ell(u) = (1 - u)^2` of :math:`u = \hat y_y`: the loss of C's Figure 5 as the text states it.
 
     Examples:
         >>> import numpy as np
@@ -107,7 +107,7 @@ class SquaredLoss(LabelLoss):
 
 @dataclass(frozen=True)
 class CrossEntropy(NextTokenLoss):
-    r"""The loss :math:`\ell(y, \hat y) = -\log \mathbb S(\hat y)_y`: the outputs are themselves logits. C's Figure 6.
+    r"""The loss :math:`\ell(y, \hat y) = -\log \mathbb S(\hat y)_y`, which takes the outputs as logits: the loss of C's Figure 6.
 
     Examples:
         >>> import numpy as np
@@ -123,7 +123,7 @@ class CrossEntropy(NextTokenLoss):
         return np.logaddexp.reduce(outputs - _at(outputs, labels)[:, None], axis=1)
 
     def derivative(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
-        """Return π - 1_y, where 1 - π_y is added up from the others."""
+        """Return π - 1_y, with 1 - π_y computed as the sum of the other probabilities."""
         return -_label_minus_softmax(outputs, labels)
 
     def second(self, outputs: FloatArray, labels: IntArray) -> FloatArray:
@@ -134,7 +134,7 @@ class CrossEntropy(NextTokenLoss):
 
 @dataclass(frozen=True)
 class SquaredProbability(NextTokenLoss):
-    r"""The loss :math:`\ell(y, \hat y) = (1 - \mathbb S(\hat y)_y)^2`: C's Figure 5 in the form of its authors' code.
+    r"""The loss :math:`\ell(y, \hat y) = (1 - \mathbb S(\hat y)_y)^2`: the loss of C's Figure 5 as in the authors' code.
 
     Examples:
         >>> import numpy as np
@@ -165,7 +165,7 @@ class SquaredProbability(NextTokenLoss):
 
 
 def as_nexttoken_loss(loss: object) -> NextTokenLoss:
-    """Return `loss` if it is a loss of next tokens, else the sentence that says what is expected."""
+    """Return `loss` if it is a loss of next tokens, otherwise raise."""
     if not isinstance(loss, NextTokenLoss):
         what = f"the class {loss.__name__}" if isinstance(loss, type) else type(loss).__name__
         raise InputError("loss", "ml.LogLoss(), ml.SquaredLoss(), ml.CrossEntropy() or another NextTokenLoss", what)
@@ -189,22 +189,22 @@ def as_nexttoken_loss(loss: object) -> NextTokenLoss:
 
 
 def value_of(loss: NextTokenLoss, outputs: FloatArray, labels: IntArray) -> FloatArray:
-    """Return (n_samples,) ℓ(y, ŷ); refused if a user's loss gives something else than one real number for each sample."""
+    """Return ℓ(y, ŷ), (n_samples,); raise if a user's loss does not return one real number for each sample."""
     return _checked(loss, "value", loss.value(outputs, labels), labels.shape)
 
 
 def derivative_of(loss: NextTokenLoss, outputs: FloatArray, labels: IntArray) -> FloatArray:
-    """Return (n_samples, n_vocabulary) ∂ℓ/∂ŷ; refused if a user's loss gives something else."""
+    """Return ∂ℓ/∂ŷ, (n_samples, n_vocabulary); raise if a user's loss returns anything else."""
     return _checked(loss, "derivative", loss.derivative(outputs, labels), outputs.shape)
 
 
 def second_of(loss: NextTokenLoss, outputs: FloatArray, labels: IntArray) -> FloatArray:
-    """Return (n_samples, n_vocabulary, n_vocabulary) ∂²ℓ/∂ŷ²; refused if a user's loss gives something else."""
+    """Return ∂²ℓ/∂ŷ², (n_samples, n_vocabulary, n_vocabulary); raise if a user's loss returns anything else."""
     return _checked(loss, "second", loss.second(outputs, labels), (*outputs.shape, outputs.shape[1]))
 
 
 def scalar_of(loss: LabelLoss, u: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return ℓ(u), ℓ'(u) and ℓ''(u); refused if a user's loss gives something else than three arrays of u's shape."""
+    """Return ℓ(u), ℓ'(u) and ℓ''(u); raise unless a user's loss returns three arrays of u's shape."""
     given = loss.scalar(u)
     if loss.code >= 0:
         return given
@@ -216,10 +216,12 @@ def scalar_of(loss: LabelLoss, u: FloatArray) -> tuple[FloatArray, FloatArray, F
 
 
 def label_rise(loss: LabelLoss, u: FloatArray, sign: FloatArray, log_delta: FloatArray) -> SignedLog:
-    """Return ℓ(u - δ) - ℓ(u) as sign and logarithm: by subtraction where δ is large, as δ times a mean slope where it is small.
+    """Return ℓ(u - δ) - ℓ(u) as sign and logarithm: by subtraction if δ is large, as δ times a mean slope if it is small.
 
     Args:
-        sign, log_delta: of δ, (…), which u broadcasts against.
+        sign: the sign of δ, (…), against which u broadcasts.
+
+        log_delta: log|δ|, (…).
     """
     delta = sign * np.exp(log_delta)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -253,7 +255,7 @@ def _softmax(outputs: FloatArray) -> FloatArray:
 
 
 def _label_minus_softmax(outputs: FloatArray, labels: IntArray) -> FloatArray:
-    """Return 1_y - π, with 1 - π_y as the sum of the others."""
+    """Return 1_y - π, with 1 - π_y computed as the sum of the other probabilities."""
     difference = -_softmax(outputs)
     rows = np.arange(len(labels))
     difference[rows, labels] = 0.0
