@@ -1,4 +1,4 @@
-"""What every result can do: print itself on one line, become a dict or a data frame, and show itself in a notebook."""
+"""The common methods of results: a one-line repr, conversion to a dict or a data frame, and display in a notebook."""
 
 # ruff: noqa: F401  the names that results use, under one roof
 

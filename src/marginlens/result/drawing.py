@@ -34,7 +34,7 @@ def axes_for(ax: Axes | None) -> Axes:
 
 
 def draw_sentence(ax: Axes, sentence: str) -> None:
-    """Say on empty axes why there is nothing to draw."""
+    """Write a sentence on empty axes that says why there is nothing to draw."""
     ax.text(0.5, 0.5, sentence, ha="center", va="center", wrap=True, transform=ax.transAxes)
     ax.set_axis_off()
 

@@ -13,7 +13,7 @@ from marginlens.errors import require
 
 
 class Tabular(ABC):
-    """Results that are tables: `to_frame` makes a data frame of them, whose rows and columns the docstring of the class describes."""
+    """The base of results with a table: `to_frame` makes a data frame, whose rows and columns the class's docstring describes."""
 
     @abstractmethod
     def _columns(self) -> Mapping[str, Any]:

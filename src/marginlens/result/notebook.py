@@ -1,4 +1,4 @@
-"""Results in a notebook: what they print, a small table of their fields, and their plot."""
+"""Results in a notebook: their repr, a small table of their fields, and their plot."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCREEN_DOTS_PER_INCH = 100
 
 
 class Displayed(Described):
-    """An object that shows itself in Jupyter and VS Code: what it prints, a table of its fields, and its plot if it has one."""
+    """The base of objects with a display in Jupyter and VS Code: the repr, a table of the fields, and the plot if there is one."""
 
     def _repr_html_(self) -> str:
         # They import Jinja2, which only displays need.
@@ -55,7 +55,7 @@ def public_fields(shown: object) -> dict[str, Any]:
 
 
 def _numbers(shown: Described) -> dict[str, Any]:
-    """Return the fields of an object without those that are empty."""
+    """Return the fields of an object that are not empty."""
     return {name: value for name, value in public_fields(shown).items() if value is not None and not _is_empty(value)}
 
 

@@ -1,4 +1,4 @@
-"""The colours of every figure: one for each meaning, told apart by colour-blind readers too."""
+"""The colours of all figures: one for each meaning, safe for colour-blind readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantities of a result, declared once: the line that its repr prints, and the columns of its data frame."""
+"""Declared quantities of a result, used for its one-line repr and the columns of its data frame."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from marginlens.words.renderer import Templates
 
 
 class Described:
-    """An object that prints itself on one line, as `quantities` declares it.
+    """The base of objects with a one-line repr, which `quantities` declares.
 
-    "{nodes:#} tokens, margin={margin:.4g}" names attributes between braces, or parts of one ({x.shape[1]}), or `self`. A method is called
-    ({gap.min:.4g}). The formats are those of Python and of `marginlens.words.renderer`, and four more:
+    In a declaration such as "{nodes:#} tokens, margin={margin:.4g}", braces hold the name of an attribute, a part of one
+    ({x.shape[1]}), or `self`. Methods are called ({gap.min:.4g}). The formats are those of Python and of
+    `marginlens.words.renderer`, and four more:
 
     - `#` is the number of entries, and `# edge|edges` is that number with its noun;
     - `norm` is the length of a vector or matrix;
@@ -46,7 +47,7 @@ _STEP = re.compile(r"(?:^|\.)(\w+)|\[(?:(-?\d+)|(\w+))\]")
 
 
 class Lines(Templates):
-    """Formats lines of quantities of an object, the argument `self`; those of a mapping are its entries."""
+    """A formatter for lines with the quantities of an object, the argument `self`; the quantities of a mapping are its entries."""
 
     def get_field(self, field_name: str, args: Sequence[object], kwargs: Mapping[str, Any]) -> tuple[Any, str]:
         value = kwargs["self"]
@@ -79,14 +80,14 @@ def _norm(value: FloatArray) -> float:
 
 
 def table(rows: str, *names: str, **renamed: str) -> Callable[[Any], dict[str, Any]]:
-    """Make the method `_columns` of a result whose columns are attributes.
+    """Make the method `_columns` for a result whose columns are attributes.
 
     Args:
-        rows: the name of a first column that counts the rows from 0; no such column if it is empty.
+        rows: the name of a first column that counts the rows from 0; if empty, there is no such column.
 
-        names: attributes whose columns have their names.
+        names: attributes whose columns have the same names.
 
-        renamed: attributes by the names of their columns.
+        renamed: other attributes, by the names of their columns.
     """
     sources = {name: name for name in names} | renamed
 

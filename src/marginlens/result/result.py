@@ -17,7 +17,7 @@ def jsonable(value: object, digits: int | None = None) -> Any:
     """Convert `value` to types that JSON has: arrays to lists, statuses to names, numbers that JSON lacks (nan, infinities) to None.
 
     Args:
-        digits: significant ones to which numbers are rounded, all by default.
+        digits: the number of significant digits; all by default.
     """
     if isinstance(value, Enum):
         return value.name
@@ -43,10 +43,10 @@ def jsonable(value: object, digits: int | None = None) -> Any:
 
 
 class Result(Displayed):
-    """The base of what functions give back.
+    """The base of results that functions return.
 
-    A subclass is a frozen dataclass that declares its `quantities`, which its repr prints. Fields declared with `repr=False`, and private
-    ones, stay out of `to_dict` and of the table.
+    A subclass is a frozen dataclass that declares its `quantities`, which its repr prints. Private fields and fields declared
+    with `repr=False` are left out of `to_dict` and of the table.
     """
 
     def to_dict(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class Result(Displayed):
         return {name: jsonable(value) for name, value in public_fields(self).items()}
 
     def __eq__(self, other: object) -> bool:
-        """Return whether two results are of one kind and hold the same numbers, nan included."""
+        """Return whether two results have the same class and equal numbers, with nan equal to nan."""
         if type(self) is not type(other):
             return NotImplemented
         return all(_same(value, getattr(other, name)) for name, value in public_fields(self).items())
