@@ -1,4 +1,4 @@
-"""Paper C: the self-attention layer that predicts the next token, where its weights go, and the automaton it becomes."""
+"""Paper C: the self-attention layer that predicts the next token, the limit of its weights, and the automaton that it becomes."""
 
 from typing import TYPE_CHECKING
 

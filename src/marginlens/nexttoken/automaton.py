@@ -43,14 +43,14 @@ class NextTokenAutomaton(Displayed, Tabular):
     .. math:: \lim_{R \to \infty} \mathbb S(X \bar W_R\, \bar x), \qquad
         \bar W_R = C_R W^{mm} + \sum_l s_l(R)\, W_l + W^{cyc} + O + o(1)
 
-    Of the tokens in a sequence, those with the largest :math:`e_x^\top W^{mm} \bar x` keep all of the probability (hard retrieval); among
-    them it is spread in proportion to multiplicity times :math:`\exp(e_x^\top (W^{cyc} + O) \bar x)` (soft composition). In a training
-    sequence they are one component, on which O is constant, and W^cyc alone sets the shares. In a new sequence, tokens of
-    different components may have equal heights; then the constant term O of the path decides too, and before it the slowly growing
-    :math:`W_l` where there are any (`expansion`). They are computed when such a sequence comes.
+    The tokens of a sequence with the largest :math:`e_x^\top W^{mm} \bar x` keep all of the probability (hard retrieval). They
+    share it in proportion to multiplicity times :math:`\exp(e_x^\top (W^{cyc} + O) \bar x)` (soft composition). In a training
+    sequence they are one component, on which O is constant, so W^cyc alone sets the shares. In a new sequence, tokens of
+    different components may have equal heights. Then the constant term O of the path matters too, after the slowly growing
+    :math:`W_l` if there are any (`expansion`). These terms are computed only for such a sequence.
 
-    This is the limit of the regularisation path. Gradient descent shares it on every comparison of tokens that active pairs of the
-    Graph-SVM connect; between tokens that they do not connect, its start and its first steps leave a constant of their own.
+    This is the limit of the regularisation path. Gradient descent has the same limit for all tokens that active pairs of the
+    Graph-SVM connect. Between other tokens, its start and its first steps leave another constant.
 
     Attributes:
         E: the embeddings, of shape (n_vocabulary, d_model).
@@ -61,7 +61,7 @@ class NextTokenAutomaton(Displayed, Tabular):
 
         mix: the cyclic correction; `mix.x` is W^cyc.
 
-        data: the sequences that it was made from.
+        data: the sequences that the automaton was made from.
 
     Examples:
         >>> import numpy as np
@@ -228,7 +228,7 @@ class NextTokenAutomaton(Displayed, Tabular):
 
             n_tokens: number of tokens to draw.
 
-            rng: seed or generator.
+            rng: a `numpy.random.Generator`, or a whole number to seed one.
 
             window: number of last tokens that each draw sees; all by default.
 
@@ -322,7 +322,7 @@ class NextTokenAutomaton(Displayed, Tabular):
 
     @cached_property
     def _table(self) -> Any:
-        """E, as a sparse matrix if it is mostly zeros, as one-hot embeddings are."""
+        """The embeddings E, as a sparse matrix if they are mostly zeros, such as one-hot embeddings."""
         is_thin = np.count_nonzero(self.E) <= SPARSE_SHARE * self.E.size
         return scipy.sparse.csr_array(self.E) if is_thin else self.E
 
@@ -489,7 +489,7 @@ def _checked(priority: object, data: SequenceDataset) -> GraphSolution:
 
 
 def _refused(priority: GraphSolution) -> InputError:
-    """Return the error for data without W^mm, which says what would change that."""
+    """Return the error for data without W^mm, with a remedy."""
     got = f"data whose Graph-SVM is {priority.status.name.lower()}"
     remedy = priority.status.sentence
     if priority.status is Status.INFEASIBLE:
@@ -508,7 +508,7 @@ def _slow_is_known(slow: object) -> bool:
 
 
 def _levels(height: FloatArray) -> IntArray:
-    """Number the levels (n_tokens,) of heights: 0 for the highest tokens, one more at every drop."""
+    """Return the level of each height, (n_tokens,): 0 for the highest tokens, one more at every drop."""
     order = np.argsort(-height, kind="stable")
     level = np.empty(len(height), dtype=np.int64)
     level[order] = np.concatenate([[0], np.cumsum(np.diff(height[order]) < -TIE)])
@@ -589,7 +589,7 @@ class Explanation(Displayed, Tabular):
 
     @property
     def is_ranked(self) -> bool:
-        """True if the winners are one component, so that the data themselves make them equal rather than a coincidence of heights."""
+        """True if the winners are one component: then the data make them equal, not a coincidence of heights."""
         parts = {rival.component for rival in self.winners}
         return len(self.winners) == 1 or (len(parts) == 1 and -1 not in parts)
 
@@ -613,7 +613,7 @@ class Explanation(Displayed, Tabular):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """What it says, as codes with numbers."""
+        """The explanation as codes with numbers."""
         facts = [self._shares]
         if not self.is_known:
             facts.append(Fact("explanation.unseen_last", {"last": self.names[self.last]}))
@@ -630,7 +630,7 @@ class Explanation(Displayed, Tabular):
 
     @property
     def _shares(self) -> Fact:
-        """The fact about which tokens come next."""
+        """The fact that names the next tokens."""
         last = self.names[self.last]
         if len(self.winners) == 1:
             return Fact("explanation.next", {"last": last, "token": self.names[self.winners[0].token]})
@@ -645,7 +645,7 @@ class Explanation(Displayed, Tabular):
 
     @property
     def _rankings(self) -> list[Fact]:
-        """The facts about what the winners are ranked above: by the data, through chains, or by the margin alone."""
+        """The facts that name the tokens below the winners: by the data, through chains, or by the margin alone."""
         facts, winners = [], len(self.winners)
         ranked = {j for _, j, _ in self.reasons}
         if ranked:

@@ -1,4 +1,4 @@
-"""Attention without positions as a Markov chain weighted by its context, learnt from prompts; and predictions that change the topic."""
+"""Attention without positions as a context-weighted Markov chain learnt from prompts, and predictions that change the topic."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class MarkovChain(Result):
 
     .. math:: \Pr(i \mid X) = \frac{m_i(X)\, P_{ki}}{\sum_j m_j(X)\, P_{kj}}, \qquad P_{ki} \propto \exp(e_i^\top W e_k)
 
-    with k the last token of X and :math:`m_i(X)` the number of times that X holds token i (Ildiz et al., arXiv 2402.13512, of which only
-    the abstract was at hand; the statements are ours).
+    with k the last token of X and :math:`m_i(X)` the number of times that X holds token i (after the abstract of Ildiz et al.,
+    arXiv 2402.13512; the statements are ours).
 
     Args:
         P: (n_vocabulary, n_vocabulary) table; row k has the probabilities after token k if the context holds each token once, or nan if
@@ -66,7 +66,7 @@ class MarkovChain(Result):
 
     @property
     def identified(self) -> BoolArray:
-        """(n_vocabulary,) whether the transitions after each token are known."""
+        """The tokens after which the transitions are known, (n_vocabulary,) booleans."""
         return np.asarray(~np.isnan(self.P).any(axis=1))
 
     # ---- from and to weights
@@ -178,7 +178,7 @@ class MarkovChain(Result):
 
             n_tokens: number of tokens to draw for each prompt.
 
-            rng: seed or generator.
+            rng: a `numpy.random.Generator`, or a whole number to seed one.
 
         Returns:
             (n_prompts, n_tokens) ids, each drawn given all before it.
@@ -213,9 +213,10 @@ class MarkovChain(Result):
 
         .. math:: \frac{1}{t}\,\#\{s \le t : x_s = i\} \approx t^{P_{wi}/P_{ww} - 1}
 
-        While nearly all of the context is w, a token i follows w with odds :math:`m_i P_{wi} : m_w P_{ww}`, so that to first order in the
-        share of the others its share falls like that power. Every other token fades if w is its own most probable successor; for another
-        w some token grows instead. A trajectory that has not begun to repeat w may decline differently.
+        While nearly all of the context is w, a token i follows w with odds :math:`m_i P_{wi} : m_w P_{ww}`. To first order in
+        the share of the other tokens, the share of i therefore falls like that power. All other tokens fade if w is its own
+        most probable successor; otherwise some token grows instead. A trajectory that has not begun to repeat w may decline
+        differently.
 
         Returns:
             (n_vocabulary,) for each w the slowest of the exponents, nan if w cannot win.
@@ -240,7 +241,7 @@ class TopicChange(Result):
 
         outnumbers: whether the input holds the predicted token more often than each token of higher priority in the topic.
 
-        tied: whether the model ties the predicted token with all of these, so that it no longer ranks them.
+        tied: whether the model ties the predicted token with all of these, and so no longer ranks them.
     """
 
     changed: bool
@@ -260,17 +261,17 @@ class TopicChange(Result):
 def topic_change(topic: NextTokenAutomaton, mixed: NextTokenAutomaton, sequence: ArrayLike) -> TopicChange:
     """Decide whether a model trained on several topics leaves the topic of an input, by automata and without training.
 
-    A topic is a set of priority graphs (Jia and Diaz-Rodriguez, arXiv 2501.06382, of which only the abstract was at hand; the statement is
-    ours). `mixed`, made from the sequences of all topics, has every edge of `topic`. So it never ranks a token above one that the topic
-    ranks higher, unless both are in one component; there the shares decide, multiplicity times the mixing weights. A change needs such a
-    tie, and a count that outweighs the ratio of weights.
+    A topic is a set of priority graphs (after the abstract of Jia and Diaz-Rodriguez, arXiv 2501.06382; the statement is ours).
+    `mixed`, made from the sequences of all topics, has every edge of `topic`. It therefore ranks no token above another that
+    the topic ranks higher, unless both are in one component. There the shares decide: multiplicity times the mixing weights. A
+    change needs such a tie, and a count that outweighs the ratio of weights.
 
     Args:
         topic: the automaton of the input's own topic.
 
         mixed: the automaton of all topics.
 
-        sequence: the input, of tokens that the topic's graph of the last one holds.
+        sequence: the input; the topic's graph of its last token must hold all of its tokens.
 
     Returns:
         The next token and whether it leaves the topic.

@@ -1,4 +1,4 @@
-"""The finite part of a next-token decoder on fixed contexts: log-odds of the tokens that follow, and what cross-entropy can fall to."""
+"""The finite part of a next-token decoder on fixed contexts: log-odds of the tokens that follow, and the infimum of the cross-entropy."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SupportSubspace(CyclicSubspace):
     .. math:: \mathcal F = \mathrm{span}\{(e_z - e_{z'})\,h_j^\top :\ z, z' \in \mathcal S_j\}
 
     Attributes:
-        E: (0, n_vocabulary), because tokens are unit vectors, whose table is not formed.
+        E: an empty array (0, n_vocabulary): tokens are unit vectors, whose table is not formed.
 
         queries: the contexts with several tokens.
 
@@ -64,7 +64,7 @@ class SupportSubspace(CyclicSubspace):
 
     @property
     def reach(self) -> float:
-        """The most by which a W of norm one moves a logit."""
+        """The largest change of a logit by a W of norm one."""
         return float(np.linalg.norm(self.ends, axis=1).max(initial=0.0)) or 1.0
 
     @cached_property
@@ -142,7 +142,7 @@ class _Supports(NamedTuple):
 
 
 class SupportRisk(CyclicRisk):
-    r"""The cross-entropy of contexts with several tokens among these alone, as a function of their logits.
+    r"""The cross-entropy of contexts with several tokens, restricted to these tokens, as a function of their logits.
 
     .. math:: \mathcal L_{\mathcal F}(M) = -\sum_{j:\, |\mathcal S_j| > 1} \hat\pi_j \sum_{z \in \mathcal S_j} \hat p_{jz}
         \log \frac{e^{M_{zj}}}{\sum_{z' \in \mathcal S_j} e^{M_{z'j}}}
@@ -169,7 +169,7 @@ class SupportRisk(CyclicRisk):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class FinitePart(Result):
-    r"""W* with what checks it, and the cross-entropy that decoders of these data can fall to.
+    r"""The finite part W* with its checks, and the infimum of the cross-entropy of decoders on these data.
 
     Attributes:
         data: the problem.

@@ -65,9 +65,9 @@ def cyclic_correction(
         \bar{\mathcal L}(W) = \frac{1}{|\bar{\mathcal D}|} \sum_{(X, y) \in \bar{\mathcal D}} \ell(c_y^\top X^\top \mathbb S(X W \bar x))
 
     The risk depends on W only through its part in S_cyc, so the shortest minimiser lies there. With the log-loss and C Eᵀ = I the risk is
-    strictly convex on S_cyc, and for the data's own graphs the minimum is unique, finite and independent of the start. Otherwise the risk
-    need not be convex, and the result is the minimum reached from the start. For other graphs, heads and losses the risk may fall for
-    ever; then the result has a direction that shows it.
+    strictly convex on S_cyc, and for the data's own graphs the minimum is unique, finite and independent of the start.
+    Otherwise the risk may not be convex, and the result is the minimum reached from the start. For other graphs, heads and
+    losses the risk may decrease without a minimum; then the result has a direction that shows it.
 
     Args:
         data: the sequences with their labels.
@@ -82,10 +82,10 @@ def cyclic_correction(
         start: (d_model, d_model) matrix whose part in S_cyc is the start; zero by default. The log-loss with C Eᵀ = I always starts from
             zero, because its minimum is unique.
 
-        restarts: number of random starts in addition. The result is the lowest minimum of all, and the shortest of several. The restarts
-            also decide numerically whether there is another one: `.is_unique`.
+        restarts: number of additional random starts. The result is the lowest minimum found, and the shortest among equal ones.
+            The restarts also show numerically whether the minimum is unique: `.is_unique`.
 
-        rng: seed or generator of the random starts.
+        rng: a `numpy.random.Generator` for the random starts, or a whole number to seed one.
 
     Returns:
         A `CyclicCorrection` with W^cyc in `.x`; `.residual()` recomputes its gradient from the samples.
@@ -122,10 +122,11 @@ def local_correction(
     loss: NextTokenLoss | None = None,
     start: ArrayLike | None = None,
 ) -> CyclicCorrection:
-    r"""Find the cyclic correction of the priorities that trained weights have chosen, instead of those that the labels ask for.
+    r"""Find the cyclic correction for the priorities in trained weights, instead of those in the labels.
 
-    This is Definition 3 over the local cyclic subset, which the paper leaves open ("we defer a rigorous definition"): `rule` says what a
-    sequence keeps of the pseudo-graphs' components. If no sequence keeps two different tokens, the correction and the local S_cyc are zero.
+    This is Definition 3 over the local cyclic subset, which the paper leaves open ("we defer a rigorous definition"): `rule`
+    determines the tokens that a sequence keeps, given the components of the pseudo-graphs. If no sequence keeps two different
+    tokens, the correction and the local S_cyc are zero.
 
     Args:
         data: the sequences with their labels.
@@ -183,7 +184,7 @@ class _Samples(NamedTuple):
 
 
 class _Search(NamedTuple):
-    """How a minimum is searched: from a given start, and from random ones."""
+    """The starts of a search for a minimum: a given one, and random ones."""
 
     start: ArrayLike | None
     restarts: int = 0
@@ -299,20 +300,21 @@ def _minimised(
 
 @dataclass(frozen=True, repr=False, eq=False)
 class CyclicCorrection(Displayed):
-    r"""W^cyc with what checks it.
+    r"""The cyclic correction W^cyc with its checks.
 
     Attributes:
         x: (d_model, d_model) W^cyc; zero if nothing is tied, nan if it is infinite.
 
         status: a `Status`.
 
-        reason: why the search ended so; if x is infinite, which component separates.
+        reason: why the search ended; if x is infinite, the component that separates.
 
         risk: the mean loss over the cyclic subset at x, its limit if x is infinite, 0 without a cyclic subset.
 
         gradient_norm: the norm of the risk's gradient by W at x.
 
-        direction: (d_model, d_model) if x is infinite, a matrix in S_cyc along which the risk falls for ever; else None.
+        direction: (d_model, d_model) if x is infinite, a matrix in S_cyc along which the risk decreases without a minimum;
+            otherwise None.
 
         subset: the cyclic subset.
 
@@ -322,9 +324,9 @@ class CyclicCorrection(Displayed):
 
         flat: number of directions of S_cyc along which slope and curvature are rounding at x.
 
-        is_unique: whether every other minimising sequence ends there too, as C Thm 2 needs; None if that was not checked.
+        is_unique: whether every minimising sequence ends at x, as C Thm 2 requires; None if that was not checked.
 
-        uniqueness: the evidence for that, a proof or a number of starts; None if it was not checked.
+        uniqueness: the evidence for `is_unique`, a proof or a number of starts; None if it was not checked.
     """
 
     x: FloatArray
@@ -345,7 +347,7 @@ class CyclicCorrection(Displayed):
 
     @property
     def basis(self) -> FloatArray:
-        """(rank, d_model, d_model) orthonormal matrices that span S_cyc."""
+        """Orthonormal matrices (rank, d_model, d_model) that span S_cyc."""
         return self.subspace.basis
 
     @cached_property

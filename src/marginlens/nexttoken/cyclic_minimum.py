@@ -1,4 +1,4 @@
-"""Minimisation of a cyclic risk over S_cyc by Newton's method, and a proof that the risk has no minimum if it has none."""
+"""Minimisation of a cyclic risk over S_cyc by Newton's method, or numerical evidence that the risk has no minimum."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def minimise(risk: CyclicRisk, start: FloatArray) -> Minimised:
 
 
 def _by_component(risk: CyclicRisk, cells: FloatArray) -> Minimised:
-    """Take damped Newton steps for each component by itself: independent embeddings leave every logit free, and the risk is convex."""
+    """Take damped Newton steps for each component separately: independent embeddings leave every logit free, and the risk is convex."""
     steps = risk.minimise_by_component(cells)
     return Minimised(risk.weights(risk.space.centre(cells)), steps >= 0, max(steps, 0))
 
@@ -254,7 +254,7 @@ class Runaway:
 
 
 def runaway(risk: CyclicRisk, W: FloatArray) -> Runaway | None:
-    """Certify the order that the point W has run towards; None if nothing is proved.
+    """Find the order that the point W has run towards, with evidence that the risk has no minimum; None without such evidence.
 
     Tokens whose attention has faded at W are put strictly below those that keep it. The Graph-SVM of that selection gives a direction,
     and the part of W outside the ties of that selection gives another. A direction counts if the risk falls along it at every gap of

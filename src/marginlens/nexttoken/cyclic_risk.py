@@ -129,7 +129,7 @@ class CyclicRisk:
 
     @cached_property
     def label_scores(self) -> FloatArray:
-        """(n_entries,) H[y, x], the contribution of each entry to its sample's ŷ_y."""
+        """The contribution H[y, x] of each entry to its sample's ŷ_y, (n_entries,)."""
         if self.scores is None:
             return self.is_label.astype(np.float64)
         return self.scores[self.problem.labels[self.sample], self.problem.tokens]
@@ -176,12 +176,12 @@ class CyclicRisk:
 
     @cached_property
     def is_small(self) -> bool:
-        """True if it pays to form coordinates in a basis of S_cyc."""
+        """True if coordinates in a basis of S_cyc are worth forming."""
         return self.space.direct and min(self.space.n_generators, self.space.E.shape[1] ** 2) <= MAX_DENSE_RANK
 
     @cached_property
     def table(self) -> FloatArray:
-        """(n_cells, rank) the logits, up to a constant for each component, of an orthonormal basis of S_cyc."""
+        """The logits, up to a constant for each component, of an orthonormal basis of S_cyc, (n_cells, rank)."""
         space = self.space
         if space.factor is None:
             return space.table_basis()
@@ -280,12 +280,12 @@ class RiskPoint:
 
     @cached_property
     def value(self) -> float:
-        """The risk, infinite if a loss is."""
+        """The risk; infinite if some loss is."""
         return float(self.risk.problem.share @ self.losses)
 
     @cached_property
     def gradient(self) -> FloatArray:
-        """(n_cells,) the derivative by the logits; it adds up to zero over each component."""
+        """The derivative by the logits, (n_cells,), which adds up to zero over each component."""
         return self.risk.space.centre(self.risk.collect(self.slopes))
 
     def product(self, direction: FloatArray) -> FloatArray:
@@ -319,7 +319,7 @@ class RiskPoint:
 
     @cached_property
     def _label_curvature(self) -> FloatArray:
-        """(n_samples,) ℓ''(u) of a loss of the label's output."""
+        """The second derivative ℓ''(u) of a loss of the label's output, (n_samples,)."""
         u = np.add.reduceat(self.softmax * self.risk.label_scores, self.risk.problem.offsets[:-1])
         return scalar_of(cast(LabelLoss, self.risk.loss), u)[2]
 

@@ -69,7 +69,7 @@ class LossCheck(Described):
 
     @property
     def fact(self) -> Fact:
-        """Why the assumption holds, or fails."""
+        """The reason why the assumption holds or fails."""
         if not self.of_the_label:
             return Fact("loss_check.other_outputs", {"loss": self.name})
         code = "holds" if self.finite_at_low else "holds_where_finite"
@@ -102,10 +102,10 @@ def check_loss(data: SequenceDataset, head: ArrayLike | None = None, loss: NextT
     .. math:: \ell(y, v) = \ell(c_y^\top v), \qquad \ell' < 0, \quad c_{dn} \le |\ell'| \le c_{up}
         \quad \text{on } \big[\min_{it} c_{y_i}^\top x_{it},\ \max_{it} c_{y_i}^\top x_{it}\big]
 
-    The assumption asks for a strictly decreasing loss with a bounded slope. The proofs divide by the smallest slope, so a slope of zero
-    fails the check. A loss that is infinite at an end of the range, such as −log u at 0, passes if its slopes are finite wherever the
-    loss is: at other outputs the risk is infinite too. The check evaluates the loss at finitely many outputs, so it proves nothing about
-    the outputs between them.
+    The assumption requires a strictly decreasing loss with a bounded slope. The proofs divide by the smallest slope, so a slope
+    of zero fails the check. A loss that is infinite at an end of the range, such as −log u at 0, passes if its slopes are
+    finite wherever the loss is: at other outputs the risk is infinite too. The check evaluates the loss at finitely many
+    outputs, so it proves nothing about the outputs between them.
 
     Args:
         data: the sequences with their labels.

@@ -60,7 +60,7 @@ def strict_entries(data: SequenceDataset, graphs: Mapping[int, PriorityGraph], W
     Args:
         data: the sequences.
 
-        graphs: the priority graphs of some or all of their last tokens.
+        graphs: the priority graphs of some or all last tokens.
 
         W_cyc: (d_model, d_model) the cyclic correction.
     """
@@ -116,7 +116,7 @@ def expand_path(
     r"""Compute the terms after the leading one of the path of smallest risk in balls.
 
     Far out, the slope across S_cyc is :math:`-\sum_r c_r e^{-\langle a_r, W \rangle} a_r` over the active rows
-    :math:`a_r = (e_i - e_j) e_k^\top`, and on the boundary of the ball it is parallel to W. So the constant term is
+    :math:`a_r = (e_i - e_j) e_k^\top`, and on the boundary of the ball it is parallel to W. The constant term is therefore
 
     .. math:: O = \arg\min_{O \perp W^{mm}} \sum_r c_r e^{-\langle a_r, O \rangle},
 

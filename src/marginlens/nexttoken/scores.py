@@ -1,4 +1,4 @@
-"""Scores of predicted next tokens: accuracy and log-loss on sequences, and the n-grams that a prediction should be compared with."""
+"""Scores of predicted next tokens: accuracy and log-loss on sequences, and n-grams for comparison."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PredictionScore(Displayed):
 
         unknown: share of sequences whose probabilities are not known; these count as mistakes, and in the log-losses as probability zero.
 
-        slow: share of sequences whose limit slowly growing weights decide, so that only layers of enormous norm predict the same.
+        slow: share of sequences whose limit slowly growing weights decide; only layers of enormous norm predict the same.
     """
 
     n_samples: int
