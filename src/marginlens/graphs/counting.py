@@ -35,7 +35,7 @@ class EdgeCounts(NamedTuple):
     Attributes:
         keys: (n_edges,) (last · RADIX + label) · RADIX + token, distinct and increasing.
 
-        counts: (n_edges,) in how many positions.
+        counts: (n_edges,) the number of positions with each edge.
     """
 
     keys: IntArray
@@ -43,16 +43,16 @@ class EdgeCounts(NamedTuple):
 
 
 class WindowCounts(NamedTuple):
-    """The edges of all windows of a text that hold the token which follows them.
+    """The edges of all windows of a text that hold their next token.
 
     Attributes:
         edges: counts of the edges.
 
-        window: T, the tokens of each window.
+        window: T, the number of tokens in each window.
 
-        n_windows: all windows.
+        n_windows: the number of all windows.
 
-        n_tokens: all tokens.
+        n_tokens: the number of all tokens.
     """
 
     edges: EdgeCounts
@@ -62,7 +62,7 @@ class WindowCounts(NamedTuple):
 
     @property
     def n_dropped(self) -> int:
-        """How many windows lack the token that follows them."""
+        """The number of windows that lack their next token."""
         return self.n_windows - int(self.edges.counts.sum()) // self.window
 
     def ending_in(self, n_vocabulary: int) -> IntArray:
@@ -79,14 +79,15 @@ class WindowCounts(NamedTuple):
 def count_windows(chunks: Iterable[ArrayLike], window: int, separator: int | None = None) -> WindowCounts:
     """Count the edges of all windows, in time linear in the tokens but for sorting the edges.
 
-    Memory grows with the different edges, and not with the text: what is left of a chunk are its counts and its last `window` tokens.
+    Memory grows with the number of different edges, not with the text: only the counts and the last `window` tokens of a chunk
+    are kept.
 
     Args:
         chunks: consecutive pieces of a text, each an array (n_tokens,) of ids.
 
-        window: T, the tokens of each window.
+        window: T, the number of tokens in each window.
 
-        separator: an id that stands between texts and belongs to none.
+        separator: an id that separates texts and belongs to none of them.
     """
     T = whole_number(window, "window", at_least=1)
     mark = -1 if separator is None else whole_number(separator, "separator", at_least=0)
@@ -116,7 +117,13 @@ def window_evidence(
     """Find the windows of a text that put tokens strictly above others in one of its priority graphs; the text is read once.
 
     Args:
-        chunks, window, separator: as in `count_windows`.
+        chunks: as in `count_windows`.
+
+        graph: the priority graph, from the same text and window.
+
+        window: as in `count_windows`.
+
+        separator: as in `count_windows`.
     """
     T, last = whole_number(window, "window", at_least=1), as_graph(graph).last
     parts = []
@@ -140,7 +147,7 @@ def window_evidence(
 
 
 class _Block(NamedTuple):
-    """Tokens that are looked at together: `ids`, of which those from `first` on are labels; ids[0] is token `origin` of all."""
+    """Tokens that are counted together: `ids`, with labels from `first` on; ids[0] is token number `origin` of the text."""
 
     ids: IntArray
     first: int
@@ -148,7 +155,7 @@ class _Block(NamedTuple):
 
 
 def _blocks(chunks: Iterable[ArrayLike], window: int) -> Iterator[_Block]:
-    """Yield the tokens of all chunks, with as many of those before them as windows reach back."""
+    """Yield the tokens of all chunks, each with as many earlier tokens as windows reach back."""
     size = max(BLOCK_POSITIONS // window, window)
     before, n_read = np.zeros(0, dtype=np.int64), 0
     for chunk in chunks:

@@ -1,4 +1,4 @@
-"""The cyclic part of a dataset, and pseudo-graphs: the priorities that trained weights have chosen in place of the labels'."""
+"""The cyclic part of a dataset, and pseudo-graphs, which hold the priorities in trained weights instead of those in labels."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def tied_positions(data: SequenceDataset, graphs: Mapping[int, PriorityGraph] | 
     Args:
         data: the sequences with their labels.
 
-        graphs: the priority graphs of the data; made by default.
+        graphs: the priority graphs of the data; computed by default.
 
     Returns:
-        (n_positions,) marks.
+        Booleans (n_positions,).
 
     Examples:
         >>> import marginlens as ml
@@ -62,11 +62,11 @@ def position_ranks(data: SequenceDataset, graphs: Mapping[int, PriorityGraph]) -
 
 
 def component_table(graphs: Mapping[int, PriorityGraph], n_vocabulary: int) -> tuple[IntArray, IntArray]:
-    """Return every graph's components side by side.
+    """Return the components of all graphs side by side.
 
     Returns:
-        A table (n_vocabulary, n_graphs) with the component of each token, -1 where a graph lacks it, and (n_vocabulary,) the
-        column of each last token, -1 where it has no graph.
+        A table (n_vocabulary, n_graphs) with the component of each token, -1 if a graph lacks it, and (n_vocabulary,) the
+        column of each last token, -1 if it has no graph.
     """
     table = np.full((n_vocabulary, len(graphs)), -1, dtype=np.int64)
     column = np.full(n_vocabulary, -1, dtype=np.int64)
@@ -78,7 +78,7 @@ def component_table(graphs: Mapping[int, PriorityGraph], n_vocabulary: int) -> t
 
 @implements("C", "Def 1", "Eq. (5)")
 def cyclic_subset(data: SequenceDataset, graphs: Mapping[int, PriorityGraph] | None = None) -> CyclicSubset:
-    r"""Take the cyclic subdataset: samples of :math:`\mathcal I`, without the tokens that their label strictly dominates.
+    r"""Take the cyclic subdataset: the samples of :math:`\mathcal I`, without the tokens that their label strictly dominates.
 
     A sample stays if it holds two different tokens of its label's component. Its query is still the last token of the whole sequence,
     even if that token is removed: `queries` and `last` hold it.
@@ -86,7 +86,7 @@ def cyclic_subset(data: SequenceDataset, graphs: Mapping[int, PriorityGraph] | N
     Args:
         data: the sequences with their labels.
 
-        graphs: the priority graphs of the data; made by default.
+        graphs: the priority graphs of the data; computed by default.
 
     Returns:
         A `CyclicSubset`, without any sample if the data are acyclic.
@@ -104,14 +104,16 @@ def cyclic_subset(data: SequenceDataset, graphs: Mapping[int, PriorityGraph] | N
 
 
 class CyclicSubset(SequenceDataset):
-    """A subdataset whose sequences may have lost their last token: `queries` holds it, `samples` the indices in the whole data."""
+    """A subdataset whose sequences may have lost their last token: `queries` holds these tokens, and `samples` the indices in
+    the whole data.
+    """
 
     queries: IntArray
     samples: IntArray
 
     @classmethod
     def of_positions_in(cls, data: SequenceDataset, inside: BoolArray, chosen: BoolArray) -> CyclicSubset:
-        """Return the positions `inside` (n_positions,) of the samples `chosen` (n_samples,)."""
+        """Make a subset of the positions `inside` (n_positions,) of the samples `chosen` (n_samples,)."""
         samples, inside = np.flatnonzero(chosen), inside & np.repeat(chosen, data.lengths)
         lengths = np.add.reduceat(inside.astype(np.int64), data.offsets[:-1])[chosen]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -131,19 +133,19 @@ class CyclicSubset(SequenceDataset):
 
     @property
     def last(self) -> IntArray:
-        """(n_samples,) the last token of each whole sequence."""
+        """The last token of each whole sequence, (n_samples,)."""
         return self.queries
 
 
 def selected_positions(data: SequenceDataset, W: ArrayLike, threshold: float) -> BoolArray:
     r"""Mark the positions (n_positions,) that attention selects: :math:`s_{it} > ` `threshold` at the weights W.
 
-    A position counts by its own weight: of a token that occurs three times, each occurrence has a third of the token's attention.
+    Each position counts separately: if a token occurs three times, each occurrence has a third of the token's attention.
 
     Args:
-        W: (d_model, d_model).
+        W: (d_model, d_model) key-query weights.
 
-        threshold: from 0 up to below 1; what the text writes as s > 0 means s > .01 in its authors' code.
+        threshold: at least 0 and below 1. The paper's s > 0 is s > .01 in its authors' code.
     """
     limit = real_number(threshold, "threshold", "a number from 0 up to below 1", lambda number: 0.0 <= number < 1.0)
     chosen = np.asarray(as_sequences(data).attention(W) > limit)
@@ -162,18 +164,18 @@ def selected_positions(data: SequenceDataset, W: ArrayLike, threshold: float) ->
 
 @implements("C", "§6")
 def pseudo_graphs(data: SequenceDataset, W: ArrayLike, threshold: float) -> dict[int, PriorityGraph]:
-    r"""Make the graphs of what W selects: an edge from every selected token of a sequence to every other token of it.
+    r"""Make the graphs of the tokens that W selects: every selected token of a sequence has an edge to every other token of the sequence.
 
     .. math:: x_{t_1} \to x_{t_2} \in \mathcal G^{(k)} \ \text{if}\ s_{t_1} > \epsilon,\quad s = \mathbb S(X W \bar x),\ \bar x = e_k
 
     Args:
         W: (d_model, d_model) trained weights.
 
-        threshold: ε, from 0 up to below 1, applied to each position by itself.
+        threshold: ε, at least 0 and below 1, applied to each position separately.
 
     Returns:
-        A dictionary from last token to its `PriorityGraph`, for `graph_svm` and `cyclic_correction`. Tokens that a sequence selects
-        together are tied in it.
+        A dictionary from last token to `PriorityGraph`, for `graph_svm` and `cyclic_correction`. Tokens that a sequence selects
+        together are tied.
 
     Examples:
         >>> import numpy as np
@@ -201,11 +203,11 @@ def leading_subset(data: SequenceDataset, graphs: Mapping[int, PriorityGraph]) -
     r"""Keep only the tokens of highest priority in the given graphs, in every sequence.
 
     For the data's own priority graphs these are the tokens tied with the label, and the result is `cyclic_subset`; for pseudo-graphs
-    they are the tokens tied with the selected ones. The labels stay even if their tokens do not. A sample stays if it keeps two different
-    tokens.
+    they are the tokens tied with the selected ones. Labels stay even if their tokens are removed. A sample stays if it keeps
+    two different tokens.
 
     Args:
-        graphs: graphs that hold every token of every sequence with the last token it has.
+        graphs: graphs by last token that hold every token of every sequence with this last token.
 
     Returns:
         A `CyclicSubset`, without any sample if none keeps two different tokens.
@@ -245,8 +247,8 @@ def local_subset(data: SequenceDataset, graphs: Mapping[int, PriorityGraph], rul
         rule: `LocalRule.LABELS_COMPONENT` or `LocalRule.SELECTED_COMPONENT`.
 
     Returns:
-        A `CyclicSubset`, without any sample if none keeps two different tokens. By the label's component every label is kept;
-        by the selected one it may be missing from its own sample.
+        A `CyclicSubset`, without any sample if none keeps two different tokens. By the label's component, every label is kept;
+        by the selected component, a label may be missing from its own sample.
     """
     by_label = as_local_rule(rule) is LocalRule.LABELS_COMPONENT
     return cyclic_subset(data, graphs) if by_label else leading_subset(data, graphs)
@@ -254,7 +256,7 @@ def local_subset(data: SequenceDataset, graphs: Mapping[int, PriorityGraph], rul
 
 @implements("C", "§6")
 def local_subspace(graphs: Mapping[int, PriorityGraph], subset: CyclicSubset) -> CyclicSubspace:
-    r"""Compute the local S_cyc: the span of Definition 3 over the components of which some sample of a local subset keeps tokens.
+    r"""Compute the local S_cyc: the span of Definition 3 over the components that samples of a local subset keep tokens of.
 
     By `LocalRule.SELECTED_COMPONENT` these are all components of several tokens, and the span is `cyclic_subspace(E, graphs)`: every edge
     inside a component comes from a sequence that selects its head. By `LocalRule.LABELS_COMPONENT` they are the components of the
@@ -263,7 +265,7 @@ def local_subspace(graphs: Mapping[int, PriorityGraph], subset: CyclicSubset) ->
     Args:
         graphs: the graphs that the subset was made with.
 
-        subset: from `local_subset`.
+        subset: the subset from `local_subset`.
     """
     last, component = subset.last[subset.sample], position_ranks(subset, graphs)
     met = {(int(k), int(part)) for k, part in zip(last, component, strict=True)}
@@ -279,7 +281,7 @@ def local_subspace(graphs: Mapping[int, PriorityGraph], subset: CyclicSubset) ->
 
 
 def as_local_rule(rule: object) -> LocalRule:
-    """Return `rule` if it is one, otherwise raise."""
+    """Return `rule` if it is a `LocalRule`, otherwise raise."""
     if not isinstance(rule, LocalRule):
         raise InputError("rule", "LocalRule.LABELS_COMPONENT or LocalRule.SELECTED_COMPONENT", repr(rule))
     return rule

@@ -15,13 +15,14 @@ MAX_MEMBERS = 40
 
 
 def describe_order(last: str, order: Mapping[str, Any]) -> Iterator[str]:
-    """Return the components that sequences rank above others after one last token, with how many say so.
+    """Describe which components sequences rank above others after one last token, and by how many sequences.
 
     Args:
         last: the name of the last token.
 
-        order: `equal`, the names of the tokens of each component; `compared`, how many pairs of components are ranked directly, through
-            chains and not; `above`, which components are ranked above which, by how many sequences.
+        order: `equal`, the names of the tokens of each component; `compared`, the numbers of pairs of components that are
+            ranked directly, through chains, and not at all; `above`, the ranked pairs of components, each with its number of
+            sequences.
     """
     equal, compared = order["equal"], order["compared"]
     total = len(equal) * (len(equal) - 1) // 2

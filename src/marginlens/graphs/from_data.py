@@ -32,25 +32,27 @@ def priority_graphs(
     """Make the token-priority graph of every last token that occurs, from the labels of the data.
 
     For each sequence ending in k with label y, the graph of k has an edge from y to every other token of the sequence. This takes time
-    linear in the number of positions. If a sequence lacks its label, its edges come from the token that `separated_tokens` gives; if there
-    is none, the sequence is left out, and so is a last token that only such sequences have.
+    linear in the number of positions. If a sequence lacks its label, its edges start at the token that `separated_tokens`
+    gives. Without such a token the sequence is left out, and so is a last token that only such sequences have.
 
-    A text that does not fit in memory comes in chunks, whose counts add up: its sequences are the windows of `window` tokens, each
-    followed by its next token, across the ends of chunks too. Memory grows with the different triples of last token, label and other
-    token, and not with the text. Windows that lack the token which follows them are left out.
+    A text that does not fit in memory can be given in chunks, whose counts are added. Its sequences are all windows of `window`
+    tokens, including those across the ends of chunks, each with its next token as label. Windows that lack their next token are
+    left out. Memory grows with the number of different triples of last token, label and other token, not with the text.
 
     Args:
         data: sequences and their labels; or an iterable of chunks, arrays (n_tokens,) of token ids that are consecutive pieces of a
             text, such as `marginlens.data.TextTokens`.
 
-        head: C (n_vocabulary, d_model), which matters for sequences without their label alone; None for C Eᵀ = I, as for chunks.
+        head: C (n_vocabulary, d_model), which matters only for sequences without their label; None for C Eᵀ = I. Must be None
+            for chunks.
 
-        window: T, the tokens of each window of a text in chunks.
+        window: T, the number of tokens in each window of a text in chunks.
 
-        separator: an id that stands between texts in chunks and belongs to none, such as an end-of-text token; no window holds it.
+        separator: an id that separates texts in chunks and belongs to none of them, such as an end-of-text token; no window
+            holds it.
 
     Returns:
-        A dictionary from last token to its `PriorityGraph`.
+        A dictionary from last token to `PriorityGraph`.
 
     Examples:
         >>> import numpy as np
@@ -89,8 +91,8 @@ def ranking_evidence(
 
         separator: as in `priority_graphs`.
 
-        graph: one of `priority_graphs(data)`. Its `counts` are positions; here a sequence that holds a token twice counts once, and one
-            that lacks its label does not count.
+        graph: one of `priority_graphs(data)`. Its `counts` count positions; here a sequence that holds a token twice counts
+            once, and a sequence that lacks its label does not count.
 
     Returns:
         The evidence. For chunks, which are read once, `first` is the index of the window's first token among all tokens.
@@ -135,8 +137,8 @@ def separated_tokens(data: SequenceDataset, head: ArrayLike | None = None) -> In
 
     .. math:: \hat y_i = y_i \ \text{if}\ y_i \in X_i, \qquad \hat y_i = \arg\max_{x \in X_i} c_{y_i}^\top e_x \ \text{otherwise}
 
-    This is the remark after Assumption 2, for losses that fall with the label's output. Under C Eᵀ = I every token of such a sequence has
-    the same output, so none is better than another, the sample has no gradient, and its entry is -1.
+    This is the remark after Assumption 2, for losses that decrease in the label's output. Under C Eᵀ = I, all tokens of a
+    sequence without its label have the same output; the sample then has no gradient, and its entry is -1.
 
     Args:
         data: the sequences with their labels.

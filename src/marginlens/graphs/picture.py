@@ -1,6 +1,7 @@
 """The picture of a priority graph: a layered layout of components in boxes, priority downward, and its drawing by matplotlib.
 
-Graph libraries place nodes without a size; here a row is as wide as its names, and long rows and many equal neighbours share boxes.
+Graph libraries place nodes without a size. Here a row is as wide as its names, and long rows and many equal neighbours share
+boxes.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ TEXT = 13.0
 
 
 class Kind(Enum):
-    """What a box of the picture holds."""
+    """The kind of a box in the picture."""
 
     SINGLE = "one token"
     EQUAL = "a component of several tokens"
@@ -66,10 +67,10 @@ class Kind(Enum):
 
 
 class Lettering(NamedTuple):
-    """How wide names are, in inches, and how long they may get: a name of n letters takes max(min_width, padding + n · letter).
+    """The width and largest length of names: a name of n letters takes max(min_width, padding + n · letter) inches.
 
-    Longer names than `max_letters` are cut; a component of up to six names of `max_ring_letters` shows its edges; a row of boxes, and a
-    line of names, is broken at `max_width`.
+    Names are cut at `max_letters`. A component of up to six names of at most `max_ring_letters` shows its edges. Rows of boxes
+    and lines of names are broken at `max_width`.
     """
 
     letter: float
@@ -93,8 +94,8 @@ class Lettering(NamedTuple):
 class Box:
     """One part of the picture, in inches, y downward: its tokens, its size and its middle.
 
-    `offsets` (n_tokens, 2) are the middles of its names relative to its own. `is_ring` says that they stand on a ring, with the edges
-    among them shown; any other component of several tokens has a heading above its names.
+    `offsets` (n_tokens, 2) are the middles of its names relative to the middle of the box. If `is_ring`, the names are on a
+    ring, and the edges among them are shown; any other component of several tokens has a heading above its names.
     """
 
     kind: Kind
@@ -110,17 +111,17 @@ class Box:
 
     @property
     def has_heading(self) -> bool:
-        """True if words stand above the names."""
+        """True if there is a heading above the names."""
         return self.kind is Kind.EQUAL and not self.is_ring
 
     @property
     def centres(self) -> dict[int, FloatArray]:
-        """Token → (2,) the middle of its name in the picture."""
+        """The middle (2,) of each name in the picture, by token."""
         return dict(zip(self.tokens, np.array([self.x, self.y]) + self.offsets, strict=True))
 
     @property
     def corner(self) -> tuple[float, float]:
-        """Its left and upper end."""
+        """The left and upper end of the box."""
         return self.x - 0.5 * self.width, self.y - 0.5 * self.height
 
 
@@ -334,7 +335,7 @@ LETTERING = Lettering(letter=0.125, padding=0.09, min_width=0.34, max_letters=12
 
 
 def draw_layout(ax: Axes, layout: Layout, last: int, last_name: str, size: tuple[float, float]) -> None:
-    """Draw a layout on axes that then show `size`, width and height in inches; the last token of the graph is marked."""
+    """Draw a layout on axes and set their range to `size`, width and height in inches. The last token of the graph is marked."""
     from matplotlib.patches import FancyArrowPatch
     from matplotlib.path import Path
 

@@ -1,4 +1,4 @@
-"""Token-priority graphs: for each last token, which tokens the data rank above which, in what order, and by which sequences."""
+"""Token-priority graphs: the ranking of tokens by the data for each last token, and the sequences behind it."""
 
 from __future__ import annotations
 
@@ -29,17 +29,18 @@ _MAX_COUNT_TABLE = 50_000_000
 class PriorityGraph(Displayed, Tabular):
     r"""The priorities among tokens when the last token is `last`.
 
-    An edge :math:`i \to j` says that some sequence ending in `last` holds j and is followed by i. Tokens that reach each other are
-    equal (:math:`i \asymp j`, one component); an edge that no path leads back over is strict (:math:`i \Rightarrow j`).
+    An edge :math:`i \to j` means that some sequence ending in `last` holds j and is followed by i. Tokens that reach each other
+    are equal (:math:`i \asymp j`, one component). An edge is strict (:math:`i \Rightarrow j`) if no path leads back from j to
+    i.
 
     Attributes:
         last: the last token k.
 
-        nodes: (n_nodes,) the ids that occur in sequences ending in `last`, increasing.
+        nodes: (n_nodes,) the ids that occur in sequences ending in `last`, in increasing order.
 
-        edges: (n_edges, 2) ids (label, other token), each pair once and no token with itself.
+        edges: (n_edges, 2) pairs of ids (label, other token), each pair once.
 
-        counts: (n_edges,) in how many positions each occurs.
+        counts: (n_edges,) the number of positions with each edge.
 
         component_of: (n_nodes,) the component of each node; components are numbered so that every edge leads to the same or a
             higher number, so 0 has the highest priority.
@@ -68,12 +69,14 @@ class PriorityGraph(Displayed, Tabular):
 
     @cached_property
     def strict(self) -> IntArray:
-        """(n_strict, 2) the pairs i ⇒ j: edges from one component to another."""
+        """The pairs i ⇒ j, (n_strict, 2): edges from one component to another."""
         return self.edges[~self._inside]
 
     @cached_property
     def tied(self) -> IntArray:
-        """(n_tied, 2) the pairs i ≍ j of the same component, each once with i < j; as many as the squares of the components."""
+        """The pairs i ≍ j of the same component, (n_tied, 2), each once with i < j. Their number grows with the squares of the
+        components' sizes.
+        """
         pairs = []
         for members in self.components:
             first, second = np.triu_indices(len(members), k=1)
@@ -106,17 +109,17 @@ class PriorityGraph(Displayed, Tabular):
 
     @property
     def levels(self) -> IntArray:
-        """(n_components,) how many components the longest chain above each one has."""
+        """The number of components in the longest chain above each component, (n_components,)."""
         return component_levels(self)
 
     @property
     def reduced_order(self) -> BoolArray:
-        """(n_components, n_components) the pairs of components with a strict edge between them that no longer chain implies."""
+        """The pairs of components with a strict edge between them that no longer chain implies, (n_components, n_components) booleans."""
         return reduced_order(self)
 
     @property
     def _inside(self) -> BoolArray:
-        """(n_edges,) whether an edge stays inside its component."""
+        """The edges inside a component, (n_edges,) booleans."""
         ends = self.component_of[np.searchsorted(self.nodes, self.edges)]
         return ends[:, 0] == ends[:, 1]
 
@@ -124,9 +127,9 @@ class PriorityGraph(Displayed, Tabular):
         """Draw the graph, highest priority on top: boxes of tokens of equal priority, and arrows to strictly lower ones. Returns the axes.
 
         Args:
-            ax: axes to draw on; by default those of a new figure that is as large as the graph needs.
+            ax: axes to draw on; by default a new figure as large as the graph needs.
 
-            names: what to call each token, by id: a list or a dictionary. Ids by default.
+            names: the name of each token by id, a list or a dictionary; ids by default.
         """
         from marginlens.graphs.picture import draw_graph
 
@@ -189,9 +192,17 @@ class GraphArrays(NamedTuple):
     Attributes:
         last: (n_graphs,) last tokens, increasing.
 
-        node_offsets, edge_offsets: (n_graphs + 1,) where the nodes and the edges of each graph begin.
+        node_offsets: (n_graphs + 1,) the index of the first node of each graph.
 
-        nodes, component_of: (n_nodes,) and edges (n_edges, 2), counts (n_edges,): as in `PriorityGraph`.
+        edge_offsets: (n_graphs + 1,) the index of the first edge of each graph.
+
+        nodes: (n_nodes,) as in `PriorityGraph`.
+
+        component_of: (n_nodes,) as in `PriorityGraph`.
+
+        edges: (n_edges, 2) as in `PriorityGraph`.
+
+        counts: (n_edges,) as in `PriorityGraph`.
     """
 
     last: IntArray
@@ -283,13 +294,15 @@ def _distinct(values: IntArray) -> IntArray:
 
 
 def _ranks(heads: IntArray, tails: IntArray, graph: IntArray) -> tuple[IntArray, IntArray]:
-    """(n_nodes,) the strong component of each node, numbered from 0 in each graph along the edges, ties by the smallest token; and the
-    longest chain of edges that leads to it.
+    """Return the strong component of each node, (n_nodes,), and the length of the longest chain of edges that leads to it.
+    Components are numbered from 0 in each graph along the edges, ties by the smallest token.
 
     Args:
-        heads, tails: (n_edges,) the nodes of each edge.
+        heads: (n_edges,) the first node of each edge.
 
-        graph: (n_nodes,) which graph each node is in, from 0 on and increasing.
+        tails: (n_edges,) the second node of each edge.
+
+        graph: (n_nodes,) the graph of each node, from 0 and increasing.
     """
     ranks, levels = np.empty_like(graph), np.empty_like(graph)
     core.rank_components(heads, tails, graph, ranks, levels)
@@ -307,12 +320,12 @@ def reduced_order(graph: PriorityGraph) -> BoolArray:
 
 
 class ComponentOrder(NamedTuple):
-    """Which components stand strictly above which, each (n_components, n_components).
+    """The strict order of components; each array is (n_components, n_components).
 
     Attributes:
         direct: whether a strict edge leads from one component (row) to another (column).
 
-        reach: whether a chain of such edges does; components that neither reaches are not compared by the data.
+        reach: whether a chain of such edges does. Two components are not compared by the data if neither reaches the other.
     """
 
     direct: BoolArray
@@ -343,9 +356,9 @@ def sufficient_pairs(graph: PriorityGraph) -> IntArray:
     r"""Return indices into `graph.strict` of pairs that imply the others: one for any two components and, if there are many,
     none of a chain.
 
-    The Graph-SVM of these pairs has the same solution. Tokens of a component have equal logits, so one pair between two components
-    says what all say; and a chain :math:`i \Rightarrow j \Rightarrow l` of margins of at least one gives :math:`i \Rightarrow l` a
-    margin of two.
+    The Graph-SVM of these pairs has the same solution. Tokens of a component have equal logits, so one pair between two
+    components implies all others. A chain :math:`i \Rightarrow j \Rightarrow l` with margins of at least one gives :math:`i
+    \Rightarrow l` a margin of two.
     """
     count, ends = graph.n_components, _ends(graph)
     many = len(ends) > _PAIRS_PER_COMPONENT * count
@@ -367,13 +380,14 @@ class Evidence(Result, Tabular):
     Attributes:
         pairs: (n_strict, 2) the pairs, as in `graph.strict`.
 
-        samples: (n_strict,) how many sequences end in the graph's last token, hold j and are followed by i.
+        samples: (n_strict,) the number of sequences that end in the graph's last token, hold j and are followed by i.
 
         first: (n_strict,) the index of the first of them.
 
         components: (n_ordered, 2) the components with a strict pair between them.
 
-        component_samples: (n_ordered,) how many sequences have their label in the first and hold a token of the second, each counted once.
+        component_samples: (n_ordered,) the number of sequences whose label is in the first component and that hold a token of
+            the second.
 
     `to_frame()` has one row per strict pair: above, below, sequences, first (the index of the first of them).
     """

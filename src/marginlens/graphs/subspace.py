@@ -1,4 +1,4 @@
-"""The subspace S_cyc: the directions of W that tell tokens of one component apart."""
+"""The subspace S_cyc: the directions of W that distinguish tokens of the same component."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def cyclic_subspace(E: ArrayLike, graphs: Mapping[int, PriorityGraph]) -> Cyclic
         graphs: last token → `PriorityGraph`, from `priority_graphs` or `pseudo_graphs`.
 
     Returns:
-        A `CyclicSubspace`; W is orthogonal to it exactly when all tokens of a component have the same logit at their last token.
+        A `CyclicSubspace`. W is orthogonal to it if and only if all tokens of a component have the same logit at their last
+        token.
     """
     embeddings = real_array(E, "E", ("n_vocabulary", "d_model"))
     tokens, columns, groups, n_groups = [], [], [], 0
@@ -70,16 +71,20 @@ class CyclicSubspace(Described):
     r"""S_cyc, with its rank, an orthonormal basis and the projection onto it.
 
     Attributes:
-        E: (n_vocabulary, d_model).
+        E: (n_vocabulary, d_model) the embeddings.
 
         queries: (n_queries,) the last tokens whose graph has a component of several tokens.
 
-        tokens, columns, groups: (n_cells,) the tokens of those components, the index in `queries` of their last token and the number
-            of their component, group after group.
+        tokens: (n_cells,) the tokens of those components, component after component.
+
+        columns: (n_cells,) the index in `queries` of their last token.
+
+        groups: (n_cells,) the number of their component.
 
     Singular values of the normalised generators below 64 max(shape) roundoffs of the largest count as zero. If the rows of E in
-    use are orthogonal and equally long (one-hot, say), projecting is centring within components and no basis is formed; if a basis
-    would take long, the generators' Gram matrix is factored, or projections are least-squares problems solved by iteration.
+    use are orthogonal and equally long, such as one-hot rows, projection is centring within components, and no basis is formed.
+    If a basis would take long, the generators' Gram matrix is factored, or projections are computed as least-squares problems
+    by iteration.
     """
 
     E: FloatArray
@@ -91,22 +96,22 @@ class CyclicSubspace(Described):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """That of W: (d_model, d_model)."""
+        """The shape of W, (d_model, d_model)."""
         return self.E.shape[1], self.E.shape[1]
 
     @property
     def n_groups(self) -> int:
-        """How many components of several tokens there are, over all last tokens."""
+        """The number of components of several tokens over all last tokens."""
         return int(self.groups.max(initial=-1)) + 1
 
     @property
     def n_generators(self) -> int:
-        """Σ `(|C| - 1)` over the components: the rank where the embeddings in use are linearly independent."""
+        """The sum of `|C| - 1` over the components: the rank if the embeddings in use are linearly independent."""
         return len(self.tokens) - self.n_groups
 
     @property
     def reach(self) -> float:
-        """The most by which a W of norm one moves a logit, up to the angles between embeddings."""
+        """The largest change of a logit by a W of norm one, up to the angles between embeddings."""
         return float(np.linalg.norm(self.E, axis=1).max()) ** 2
 
     @cached_property
@@ -125,7 +130,9 @@ class CyclicSubspace(Described):
 
     @cached_property
     def scales(self) -> FloatArray | None:
-        """(n_queries,) ‖e_x‖²‖e_k‖² where the rows of E in use are orthogonal and the tokens' rows equally long, else None."""
+        """The products ‖e_x‖²‖e_k‖², (n_queries,), if the rows of E in use are orthogonal and the tokens' rows equally long,
+        otherwise None.
+        """
         rows, ends = self.E[np.unique(self.tokens)], self.E[self.queries]
         if len(rows) > self.E.shape[1] or len(ends) > self.E.shape[1] or len(rows) == 0:
             return None
@@ -146,7 +153,7 @@ class CyclicSubspace(Described):
 
     @property
     def _spanned(self) -> bool:
-        """True if a basis is quickly found."""
+        """True if a basis is quick to compute."""
         fewest = min(self.n_generators, self._width)
         return fewest <= _QUICK_BASIS or (fewest <= _MAX_BASIS and not self.independent)
 
@@ -170,12 +177,12 @@ class CyclicSubspace(Described):
 
     @cached_property
     def free(self) -> IntArray:
-        """(n_generators,) every cell that is not the first of its component."""
+        """The cells that are not the first of their component, (n_generators,)."""
         return np.flatnonzero(np.diff(self.groups, prepend=-1) == 0)
 
     @cached_property
     def first(self) -> IntArray:
-        """(n_generators,) the first cell of the component of each free cell."""
+        """The first cell of the component of each free cell, (n_generators,)."""
         return np.searchsorted(self.groups, self.groups[self.free])
 
     def differences(self, values: FloatArray) -> FloatArray:
@@ -241,13 +248,13 @@ class CyclicSubspace(Described):
 
     @cached_property
     def _near(self) -> CyclicSubspace | None:
-        """The same subspace by embeddings near length one, where those of `E` are far from it."""
+        """The same subspace with embeddings scaled near length one, if those of `E` are far from it."""
         E, power = scale_to_unit(self.E)
         return replace(self, E=E) if abs(power) > _MAX_EXPONENT else None
 
     @cached_property
     def basis(self) -> FloatArray:
-        """(rank, d_model, d_model) orthonormal matrices that span S_cyc; as large as that says, so take `project` where it is enough."""
+        """Orthonormal matrices (rank, d_model, d_model) that span S_cyc. The array can be large; use `project` if that is enough."""
         if self.n_generators == 0:
             return np.zeros((0, *self.shape))
         if self._near is not None:
@@ -265,7 +272,7 @@ class CyclicSubspace(Described):
 
     @property
     def _width(self) -> int:
-        """How many coordinates W has in the spans of the tokens and of the last tokens, at most."""
+        """An upper bound on the number of coordinates of W in the spans of the tokens and of the last tokens."""
         d = self.E.shape[1]
         return min(len(np.unique(self.tokens)), d) * min(len(self.queries), d)
 
