@@ -75,11 +75,11 @@ def _kind(dtype: Any) -> Any:
 
 @dataclass(frozen=True, repr=False)
 class DistinctTokens(Described):
-    """Sequences as sets with multiplicities, which is all that attention without positions sees.
+    """Sequences as sets with multiplicities: attention without positions depends on nothing else.
 
     `token` and `count` (n_pairs,) are the distinct tokens of all sequences, sample i at `offsets[i]:offsets[i + 1]`, in the order of
-    their first occurrence; `y` (n_samples,) are labels of ±1. A softmax over positions is one over pairs with log `count` added to the
-    logits.
+    their first occurrence; `y` (n_samples,) are labels of ±1. A softmax over positions equals a softmax over pairs with log
+    `count` added to the logits.
     """
 
     token: Any
@@ -91,7 +91,7 @@ class DistinctTokens(Described):
 
     @property
     def lengths(self) -> IntArray:
-        """(n_samples,) distinct tokens of each sequence."""
+        """The number of distinct tokens of each sequence, (n_samples,)."""
         return np.diff(self.offsets)
 
     def __len__(self) -> int:
@@ -119,7 +119,9 @@ def scalar_gradients(
     Args:
         samples: the sequences to take.
 
-        a, b: (n_vocabulary,) products of E with p and v.
+        a: (n_vocabulary,) the products E p.
+
+        b: (n_vocabulary,) the products E v.
 
     Returns:
         (2, n_vocabulary) derivatives and (n_samples,) f, in float64.

@@ -28,19 +28,22 @@ class FirstStep(Result, Tabular):
     Attributes:
         data: the sequences.
 
-        start, after: the parameters before and after; v stays.
+        start: the parameters before the step.
+
+        after: the parameters after the step, with the same v.
 
         rate: η₀.
 
-        alpha: (n_vocabulary,) α_s; where lengths differ the mean of y_i times the share of s in sequence i, see `mean_signed_share`.
+        alpha: (n_vocabulary,) α_s; if lengths differ, the mean of y_i times the share of s in sequence i (see
+            `mean_signed_share`).
 
         error_E: (n_vocabulary, d_model) err_s.
 
         error_p: (d_model,) err_p.
 
-        loss_before: L at the start.
+        loss_before: the loss at the start.
 
-    `to_frame()` has one row per token: token, alpha, step (the length of its part along v), error (‖err_s‖).
+    `to_frame()` has one row per token: token, alpha, step (the part of its step along v), error (‖err_s‖).
     """
 
     data: LabelledSequences = field(repr=False)
@@ -55,12 +58,12 @@ class FirstStep(Result, Tabular):
 
     @property
     def errors(self) -> FloatArray:
-        """(n_vocabulary + 1,) ‖err_s‖ of every token, then ‖err_p‖."""
+        """The norms ‖err_s‖ of all tokens, then ‖err_p‖, (n_vocabulary + 1,)."""
         return np.append(np.sqrt(np.einsum("sd,sd->s", self.error_E, self.error_E)), np.linalg.norm(self.error_p))
 
     @property
     def loss_after(self) -> float:
-        """L(E¹, p¹)."""
+        """The loss after the step, L(E¹, p¹)."""
         return loss_and_gradients(self.after, self.data)[0]
 
     def _columns(self) -> dict[str, Any]:
@@ -82,10 +85,12 @@ def first_step(
 
         rate: η₀ > 0.
 
-        sequences, y: labelled sequences, or token-id lists and their labels.
+        sequences: labelled sequences, or token-id lists.
+
+        y: (n_samples,) the labels of token-id lists; must be left out for labelled sequences.
 
     Returns:
-        A `FirstStep` in float64; `marginlens_papers.claims.b.first_step_bounds` holds it against the lemmas.
+        A `FirstStep` in float64; `marginlens_papers.claims.b.first_step_bounds` compares it with the lemmas.
     """
     as_parameters(start, "start")
     eta, data = positive_number(rate, "rate"), as_labelled(sequences, y)
@@ -106,12 +111,12 @@ def as_first_step(step: object) -> FirstStep:
 
 
 def mean_signed_share(sequences: LabelledSequences | Iterable[ArrayLike], y: ArrayLike | None = None) -> FloatArray:
-    r"""Compute how the first step weighs each token, (n_vocabulary,): the mean over sequences of its share in them, signed by the label.
+    r"""Compute the weight of each token in the first step, (n_vocabulary,): the mean over sequences of its share, signed by the label.
 
     .. math:: \frac1n \sum_i \frac{y_i}{T_i} \sum_{t=1}^{T_i} 1_{x_{it} = s}
 
-    If all sequences have one length, it is α_s of Eq. (3); otherwise `token_statistics` weighs all positions equally, and this
-    function all sequences.
+    If all sequences have the same length, it is α_s of Eq. (3). Otherwise `token_statistics` gives all positions equal weight,
+    and this function gives all sequences equal weight.
     """
     data = as_labelled(sequences, y)
     weights = np.repeat(data.y / data.lengths, data.lengths)
@@ -141,17 +146,24 @@ def embedding_flow(
 ) -> Trajectory:
     r"""Follow :math:`\dot p_t = -\nabla_p L(E, p_t)` from p, by arc length, with E and v fixed.
 
-    All that the flow sees of E, p and v are their inner products, so it is followed with as many coordinates as there are tokens.
+    The flow depends on E, p and v only through their inner products, so it is followed with as many coordinates as there are
+    tokens.
 
     Args:
         model: E (n_vocabulary, d_model), p and v (d_model,), such as `first_step(...).after`.
 
-        sequences, y: labelled sequences, or token-id lists and their labels.
+        sequences: labelled sequences, or token-id lists.
 
-        until, record, tolerance: as `flow` takes them.
+        y: (n_samples,) the labels of token-id lists; must be left out for labelled sequences.
+
+        until: as in `flow`.
+
+        record: as in `flow`.
+
+        tolerance: as in `flow`.
 
     Returns:
-        The `Trajectory` that `flow(embedding_tokens(E, sequences, y), v, start=p)` gives, up to rounding.
+        The same `Trajectory` as `flow(embedding_tokens(E, sequences, y), v, start=p)`, up to rounding.
     """
     span = in_their_span(model, as_labelled(sequences, y))
     run = flow(span.tokens, span.head, start=span.start, until=until, record=record, rtol=tolerance)
@@ -160,7 +172,7 @@ def embedding_flow(
 
 
 class Span(NamedTuple):
-    """Labelled embeddings, head v and start in the coordinates of an orthonormal `basis` (d_model, r), or their own where it is None."""
+    """Labelled embeddings, head v and start in the coordinates of an orthonormal `basis` (d_model, r), or in their own if it is None."""
 
     tokens: TokenDataset
     head: FloatArray

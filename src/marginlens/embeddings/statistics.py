@@ -1,4 +1,4 @@
-"""What the counts of tokens say: signed frequencies, posterior differences, kinds of tokens, and Assumption 4."""
+"""Statistics of token counts: signed frequencies, posterior differences, kinds of tokens, and Assumption 4."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMED = 5
 
 @implements("B", "Definition 1")
 class TokenKind(IntEnum):
-    """What a token says about the label; the sign of the value is the sign of α_s."""
+    """The relation of a token to the label; the sign of the value is the sign of α_s."""
 
     COMPLETELY_NEGATIVE = -2
     NEGATIVE = -1
@@ -33,7 +33,8 @@ class TokenKind(IntEnum):
 class TokenStatistics(Displayed, Tabular):
     """Counts of every token by label; arrays of shape (n_vocabulary,), indexed by token id.
 
-    `in_positive` and `in_negative` are the occurrences in sequences with label +1 and -1, `n_positions` the length of all sequences.
+    `in_positive` and `in_negative` count occurrences in sequences with label +1 and -1; `n_positions` is the total length of
+    all sequences.
 
     `to_frame()` has one row per token: token, count, in_positive, in_negative, alpha, posterior_difference, kind.
     """
@@ -45,7 +46,7 @@ class TokenStatistics(Displayed, Tabular):
 
     @property
     def count(self) -> IntArray:
-        """How often each token occurs."""
+        """The number of occurrences of each token."""
         return self.in_positive + self.in_negative
 
     @property
@@ -57,20 +58,20 @@ class TokenStatistics(Displayed, Tabular):
     @property
     @implements("B", "Eq. (37)")
     def posterior_difference(self) -> FloatArray:
-        """The share of a token's occurrences in positive sequences less that in negative ones; NaN where it never occurs."""
+        """The share of a token's occurrences in positive sequences less the share in negative ones; nan if it never occurs."""
         count = self.count
         undefined = np.full(len(count), np.nan)
         return np.divide(self.in_positive - self.in_negative, count, out=undefined, where=count > 0)
 
     @property
     def kind(self) -> IntArray:
-        """The `TokenKind` of each token, decided by whole numbers; a token that never occurs is irrelevant (α_s = 0)."""
+        """The `TokenKind` of each token, decided in whole numbers; a token that never occurs is irrelevant (α_s = 0)."""
         completely = (self.in_positive == 0) | (self.in_negative == 0)
         return np.sign(self.in_positive - self.in_negative) * np.where(completely, 2, 1)
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the posterior difference of every token over how often it occurs: what lies far from zero at the right decides. Returns
-        the axes.
+        """Draw the posterior difference of every token over its number of occurrences, and return the axes. Decisive tokens lie
+        at the right, far from zero.
         """
         ax = axes_for(ax)
         occurs = self.count > 0
@@ -90,8 +91,8 @@ def token_statistics(sequences: LabelledSequences | Iterable[ArrayLike], y: Arra
     .. math:: \alpha_s = \frac{1}{\sum_i T_i} \sum_i y_i \sum_{t=1}^{T_i} 1_{x_{it} = s}
 
     Args:
-        sequences: token-id lists, an array (n_samples, n_tokens), or `LabelledSequences`, which hold their labels. Lengths may differ:
-            the paper's nT is then the number of all positions, so that a long sequence counts for more than a short one.
+        sequences: token-id lists, an array (n_samples, n_tokens), or `LabelledSequences`, which hold their labels. If lengths
+            differ, the paper's nT is the number of all positions, so a long sequence counts more than a short one.
 
         y: (n_samples,) labels -1 or +1.
 
@@ -106,11 +107,11 @@ def token_statistics(sequences: LabelledSequences | Iterable[ArrayLike], y: Arra
 
 @dataclass(frozen=True, repr=False)
 class SingleDecisiveToken(Displayed, Tabular):
-    """Whether every sequence holds one token that decides its label, all its other tokens being irrelevant.
+    """The check of Assumption 4: every sequence holds one token that decides its label, and all its other tokens are irrelevant.
 
-    `decisive` (n_samples,) counts the positions of each sequence with a completely positive or completely negative token, `misleading`
-    those with a token that is relevant but not completely so. Both labels are respected by themselves: a completely positive token
-    occurs under the label +1 only.
+    `decisive` (n_samples,) counts the positions of each sequence with a completely positive or completely negative token,
+    `misleading` those with a token that is relevant but not completely so. The label need not be checked: a completely positive
+    token occurs only under the label +1.
 
     `to_frame()` has one row per sequence: sequence, decisive, misleading, holds.
     """
@@ -126,17 +127,17 @@ class SingleDecisiveToken(Displayed, Tabular):
 
     @property
     def fulfilled(self) -> BoolArray:
-        """(n_samples,) whether a sequence obeys it."""
+        """The sequences that obey the assumption, (n_samples,) booleans."""
         return (self.decisive == 1) & (self.misleading == 0)
 
     @property
     def holds(self) -> bool:
-        """True if all sequences obey it."""
+        """True if all sequences obey the assumption."""
         return bool(self.fulfilled.all())
 
     @property
     def why(self) -> str:
-        """One sentence, with the first sequences that break it."""
+        """One sentence with the first sequences that break the assumption."""
         if self.holds:
             return f"Assumption 4 holds for all {len(self.decisive)} sequences."
         listed = [
@@ -156,10 +157,13 @@ def check_assumption_4(
     """Check whether each sequence holds a single completely positive or negative token and otherwise irrelevant tokens.
 
     Args:
-        sequences, y: as `token_statistics` takes them.
+        sequences: as in `token_statistics`.
+
+        y: as in `token_statistics`.
 
     Returns:
-        The verdict with `offending`, the indices of the sequences that break it, and counts of positions for each sequence.
+        The verdict, with the indices of the sequences that break the assumption as `offending`, and counts of positions for
+        each sequence.
     """
     data = as_labelled(sequences, y)
     size = np.abs(token_statistics(data).kind)[data.tokens]
