@@ -23,17 +23,17 @@ def png(figure: Figure) -> bytes:
 
 
 def svg(figure: Figure) -> bytes:
-    """Return the figure as an SVG; one of more than a megabyte has its curves and points drawn as an image inside it."""
+    """Return the figure as an SVG; above one megabyte, curves and points become an image inside it."""
     return _vector(figure, "svg", {"Date": None})
 
 
 def pdf(figure: Figure) -> bytes:
-    """Return the figure as a PDF with its fonts; one of more than a megabyte has its curves and points drawn as an image inside it."""
+    """Return the figure as a PDF with its fonts; above one megabyte, curves and points become an image inside it."""
     return _vector(figure, "pdf", {"CreationDate": None, "Creator": None, "Producer": None})
 
 
 def png_and_svg(figure: Figure) -> tuple[bytes, bytes]:
-    """Return both, laid out once as the PNG is; each `savefig` would go through the figure a first time to find the places."""
+    """Return the figure as PNG and SVG with a single layout, that of the PNG; each separate `savefig` would lay it out again."""
     engine, usual = figure.get_layout_engine(), figure.dpi
     with mpl.rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}):
         figure.dpi = _dots(figure)
@@ -62,7 +62,7 @@ def _vector(figure: Figure, form: str, metadata: dict[str, str | None]) -> bytes
 
 
 def write_figure(place: Path, figure: Figure, argument: str = "plot") -> None:
-    """Write the figure to a file that appears whole or not at all: SVG or PDF where its name says so, a PNG otherwise."""
+    """Write the figure to a file, complete or not at all: SVG or PDF by its name, otherwise PNG."""
     write_whole(place, {".svg": svg, ".pdf": pdf}.get(place.suffix.lower(), png)(figure), argument)
 
 
@@ -76,7 +76,7 @@ def _marks(axes: mpl.axes.Axes) -> list[Artist]:
 
 
 def _saved(figure: Figure, form: str, dots: float, metadata: dict[str, str | None]) -> bytes:
-    """Return the figure's bytes; its canvas is left as it was, so that a figure shown on a screen stays there."""
+    """Return the figure's bytes and leave its canvas as it was: a figure shown on a screen stays there."""
     stream = BytesIO()
     with mpl.rc_context({"svg.hashsalt": "marginlens", "svg.fonttype": "path", "pdf.fonttype": 42}):
         figure.savefig(stream, format=form, dpi=dots, metadata=metadata, facecolor="white")

@@ -43,17 +43,17 @@ def draw_graphs(
     """Draw priority graphs side by side.
 
     Tokens of equal priority share a shaded box; up to six of them show their edges as dashed arrows. An arrow from one box to a
-    lower one means strictly higher priority; arrows that a chain of others implies are left out. Many single tokens that stand
-    above and below the same boxes share a dashed box, and so do single tokens that form a chain.
+    lower one means strictly higher priority; arrows that a chain of others implies are left out. Many single tokens with the
+    same boxes above and below share a dashed box, and so do single tokens that form a chain.
 
     Args:
-        graphs: as from `priority_graphs`, or some of them.
+        graphs: all graphs from `priority_graphs`, or some of them.
 
-        names: what to call each token, by id: a list or a dictionary. Ids by default.
+        names: the name of each token by id, a list or a dictionary; ids by default.
 
-        title: a line above all panels.
+        title: the title of the figure.
 
-        headings: one above each panel in place of its last token.
+        headings: a heading for each panel, instead of its last token.
 
     Returns:
         A matplotlib figure with one panel per graph, as large as they need.
@@ -92,7 +92,7 @@ def draw_graphs(
 
 
 class _Panel:
-    """One graph with the names of its tokens and their places."""
+    """A panel with one graph, the names of its tokens and their places."""
 
     def __init__(self, graph: PriorityGraph, names: dict[int, str], heading: str) -> None:
         self.graph, self.last_name = graph, LETTERING.shortened(names[graph.last])
@@ -114,7 +114,7 @@ class _Panel:
 
 
 def _legend(fig: Figure, panels: list[_Panel]) -> float:
-    """Explain the signs that occur, below the panels, in as many columns as the figure is wide; the inches that it takes."""
+    """Explain the signs that occur below the panels, in as many columns as fit, and return the height in inches."""
     boxes = [box for panel in panels for box in panel.layout.boxes]
     kinds = {box.kind for box in boxes}
     has_arrows = any(panel.layout.arrows for panel in panels)

@@ -1,4 +1,4 @@
-"""Problems in the plane as a picture: tokens with scores and separating lines, and where descent leads, on a disc of log radius."""
+"""Pictures of problems in the plane: tokens with scores and separating lines, and the limits of descent on a disc of log radius."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def log_radius(points: FloatArray, unit: float = 1.0) -> FloatArray:
 
 
 class BasinLook(NamedTuple):
-    """How the starts that lead to one limit are painted."""
+    """The look of the starts that lead to one limit."""
 
     ground: Any
     hatch_colour: Any
@@ -108,17 +108,17 @@ def log_radius_disc(
     """Draw the plane squeezed to a disc: the basins of all limits, and circles of equal norm.
 
     Args:
-        starts: (n_norms, n_angles, 2).
+        starts: (n_norms, n_angles, 2) the starts.
 
-        ends: (n_norms, n_angles) the limit of each start, an index into `looks`; -1 where there is none.
+        ends: (n_norms, n_angles) the limit of each start, an index into `looks`; -1 if there is none.
 
         far: the norm at the rim.
 
-        unit: the norm r = unit stands at log10(2) from the centre.
+        unit: the norm that is drawn at distance log10(2) from the centre.
     """
 
     def closed(rings: FloatArray, innermost: FloatArray) -> Any:
-        """Return values on rings with an innermost ring, and the first angle repeated at the end."""
+        """Add an innermost ring to values on rings, and repeat the first angle at the end."""
         return np.concatenate([innermost, rings])[:, [*range(rings.shape[1]), 0]]
 
     x, y = np.moveaxis(log_radius(closed(starts, 0.0 * starts[:1]), unit), -1, 0)
@@ -158,7 +158,7 @@ def rim_label(ax: Axes, direction: FloatArray, name: str, rim: float, colour: ob
 
 
 def check_plot(data: TokenDataset, place: Path) -> None:
-    """Refuse what cannot be drawn, or cannot be written there, before anything is computed."""
+    """Raise before anything is computed if the data cannot be drawn or the file cannot be written."""
     if data.d_key != 2:
         raise InputError("plot", "left out unless keys have two coordinates", f"keys with d_key = {data.d_key}")
     if len(data) > _MAX_PANELS:
@@ -175,8 +175,8 @@ def problem_figure(
 ) -> Figure:
     """Draw the picture of each problem: `solutions[j]` are its rows, `paths` (batch, n_points, 2) their training.
 
-    Above, or at the left of a single problem, stand the tokens; below, or at the right, the plane of p at a distance of log ‖p‖ from the
-    centre, so that the limit is seen beside the first steps, with the basins of normalised descent.
+    The tokens are drawn at the top, or at the left for a single problem. Below, or at the right, is the plane of p with the
+    basins of normalised descent. Its radius is logarithmic in ‖p‖, which shows the limit and the first steps together.
     """
     n_problems = len(data)
     is_wide = n_problems == 1
@@ -239,7 +239,7 @@ def _draw_tokens(
 def _separating_lines(
     ax: Axes, keys: Sequence[FloatArray], row: Mapping[str, Any], colours: Sequence[str], reach: float
 ) -> None:
-    """Return for every input the line halfway between its selected token and the other tokens, across the direction."""
+    """Draw for every input the line halfway between its selected token and the other tokens, across the direction."""
     direction = np.asarray(row["direction"])
     for key, token, colour in zip(keys, np.asarray(row["selected"]).tolist(), colours, strict=False):
         if len(key) > 1:
@@ -262,10 +262,10 @@ def _ray_name(kind: str) -> str:
 
 
 class _Limits(NamedTuple):
-    """The limits of normalised descent in the plane: `ends` (n_norms, n_angles) of `starts`, indices into `optima`, -1 for none of them.
+    """The limits of normalised descent in the plane: `ends` (n_norms, n_angles) of `starts` are indices into `optima`, -1 for none of them.
 
-    The three are None if the problem is too large to enumerate its limits. `unit` is the norm of p at which softmax begins to tell
-    tokens apart, and `far` the largest norm shown.
+    All three are None if the problem is too large to enumerate its limits. `unit` is the norm of p at which the softmax begins
+    to distinguish tokens, and `far` is the largest norm shown.
     """
 
     optima: LocalOptima | None
@@ -300,7 +300,9 @@ class _Limits(NamedTuple):
 
 @in_style
 def _draw_disc(ax: Axes, limits: _Limits, path: FloatArray | None, title: str) -> dict[str, Any]:
-    """The plane of p squeezed to a disc: basins, limits at the rim, rings of equal norm and the path; its entries of the legend."""
+    """Draw the plane of p squeezed to a disc, with basins, limits at the rim, rings of equal norm and the path; return the
+    legend's entries.
+    """
     rim = float(np.log10(1.0 + limits.far / limits.unit))
     handles: dict[str, Any] = {}
     if limits.optima is not None and limits.starts is not None and limits.ends is not None:

@@ -1,4 +1,4 @@
-"""The style of every figure: one palette that survives colour-blindness, one type size, and styles for papers and slides."""
+"""The style of all figures: a palette safe for colour-blind readers, one type size, and styles for papers and slides."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ GOLDEN_RATIO = 1.618  # of a figure's width to its height, unless the height is 
 class PlotStyle(dict[str, Any]):
     """Matplotlib parameters that are used in a `with` block, on top of a function, or for the rest of a session.
 
-    It is a dictionary of rcParams, so `plt.style.use(style)` and `mpl.rc_context(style)` take it too:
+    It is a dictionary of rcParams, so `plt.style.use(style)` and `mpl.rc_context(style)` accept it too:
 
         with ml.plotting.paper():        # figures made in the block
             run.plot()
@@ -61,7 +61,7 @@ class PlotStyle(dict[str, Any]):
 
         ml.plotting.slides().use()       # figures made from now on
 
-    Figures of the library that have a style of their own use these parameters on top of it.
+    Figures of the library with their own style use these parameters on top of it.
     """
 
     _entered: list[AbstractContextManager[None]]
@@ -115,17 +115,19 @@ def house_style() -> dict[str, Any]:
 
 
 def paper(width: float | str = "column", height: float | None = None, *, font_size: float = 8.0) -> PlotStyle:
-    """Return a style for figures in a paper: as wide as a column, small type, and vector files with their fonts inside.
+    """Return a style for figures in a paper: one column wide, with small type and embedded fonts.
 
-    `savefig("name")` writes a PDF, whose TrueType fonts are embedded (`pdf.fonttype` 42: publishers refuse Type 3), and an SVG holds its
-    letters as outlines (`svg.fonttype` "path": it looks the same without the font; set "none" to have texts that can be edited).
+    `savefig("name")` writes a PDF with embedded TrueType fonts (`pdf.fonttype` 42, since publishers refuse Type 3). An SVG
+    holds its letters as outlines (`svg.fonttype` "path"), which look the same without the font; set "none" to keep texts
+    editable.
 
     Args:
-        width: "column" (3.25 inches), "double" (6.75 inches), or inches; `\\the\\columnwidth` over 72.27 is that of a LaTeX page.
+        width: "column" (3.25 inches), "double" (6.75 inches), or a number of inches; for a LaTeX page, `\\the\\columnwidth`
+            over 72.27.
 
-        height: inches; the golden section of the width by default.
+        height: the height in inches; by default the golden section of the width.
 
-        font_size: points of labels and of the legend, which ticks stay one below.
+        font_size: the size of labels and legend in points; ticks are one point smaller.
     """
     wide = WIDTHS.get(width) if isinstance(width, str) else positive_number(width, "width")
     if wide is None:
@@ -152,10 +154,12 @@ def paper(width: float | str = "column", height: float | None = None, *, font_si
 
 
 def slides(width: float = 10.0, height: float = 5.6) -> PlotStyle:
-    """Return a style for 16:9 slides: type and lines readable from the last row. Files are vectors, as those of `paper`.
+    """Return a style for 16:9 slides, with type and lines readable from the last row. Files are vector graphics, as those of `paper`.
 
     Args:
-        width, height: inches of the figure.
+        width: the width in inches.
+
+        height: the height in inches.
     """
     size = (positive_number(width, "width"), positive_number(height, "height"))
     return PlotStyle(
@@ -208,12 +212,12 @@ def in_style(draw: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shades(count: int) -> list[Any]:
-    """Return `count` colours of the ordered palette, without the ends that are lost on a light or a dark ground."""
+    """Return `count` colours of the ordered palette, without the ends that are invisible on a light or a dark background."""
     return [mpl.colormaps[SEQUENCE](level) for level in np.linspace(0.2, 0.86, count)]
 
 
 def note_at(ax: Axes, text: str, at: Any, offset: tuple[float, float], **style: Any) -> None:
-    """Write a short text next to a point, `offset` in points, on a white ground that keeps it readable over lines."""
+    """Write a short text next to a point, `offset` in points, on a white background that keeps it readable over lines."""
     ground = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
     look = {"fontsize": 10, "ha": "left", "va": "center", "zorder": 8, "bbox": ground, **style}
     ax.annotate(text, xy=tuple(at), xytext=offset, textcoords="offset points", **look)
