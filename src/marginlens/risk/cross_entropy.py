@@ -206,7 +206,7 @@ class MulticlassRisk(_CrossEntropyRisk):
         return SoftLabels(self.H, log_p, np.full(len(self.H), 1.0 / len(self.H)))
 
     def margins(self, x: ArrayLike) -> FloatArray:
-        """Return the smallest (e_y - e_c)ᵀ W h of each point, (…, n_points)."""
+        """Return the smallest margin (e_y - e_c)ᵀ W h of each point, (…, n_points)."""
         logits = self.logits(x)
         own = logits[..., np.arange(len(self.H)), self.classes]
         return np.asarray(own - np.max(np.where(self.labels.inside, -np.inf, logits), axis=-1))

@@ -230,7 +230,7 @@ class SequenceBatch(Described):
         return np.stack([pairs, queries, samples, reduced.offsets[samples]], axis=1)
 
     def packed(self, heads: tuple[NextTokenHead, ...], whole_heads: bool) -> tuple[Any, ...]:
-        """Return the arrays that the compiled loop takes; `whole_heads` when the loss reads all outputs and not only the label's.
+        """Return the arrays that the compiled loop takes; `whole_heads` is True if the loss reads all outputs instead of only the label's.
 
         Indices are relative to their own dataset, and the label comes first among the entries of each sample.
         """
