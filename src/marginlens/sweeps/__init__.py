@@ -1,4 +1,4 @@
-"""Sweeps: grids of many small problems, run chunk by chunk into a folder that no crash can spoil."""
+"""Sweeps: grids of many small problems, run chunk by chunk into a folder that survives crashes."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What a plan chooses: losses, starts and random data by name, and functions of the user."""
+"""The choices of a plan: losses, starts and random data by name, and functions of the user."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def loss_named(name: object, problem: str) -> Any:
 
 
 def default_step(optimizer: str, problem: str) -> float:
-    """The step size of an optimizer's name if a plan gives none."""
+    """Return the default step size of an optimizer, by its name."""
     if problem != "selection":
         return SEQUENCE_STEP
     return DEFAULT_NORMALIZED_STEP if isinstance(optimizer_named(optimizer, 1.0), NormalizedGD) else DEFAULT_STEP
@@ -81,7 +81,7 @@ def starting_point(
 
 
 def called(function: Callable[..., object], key: str, *arguments: Any) -> Any:
-    """Call a function of the user; whatever it raises becomes one sentence that names it."""
+    """Call a function of the user, and turn any exception into an error that names the function."""
     try:
         return function(*arguments)
     except (Exception, SystemExit) as problem:
@@ -110,7 +110,7 @@ def function_record(function: Callable[..., object]) -> dict[str, str]:
 
 
 def described(value: object, key: str) -> str:
-    """Describe a user's object for a plan by its repr, which must say what it is and not where it lies in memory."""
+    """Describe a user's object for a plan by its repr, which must state its settings instead of its address in memory."""
     text = repr(value)
     if _ADDRESS.search(text):
         raise InputError(key, "an object whose repr shows its settings, by which a plan is known again", text)

@@ -1,4 +1,4 @@
-"""A chunk of a sweep: its problems made, trained and measured, and the Parquet file that holds what was recorded of them."""
+"""A chunk of a sweep: making, training and measuring its problems, and the Parquet file with the records."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class ChunkWork:
     """Compute a chunk by its number: make its problems, train and measure them, and return the bytes of its file.
 
     Args:
-        stop: a file that the process of the sweep makes when nobody waits for chunks any more. Workers on other machines see it if they
-            share the folder, and otherwise finish the chunk in hand.
+        stop: a file that the process of the sweep makes when it no longer waits for chunks. Workers on other machines see it if
+            they share the folder; otherwise they finish their present chunk.
     """
 
     plan: Plan
@@ -76,7 +76,7 @@ class ChunkWork:
         return encoded(measured(self.plan, chunk, self.check_wanted), chunk, self.plan.hash)
 
     def check_wanted(self, done: int = 0, total: int = 0) -> None:
-        """Give the chunk up if the sweep has ended: no executor takes back what it has handed to a worker."""
+        """Raise if the sweep has ended: an executor cannot take back what it has handed to a worker."""
         if self.stop is not None and self.stop.exists():
             raise EngineError("The sweep that this chunk belongs to has ended.")
 
@@ -253,9 +253,9 @@ def _as_arrow(value: object) -> Any:
 
 
 def add_to_digest(digest: Any, column: Any) -> None:
-    """Add a column's content to a SHA-256, which is the same however it is cut into pieces, compressed or encoded.
+    """Add a column's content to a SHA-256 that does not depend on chunks, compression or encoding.
 
-    Numbers count by their bytes (little-endian, lists by their entries one after the other), words by their letters, one a line.
+    Numbers are added as bytes (little-endian, lists as their entries in order), words as text, one per line.
     """
     pa = arrow()
     for piece in column.chunks:

@@ -33,11 +33,11 @@ ChunkFunction = Callable[[int], bytes]
 def computed(
     work: ChunkFunction, chunks: Iterable[int], executor: Executor, interrupted: Callable[[], bool]
 ) -> Generator[tuple[int, bytes]]:
-    """Yield (chunk, work(chunk)) as chunks are finished, in any order; cancel what has not begun if the caller stops early.
+    """Yield (chunk, work(chunk)) as chunks are finished, in any order; if the caller stops early, cancel chunks that have not begun.
 
     Args:
-        interrupted: says whether Ctrl-C has come, which then becomes a KeyboardInterrupt. It has to be deferred: one that is raised while a
-            callback of the garbage collector runs is lost, and Dask has such a callback.
+        interrupted: a function that returns whether Ctrl-C has been pressed; a KeyboardInterrupt is then raised. Ctrl-C must be
+            deferred, because an exception raised in a callback of the garbage collector is lost, and Dask has such a callback.
     """
     waiting, running = iter(chunks), dict[Future[bytes], int]()
     try:
@@ -67,7 +67,7 @@ def computed(
 def computed_in_processes(work: ChunkFunction, chunks: Iterable[int]) -> Generator[tuple[int, bytes]]:
     """Yield (chunk, work(chunk)) from processes of this machine, which are replaced if they die.
 
-    loky gives up all its processes when one of them dies. The chunks that were lost are computed again by new ones.
+    When one process dies, loky gives up all of them; new processes compute the lost chunks again.
     """
     remaining, deaths = dict.fromkeys(chunks), 0
     while remaining:
@@ -108,7 +108,7 @@ def _processes() -> Iterator[Executor]:
 
 
 def _prepare(parent: int) -> None:
-    """Prepare a worker process: Ctrl-C is for the process that runs the sweep, and without that process there is nothing to do."""
+    """Prepare a worker process: ignore Ctrl-C, which the process of the sweep handles, and end when that process has gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
 

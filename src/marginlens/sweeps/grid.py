@@ -1,4 +1,4 @@
-"""The grid of a sweep: cells as the product of axes, the same problems in cells that differ in training alone, chunks of each cell."""
+"""The grid of a sweep: cells as the product of axes, shared problems for cells that differ only in training, and chunks of each cell."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AXES = (*DATA_AXES, *TRAINING_AXES)
 
 @dataclass(frozen=True)
 class Chunk:
-    """Problems first … last - 1 of a cell; `index` counts chunks through all cells, `number` those of the cell."""
+    """Problems first … last - 1 of a cell; `index` counts chunks through all cells, `number` within the cell."""
 
     index: int
     cell: int
@@ -33,7 +33,7 @@ class Chunk:
 
     @property
     def n_problems(self) -> int:
-        """How many problems it has."""
+        """The number of problems."""
         return self.last - self.first
 
 
@@ -42,13 +42,13 @@ class Cell:
     """One point of the grid.
 
     Attributes:
-        index: its number.
+        index: the number of the cell.
 
-        stream: the number of its random problems, which cells with the same data share.
+        stream: the number of its stream of random problems, which cells with the same data share.
 
-        settings: key → value of every axis and of what is the same in all cells.
+        settings: the values of all axes and of the settings that are the same in all cells, by key.
 
-        axes: those that vary over the grid.
+        axes: the settings that vary over the grid.
     """
 
     index: int
@@ -62,16 +62,16 @@ class Cell:
 
 @dataclass(frozen=True)
 class Grid:
-    """Cells and chunks.
+    """The cells and chunks of a sweep.
 
     Attributes:
-        n_problems: in each cell.
+        n_problems: the number of problems in each cell.
 
         fixed: settings that are the same in all cells.
 
-        axes: axis → its values, in the order of the grid.
+        axes: the values of each axis, in the order of the grid.
 
-        chunk_sizes: problems in a chunk of each cell, of all but its last; one number where all cells have the same.
+        chunk_sizes: the number of problems in a chunk of each cell, except its last; one number if all cells have the same.
     """
 
     n_problems: int
@@ -92,7 +92,7 @@ class Grid:
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
-        """All cells, the last axis varying fastest."""
+        """All cells; the last axis varies fastest."""
         streams: dict[tuple[int, ...], int] = {}
         of_data = [k for k, name in enumerate(self.axes) if name not in TRAINING_AXES]
         cells = []
@@ -104,12 +104,12 @@ class Grid:
 
     @property
     def n_total(self) -> int:
-        """Problems of all cells together."""
+        """The number of problems in all cells together."""
         return self.n_problems * len(self.cells)
 
     @property
     def n_chunks(self) -> int:
-        """Chunks of all cells together."""
+        """The number of chunks in all cells together."""
         return self._first_chunks[-1]
 
     def chunk_size(self, cell: int) -> int:
@@ -143,8 +143,7 @@ class Grid:
 
 
 def is_axis(key: str, value: Any) -> bool:
-    """Return whether a key has several values, over which the grid varies; a start that is an array, or a list of numbers, is a
-    single point.
+    """Return whether a key has several values, over which the grid varies; a start that is an array or a list of numbers is one value.
     """
     if key == "start" and (isinstance(value, np.ndarray) or _is_point(value)):
         return False

@@ -1,4 +1,4 @@
-"""Random problems of a chunk on a GPU: made, trained and measured there, so that only what is recorded crosses the bus."""
+"""Random problems of a chunk on a GPU: they are made, trained and measured there, and only the records are copied back."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WORDS: dict[str, tuple[str, ...]] = {
 
 
 class Training(NamedTuple):
-    """How the problems of a chunk are trained: x(0) is `start` (n_problems, d), zero for None."""
+    """The training of the problems of a chunk: x(0) is `start` (n_problems, d), zero for None."""
 
     loss: Any
     optimizer: Optimizer
@@ -51,7 +51,7 @@ class Training(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """Arrays on the device, of n runs."""
+    """The results of n runs, as arrays on the device."""
 
     final: Any  # (n, d)
     selected: Any  # (n, n_inputs)
@@ -62,7 +62,7 @@ class Trained(NamedTuple):
 
 
 def device_parts(device: Device, settings: Mapping[str, Any], n_problems: int) -> Iterator[tuple[int, int]]:
-    """Ranges (first, last) of a chunk's problems that fit in the memory of a device together with all that is made of them."""
+    """Return ranges (first, last) of a chunk's problems that fit in the memory of a device together with all arrays made from them."""
     numbers = settings["n_inputs"] * settings["n_tokens"] * (COPIES * settings["d"] + NUMBERS_PER_TOKEN)
     return parts(device, n_problems, BYTES_PER_NUMBER * numbers)
 
@@ -112,7 +112,7 @@ def trained_on_device(device: Device, made: RandomArrays, training: Training) ->
 def measured_on_device(device: Device, made: RandomArrays, selected: Any, p: Any) -> dict[str, Any]:
     """Return margins and optimality of the selections (n, n_inputs) of points p (n, d), by name of the record; arrays on the device.
 
-    The CPU decides what rounding leaves open there.
+    The CPU decides cases that rounding leaves open on the device.
     """
     margins = margins_of(device, made.K, selected)
     tokens = SelectedTokens(made.K, made.X, made.y, made.v, selected, margins.x, p, margins.outcome)

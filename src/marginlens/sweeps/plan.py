@@ -1,4 +1,4 @@
-"""The plan of a sweep: a grid of settings, problems in each cell, what to record of each, and how they are cut into chunks."""
+"""The plan of a sweep: a grid of settings, the problems in each cell, their records, and their division into chunks."""
 
 from __future__ import annotations
 
@@ -51,47 +51,53 @@ STEP_SECONDS, PAIR_SECONDS, NUMBER_SECONDS, PROBLEM_SECONDS = 1e-7, 3e-10, 4e-9,
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a sweep does. A list for a key of `AXES`, or for one of the `parameters`, is an axis of the grid; cells are their product.
+    """The plan of a sweep. A list for a key of `AXES`, or for one of the `parameters`, is an axis of the grid; cells are the
+    product of axes.
 
-    Cells that differ in nothing but loss, optimizer, step, start and n_steps have the same problems, so that they compare in pairs.
+    Cells that differ only in loss, optimizer, step, start or n_steps have the same problems, for paired comparisons.
 
     Args:
         n_problems: number of problems in each cell.
 
-        problem: "selection" (attention weights p on token data) or "next-token" (weights W on sequences, data of your own).
+        problem: "selection" (attention weights p on token data) or "next-token" (weights W on sequences, which need your own
+            data).
 
-        data: "sphere", "gaussian", or a function `(rng, n_problems, cell) -> (data, head)`. `cell` is a dict of the settings, and data a
-            batch `TokenDataset`, for next tokens a list of `SequenceDataset`.
+        data: "sphere", "gaussian", or a function `(rng, n_problems, cell) -> (data, head)`. `cell` is a dict of the settings,
+            and data is a batch `TokenDataset`, or for next tokens a list of `SequenceDataset`.
 
-        n_inputs, n_tokens, d: shape of a problem.
+        n_inputs: the number of inputs of a problem.
 
-        loss: "logistic", "exponential", "correlation-loss"; for next tokens "log-loss", "squared-loss", "cross-entropy",
-            "squared-probability"; or a loss.
+        n_tokens: the number of tokens of an input.
+
+        d: the width of a token.
+
+        loss: "logistic", "exponential" or "correlation-loss"; for next tokens "log-loss", "squared-loss", "cross-entropy" or
+            "squared-probability"; or a loss object.
 
         optimizer: "normalized-gd", "gradient-descent", "sign-descent", "coordinate-descent", "adam", "muon",
-            "steepest-descent:l3" in a norm, "mirror-descent:l3", or an optimizer.
+            "steepest-descent:l3" and "mirror-descent:l3" with any norm, or an optimizer object.
 
-        step: its step size; 1 for normalized-gd, .05 for others, .01 for next tokens unless given.
+        step: the step size; by default 1 for normalized-gd, .05 for others, and .01 for next tokens.
 
         start: "zero", "normal:SCALE", or a list of numbers. A list of several starts is an axis.
 
-        n_steps: number of steps of every run.
+        n_steps: the number of steps of every run.
 
-        seed: a whole number from which all random numbers follow.
+        seed: a whole number, which determines all random numbers.
 
         record: names of `RECORDS`.
 
-        measures: name → function(run), which returns (n_problems,) or (n_problems, k) numbers, or a dict of such columns by name. `run` has
-            data, head, trajectory, solution, optimality and cell.
+        measures: a function of a run by name, which returns numbers (n_problems,) or (n_problems, k), or a dict of such columns
+            by name. A run has data, head, trajectory, solution, optimality and cell.
 
-        saved_steps: steps after which iterates are kept for the measures, in `run.trajectory.saved["x"]`.
+        saved_steps: the steps after which iterates are saved for the measures, in `run.trajectory.saved["x"]`.
 
         parameters: further settings for a function that makes data.
 
-        chunk: number of problems in a chunk; about a second of work on two cores unless given.
+        chunk: the number of problems in a chunk; by default about a second of work on two cores.
 
     Attributes:
-        device: where the chunks are computed, set by `on`. Results depend on it, so it is part of what the plan is.
+        device: where the chunks are computed, set by `on`. Results depend on it, so it is part of the plan.
     """
 
     n_problems: int
@@ -160,7 +166,7 @@ class Plan:
 
     @cached_property
     def grid(self) -> Grid:
-        """Cells and chunks; chunk sizes follow from the plan alone and are the same for cells with the same problems."""
+        """The cells and chunks; chunk sizes depend only on the plan and are the same for cells with the same problems."""
         grid = Grid.of({**vars(self), "chunk": self.n_problems})
         sizes: dict[int, int] = {}
         for cell in grid.cells:
@@ -189,7 +195,7 @@ class Plan:
     # ---- what a plan is
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan in types that JSON has: all that its results depend on."""
+        """Return the plan in types that JSON has: everything that its results depend on."""
         plan: dict[str, Any] = {"format": FORMAT}
         for entry in fields(self):
             if entry.name != "chunk":
@@ -199,7 +205,7 @@ class Plan:
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of the plan as canonical JSON: keys sorted, no spaces."""
+        """The SHA-256 of the plan as canonical JSON, with sorted keys and without spaces."""
         return plan_hash(self.to_dict())
 
     def __repr__(self) -> str:
@@ -209,7 +215,7 @@ class Plan:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What is recorded of each problem, the measures last."""
+        """The records of each problem, the measures last."""
         return (*(self.record or ()), *self.measures)
 
     # ---- checks

@@ -1,4 +1,4 @@
-"""What a sweep can record of a problem, by name, and the runs of a chunk from which it is measured."""
+"""The records of a sweep by name, and the runs of a chunk from which they are measured."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPTIMALITY = OPTIMALITY_KINDS
 
 
 class Categories(NamedTuple):
-    """A column of words: `codes` (n_problems,) are places among `names`."""
+    """A column of words: `codes` (n_problems,) are indices into `names`."""
 
     codes: IntArray
     names: tuple[str, ...]
@@ -33,7 +33,7 @@ class Categories(NamedTuple):
 
 @dataclass(frozen=True)
 class ChunkRun:
-    """The trained problems of a chunk of token data, as records and measures of one's own read them.
+    """The trained problems of a chunk of token data, which records and users' measures read.
 
     Attributes:
         data: the problems as a batch.
@@ -57,7 +57,7 @@ class ChunkRun:
 
     @cached_property
     def optimality(self) -> TokenOptimality:
-        """True if the selected tokens are locally or globally optimal, with their score gap."""
+        """The optimality of the selected tokens, local or global, with their score gap."""
         return token_optimality(self.data, self.head, self.selected)
 
     @property
@@ -77,9 +77,9 @@ class SequenceChunkRun:
     """The trained problems of a chunk of next-token data.
 
     Attributes:
-        data: one dataset a problem.
+        data: one dataset per problem.
 
-        head: theirs, or None.
+        head: their heads, or None.
 
         trajectory: the descent on all of them.
 
@@ -93,7 +93,7 @@ class SequenceChunkRun:
 
     @cached_property
     def solution(self) -> list[Any]:
-        """Graph-SVM of each problem's priority graphs."""
+        """The Graph-SVM of each problem's priority graphs."""
         return [graph_svm(problem.E, priority_graphs(problem)) for problem in self.data]
 
 
@@ -104,7 +104,7 @@ def status_codes(statuses: Iterable[Status]) -> Categories:
 
 
 def optimality_codes(found: TokenOptimality) -> IntArray:
-    """Return the optimality of each selection as a place among `OPTIMALITY`."""
+    """Return the optimality of each selection as an index into `OPTIMALITY`."""
     return np.select([found.is_globally_optimal, found.is_locally_optimal, found.is_feasible], [0, 1, 2], 3)
 
 

@@ -1,4 +1,4 @@
-"""Run a plan chunk by chunk into a folder, and go on after whatever ended it."""
+"""Run a plan chunk by chunk into a folder, and resume it after any interruption."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ def sweep(
     *,
     progress: ProgressCallback | None = None,
 ) -> Sweep:
-    """Run a plan into a folder, or go on with it: chunks that are there are not computed again.
+    """Run a plan into a folder, or resume it: finished chunks are not computed again.
 
     Args:
         plan: a `Plan`, or a dict of its keys.
 
         folder: the folder for the results. One process at a time works in it; a folder with chunks of another plan is refused.
 
-        executor: any `concurrent.futures.Executor`; chunks are submitted to it and it stays open. The default is one process of this
-            machine for each processor. On a single processor, on a GPU, or if one chunk is left, chunks are computed in this process.
-            `dask.distributed.Client.get_executor()` gives one that uses many machines.
+        executor: any `concurrent.futures.Executor`; it is not shut down. By default there is one process of this machine for
+            each processor; on a single processor, on a GPU, or if one chunk is left, chunks are computed in this process.
+            `dask.distributed.Client.get_executor()` returns an executor over many machines.
 
         device: "cpu", "cuda" or "cuda:1".
 
-        progress: called as `progress(done, total)` in problems after every chunk, those of earlier runs included.
+        progress: called as `progress(done, total)` after every chunk, in problems, including those of earlier runs.
 
     Returns:
         The `Sweep` in the folder.
 
     Raises:
-        KeyboardInterrupt: on Ctrl-C, with every finished chunk kept. The same call goes on from there.
+        KeyboardInterrupt: on Ctrl-C; every finished chunk is kept, and the same call resumes the sweep.
 
-        EngineError: if the workers are gone, with every finished chunk kept.
+        EngineError: if the workers are gone; every finished chunk is kept.
     """
     placed = as_plan(plan).on(device)
     if not (executor is None or callable(getattr(executor, "submit", None))):

@@ -1,4 +1,4 @@
-"""The folder of a sweep: its plan, a lock, and a Parquet file for every finished chunk, which is whole or not there at all."""
+"""The folder of a sweep: its plan, a lock, and a complete Parquet file for every finished chunk."""
 
 from __future__ import annotations
 
@@ -57,16 +57,20 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class SweepStatus:
-    """How far a sweep is.
+    """The progress of a sweep.
 
     Attributes:
-        folder: where it is.
+        folder: the folder of the sweep.
 
-        n_chunks, n_problems: of the plan.
+        n_chunks: the number of chunks of the plan.
 
-        chunks_done, problems_done: of these.
+        n_problems: the number of problems of the plan.
 
-        bytes: on the disk.
+        chunks_done: the number of finished chunks.
+
+        problems_done: the number of problems in finished chunks.
+
+        bytes: the size of the folder on the disk.
     """
 
     folder: str
@@ -78,7 +82,7 @@ class SweepStatus:
 
     @property
     def is_finished(self) -> bool:
-        """True if every chunk is there."""
+        """True if every chunk is finished."""
         return self.chunks_done == self.n_chunks
 
     def __repr__(self) -> str:
@@ -89,7 +93,7 @@ class SweepStatus:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Sweep(Displayed):
-    """The folder of a sweep, finished or not: what it has recorded, as a table, summed up by cell, drawn, or problem by problem."""
+    """The folder of a sweep, finished or not: its records as a table, a summary by cell, a plot, or problem by problem."""
 
     folder: Path
 
@@ -111,7 +115,7 @@ class Sweep(Displayed):
 
     @cached_property
     def plan_hash(self) -> str:
-        """Its hash, which every chunk of it has."""
+        """The hash of the plan, which every chunk holds."""
         return plan_hash(self.plan)
 
     @cached_property
@@ -124,7 +128,7 @@ class Sweep(Displayed):
         return self.folder / CHUNKS / f"{index:06d}.parquet"
 
     def listed(self) -> dict[int, int]:
-        """Chunk → bytes of its file, of all that are there, in order: one listing, no file is opened."""
+        """List the finished chunks in order, with the size of each file in bytes, without opening a file."""
         found = {}
         with suppress(FileNotFoundError), os.scandir(self.folder / CHUNKS) as entries:
             for entry in entries:
@@ -153,7 +157,7 @@ class Sweep(Displayed):
         return decoded(self.place(index), self.grid.chunk_at(index), self.plan_hash, columns)
 
     def status(self) -> SweepStatus:
-        """Return how far the sweep is."""
+        """Return the progress of the sweep."""
         found, grid = self.listed(), self.grid
         problems_done = sum(grid.chunk_at(index).n_problems for index in found)
         return SweepStatus(
@@ -166,9 +170,9 @@ class Sweep(Displayed):
         """Yield the table in pieces, one for each chunk, with the axes of the grid as columns behind `cell` and `problem`.
 
         Args:
-            columns: which of the recorded columns; all by default.
+            columns: names of recorded columns; all by default.
 
-            partial: take those chunks that are there; else a sweep that is not finished is refused.
+            partial: take the finished chunks of an unfinished sweep; by default an unfinished sweep is an error.
         """
         for index in self.finished(partial=partial):
             yield self._with_axes(self.read(index, columns), self.grid.chunk_at(index).cell)
@@ -191,9 +195,9 @@ class Sweep(Displayed):
         """Return a table with one row per problem, in order of cell and problem: their numbers, the axes of the grid, what was recorded.
 
         Args:
-            columns: which of the recorded ones; all by default.
+            columns: names of recorded columns; all by default.
 
-            partial: take the chunks that are there, of a sweep that is not finished.
+            partial: take the finished chunks of an unfinished sweep; by default an unfinished sweep is an error.
         """
         known = self.read(self.finished(partial=partial)[0]).column_names
         for name in columns or ():
@@ -228,9 +232,9 @@ class Sweep(Displayed):
         """Summarise every cell: shares of words with exact 95% intervals; means with standard errors, and quantiles, of numbers.
 
         Args:
-            quantiles: their levels.
+            quantiles: the levels of the quantiles.
 
-            partial: sum up the chunks that are there, of a sweep that is not finished.
+            partial: summarise the finished chunks of an unfinished sweep; by default an unfinished sweep is an error.
         """
         levels, finished = quantile_levels(quantiles), set(self.finished(partial=partial))
         cells = []
@@ -243,14 +247,14 @@ class Sweep(Displayed):
         return Summary(tuple(cells))
 
     def plot(self, ax: Axes | None = None, *, column: str | None = None, axis: str | None = None) -> Axes:
-        """Draw one column over one axis of the grid, as `Summary.plot` does; of a sweep that is not finished the chunks that are there."""
+        """Draw one column over one axis of the grid, as `Summary.plot` does, from the finished chunks."""
         return self.summary(partial=True).plot(ax, column=column, axis=axis)
 
     def problem(self, index: int, *, data: Callable[..., object] | None = None) -> Problem:
-        """Make the data of problem `index` once more, counted through all cells as the rows of the table are.
+        """Make the data of problem `index` again, counted through all cells like the rows of the table.
 
         Args:
-            data: the function that made them, if it is one of your own.
+            data: the function that made the data, if the plan has your own function.
         """
         chunk, place = self.grid.locate(index)
         cell = self.grid.cells[chunk.cell]
@@ -292,7 +296,7 @@ def _scalar(values: tuple[object, ...], value: object) -> Any:
 
 
 def write_chunk(sweep: Sweep, index: int, content: bytes) -> None:
-    """Write the file of a chunk aside, bring it to the disk, and rename it into its place; a disk that takes no more is refused."""
+    """Write the file of a chunk beside its place, flush it to the disk and rename it; a full disk is an error."""
     try:
         with durable_file(sweep.place(index)) as file:
             file.write(content)
@@ -308,7 +312,7 @@ def write_chunk(sweep: Sweep, index: int, content: bytes) -> None:
 def opened(folder: str | os.PathLike[str], plan: Plan) -> Iterator[Sweep]:
     """Open the folder of this plan, which is made if there is none, and lock it against other processes.
 
-    That of another plan is refused, unless no chunk is in it: then that plan may have been one that could not run.
+    A folder of another plan is refused unless it holds no chunk; that plan may not have been able to run.
     """
     arrow()
     from filelock import FileLock, Timeout
@@ -342,9 +346,9 @@ def opened(folder: str | os.PathLike[str], plan: Plan) -> Iterator[Sweep]:
 
 @contextmanager
 def stop_file(folder: Path) -> Iterator[Path]:
-    """A path of a file that is made if the block ends with an error or with Ctrl-C; the next sweep in this folder removes it.
+    """Give the path of a file that is made if the block ends with an error or Ctrl-C; the next sweep in this folder removes it.
 
-    An executor finishes what it has handed to its workers, several chunks each. Workers that see this file give theirs up.
+    An executor finishes the chunks that it has handed to its workers, several each. Workers that see this file stop earlier.
     """
     place = folder / f".{uuid4().hex}{STOPPED}"
     try:
@@ -357,7 +361,7 @@ def stop_file(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def _writable(place: Path) -> Iterator[None]:
-    """Refuse a folder that cannot be written in one sentence."""
+    """Raise if a folder cannot be written."""
     try:
         yield
     except OSError as problem:
@@ -365,7 +369,7 @@ def _writable(place: Path) -> Iterator[None]:
 
 
 def _check_free(place: Path) -> None:
-    """Refuse a place that a sweep may not use: it may where there is nothing, an empty folder, or a sweep, at least its lock."""
+    """Raise unless the place is new, an empty folder, or the folder of a sweep, which has at least its lock."""
     if not place.exists():
         return
     if not place.is_dir():
@@ -378,7 +382,7 @@ def _check_free(place: Path) -> None:
 
 
 def _remove_leftovers(place: Path) -> None:
-    """Remove what a process that was killed had begun to write, and what told workers to stop."""
+    """Remove unfinished files of a killed process, and the file that told workers to stop."""
     for pattern in (f".*{PARTIAL}", f"{CHUNKS}/.*{PARTIAL}", f".*{STOPPED}"):
         for leftover in place.glob(pattern):
             leftover.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A sweep summed up by cell: shares with confidence intervals, means with standard errors, quantiles; and how they are drawn."""
+"""The summary of a sweep by cell: shares with confidence intervals, means with standard errors, quantiles; and its plot."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ _DASHES = ("-", "--", ":", "-.")
 
 @dataclass(frozen=True, repr=False)
 class Shares:
-    """How often each word occurs in a column, or how often it is true.
+    """Counts of each word, or of True and False, in a column.
 
     Attributes:
-        counts: word → problems.
+        counts: the number of problems with each word.
 
-        intervals: word → the exact (Clopper–Pearson) 95% interval of its probability.
+        intervals: the exact (Clopper–Pearson) 95% interval of each word's probability.
     """
 
     counts: Mapping[str, int]
 
     @classmethod
     def of(cls, column: Any) -> Shares:
-        """Those of an Arrow column of words or booleans."""
+        """Count the words or booleans of an Arrow column."""
         words = column.combine_chunks().cast(arrow().string())
         counts = {entry["values"]: entry["counts"] for entry in words.value_counts().to_pylist()}
         return cls(dict(sorted(counts.items())))
 
     @property
     def n(self) -> int:
-        """Problems that were counted."""
+        """The number of counted problems."""
         return sum(self.counts.values())
 
     @property
     def shares(self) -> dict[str, float]:
-        """Word → its share of the problems."""
+        """The share of the problems with each word."""
         return {word: count / self.n for word, count in self.counts.items()}
 
     @property
     def intervals(self) -> dict[str, tuple[float, float]]:
-        """Word → the interval of its probability."""
+        """The interval of each word's probability."""
         return {word: share_interval(count, self.n) for word, count in self.counts.items()}
 
     def __repr__(self) -> str:
@@ -62,16 +62,24 @@ class Shares:
 
 @dataclass(frozen=True, repr=False)
 class Numbers:
-    """A column of numbers.
+    """Statistics of a column of numbers.
 
     Attributes:
-        n: problems whose number is finite; all else below is of these.
+        n: the number of problems with a finite number; the statistics below refer to these.
 
-        n_undefined, n_infinite: problems with nan, and with ±inf.
+        n_undefined: the number of problems with nan.
 
-        mean, standard_error, smallest, largest: nan if n is 0.
+        n_infinite: the number of problems with ±inf.
 
-        quantiles: level → the number of that rank.
+        mean: the mean, nan if n is 0.
+
+        standard_error: the standard error of the mean, nan if n is 0.
+
+        smallest: the smallest number, nan if n is 0.
+
+        largest: the largest number, nan if n is 0.
+
+        quantiles: the quantiles by level.
     """
 
     n: int
@@ -85,7 +93,7 @@ class Numbers:
 
     @classmethod
     def of(cls, values: FloatArray, levels: FloatArray) -> Numbers:
-        """Those of a column with the quantiles of these levels."""
+        """Compute the statistics of a column, with quantiles of these levels."""
         finite = values[np.isfinite(values)]
         n, undefined = len(finite), int(np.isnan(values).sum())
         if n == 0:
@@ -103,7 +111,7 @@ class Numbers:
 
 @dataclass(frozen=True)
 class CellSummary:
-    """One cell: its axes, how many of its problems there are, and column → `Numbers` or `Shares`."""
+    """The summary of one cell: its axes, its number of problems, and `Numbers` or `Shares` by column."""
 
     axes: Mapping[str, Any]
     n_problems: int
@@ -111,7 +119,7 @@ class CellSummary:
 
     @classmethod
     def of(cls, axes: Mapping[str, object], table: Any, levels: FloatArray) -> CellSummary:
-        """The rows of one cell, an Arrow table of the columns that `summarized_columns` names."""
+        """Summarise the rows of one cell, an Arrow table of the columns that `summarized_columns` names."""
         pa, found = arrow(), dict[str, Numbers | Shares]()
         for field in table.schema:
             column = table[field.name]
@@ -122,7 +130,7 @@ class CellSummary:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Summary(Result, Tabular):
-    """A sweep summed up: its cells in order.
+    """The summary of a sweep: its cells in order.
 
     `to_frame()` has one row per cell: its axes, problems, and for each column of numbers NAME its NAME (mean), NAME_error (standard error)
     and NAME_median; for each column of words NAME_WORD, the share of each word.
@@ -161,9 +169,9 @@ class Summary(Result, Tabular):
         """Draw one column over one axis of the grid: shares with their intervals, or medians with the middle 90%. Returns the axes.
 
         Args:
-            column: "optimality" if it was recorded, else the first.
+            column: the column; by default "optimality" if it was recorded, otherwise the first.
 
-            axis: the first whose values are numbers, unless named; every combination of the other axes has its own line.
+            axis: the axis; by default the first whose values are numbers. Every combination of the other axes has its own line.
         """
         return draw(self, axes_for(ax), column, axis)
 
@@ -242,7 +250,7 @@ def _is_number(value: object) -> bool:
 
 
 def _words(column: Numbers | Shares) -> Iterable[str]:
-    """Return the words that have a line each; one line without a word for numbers."""
+    """Return the words with a line each; numbers have one line without a word."""
     return column.counts if isinstance(column, Shares) else ("",)
 
 
