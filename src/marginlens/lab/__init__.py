@@ -1,6 +1,6 @@
-"""The lab: one page on which attention selects tokens, its presets, links and problem files.
+"""The lab: an interactive page on which attention selects tokens, with its presets, links and problem files.
 
-The page's kernels are plain ES modules in `kernels/`, which the tests compare with the library; its views are in `page/`.
+The page's kernels are plain ES modules in `kernels/`, which the tests compare with the library. Its views are in `page/`.
 """
 
 from typing import TYPE_CHECKING

@@ -41,7 +41,7 @@ _OTHER_FORM = re.compile(r"^(?:import|export)\b[^\n]*|\bimport\s*\([^\n]*", re.M
 
 @dataclass(frozen=True)
 class Module:
-    """One ES module: what it imports, by file, and the code that is left when imports and the words `export` are gone."""
+    """One ES module: its imports by file, and its code without imports and the word `export`."""
 
     name: str
     # The file and the names that are imported, as a destructuring pattern.
@@ -125,7 +125,7 @@ def modules_of(*entries: str) -> Mapping[str, Module]:
 
 
 def ordered(modules: Mapping[str, Module]) -> dict[str, Module]:
-    """Return the modules in an order in which each comes after those that it imports, the same in every process."""
+    """Order the modules so that each comes after those that it imports; the order is the same in every process."""
     for module in modules.values():
         for source, names in module.imports:
             missing = {entry.split(":")[0] for entry in names.split(", ")} - set(modules[source].exports)
@@ -144,8 +144,8 @@ def bundle(entries: Sequence[str] = (ENTRY, WORKER), start: str = "") -> str:
     Args:
         entries: files of the lab; those of the page by default.
 
-        start: what the script does last, with `module_page_state` for what `page/state.js` exports and so on; by default it starts the
-            page where there is a document and a worker where there is none.
+        start: the last statements of the script, in which `module_page_state` holds the exports of `page/state.js` and so on.
+            By default the script starts the page if there is a document, and a worker otherwise.
     """
     modules = "".join(module.wrapped() for module in modules_of(*entries).values())
     page, worker = f"{_variable(ENTRY)}.startPage();", f"{_variable(WORKER)}.startWorker(self);"
@@ -154,19 +154,21 @@ def bundle(entries: Sequence[str] = (ENTRY, WORKER), start: str = "") -> str:
 
 
 def packed(content: bytes) -> str:
-    """The content deflated, in base64: nothing in it that an HTML file could take for its own."""
+    """Deflate the content and encode it in base64, which is safe inside HTML."""
     return base64.b64encode(deflated(content)).decode("ascii")
 
 
 def page_words() -> dict[str, Any]:
-    """Return what the page shows: the tables of `page_data.json`, its texts, and the parts of a Python script, which begin with `# %%`."""
+    """Return the words of the page: the tables of `page_data.json`, its texts, and the parts of a Python script, which begin
+    with `# %%`.
+    """
     folder = resources.files("marginlens.lab")
     data, script = (folder.joinpath(name).read_text(encoding="utf-8") for name in (DATA, SCRIPT))
     return {**json.loads(data), "sentences": page_texts(), "script": script}
 
 
 def page_texts() -> dict[str, dict[str, Any]]:
-    """Return the entries of `words/texts.toml` whose codes stand in the page's modules, whole or as the beginning of a template."""
+    """Return the entries of `words/texts.toml` whose codes occur in the page's modules, in full or as the beginning of a template."""
     code = "".join(module.code for module in modules_of(ENTRY, WORKER).values())
     whole, begun = set(_CODE.findall(code)), tuple(_CODE_BEGUN.findall(code))
     named = {name: entry for name, entry in texts().items() if name in whole or name.startswith(begun)}
@@ -189,12 +191,13 @@ def lab_page(
     """Return the text of the lab's page, which needs no other file and no network.
 
     Args:
-        problem: what the page opens with: a `LabProblem` in the plane, a problem in its JSON form, a preset or its name, or a state; the
-            preset start-decides by default, playing.
+        problem: the problem that the page opens with: a `LabProblem` in the plane, a problem in its JSON form, a preset or its
+            name, or a state. By default the preset start-decides is playing.
 
         presets: entries `{name, title, caption, group, problem, starts, view}`; those of the library by default.
 
-        address: where a public copy of the page is, such as `https://example.org/lab.html`; links that the page copies then lead there.
+        address: the address of a public copy of the page, such as `https://example.org/lab.html`; links copied from the page
+            then lead there.
     """
     if address is not None and not _ADDRESS.fullmatch(address):
         raise InputError("address", "the address of a page, such as https://example.org/lab.html", repr(address))
@@ -222,15 +225,17 @@ def write_lab(
     address: str | None = None,
     **run: Any,
 ) -> Path:
-    """Write the lab's page to a file, whole or not at all, and return its path.
+    """Write the lab's page to a file, complete or not at all, and return its path.
 
     Args:
         path: a name that ends in `.html`.
 
-        problem: what the page opens with, as for `lab_page`; or a dataset with keys in the plane, with `head` and what else `LabProblem`
-            takes: start, optimizer, loss, n_steps, trains_head, start_head, words.
+        problem: the problem that the page opens with, as for `lab_page`; or a dataset with keys in the plane, with `head` and
+            the other arguments of `LabProblem`: start, optimizer, loss, n_steps, trains_head, start_head, words.
 
-        presets, address: as for `lab_page`.
+        presets: as for `lab_page`.
+
+        address: as for `lab_page`.
     """
     place = as_path(path, "path", "the path of a file")
     check_place(place, "path", (".html", ".htm"))

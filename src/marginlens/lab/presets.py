@@ -1,4 +1,4 @@
-"""Presets of the lab by their names in `presets.json`, and links that open the page with one of them or with a problem of one's own."""
+"""Presets of the lab by their names in `presets.json`, and links that open the page with a preset or with your own problem."""
 
 from __future__ import annotations
 
@@ -25,24 +25,26 @@ VERSION = "1"
 
 @dataclass(frozen=True)
 class Preset:
-    """What the lab opens by a name: a problem with its starts and a view, or a text.
+    """An example of the lab: a problem with its starts and a view, or a text.
 
     Args:
-        name: such as "A-F1b".
+        name: the name, such as "A-F1b".
 
-        title, caption: what is seen, in a few words and in a sentence or two.
+        title: a description in a few words.
 
-        group: where the menu lists it.
+        caption: a description in one or two sentences.
 
-        problem: in the plane; the one behind the other tab where the preset is a text.
+        group: the group in the menu.
 
-        starts: of its runs, 1 to 8.
+        problem: the problem in the plane; if the preset is a text, the problem on the other tab.
 
-        view: what the plane shows, if it differs from the page's start.
+        starts: the starts of its runs, 1 to 8.
 
-        text: settings of the text tab, where the preset is for it.
+        view: the settings of the plane that differ from the page's defaults.
 
-        claim: the claim of the ledger whose problem it is, or "".
+        text: the settings of the text tab, if the preset is for it.
+
+        claim: the claim of the ledger with this problem, or "".
     """
 
     name: str
@@ -62,7 +64,7 @@ class Preset:
         return {**facts, **self.state()}
 
     def state(self) -> dict[str, Any]:
-        """Return the state that it opens, without what the page starts with anyway."""
+        """Return the state that the preset opens, without settings that are the page's defaults."""
         problem = self.problem.to_dict()
         for key in ("format", "version", "start"):
             del problem[key]
@@ -86,7 +88,7 @@ def _preset_of(entry: dict[str, Any]) -> Preset:
 
 
 def preset(name: str) -> Preset:
-    """Return the preset of a name, in capitals or not."""
+    """Return the preset of a name, ignoring case."""
     known = {entry.name.lower(): entry for entry in presets()}
     if not isinstance(name, str) or name.lower() not in known:
         close = get_close_matches(str(name).lower(), known, 1, 0.4)
@@ -101,7 +103,7 @@ def sequences_text(data: SequenceDataset, names: Sequence[str]) -> dict[str, Any
     Args:
         data: sequences over one-hot tokens.
 
-        names: (n_vocabulary,) what the tokens are called.
+        names: (n_vocabulary,) the names of the tokens.
     """
     if data.n_vocabulary > MAX_VOCABULARY:
         raise InputError(
@@ -121,11 +123,11 @@ def permalink(shown: Shown) -> str:
     """Return the hash, "#" included, that opens the lab with a preset, a problem or a state.
 
     Args:
-        shown: the name of a preset or the preset, a `LabProblem` in the plane, or a state as JSON values; what a state leaves out is as at
-            the page's start.
+        shown: a preset or its name, a `LabProblem` in the plane, or a state as JSON values; settings that a state leaves out
+            are the page's defaults.
 
     Returns:
-        A hash such as "#1.q1bK…", to be put behind the address of a file that `write_lab` wrote. The same in every process.
+        A hash such as "#1.q1bK…", to append to the address of a file that `write_lab` wrote. It is the same in every process.
     """
     text = json.dumps(state_of(shown), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return f"#{VERSION}.{base64.urlsafe_b64encode(deflated(text.encode())).decode().rstrip('=')}"
@@ -138,7 +140,7 @@ def deflated(content: bytes) -> bytes:
 
 
 def state_of(shown: Shown) -> dict[str, Any]:
-    """Return the state of the page that shows a preset, a problem or a state, without what the page starts with anyway."""
+    """Return the state of the page that shows a preset, a problem or a state, without settings that are the page's defaults."""
     if isinstance(shown, str):
         return preset(shown).state()
     if isinstance(shown, Preset):

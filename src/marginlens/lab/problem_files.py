@@ -1,4 +1,4 @@
-"""Problems of the lab as files: tokens and head with the start, the optimizer, the loss and the steps of a run."""
+"""Problem files of the lab: tokens and head with the start, the optimizer, the loss and the steps of a run."""
 
 from __future__ import annotations
 
@@ -54,22 +54,22 @@ class LabProblem:
     Args:
         data: one problem, not a batch.
 
-        head: v (d_model,); None only where it is trained too and has no value of its own.
+        head: v (d_model,); may be None only if it is trained too.
 
         start: p(0) of shape (d_key,), zero by default.
 
-        optimizer: one of those that the lab knows, normalised descent by default; where the head is trained too
-            `GradientDescent(size)`, or `Blockwise(NormalizedGD(size))`, which normalises head and attention each by itself.
+        optimizer: an optimizer of the lab, by default normalised descent. If the head is trained too, `GradientDescent(size)`
+            or `Blockwise(NormalizedGD(size))`, which normalises head and attention separately.
 
         loss: `Logistic()`, `Exponential()` or `CorrelationLoss()`.
 
-        n_steps: of the run.
+        n_steps: the number of steps of the run.
 
         trains_head: whether head and attention are trained together.
 
-        start_head: v(0) of shape (d_model,) then, zero by default.
+        start_head: v(0) of shape (d_model,) if the head is trained too, zero by default.
 
-        words: what the tokens are called on the page, a list of texts for each input; numbers alone by default.
+        words: the names of the tokens on the page, a list of texts for each input; numbers by default.
     """
 
     data: TokenDataset
@@ -112,12 +112,12 @@ class LabProblem:
 
     @property
     def risk(self) -> AttentionRisk | JointRisk:
-        """What the run lowers: `descend(problem.risk, optimizer=problem.optimizer, start=problem.first_point)`."""
+        """The risk of the run: `descend(problem.risk, optimizer=problem.optimizer, start=problem.first_point)`."""
         return JointRisk(self.data, self.loss) if self.trains_head else AttentionRisk(self.data, self.head, self.loss)
 
     @property
     def first_point(self) -> Any:
-        """Where the run starts: p(0), or (v(0), p(0)) where both are trained."""
+        """The start of the run: p(0), or (v(0), p(0)) if both are trained."""
         return (self.start_head, self.start) if self.trains_head else self.start
 
     def to_dict(self) -> dict[str, Any]:
@@ -167,9 +167,10 @@ def _checked_words(words: object, lengths: list[int]) -> tuple[tuple[str, ...], 
 
 
 def read_problem(path: PathLike) -> LabProblem:
-    """Read the problem in a file: JSON that the lab or `write_problem` wrote, or any file that `marginlens.data.read_problem` reads.
+    """Read the problem in a file: JSON from the lab or `write_problem`, or any file that `marginlens.data.read_problem` reads.
 
-    What a file leaves out has the lab's defaults: start zero, normalised descent with steps of length 1, the logistic loss, 1,000 steps.
+    Missing entries have the lab's defaults: start zero, normalised descent with steps of length 1, the logistic loss and 1,000
+    steps.
     """
     entries = read_entries(path)
     if is_problem(entries):
@@ -186,10 +187,10 @@ def write_problem(
     """Write a problem so that `read_problem`, the lab, `marginlens solve` and `marginlens train` read it, to the last digit.
 
     Args:
-        path: a name that ends in `.json`; an existing file stays whole until the new one is.
+        path: a name that ends in `.json`; an existing file is replaced only once the new one is complete.
 
-        problem: a `LabProblem`; or a dataset, with `head` and what else `LabProblem` takes: start, optimizer, loss, n_steps, trains_head,
-            start_head, words.
+        problem: a `LabProblem`; or a dataset, with `head` and the other arguments of `LabProblem`: start, optimizer, loss,
+            n_steps, trains_head, start_head, words.
     """
     place = as_path(path, "path", "the path of a file")
     check_place(place, "path", (".json",))
@@ -217,7 +218,7 @@ MAX_STEPS = 10_000_000
 def page_problem(problem: LabProblem) -> LabProblem:
     """Return the problem as the page shows it, or raise an error that says what the page takes.
 
-    Keys must lie in the plane. Tokens of another width are told apart by their scores alone, so they are given by these.
+    Keys must lie in the plane. Tokens of another width matter only through their scores, so these are given instead.
     """
     data, takes = problem.data, "a problem that the page takes"
     if not np.array_equal(data.K, data.X):
