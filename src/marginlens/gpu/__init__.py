@@ -1,4 +1,4 @@
-"""Running on a GPU: the device, its memory, and kernels in CUDA C++ that are compiled when they are first used."""
+"""Computation on a GPU: the device, its memory, and kernels in CUDA C++, compiled on first use."""
 
 from marginlens.gpu.device import CudaDevice, Device, Kernel, Layout, as_device, source_text
 

@@ -1,4 +1,4 @@
-"""Descent on attention weights on a device: which form of the kernel serves a shape, and how it is called."""
+"""Descent on attention weights on a device: the form of the kernel for a shape, and its calls."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WARPS_PER_SM = 6
 
 
 class Shape(NamedTuple):
-    """Of problems that one compiled kernel serves."""
+    """The shape of problems for one compiled kernel."""
 
     n_inputs: int
     n_tokens: int
@@ -49,12 +49,14 @@ class Shape(NamedTuple):
 
     @property
     def n_rows(self) -> int:
-        """Tokens of all inputs."""
+        """The number of tokens of all inputs."""
         return self.n_inputs * self.n_tokens
 
     @property
     def places(self) -> int:
-        """Tokens of all lanes: each input has a group of lanes, a power of two, and a lane as many tokens as it takes."""
+        """The number of tokens of all lanes: each input has a group of lanes, a power of two, and each lane has as many tokens
+        as needed.
+        """
         group = 1
         while 2 * group * self.n_inputs <= LANES and group < self.n_tokens:
             group *= 2
@@ -63,7 +65,7 @@ class Shape(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """How long steps are: their size, or sizes of steps `first`, first + 1, …, and p of ℓp steps."""
+    """The sizes of steps: one size, or the sizes of steps `first`, first + 1, …, and the p of ℓp steps."""
 
     size: float
     sizes: Any = None
@@ -72,14 +74,14 @@ class Steps(NamedTuple):
 
 
 class Problems(NamedTuple):
-    """What is descended on, one problem for each start or one for all of them.
+    """The problems of a run: one for each start, or one for all starts.
 
     Attributes:
-        keys: (n_problems, n_inputs, n_tokens, width).
+        keys: (n_problems, n_inputs, n_tokens, width) the keys.
 
-        scores: (n_problems, n_inputs, n_tokens).
+        scores: (n_problems, n_inputs, n_tokens) the scores.
 
-        lengths: (n_problems, n_inputs), or None if no input is shorter.
+        lengths: (n_problems, n_inputs) the lengths of inputs, or None if none is shorter.
     """
 
     keys: Any
@@ -88,7 +90,7 @@ class Problems(NamedTuple):
 
 
 class Carried(NamedTuple):
-    """Arrays that one call leaves to the next: states (batch, n_state), logits (batch, n_rows), ends (batch, 2)."""
+    """Arrays that one call passes to the next: states (batch, n_state), logits (batch, n_rows), ends (batch, 2)."""
 
     states: Any
     logits: Any
@@ -96,12 +98,12 @@ class Carried(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """What a run fills.
+    """The results of a run.
 
     Attributes:
-        save: (n_saved,) the steps after which points are kept.
+        save: (n_saved,) the steps after which points are saved.
 
-        points: (batch, n_saved, width).
+        points: (batch, n_saved, width) the saved points.
 
         selected: (batch, n_inputs) the token with the largest attention in each input at the end, or None.
 
@@ -119,11 +121,11 @@ class DescentKernel:
     """The compiled descent for problems of one shape.
 
     Attributes:
-        loss_code: of the loss.
+        loss_code: the code of the loss.
 
         step_kind: GRADIENT_STEP … POWER_STEP.
 
-        ragged: whether inputs have lengths of their own.
+        ragged: whether inputs have different lengths.
     """
 
     device: Device
@@ -134,7 +136,9 @@ class DescentKernel:
 
     @property
     def form(self) -> int:
-        """GRAM_FORM where tokens fit in the lanes or are fewer than twice the width; KEYS_FORM otherwise and for steps in other norms."""
+        """The form of the kernel: GRAM_FORM if tokens fit in the lanes or are fewer than twice the width; KEYS_FORM otherwise,
+        and for steps in other norms.
+        """
         shape = self.shape
         if self.step_kind > NORMALIZED_STEP:
             return KEYS_FORM
@@ -142,12 +146,12 @@ class DescentKernel:
 
     @property
     def state_width(self) -> int:
-        """Numbers in the state of a problem: coefficients over the keys or p, and the shift of its weights."""
+        """The number of values in the state of a problem: coefficients over the keys or p, and the shift of its weights."""
         return 1 + (self.shape.n_rows if self.form == GRAM_FORM else self.shape.width)
 
     @cached_property
     def place(self) -> int:
-        """Where the Gram matrix or the keys are."""
+        """The memory that holds the Gram matrix or the keys."""
         if self.form == GRAM_FORM and self.shape.places == LANES:
             return IN_REGISTERS
         in_shared = 8 * self._shared_doubles(IN_SHARED)
@@ -166,7 +170,7 @@ class DescentKernel:
 
     @property
     def scratch_doubles(self) -> int:
-        """Doubles of global memory that a warp has for itself."""
+        """The doubles of global memory that each warp has."""
         shape = self.shape
         rows = shape.n_rows * shape.width
         if self.place != IN_GLOBAL:
@@ -204,7 +208,7 @@ class DescentKernel:
 
     @property
     def fixed_bytes(self) -> int:
-        """Of the memory that warps have for themselves."""
+        """The bytes of the memory that belongs to warps."""
         return 8 * self.kernel.n_warps * self.scratch_doubles
 
     def run(
@@ -217,24 +221,24 @@ class DescentKernel:
         out: Outputs,
         progress: Progress,
     ) -> None:
-        """Take the steps `span[0]` … `span[1] - 1` of all problems, as many of them at a time as fit in memory.
+        """Take the steps `span[0]` … `span[1] - 1` of all problems, with as many problems at a time as fit in memory.
 
         Args:
-            problems: what is descended on.
+            problems: the problems.
 
             start: (batch, width), or None for zero.
 
-            steps: how steps are taken; sizes of NumPy.
+            steps: the sizes of steps, on the host.
 
             span: the first step, and the one after the last.
 
-            carried: where the problems are; changed in place.
+            carried: the states of the problems; changed in place.
 
-            out: what is filled.
+            out: the results, which are filled.
 
-            progress: advanced by steps of problems.
+            progress: a counter in steps of problems.
 
-        All other arrays are of NumPy or on the device, which copies what is not there.
+        All other arrays may be NumPy arrays or arrays on the device; NumPy arrays are copied to it.
         """
         begin, end = span
         if end > MAX_DEVICE_STEPS:
@@ -294,7 +298,7 @@ class DescentKernel:
 
 
 class _Copies:
-    """Parts of arrays on a device: views of those that are there, copies of NumPy's, which are brought back where they were written."""
+    """Parts of arrays on a device: views of device arrays, and copies of NumPy arrays, which are copied back if they were written to."""
 
     def __init__(self, xp: Any) -> None:
         self.xp = xp
@@ -327,7 +331,7 @@ class _Copies:
 
 @dataclass
 class Pace:
-    """How many problems and steps one call of the kernel takes, from how long those before took."""
+    """The number of problems and steps in one call of the kernel, from the time that earlier calls took."""
 
     kernel: DescentKernel
     # Steps of problems a second.
@@ -339,7 +343,9 @@ class Pace:
         self.rate = FIRST_RATE * self.kernel.kernel.n_warps / LANES / cost
 
     def slices(self, n_problems: int, n_steps: int, bytes_per_problem: int) -> Iterator[tuple[int, int]]:
-        """Ranges (first, last) of problems that fit in memory and take about SLICE_SECONDS; enough of them to keep the device busy."""
+        """Yield ranges (first, last) of problems that fit in memory and take about SLICE_SECONDS, with enough problems to keep
+        the device busy.
+        """
         for begin, end in parts(self.kernel.device, n_problems, bytes_per_problem, self.kernel.fixed_bytes):
             first = begin
             while first < end:
@@ -350,7 +356,7 @@ class Pace:
                 first = last
 
     def take(self, advance: Callable[[int], None], n_problems: int, begin: int, end: int) -> Iterator[int]:
-        """Call `advance(stop)` with increasing steps to stop before, up to `end`; how many steps of problems each took."""
+        """Call `advance(stop)` with increasing steps to stop before, up to `end`, and yield how many steps of problems each call took."""
         step = begin
         while True:
             stop = min(end, step + max(1, int(self.rate * SLICE_SECONDS / n_problems)))

@@ -1,4 +1,4 @@
-"""CUDA devices by CuPy: finding one, compiling the sources of this package for it, and how many problems fit in its memory."""
+"""CUDA devices by CuPy: finding a device, compiling the sources of this package for it, and sizing batches to its memory."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ _NAME = re.compile(r"cuda(?::(\d+))?")
 
 
 class Layout(NamedTuple):
-    """How warps share the device: how many make up a block, and how many doubles of shared memory each has."""
+    """The layout of warps: the number of warps in a block, and the doubles of shared memory of each."""
 
     warps_per_block: int = 4
     shared_doubles: int = 0
 
 
 class Kernel(Protocol):
-    """A compiled function over problems; `n_warps` of them run at the same time at most, which sizes memory that each warp has."""
+    """A compiled function over problems; at most `n_warps` warps run at the same time, which determines the memory for warps."""
 
     n_warps: int
 
     def __call__(self, n_problems: int, *arguments: Any) -> None:
-        """Run it on problems 0 … n_problems - 1; arguments are arrays on the device, None, whole numbers and reals."""
+        """Run the function on problems 0 … n_problems - 1; arguments are arrays on the device, None, whole numbers and reals."""
 
 
 class Device(Protocol):
-    """Where arrays are and kernels run: a GPU, or in tests the CPU, for which the same sources compile."""
+    """A device for arrays and kernels: a GPU, or in tests the CPU, for which the same sources compile."""
 
     @property
     def name(self) -> str:
-        """As messages call it."""
+        """The name in messages."""
 
     @property
     def xp(self) -> Any:
@@ -74,7 +74,7 @@ class Device(Protocol):
 def as_device(device: object) -> Device | None:
     """Return the device of this name: None for 'cpu', otherwise a CUDA device; raise an error if there is none.
 
-    'cuda' is CuPy's current device, so that the device of a surrounding `cupy.cuda.Device(k)` is taken.
+    'cuda' is CuPy's current device, such as the device of a surrounding `cupy.cuda.Device(k)`.
     """
     if device == "cpu":
         return None
@@ -158,9 +158,9 @@ def parts(
     """Return ranges (first, last) that cover all problems, each as large as the free memory allows; refused if not one problem fits.
 
     Args:
-        bytes_per_problem: of all arrays that a problem of a part needs.
+        bytes_per_problem: the bytes of all arrays that one problem needs.
 
-        fixed_bytes: of arrays that do not depend on their number.
+        fixed_bytes: the bytes of arrays that do not depend on the number of problems.
     """
     room = MEMORY_SHARE * device.free_bytes() - fixed_bytes
     fit = int(room // max(bytes_per_problem, 1))
@@ -184,18 +184,18 @@ class CudaDevice:
 
     @property
     def name(self) -> str:
-        """As the argument `device` calls it."""
+        """The name in the argument `device`."""
         return f"cuda:{self.number}"
 
     @property
     def model(self) -> str:
-        """What its maker calls it."""
+        """The vendor's model name."""
         said = import_cupy().cuda.runtime.getDeviceProperties(self.number)["name"]
         return said.decode() if isinstance(said, bytes) else str(said)
 
     @property
     def xp(self) -> Any:
-        """CuPy."""
+        """The module CuPy."""
         return import_cupy()
 
     def active(self) -> AbstractContextManager[Any]:
@@ -267,7 +267,7 @@ class CudaKernel:
         self.n_warps = self.n_blocks * layout.warps_per_block
 
     def __call__(self, n_problems: int, *arguments: Any) -> None:
-        """Launch it on problems 0 … n_problems - 1 and return at once."""
+        """Launch the function on problems 0 … n_problems - 1 and return at once."""
         n_blocks = min(self.n_blocks, -(-n_problems * 32 // self.n_threads))
         if n_blocks > 0:
             given = (np.int64(n_problems), *map(_argument, arguments))

@@ -19,7 +19,7 @@ _MIN_WARPS_PER_SM = 16
 
 
 class MarginArrays(NamedTuple):
-    """Arrays on the device of n problems with m rows: what the kernel writes."""
+    """The results of n problems with m rows, as arrays on the device."""
 
     x: Any  # (n, d) the shortest p
     # (n, m) with x = sum_r multipliers[r] * rows[r]; the Farkas vector if the problem is infeasible.
@@ -43,7 +43,7 @@ class MarginArrays(NamedTuple):
 
     @staticmethod
     def bytes_per_problem(n_rows: int, d: int) -> int:
-        """Return the bytes that they take for one problem."""
+        """Return the bytes that the results of one problem take."""
         return 8 * d + 9 * n_rows + 24
 
 
@@ -53,14 +53,14 @@ def is_solved_by_warps(n_rows: int, d: int) -> bool:
 
 
 def solve_margins(device: Device, K: Any, selected: Any, lengths: Any, out: MarginArrays) -> None:
-    """Solve every problem and check it; what is not proved has the outcome UNVERIFIED.
+    """Solve every problem and check the solution; if it is not proved, the outcome is UNVERIFIED.
 
     Args:
-        K: keys (n, n_inputs, n_tokens, d) on the device.
+        K: (n, n_inputs, n_tokens, d) the keys, on the device.
 
-        selected: tokens (n, n_inputs).
+        selected: (n, n_inputs) the selected tokens.
 
-        lengths: (n, n_inputs) or None.
+        lengths: (n, n_inputs) the lengths of inputs, or None if none is shorter.
     """
     n_problems, n_inputs, n_tokens, d = K.shape
     m = int(n_inputs * (n_tokens - 1))

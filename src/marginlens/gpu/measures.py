@@ -1,4 +1,4 @@
-"""What selections amount to, measured on a device: score gaps, kinds of optimality, correlations and attention."""
+"""Measures of selections on a device: score gaps, kinds of optimality, correlations and attention."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SOURCE, _MEASURE_WARPS = "selection.cu", 8
 
 
 class SelectedTokens(NamedTuple):
-    """Arrays on the device, of n problems: what is measured."""
+    """The selections of n problems, as arrays on the device."""
 
     K: Any  # (n, n_inputs, n_tokens, d_key)
     X: Any  # (n, n_inputs, n_tokens, d_model)
@@ -31,7 +31,7 @@ class SelectedTokens(NamedTuple):
 
 
 class SelectionMeasures(NamedTuple):
-    """Arrays (n,) on the device."""
+    """The measures, as arrays (n,) on the device."""
 
     # The smallest γ_α - γ_t over tight constraints, nan if the selection is infeasible.
     score_gap: Any
@@ -49,7 +49,7 @@ def measure_selections(device: Device, tokens: SelectedTokens, constants: Mappin
     Args:
         device: where the arrays are.
 
-        tokens: what is measured.
+        tokens: the selections to measure.
 
         constants: tolerances by the names that they have in selection.cu.
     """

@@ -12,7 +12,7 @@ _SOURCE, _LAYOUT = "random.cu", Layout(warps_per_block=8)
 
 
 class Numbers(NamedTuple):
-    """Which problems: from `first` on under a seed, in a cell."""
+    """The numbers of random problems: from `first` on, with a seed and a cell."""
 
     first: int
     seed: int
@@ -34,12 +34,12 @@ class RandomArrays(NamedTuple):
 
 
 def random_arrays(device: Device, numbers: Numbers, shape: tuple[int, int, int, int], W: Any = None) -> RandomArrays:
-    """Make problems on the device: on the sphere with K = X, or with W (d, d) of NumPy normal ones with keys K = X Wᵀ.
+    """Make problems on the device: on the sphere with K = X, or, given W (d, d), normal problems with keys K = X Wᵀ.
 
     Args:
-        device: where they are made.
+        device: the device of the arrays.
 
-        numbers: which problems.
+        numbers: the numbers of the problems.
 
         shape: (n_problems, n_inputs, n_tokens, d).
 
