@@ -1,1 +1,1 @@
-"""Compiled functions, threads, Ctrl-C, progress, files written whole, packs of other packages, and versions of what was used."""
+"""Threads, Ctrl-C, progress, files that are written completely or not at all, packs of other packages, and versions."""

@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all: written aside, then renamed into place; results in .npz files without pickle."""
+"""Files and folders that appear complete or not at all: they are written aside and then renamed. Results in .npz files without pickle."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def resolved(place: str | os.PathLike[str]) -> Path:
 
 
 def unusable(path: str | os.PathLike[str], problem: OSError) -> str:
-    """A path and why the system refuses it, for the end of a sentence."""
+    """Return a path with the reason why the system refuses it, for the end of a sentence."""
     return f"{str(path)!r} ({problem.strerror or problem})"
 
 
 def check_place(place: Path, argument: str, suffixes: tuple[str, ...] = ()) -> None:
-    """Refuse a place where no file can be: in no folder, taken by something that is not a file, or without one of the suffixes."""
+    """Raise if a file cannot be at a place: its folder is missing, something other than a file is there, or its suffix is not allowed."""
     if suffixes and place.suffix.lower() not in suffixes:
         raise InputError(argument, f"a name that ends in {' or '.join(suffixes)}", repr(str(place)))
     if place.exists() and not place.is_file():
@@ -55,9 +55,9 @@ def check_place(place: Path, argument: str, suffixes: tuple[str, ...] = ()) -> N
 
 
 def check_writable(place: Path, argument: str) -> None:
-    """Refuse, before any work, a place in a folder that cannot be written: a file without a name is made there, and is gone again.
+    """Raise before any work if a folder cannot be written: a temporary file is made in it and removed.
 
-    Where folders above the place are missing, the nearest one that is there counts.
+    If folders above the place are missing, the nearest existing one counts.
     """
     try:
         with tempfile.TemporaryFile(dir=next(folder for folder in place.resolve().parents if folder.exists())):
@@ -82,9 +82,10 @@ def written_aside(place: Path, argument: str) -> Iterator[Path]:
 
 @contextmanager
 def durable_file(place: Path) -> Iterator[IO[bytes]]:
-    """A file to write to, aside; it is brought to the disk, renamed to `place`, and so is its name: it survives whatever comes next.
+    """Give a file to write to; at the end of the block, file and name are flushed to the disk and renamed to `place`, which
+    survives a crash.
 
-    Where the block or the disk fails, nothing is left of it. A process that is killed leaves a file `.NAME.partial`.
+    If the block or the disk fails, nothing is left. A process that is killed leaves a file `.NAME.partial`.
     """
     aside = place.with_name(f".{place.name}{PARTIAL}")
     try:

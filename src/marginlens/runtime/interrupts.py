@@ -16,7 +16,8 @@ def deferred_interrupts() -> Iterator[Callable[[], bool]]:
     """Defer the first SIGINT or SIGTERM to the end of the block; a second one acts as usual.
 
     Yields:
-        A function that tells whether one has come. After the block it raises KeyboardInterrupt. An ignored signal stays ignored.
+        A function that returns whether a signal has come. After the block, KeyboardInterrupt is raised. An ignored signal stays
+        ignored.
     """
     usual: dict[int, Any] = {}
     received: list[int] = []
@@ -45,8 +46,9 @@ def deferred_interrupts() -> Iterator[Callable[[], bool]]:
 def interrupts_blocked() -> Iterator[None]:
     """Deliver Ctrl-C at the end of the block, and never to a process that starts in it.
 
-    A new process inherits which signals are blocked. A terminal sends Ctrl-C to every process of its group; one that is still importing
-    would print a traceback. Windows has no such list: there Ctrl-C is ignored in the block, which a new process inherits too.
+    A new process inherits the list of blocked signals. A terminal sends Ctrl-C to every process of its group, and a process
+    that is still importing would print a traceback. Windows has no such list; there Ctrl-C is ignored in the block, which a new
+    process inherits too.
     """
     if sys.platform == "win32":
         ctypes.windll.kernel32.SetConsoleCtrlHandler(None, True)

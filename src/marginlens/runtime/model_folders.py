@@ -1,4 +1,4 @@
-"""Folders with models: what must be in one, checked before anything is imported that could load it."""
+"""Model folders: checks of their contents before anything is imported that could load them."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _check_weights(folder: Path, trust_pickle: bool) -> None:
 
 
 def _check_indices(folder: Path) -> None:
-    """Refuse lists of files with weights that name one outside of the folder."""
+    """Raise if a list of weight files names a file outside the folder."""
     for index in sorted(folder.glob("*.index.json")):
         listed = (read_json(index) or {}).get("weight_map")
         for file in set(listed.values()) if isinstance(listed, dict) else ():

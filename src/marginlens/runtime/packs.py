@@ -1,6 +1,6 @@
-"""Packs: claims of other installed packages, found by their entry points and imported when they are asked for.
+"""Packs: claims of other installed packages, found by their entry points and imported only when needed.
 
-A package lists its claims in its `pyproject.toml`, one entry point each:
+A package lists its claims in its `pyproject.toml`, with one entry point for each:
 
     [project.entry-points."marginlens.claims"]
     NTP-L1 = "my_package.claims:NTP_L1"
@@ -20,11 +20,11 @@ _MAX_REASON = 160
 
 
 class PackWarning(UserWarning):
-    """A pack that cannot be used: the message names it, its package and the reason; everything else goes on without it."""
+    """A warning about an unusable pack; the message names the pack, its package and the reason. Everything else works without it."""
 
 
 class Added(NamedTuple):
-    """What a package adds: its name there, the package that it was installed with, and the object itself."""
+    """An object that a package adds: its name, the package that it was installed with, and the object itself."""
 
     name: str
     package: str
@@ -40,9 +40,9 @@ def load_pack(group: str, name: str, check: Callable[[Added], None] | None = Non
     """Import what the installed packages list under a name; None if it is missing or unusable, which a warning then says.
 
     Args:
-        group: `CLAIMS`.
+        group: the group of entry points, `CLAIMS`.
 
-        check: raises an `InputError` where the object is not what the group asks for.
+        check: a function that raises an `InputError` if the object does not fit the group.
     """
     point = _found(group).get(name)
     return None if point is None else _loaded(group, point, check)
@@ -55,7 +55,7 @@ def load_packs(group: str, check: Callable[[Added], None] | None = None) -> tupl
 
 
 def forget_packs() -> None:
-    """Look for installed packages again when they are next asked for."""
+    """Forget the installed packages; they are searched again when they are next needed."""
     _found.cache_clear()
     _loaded.cache_clear()
 

@@ -1,4 +1,4 @@
-"""The folder that a probe writes: the names of its files, and a check before anything is imported that takes seconds."""
+"""The folder that a probe writes: the names of its files, and a check before any slow import."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CURVES_PNG, CURVES_SVG = "curves.png", "curves.svg"
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a place where the page cannot be written: it must be new, or an earlier probe, in a folder that exists."""
+    """Raise unless the page can be written: the place must be new or hold an earlier probe, in an existing folder."""
     final = resolved(folder)
     expected = "a new folder, or one that an earlier probe wrote"
     if final.exists() and not final.is_dir():

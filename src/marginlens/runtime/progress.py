@@ -1,4 +1,4 @@
-"""Progress of long computations, told to a callback `progress(done, total)`."""
+"""Progress of long computations, reported to a callback `progress(done, total)`."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def as_progress(progress: object) -> ProgressCallback | None:
 
 
 class Progress:
-    """Counts units of work and calls `callback(done, total)` after each advance; without a callback it only counts.
+    """A counter of units of work that calls `callback(done, total)` after each advance; without a callback it only counts.
 
-    An exception in the callback, KeyboardInterrupt among them, is raised by `advance`.
+    An exception in the callback, including KeyboardInterrupt, is raised by `advance`.
     """
 
     def __init__(self, callback: ProgressCallback | None = None, total: int = 0) -> None:
         self.callback, self.done, self.total = as_progress(callback), 0, total
 
     def expect(self, total: int) -> None:
-        """Say how many units of work there are."""
+        """Set the number of units of work."""
         self.total = total
 
     def advance(self, units: int = 1) -> None:
-        """Say that this many more units are done."""
+        """Count more units as done."""
         self.done += units
         if self.callback is not None:
             self.callback(self.done, self.total)

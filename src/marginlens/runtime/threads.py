@@ -1,4 +1,4 @@
-"""Threads over problems: compiled kernels that release the interpreter lock run in short slices, between which they can be interrupted."""
+"""Threads over problems: compiled kernels release the interpreter lock and run in short slices, between which they can be interrupted."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _WAIT_SECONDS = 0.05
 
 
 class Slicing(NamedTuple):
-    """How work is cut into slices.
+    """The division of work into slices.
 
     Attributes:
-        seconds: how long one call of a kernel is meant to take. Ctrl-C waits for it.
+        seconds: the intended time of one call of a kernel. Ctrl-C waits for it.
 
-        first_rate: operations a second that the first slice is sized for.
+        first_rate: operations per second, from which the first slice is sized.
 
-        thread_worth: operations that pay for starting a thread, about a millisecond of them.
+        thread_worth: the number of operations that make a thread worth starting, about a millisecond.
     """
 
     seconds: float = 0.1
@@ -45,7 +45,7 @@ Advance = Callable[[int, int, int, int], None]
 
 
 class Work(NamedTuple):
-    """How much there is to do: problems, steps of each, and about how many operations a step takes."""
+    """The amount of work: problems, steps of each, and approximate operations per step."""
 
     n_problems: int
     n_steps: int
@@ -69,7 +69,7 @@ def n_threads() -> int:
 
 @contextmanager
 def limited_threads(count: int) -> Iterator[None]:
-    """Spread what the calling thread computes in this block over `count` threads at most; other threads are not concerned."""
+    """Limit computations of the calling thread in this block to `count` threads; other threads are not affected."""
     token = _limit.set(min(count, n_threads()))
     try:
         yield
@@ -79,7 +79,7 @@ def limited_threads(count: int) -> Iterator[None]:
 
 @contextmanager
 def sliced(slicing: Slicing) -> Iterator[None]:
-    """Cut what the calling thread computes in this block into slices of this kind."""
+    """Cut computations of the calling thread in this block into slices of this kind."""
     token = _slicing.set(slicing)
     try:
         yield
@@ -96,7 +96,7 @@ _blas_blocks: list[Any] = []
 def single_blas_thread() -> Iterator[None]:
     """Limit products and factors of matrices to one thread each in this block, which is best if they are small or many run at once.
 
-    The limit is that of the process: it ends with the last of the blocks that threads have entered, so that sums inside have one order.
+    The limit holds for the whole process until the last of all such blocks ends; sums inside therefore have a fixed order.
     """
     with _blas_lock:
         _blas_blocks.append(_blas_blocks[0] if _blas_blocks else _blas_libraries().limit(limits=1, user_api="blas"))
@@ -121,11 +121,11 @@ def _blas_libraries() -> Any:
 def parallel_over(kernel: Callable[..., Any], n_problems: int, *arguments: Any, step_cost: float = 1e5) -> None:
     """Call `kernel(first, last, *arguments)` on slices that cover `range(n_problems)`.
 
-    The kernel writes its results into arrays among its arguments and releases the interpreter lock, so slices run side by side;
-    which thread takes which slice does not change any result.
+    The kernel writes its results into arrays among its arguments and releases the interpreter lock, so slices run in parallel.
+    The assignment of slices to threads does not change any result.
 
     Args:
-        step_cost: about how many operations one problem takes; it sizes the first slices.
+        step_cost: the approximate number of operations per problem, from which the first slices are sized.
     """
     if n_problems == 1:
         kernel(0, 1, *arguments)
@@ -136,9 +136,9 @@ def parallel_over(kernel: Callable[..., Any], n_problems: int, *arguments: Any, 
 def run_in_slices(advance: Advance, work: Work, progress: ProgressCallback | None = None) -> None:
     """Advance all problems by all steps, in slices of several problems or several steps of one; `sliced` sets their length.
 
-    The steps of a problem are taken in order, and problems do not depend on each other: slices and threads change no result.
-    An interrupt, or an error in `progress`, is raised in the caller's thread as soon as the slices in hand are finished. The first
-    slice runs in that thread, so that what has to be compiled can be interrupted too.
+    The steps of a problem are taken in order, and problems are independent, so slices and threads do not change any result. An
+    interrupt, or an error in `progress`, is raised in the caller's thread as soon as the running slices are finished. The first
+    slice runs in that thread, so compilation can be interrupted too.
 
     Args:
         progress: called as `progress(done, total)` in the caller's thread after slices, in steps of all problems together.
@@ -157,7 +157,7 @@ def run_in_slices(advance: Advance, work: Work, progress: ProgressCallback | Non
 
 
 class _Slices:
-    """Problems handed out to workers, a few at a time, or one in several windows of steps where it takes long."""
+    """Problems for workers, a few at a time, or one in several ranges of steps if it takes long."""
 
     def __init__(self, advance: Advance, work: Work, workers: int, slicing: Slicing) -> None:
         self.advance, self.work, self.workers, self.seconds = advance, work, workers, slicing.seconds
@@ -171,7 +171,7 @@ class _Slices:
         return self.next >= self.work.n_problems and self.open == 0
 
     def run(self) -> Iterator[int]:
-        """Take slices until none is left or `stop` is set, and yield how many steps each had."""
+        """Take slices until none is left or `stop` is set, and yield the number of steps of each."""
         n_steps = self.work.n_steps
         while (chunk := self._take()) is not None:
             first, last = chunk

@@ -1,4 +1,4 @@
-"""What a result was computed with: the packages' versions and the machine, without importing any of them."""
+"""The environment of a result: versions of packages, without importing them, and the machine."""
 
 from __future__ import annotations
 
