@@ -143,8 +143,7 @@ class Grid:
 
 
 def is_axis(key: str, value: Any) -> bool:
-    """Return whether a key has several values, over which the grid varies; a start that is an array or a list of numbers is one value.
-    """
+    """Return whether a key has several values, over which the grid varies; a start that is an array or a list of numbers is one value."""
     if key == "start" and (isinstance(value, np.ndarray) or _is_point(value)):
         return False
     return isinstance(value, list | tuple | range | np.ndarray)
