@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import softmax
@@ -39,40 +39,18 @@ class C_A(Claim):
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Build every dataset's automaton, train the layer on it, and compare the two sequence by sequence."""
         count = 100 if effort is Effort.PAPER else 8
-        problems, redrawn = [], 0
-        seen, fresh, plain, norms, retrieved, shape_of, undecided = [], [], [], [], [], [], 0
-        for j in progress.each(range(count), more=1):
-            (sizes, cyclic), rng = SHAPES[j % len(SHAPES)], np.random.default_rng([SEED, j])
-            data, automaton, tries = _separable(sizes, cyclic, rng)
-            redrawn += tries
-            path = ml.path(data, RADII)
-            new = _fresh(data, rng)
-            seen.append([automaton.total_variation(data, W).max() for W in path.points])
-            on_new = np.stack([automaton.total_variation(new, W) for W in path.points])
-            undecided += int(np.isnan(on_new[0]).sum())
-            fresh.append((on_new.mean(axis=1), on_new.max(axis=1)))
-            plain.append(np.mean(_without_offset(automaton, new, path.points[-1])))
-            norms.append(path.norm[-1])
-            retrieved.append(_retrieves(data, automaton))
-            shape_of.append(j % len(SHAPES))
-            problems.append((data, automaton, cyclic))
-        is_cyclic, descended = np.array([cyclic for _, _, cyclic in problems]), np.empty(count)
-        acyclic = np.flatnonzero(~is_cyclic)
-        batch = ml.descend([problems[j][0] for j in acyclic], optimizer=ml.NormalizedGD(STEP), n_steps=STEPS)
-        weights = dict(zip(acyclic.tolist(), batch.final, strict=True))
-        for j in np.flatnonzero(is_cyclic).tolist():
-            data = problems[j][0]
-            weights[j] = ml.descend(
-                data,
-                optimizer=ml.GradientDescent(1.0 / ml.NextTokenRisk(data).sharp_smoothness()),
-                n_steps=CONSTANT_STEPS,
-            ).final
-        for j, W in weights.items():
-            descended[j] = problems[j][1].total_variation(problems[j][0], W).max()
+        compared = [_compare(j) for j in progress.each(range(count), more=1)]
+        acyclic, cyclic = ([each for each in compared if each.is_cyclic is kind] for kind in (False, True))
+        batch = ml.descend([each.data for each in acyclic], optimizer=ml.NormalizedGD(STEP), n_steps=STEPS)
+        on_acyclic = [each.largest_variation(W) for each, W in zip(acyclic, batch.final, strict=True)]
+        on_cyclic = [each.largest_variation(_trained_by_constant_steps(each.data)) for each in cyclic]
         slow = [row for j in range(max(count // 5, 4)) for row in _slow_ties(np.random.default_rng([SEED, 1, j]))]
         pace, losers = np.array([row[0] for row in slow]), np.array([row[1] for row in slow])
         progress.advance()
-        variation, new_mean, new_largest = np.array(seen), *(np.array(part) for part in zip(*fresh, strict=True))
+        redrawn = sum(each.redrawn for each in compared)
+        variation = np.array([each.seen for each in compared])
+        new_mean = np.array([each.new_mean for each in compared])
+        new_largest = np.array([each.new_largest for each in compared])
         numbers = {
             "largest_variation_at_norm_240": float(variation[:, AT_240].max()),
             "median_variation_at_norm_240": float(np.median(variation[:, AT_240])),
@@ -80,13 +58,13 @@ class C_A(Claim):
             "mean_variation_on_new_sequences": float(new_mean[:, -1].mean()),
             "largest_variation_on_new_sequences": float(new_largest[:, -1].max()),
             "mean_variation_on_new_sequences_at_norm_240": float(new_mean[:, AT_240].mean()),
-            "mean_variation_without_the_constant_term": float(np.mean(plain)),
-            "undecided_new_sequences": float(undecided),
-            "largest_variation_of_acyclic_descent": float(descended[~is_cyclic].max()),
-            "median_variation_of_cyclic_descent": float(np.median(descended[is_cyclic])),
-            "largest_variation_of_cyclic_descent": float(descended[is_cyclic].max()),
-            "retrieves_the_label_component": float(np.mean(retrieved)),
-            "smallest_norm": float(np.min([*norms, *batch.norm])),
+            "mean_variation_without_the_constant_term": float(np.mean([each.without_offset for each in compared])),
+            "undecided_new_sequences": float(sum(each.undecided for each in compared)),
+            "largest_variation_of_acyclic_descent": float(np.max(on_acyclic)),
+            "median_variation_of_cyclic_descent": float(np.median(on_cyclic)),
+            "largest_variation_of_cyclic_descent": float(np.max(on_cyclic)),
+            "retrieves_the_label_component": float(np.mean([each.retrieves for each in compared])),
+            "smallest_norm": float(np.min([*(each.norm for each in compared), *batch.norm])),
             "slow_smallest_pace": float(pace.min()),
             "slow_largest_pace": float(pace.max()),
             "slow_largest_variation_at_1e3_over_the_margin": float(losers[:, 0].max()),
@@ -110,7 +88,12 @@ class C_A(Claim):
             f"the variation is up to {losers[:, 0].max():.2g} at norm 1e3/margin and {losers[:, 1].max():.2g} at 1e6/margin, and "
             f"$s + log s$ grows by {pace.min():.4f} to {pace.max():.4f} of log R."
         )
-        arrays = {"variation": variation, "fresh": new_mean, "shape": np.array(shape_of), "example": _example()}
+        arrays = {
+            "variation": variation,
+            "fresh": new_mean,
+            "shape": np.array([each.shape for each in compared]),
+            "example": _example(),
+        }
         return Finding(measured, numbers, arrays)
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
@@ -135,6 +118,68 @@ class C_A(Claim):
         left.legend(loc="lower right", fontsize=9)
         _draw_example(right, finding.arrays["example"])
         return {"automaton": fig}
+
+
+class _Compared(NamedTuple):
+    """One dataset's automaton, compared with the layers of its path by total variation.
+
+    Attributes:
+        data, automaton: the dataset and its closed form. shape: its place in `SHAPES`. redrawn: how many draws had no automaton.
+        seen: (n_radii,) the largest total variation over the training sequences. new_mean, new_largest: (n_radii,) over new sequences.
+        undecided: how many new sequences the automaton does not decide.
+        without_offset: the mean over new sequences at the largest radius if tokens of equal height shared by W^cyc alone.
+        norm: of the last layer. retrieves: whether the automaton keeps exactly the tokens of the label's component.
+    """
+
+    data: ml.SequenceDataset
+    automaton: ml.NextTokenAutomaton
+    shape: int
+    redrawn: int
+    seen: FloatArray
+    new_mean: FloatArray
+    new_largest: FloatArray
+    undecided: int
+    without_offset: float
+    norm: float
+    retrieves: bool
+
+    @property
+    def is_cyclic(self) -> bool:
+        """Whether the data may have cycles."""
+        return SHAPES[self.shape][1]
+
+    def largest_variation(self, W: FloatArray) -> float:
+        """The largest total variation between the automaton and a layer over the training sequences."""
+        return float(self.automaton.total_variation(self.data, W).max())
+
+
+def _compare(j: int) -> _Compared:
+    """Draw the j-th dataset, and compare its automaton with the layers of its path."""
+    shape = j % len(SHAPES)
+    (sizes, cyclic), rng = SHAPES[shape], np.random.default_rng([SEED, j])
+    data, automaton, redrawn = _separable(sizes, cyclic, rng)
+    path = ml.path(data, RADII)
+    new = _fresh(data, rng)
+    on_new = np.stack([automaton.total_variation(new, W) for W in path.points])  # (n_radii, n_sequences)
+    return _Compared(
+        data=data,
+        automaton=automaton,
+        shape=shape,
+        redrawn=redrawn,
+        seen=np.array([automaton.total_variation(data, W).max() for W in path.points]),
+        new_mean=on_new.mean(axis=1),
+        new_largest=on_new.max(axis=1),
+        undecided=int(np.isnan(on_new[0]).sum()),
+        without_offset=float(np.mean(_without_offset(automaton, new, path.points[-1]))),
+        norm=float(path.norm[-1]),
+        retrieves=_retrieves(data, automaton),
+    )
+
+
+def _trained_by_constant_steps(data: ml.SequenceDataset) -> FloatArray:
+    """The layer after descent from zero with constant steps of one over the smoothness."""
+    optimizer = ml.GradientDescent(1.0 / ml.NextTokenRisk(data).sharp_smoothness())
+    return ml.descend(data, optimizer=optimizer, n_steps=CONSTANT_STEPS).final
 
 
 def _without_offset(automaton: ml.NextTokenAutomaton, new: ml.SequenceDataset, W: FloatArray) -> FloatArray:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from scipy.optimize import minimize
 
 import marginlens as ml
@@ -84,60 +85,38 @@ class C_L1(Claim):
         """The excess risk at random matrices and along the max-margin direction, for every setting and dataset."""
         per_shape, n_random = (30, 200) if effort is Effort.PAPER else (1, 50)
         progress.expect(per_shape * len(FEASIBILITY_SHAPES))
-        curves: dict[str, list[FloatArray]] = {setting.name: [] for setting in SETTINGS}
-        scatter: dict[str, list[FloatArray]] = {setting.name: [] for setting in SETTINGS}
-        slope_error, constant_error, checked, vanished, missed, drawn = [], [], [], [], 0, 0
-        subtracted: list[float] = []
-        control: list[float] = []
+        excesses: dict[str, list[_Excess]] = {setting.name: [] for setting in SETTINGS}
+        missed = 0
         for j in range(per_shape):
             for k, shape in enumerate(FEASIBILITY_SHAPES):
                 rng = np.random.default_rng([FEASIBILITY_SEED, j, k])
                 data, limit, infeasible = feasible_data(acyclic_sequences, shape, rng)
                 missed += infeasible
                 for setting in SETTINGS:
-                    if setting.narrow and shape[0] > shape[1]:
-                        continue
-                    head = as_head(data, setting.head(data, rng))
-                    risk = SplitRisk(data, ml.priority_graphs(data), head.table, setting.loss)
-                    norms = 10.0 ** rng.uniform(-2.0, 4.0, n_random)
-                    W = rng.standard_normal((n_random, data.d_model, data.d_model))
-                    W *= (norms / np.linalg.norm(W, axis=(1, 2)))[:, None, None]
-                    random = risk.log_tail(risk.coordinates(W))
-                    along = risk.log_tail(HEIGHTS[:, None] * risk.coordinates(limit.x))
-                    scatter[setting.name].append(np.stack([norms, random]))
-                    curves[setting.name].append(along + HEIGHTS - _log_constant(risk, limit, head))
-                    far = HEIGHTS >= FAR
-                    slope_error.append(abs(float(np.polyfit(HEIGHTS[far], along[far], 1)[0]) + 1.0))
-                    constant_error.append(abs(float(curves[setting.name][-1][-1])))
-                    near = np.flatnonzero(norms <= MODERATE)
-                    excess = [subtracted_excess(data, head, setting.loss, W[i]) for i in near]
-                    checked += [abs(a - np.exp(random[i])) for a, i in zip(excess, near, strict=True)]
-                    noise = rng.standard_normal((N_NEAR_LIMIT, data.d_model, data.d_model)) / data.d_model
-                    aimed = rng.uniform(0.0, HIGHEST, N_NEAR_LIMIT)[:, None, None] * limit.x + noise
-                    subtracted += excess + [subtracted_excess(data, head, setting.loss, aim) for aim in aimed]
-                    if not isinstance(setting.loss, ml.LogLoss):  # which is infinite where outputs are negative
-                        reversed_head = as_head(data, -data.E)
-                        control += [subtracted_excess(data, reversed_head, setting.loss, W[i]) for i in near]
-                    vanished += [
-                        subtracted_excess(data, head, setting.loss, height * limit.x) <= 0.0 for height in HEIGHTS[::4]
-                    ]
-                    drawn += n_random
+                    if not (setting.narrow and shape[0] > shape[1]):
+                        excesses[setting.name].append(_measure_excess(data, limit, setting, n_random, rng))
                 progress.advance()
         arrays = {
-            "curves": {name: np.stack(lines) for name, lines in curves.items()},
-            "random": {name: np.concatenate(parts, axis=1) for name, parts in scatter.items()},
+            "curves": {name: np.stack([each.along for each in found]) for name, found in excesses.items()},
+            "random": {
+                name: np.concatenate([each.at_random for each in found], axis=1) for name, found in excesses.items()
+            },
         }
-        every = np.concatenate([part[1] for part in arrays["random"].values()])
+        every = [each for found in excesses.values() for each in found]
+        log_excess = np.concatenate([each.at_random[1] for each in every])
+        subtracted = np.concatenate([each.subtracted for each in every])
+        control = np.concatenate([each.control for each in every])
+        lost = np.concatenate([each.lost for each in every])
         numbers = {
-            "subtracted_not_above": float(np.sum(~(np.array(subtracted) > 0.0))),
+            "subtracted_not_above": float(np.sum(~(subtracted > 0.0))),
             "smallest_subtracted": float(np.min(subtracted)),
-            "control_not_above_share": float(np.mean(~(np.array(control) > 0.0))),
-            "largest_disagreement_with_subtraction": float(np.max(checked)),
-            "smallest_log_excess_at_random": float(every.min()),
-            "largest_slope_error": float(np.max(slope_error)),
-            "largest_constant_error": float(np.max(constant_error)),
-            "share_lost_to_subtraction_along_limit": float(np.mean(vanished)),
-            "random_matrices": float(drawn),
+            "control_not_above_share": float(np.mean(~(control > 0.0))),
+            "largest_disagreement_with_subtraction": float(max(each.disagreement for each in every)),
+            "smallest_log_excess_at_random": float(log_excess.min()),
+            "largest_slope_error": float(max(each.slope_error for each in every)),
+            "largest_constant_error": float(max(abs(each.along[-1]) for each in every)),
+            "share_lost_to_subtraction_along_limit": float(np.mean(lost)),
+            "random_matrices": float(len(log_excess)),
             "datasets": float(per_shape * len(FEASIBILITY_SHAPES)),
             "infeasible_passed_over": float(missed),
         }
@@ -148,7 +127,7 @@ class C_L1(Claim):
             "control's. At R $W^mm$ it is c $e^-R$: the slope of its logarithm is -1 to within "
             f"{numbers['largest_slope_error']:.0e}, and c "
             f"agrees with its formula to {numbers['largest_constant_error']:.0e}. Subtracting L* in double precision would leave nothing "
-            f"at {np.mean(vanished):.0%} of these R. {missed} drawn datasets had no Acyc-SVM solution and were passed over."
+            f"at {np.mean(lost):.0%} of these R. {missed} drawn datasets had no Acyc-SVM solution and were passed over."
         )
         return Finding(measured, numbers, arrays)
 
@@ -175,6 +154,59 @@ class C_L1(Claim):
             title="At random W, in logarithms;\nup to norm 10 as by subtraction",
         )
         return {"excess": fig}
+
+
+class _Excess(NamedTuple):
+    """The excess risk of one dataset and setting, from the logarithm of its tail and, as a check, by subtracting L*.
+
+    Attributes:
+        at_random: (2, n_random) the norms of random matrices and the logarithms of their excess.
+        along: (n_heights,) at R W^mm, the logarithm of the excess over that of c e^-R. slope_error: how far the slope is from -1.
+        disagreement: the largest difference between the two ways at random matrices of moderate norm.
+        subtracted: by subtraction, at those and near W^mm. control: by subtraction with the head -E; empty for the log-loss.
+        lost: for some of the heights, whether subtraction leaves nothing.
+    """
+
+    at_random: FloatArray
+    along: FloatArray
+    slope_error: float
+    disagreement: float
+    subtracted: FloatArray
+    control: FloatArray
+    lost: npt.NDArray[np.bool_]
+
+
+def _measure_excess(
+    data: ml.SequenceDataset, limit: GraphSolution, setting: Setting, n_random: int, rng: np.random.Generator
+) -> _Excess:
+    """Draw random matrices, and measure the excess risk at them and along the max-margin direction."""
+    head = as_head(data, setting.head(data, rng))
+    risk = SplitRisk(data, ml.priority_graphs(data), head.table, setting.loss)
+    norms = 10.0 ** rng.uniform(-2.0, 4.0, n_random)
+    W = rng.standard_normal((n_random, data.d_model, data.d_model))
+    W *= (norms / np.linalg.norm(W, axis=(1, 2)))[:, None, None]
+    at_random = risk.log_tail(risk.coordinates(W))
+    along = risk.log_tail(HEIGHTS[:, None] * risk.coordinates(limit.x))
+    far = HEIGHTS >= FAR
+
+    def subtracted(matrices: Any, head: NextTokenHead = head) -> FloatArray:
+        return np.array([subtracted_excess(data, head, setting.loss, W) for W in matrices])
+
+    near = norms <= MODERATE
+    excess = subtracted(W[near])
+    noise = rng.standard_normal((N_NEAR_LIMIT, data.d_model, data.d_model)) / data.d_model
+    aimed = rng.uniform(0.0, HIGHEST, N_NEAR_LIMIT)[:, None, None] * limit.x + noise
+    # The log-loss is infinite at negative outputs, which the head -E has.
+    has_control = not isinstance(setting.loss, ml.LogLoss)
+    return _Excess(
+        at_random=np.stack([norms, at_random]),
+        along=along + HEIGHTS - _log_constant(risk, limit, head),
+        slope_error=abs(float(np.polyfit(HEIGHTS[far], along[far], 1)[0]) + 1.0),
+        disagreement=max((abs(a - np.exp(b)) for a, b in zip(excess, at_random[near], strict=True)), default=0.0),
+        subtracted=np.concatenate([excess, subtracted(aimed)]),
+        control=subtracted(W[near], as_head(data, -data.E)) if has_control else np.empty(0),
+        lost=subtracted([height * limit.x for height in HEIGHTS[::4]]) <= 0.0,
+    )
 
 
 def feasible_data(

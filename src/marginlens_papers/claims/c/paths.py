@@ -30,35 +30,8 @@ class C_T1(Claim):
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Follow the path of every dataset and measure its distance to the max-margin direction."""
-        convex, general = (20, 4) if effort is Effort.PAPER else (1, 1)
-        tasks = [(CONVEX, shape, j) for shape in ACYCLIC_SHAPES for j in range(convex)]
-        tasks += [
-            (setting, shape, 1000 + j)
-            for setting in GENERAL
-            for shape in ACYCLIC_SHAPES[: 3 if general > 1 else 1]
-            for j in range(general)
-        ]
-        lines, missed = [], 0
-        for setting, shape, j in progress.each(tasks):
-            rng = np.random.default_rng([ACYCLIC_SEED, j, *shape])
-            data, limit, infeasible = feasible_data(acyclic_sequences, shape, rng)
-            missed += infeasible
-            head, radii = setting.head(data, rng), ACYCLIC_SCALES / limit.margin
-            path = ml.path(data, radii, head=head, loss=setting.loss, restarts=RESTARTS, rng=j)
-            without_restarts = (
-                path if setting is CONVEX else ml.path(data, radii, head=head, loss=setting.loss, restarts=0)
-            )
-            excess, floor = path.log_excess, log_risk_bound(data, as_head(data, head), setting.loss)
-            share = (
-                np.maximum(excess + ACYCLIC_SCALES - floor, 0.0) / ACYCLIC_SCALES
-            )  # κ over R · margin; from one on nothing is certain
-            certified = np.where(share < 1.0, np.sqrt(2.0 * share), 2.0)
-            distance, lowered = path.distance(limit.x), float(np.max(without_restarts.log_excess - excess))
-            lines.append(
-                _Line(
-                    setting, shape, distance, path.correlation(limit.x), path.kkt_residual(), excess, certified, lowered
-                )
-            )
+        lines = [_follow(*task) for task in progress.each(_tasks(effort))]
+        missed = sum(line.infeasible for line in lines)
         distance = np.stack([line.distance for line in lines])
         slopes = np.polyfit(np.log(ACYCLIC_SCALES[FITTED:]), np.log(distance[:, FITTED:]).T, 1)[0]
         certified = np.stack([line.certified for line in lines])
@@ -139,6 +112,39 @@ class _Line:
     log_excess: FloatArray
     certified: FloatArray
     lowered: float  # by how much random starts lowered the log excess, at most
+    infeasible: int  # how many drawn datasets were passed over
+
+
+def _tasks(effort: Effort) -> list[tuple[Setting, tuple[int, ...], int]]:
+    """The setting, shape and seed of every path: of all shapes with the log-loss, and fewer with other losses and heads."""
+    convex, general = (20, 4) if effort is Effort.PAPER else (1, 1)
+    shapes = ACYCLIC_SHAPES if effort is Effort.PAPER else ACYCLIC_SHAPES[:1]
+    return [(CONVEX, shape, j) for shape in ACYCLIC_SHAPES for j in range(convex)] + [
+        (setting, shape, 1000 + j) for setting in GENERAL for shape in shapes for j in range(general)
+    ]
+
+
+def _follow(setting: Setting, shape: tuple[int, ...], j: int) -> _Line:
+    """Draw a dataset, follow its path, and bound from the excess risk how far its true minimisers can be from the limit."""
+    rng = np.random.default_rng([ACYCLIC_SEED, j, *shape])
+    data, limit, infeasible = feasible_data(acyclic_sequences, shape, rng)
+    head, radii = setting.head(data, rng), ACYCLIC_SCALES / limit.margin
+    path = ml.path(data, radii, head=head, loss=setting.loss, restarts=RESTARTS, rng=j)
+    without_restarts = path if setting is CONVEX else ml.path(data, radii, head=head, loss=setting.loss, restarts=0)
+    excess, floor = path.log_excess, log_risk_bound(data, as_head(data, head), setting.loss)
+    # κ over R · margin: from one on nothing is certain.
+    share = np.maximum(excess + ACYCLIC_SCALES - floor, 0.0) / ACYCLIC_SCALES
+    return _Line(
+        setting=setting,
+        shape=shape,
+        distance=path.distance(limit.x),
+        corr=path.correlation(limit.x),
+        residual=path.kkt_residual(),
+        log_excess=excess,
+        certified=np.where(share < 1.0, np.sqrt(2.0 * share), 2.0),
+        lowered=float(np.max(without_restarts.log_excess - excess)),
+        infeasible=infeasible,
+    )
 
 
 def log_risk_bound(data: ml.SequenceDataset, head: NextTokenHead, loss: LabelLoss) -> float:
