@@ -119,28 +119,24 @@ def reproduce(
     watching = watcher or Watcher()
     with draft(folder) as new:
         read_ledger(new.place)  # what is wrong with it is said before any computing
-        finished: dict[str, Entry] = {}
+        growing = _GrowingReport(new, claims, retained, effort)
         interruption: KeyboardInterrupt | None = None
-        message, published = "", -math.inf
+        message = ""
         try:
             with closing(outcomes(claims, effort, watching.begin, workers)) as results:
                 for claim, outcome in results:
-                    finished[claim.id] = Entry.of(claim, _stored(claim, outcome, effort, new.folder))
-                    watching.finish(finished[claim.id])
-                    if len(finished) < len(claims) and time.monotonic() - published > _PUBLISH_SECONDS:
-                        with deferred_interrupts():
-                            _published(new, claims, finished, effort, retained)
-                        published = time.monotonic()
+                    watching.finish(growing.add(claim, outcome))
+                    growing.publish_every_so_often()
             message = "" if beside is None else beside(new.folder, effort)
         except KeyboardInterrupt as problem:
-            if not finished:
+            if not growing.finished:
                 raise
             interruption = problem
-            new.retain(_files(finished.values()))  # a figure or page that was being written is not whole
-        report = Report(new.place, (), tuple(finished), message)
+            new.retain(_files(growing.finished.values()))  # a figure or page that was being written is not whole
+        report = Report(new.place, (), tuple(growing.finished), message)
         try:
             with deferred_interrupts():
-                report = replace(report, entries=_published(new, claims, finished, effort, retained))
+                report = replace(report, entries=growing.publish())
         except KeyboardInterrupt as problem:
             if not report.entries:  # a second interruption stopped the writing: the earlier report is as it was
                 raise
@@ -150,25 +146,46 @@ def reproduce(
     return report
 
 
-def _published(
-    new: Draft, claims: Sequence[Claim], finished: dict[str, Entry], effort: Effort, retained: Sequence[Claim]
-) -> tuple[Entry, ...]:
-    """Put the report in its place, and return its entries: finished claims, those left unfinished, and those of the earlier report."""
-    earlier = read_ledger(new.place)  # as it is now: another run may have published meanwhile
-    results = {entry.id: entry.result for entry in earlier}
-    unfinished = {
-        claim.id: Entry.of(claim, results.get(claim.id), effort) for claim in claims if claim.id not in finished
-    }
-    known = (
-        {entry.id: entry for entry in earlier if entry.id in {claim.id for claim in retained}} | unfinished | finished
-    )
-    order = dict.fromkeys(claim.id for claim in (*retained, *claims))
-    entries = tuple(known[name] for name in order if name in known)
-    new.carry_over(superseded=_files(earlier) - _files(entries))
-    write_ledger(entries, new.folder)
-    write_page(entries, new.folder, new.place)
-    new.publish()
-    return entries
+class _GrowingReport:
+    """A report that is written into a draft, and published with the claims that have ended so far.
+
+    Args:
+        new: the draft. claims: what the run was asked for. retained: claims whose earlier results are kept. effort: of the run.
+    """
+
+    def __init__(self, new: Draft, claims: Sequence[Claim], retained: Sequence[Claim], effort: Effort) -> None:
+        self.new, self.claims, self.retained, self.effort = new, claims, retained, effort
+        self.finished: dict[str, Entry] = {}
+        self.published = -math.inf  # when, in seconds of the monotonic clock
+
+    def add(self, claim: Claim, outcome: Outcome) -> Entry:
+        """Enter the outcome of a claim, and write its figures into the draft."""
+        entry = Entry.of(claim, _stored(claim, outcome, self.effort, self.new.folder))
+        self.finished[claim.id] = entry
+        return entry
+
+    def publish_every_so_often(self) -> None:
+        """Publish the report unless that was done a moment ago, or no claim is left to wait for."""
+        if len(self.finished) < len(self.claims) and time.monotonic() - self.published > _PUBLISH_SECONDS:
+            with deferred_interrupts():
+                self.publish()
+            self.published = time.monotonic()
+
+    def publish(self) -> tuple[Entry, ...]:
+        """Put the report in its place, and return its entries: finished claims, unfinished ones, and those of the earlier report."""
+        earlier = read_ledger(self.new.place)  # as it is now: another run may have published meanwhile
+        results = {entry.id: entry.result for entry in earlier}
+        retained = {claim.id for claim in self.retained}
+        known = {entry.id: entry for entry in earlier if entry.id in retained}
+        for claim in self.claims:
+            known[claim.id] = self.finished.get(claim.id) or Entry.of(claim, results.get(claim.id), self.effort)
+        order = dict.fromkeys(claim.id for claim in (*self.retained, *self.claims))
+        entries = tuple(known[name] for name in order if name in known)
+        self.new.carry_over(superseded=_files(earlier) - _files(entries))
+        write_ledger(entries, self.new.folder)
+        write_page(entries, self.new.folder, self.new.place)
+        self.new.publish()
+        return entries
 
 
 def _stored(claim: Claim, outcome: Outcome, effort: Effort, folder: Path) -> ClaimResult:
