@@ -9,6 +9,7 @@ import numpy as np
 
 import marginlens as ml
 from marginlens.result.palette import GLOBAL, LOCAL
+from marginlens.typing import FloatArray
 
 FILM = "docs/images/start_decides.svg"
 PICTURED_EXAMPLE = "examples/optimizers/five_optimizers_five_limits.py"
@@ -35,6 +36,7 @@ N_STEPS, STEPS_PER_FRAME = 60, 2
 SECONDS, SECONDS_STILL = 9, (1.0, 3.0)  # of the film; of them before the first step, and after the last
 UNIT, LARGEST, ARROW = 95.0, 52.0, 100.0  # pixels: of a key's unit, the radius at all of the attention, the arrow of p
 CENTRES, HEIGHT = ((180.0, 250.0), (540.0, 250.0)), 430
+CLASSES = ("global", "other", "local")  # of the tokens, in the style
 STYLE = """
 text { font: 25px system-ui, sans-serif; fill: #23272B; text-anchor: middle }
 .small { font-size: 22px }
@@ -63,41 +65,13 @@ def film_of_two_starts() -> str:
         start=np.array(STARTS),
         record=ml.Record(STEPS_PER_FRAME, keep="x"),
     )
-    steps = np.asarray(run.saved.steps)
     before, after = SECONDS_STILL
+    steps = np.asarray(run.saved.steps)
     moving = before + (SECONDS - before - after) * steps / steps[-1]
-    times = ";".join(f"{time / SECONDS:.4f}" for time in (0.0, *moving, SECONDS))
-
-    def moved(attribute: str, values: np.ndarray) -> str:
-        listed = ";".join(f"{value:.1f}" for value in (values[0], *values, values[-1]))
-        return f'<animate attributeName="{attribute}" dur="{SECONDS}s" repeatCount="indefinite" keyTimes="{times}" values="{listed}"/>'
-
+    times = np.array([0.0, *moving, SECONDS]) / SECONDS
     parts = []
-    scores = data.scores(head)[0]
-    for points, (x, y), selected in zip(run.saved["x"], CENTRES, run.selected[:, 0].tolist(), strict=True):
-        logits = points @ data.K[0].T  # (n_frames, n_tokens)
-        attention = np.exp(logits - logits.max(axis=1, keepdims=True))
-        attention /= attention.sum(axis=1, keepdims=True)
-        for token, (key, score) in enumerate(zip(data.K[0], scores, strict=True)):
-            at = x + UNIT * key[0], y - UNIT * key[1]
-            radius = LARGEST * np.sqrt(attention[:, token])
-            kind = ("global", "other", "local")[token]
-            label = (x - 92.0, y + 62.0) if token == 1 else (at[0], at[1] - 64.0)
-            parts.append(f'<circle class="place" cx="{at[0]:.0f}" cy="{at[1]:.0f}" r="7"/>')
-            parts.append(
-                f'<circle class="{kind}" cx="{at[0]:.0f}" cy="{at[1]:.0f}" r="{radius[0]:.1f}">{moved("r", radius)}</circle>'
-            )
-            parts.append(f'<text class="small" x="{label[0]:.0f}" y="{label[1]:.0f}">score {score:g}</text>')
-        tips = np.array([x, y]) + ARROW * points / np.linalg.norm(points, axis=1, keepdims=True) * (1.0, -1.0)
-        ends = "".join(moved(name, tips[:, k]) for k, name in enumerate(("x2", "y2")))
-        parts.append(
-            f'<line class="weights" x1="{x}" y1="{y}" x2="{tips[0, 0]:.1f}" y2="{tips[0, 1]:.1f}" marker-end="url(#head)">{ends}</line>'
-        )
-        verdict = moved("opacity", (attention[:, selected] > 0.9).astype(float))
-        parts.append(
-            f'<text class="{("global", "other", "local")[selected]}" x="{x}" y="{HEIGHT - 20}" opacity="1">'
-            f"picks score {scores[selected]:g}{verdict}</text>"
-        )
+    for points, centre, selected in zip(run.saved["x"], CENTRES, run.selected[:, 0].tolist(), strict=True):
+        parts += _run(data.K[0], data.scores(head)[0], points, centre, selected, times)
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 {HEIGHT}" role="img">',
@@ -113,3 +87,49 @@ def film_of_two_starts() -> str:
             "</svg>\n",
         ]
     )
+
+
+def _run(
+    keys: FloatArray,
+    scores: FloatArray,
+    points: FloatArray,
+    centre: tuple[float, float],
+    selected: int,
+    times: FloatArray,
+) -> list[str]:
+    """One run around its centre: the tokens, whose discs grow and shrink, the arrow of p, which turns, and the score that it picks.
+
+    Args:
+        keys: (n_tokens, 2). scores: (n_tokens,). points: (n_frames, 2). selected: the token that the run ends with.
+        times: (n_frames + 2,) of the frames, with both ends of the film, as shares of its length.
+    """
+    x, y = centre
+    logits = points @ keys.T  # (n_frames, n_tokens)
+    attention = np.exp(logits - logits.max(axis=1, keepdims=True))
+    attention /= attention.sum(axis=1, keepdims=True)
+    parts = []
+    for token, (key, score) in enumerate(zip(keys, scores, strict=True)):
+        at = x + UNIT * key[0], y - UNIT * key[1]
+        radius = LARGEST * np.sqrt(attention[:, token])
+        label = (x - 92.0, y + 62.0) if token == 1 else (at[0], at[1] - 64.0)
+        parts += [
+            f'<circle class="place" cx="{at[0]:.0f}" cy="{at[1]:.0f}" r="7"/>',
+            f'<circle class="{CLASSES[token]}" cx="{at[0]:.0f}" cy="{at[1]:.0f}" r="{radius[0]:.1f}">'
+            f"{_animated('r', radius, times)}</circle>",
+            f'<text class="small" x="{label[0]:.0f}" y="{label[1]:.0f}">score {score:g}</text>',
+        ]
+    tips = np.array([x, y]) + ARROW * points / np.linalg.norm(points, axis=1, keepdims=True) * (1.0, -1.0)
+    ends = "".join(_animated(name, tips[:, k], times) for k, name in enumerate(("x2", "y2")))
+    verdict = _animated("opacity", (attention[:, selected] > 0.9).astype(float), times)
+    return [
+        *parts,
+        f'<line class="weights" x1="{x}" y1="{y}" x2="{tips[0, 0]:.1f}" y2="{tips[0, 1]:.1f}" marker-end="url(#head)">{ends}</line>',
+        f'<text class="{CLASSES[selected]}" x="{x}" y="{HEIGHT - 20}" opacity="1">picks score {scores[selected]:g}{verdict}</text>',
+    ]
+
+
+def _animated(attribute: str, values: FloatArray, times: FloatArray) -> str:
+    """An attribute that takes these values (n_frames,), standing still at both ends of the film."""
+    key_times = ";".join(f"{time:.4f}" for time in times)
+    listed = ";".join(f"{value:.1f}" for value in (values[0], *values, values[-1]))
+    return f'<animate attributeName="{attribute}" dur="{SECONDS}s" repeatCount="indefinite" keyTimes="{key_times}" values="{listed}"/>'
