@@ -14,7 +14,7 @@ from marginlens.errors import InputError, positive_number, whole_number
 from marginlens.papers import implements, uses
 from marginlens.risk.softmax import probabilities
 from marginlens.status import Status
-from marginlens.svm import att_svm, relaxed_svm
+from marginlens.svm import MarginSolution, att_svm, relaxed_svm
 from marginlens.theory.joint import SELECTED_RTOL, FixedHead, fixed_head_radius, mixing_cost
 from marginlens.theory.label_margin import (
     LabelMargin,
@@ -149,24 +149,18 @@ def joint_risk_bounds(
         if positive_number(value, name) > 1.0:
             raise InputError(name, "a number above 0 and no larger than 1", value)
     head = label_margin(one_problem(data), selected)
-    relaxed = relaxed_svm(data, head.selected, head.support if support is None else support)
-    tightened = relaxed_svm(data, head.selected, head.support if support is None else support, outside=epsilon)
-    if head.margin == 0.0 or relaxed.status is not Status.OPTIMAL or tightened.status is not Status.OPTIMAL:
-        raise InputError(
-            "selected", "tokens whose labels and keys can be separated", f"{head.selected.tolist()}, which cannot"
-        )
+    chosen = head.support if support is None else np.asarray(support)
+    relaxed, tightened = _relaxed_problems(data, head, chosen, epsilon)
     inside = np.zeros(data.n_inputs, dtype=bool)
-    inside[head.support if support is None else np.asarray(support)] = True
+    inside[chosen] = True
     mixing = check_assumption_c(data, head.selected, inputs=inside)
-    nu = float(mixing.numbers["proved_nu" if mixing.proved else "nu"]) if mixing.holds else 0.0
+    nu = mixing_cost(mixing)
     T, n = data.n_tokens, data.n_inputs
     M = largest_distance(data.X, data.mask)
     wide, narrow = float(relaxed.margin), float(tightened.margin)
     other = -(1.0 - gamma) * wide * R - np.log(T)
     cost = nu * np.exp(other)
     spread = M * T * np.exp(-narrow * R)
-    slack = float(np.min(head.slack[~inside], initial=np.inf))
-    selects = 0.0 if inside.all() else max(np.log(T * M / slack) / (epsilon * narrow), 0.0) if slack > 0.0 else np.inf
     lower = min(-r * (head.margin - cost) - np.log(2.0), np.log(np.log(2.0))) - np.log(n)
     return JointRiskBounds(
         margin=wide,
@@ -177,11 +171,32 @@ def joint_risk_bounds(
         log_lower=float(lower),
         log_q_competitor=(float(-narrow * R - np.log(T)), float(-narrow * R + np.log(T))),
         log_q_other=float(other),
-        selects_from=float(selects),
+        selects_from=_keeps_labels_from(head.slack[~inside], T * M, epsilon * narrow),
         r_needed=float(np.log(2.0 * n) / (cost - spread)) if cost > spread else np.inf,
         nu=nu,
         proved=mixing.proved,
     )
+
+
+def _relaxed_problems(
+    data: TokenDataset, head: LabelMargin, support: ArrayLike, epsilon: float
+) -> tuple[MarginSolution, MarginSolution]:
+    """The relaxed problem with support set S, and that of Eq. (78), whose inputs outside S have a margin of at least ε."""
+    relaxed = relaxed_svm(data, head.selected, support)
+    tightened = relaxed_svm(data, head.selected, support, outside=epsilon)
+    if head.margin == 0.0 or relaxed.status is not Status.OPTIMAL or tightened.status is not Status.OPTIMAL:
+        raise InputError(
+            "selected", "tokens whose labels and keys can be separated", f"{head.selected.tolist()}, which cannot"
+        )
+    return relaxed, tightened
+
+
+def _keeps_labels_from(slack: FloatArray, spread: float, margin: float) -> float:
+    """R̄₀ after Eq. (80), for inputs outside S of this slack: T M e^(-R margin) is at most their slack from R̄₀ on."""
+    if len(slack) == 0:
+        return 0.0
+    least = float(np.min(slack))
+    return max(float(np.log(spread / least)) / margin, 0.0) if least > 0.0 else np.inf
 
 
 # ---- how large a fixed head must be
