@@ -136,27 +136,32 @@ def starts_that_select(
     return (run.selected[:, token[0]] == token[1]).astype(float).reshape(n_grid, n_grid)
 
 
+class Plane(NamedTuple):
+    """The panel that paths are drawn in: the range of its axes, its title, the corner of its legend, and sizes.
+
+    Attributes:
+        height: of the figure, in inches. token_size: of the tokens' marks, in points squared.
+    """
+
+    window: Window
+    title: str
+    legend: str = "lower left"
+    height: float = 5.8
+    token_size: float = 70.0
+
+
 def paths_in_plane(
-    at: Mapping[str, Any],
-    limits: Sequence[Limit],
-    notes: Sequence[Note],
-    window: Window,
-    title: str,
-    *,
-    legend: str = "lower left",
-    shaded: bool = False,
-    height: float = 5.8,
-    token_size: float = 70.0,
+    at: Mapping[str, Any], limits: Sequence[Limit], notes: Sequence[Note], look: Plane, *, shaded: bool = False
 ) -> tuple[Figure, Axes, Axes, Axes]:
     """Paths of descent among tokens and limits in a plane, beside two empty panels over the steps: 1 - correlation, and the norm.
 
     Args:
-        at: `keys` (n_inputs, n_tokens, 2), `scores`, `points` (n_paths, n_steps, 2), and `basins` where starts are shaded by their limit.
+        at: `keys` (n_inputs, n_tokens, 2), `scores`, `points` (n_paths, n_steps, 2), and `basins` if starts are shaded by their limit.
         shaded: give each path a colour of the ordered palette instead of one for all.
     """
-    fig, plane, upper, lower = plane_and_curves(height=height)
+    fig, plane, upper, lower = plane_and_curves(height=look.height)
     if "basins" in at:
-        x, y = (np.linspace(low, high, len(at["basins"])) for low, high in window)
+        x, y = (np.linspace(low, high, len(at["basins"])) for low, high in look.window)
         basins(plane, x, y, at["basins"])
     line = "separating line" if len(limits) == 1 else "its separating line"
     for limit in limits:
@@ -165,13 +170,13 @@ def paths_in_plane(
         common_separating_line(plane, at["keys"], limit.selected, limit.direction, color=colour, label=line)
     colours = ml.plotting.shades(len(at["points"])) if shaded else [None] * len(at["points"])
     for colour, path in zip(colours, at["points"], strict=True):
-        inside = until_it_leaves(path, window)
+        inside = until_it_leaves(path, look.window)
         ml.plotting.arrowed_path(plane, inside, **({"color": colour} if colour else {}))
         ml.plotting.starts(plane, inside[0], **({"edgecolor": colour} if colour else {}))
-    scatter_tokens(plane, at["keys"], at["scores"], size=token_size)
+    scatter_tokens(plane, at["keys"], at["scores"], size=look.token_size)
     for note in notes:
         ml.plotting.note_at(plane, note.text, note.at, note.offset, ha=note.side)
-    finish_plane(plane, window, title, legend, n_inputs=len(at["keys"]))
+    finish_plane(plane, look.window, look.title, look.legend, n_inputs=len(at["keys"]))
     name = limits[0].name if len(limits) == 1 else "limit"
     upper.set(ylabel=f"1 − correlation with {name}")
     lower.set(xlabel="step", ylabel="‖p‖")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -17,6 +17,7 @@ from marginlens_papers.claims.a.textbook import textbook_iterates
 from marginlens_papers.claims.drawing import (
     Limit,
     Note,
+    Plane,
     gaps_and_norms,
     paths_in_plane,
     shaded_looks,
@@ -26,6 +27,13 @@ from marginlens_papers.claims.drawing import (
 HEIGHTS = (1.0, 0.5, 0.0, -0.5, -1.0, -1.5)
 STEP = 0.1
 WINDOW_A: drawing.Window = ((-3.3, 1.7), (-1.8, 3.2))
+
+
+def _descend(data: ml.TokenDataset, head: FloatArray, starts: FloatArray, n_steps: int) -> ml.Trajectory:
+    """Normalised descent from every start, with the first 1,000 steps recorded one by one."""
+    record = ml.Record(ml.plotting.recorded_steps(n_steps, dense=1000))
+    optimizer = ml.NormalizedGD(STEP)
+    return ml.descend(data.repeat(len(starts)), head, optimizer=optimizer, n_steps=n_steps, start=starts, record=record)
 
 
 class A_F1a(Claim):
@@ -39,10 +47,7 @@ class A_F1a(Claim):
         data, v = figure_1a()
         best = ml.token_optimality(data, v, data.optimal(v))
         start = np.array([(0.0, y) for y in HEIGHTS])
-        record = ml.Record(ml.plotting.recorded_steps(n_steps, dense=1000))
-        run = ml.descend(
-            data.repeat(len(start)), v, optimizer=ml.NormalizedGD(STEP), n_steps=n_steps, start=start, record=record
-        )
+        run = _descend(data, v, start, n_steps)
         progress.advance()
         steps, points = run.saved.steps, run.saved["x"]  # (n_kept,), (n_starts, n_kept, 2)
         norm = np.linalg.norm(points, axis=-1)
@@ -92,8 +97,8 @@ class A_F1a(Claim):
         key, limits = at["keys"][0], [Limit("GMM", at["direction"], [0])]
         notes = [Note("γ = 1", key[0], (18, 0)), Note("γ = .9", key[1], (0, 15), "center")]
         notes.append(Note("γ = .9", key[2], (9, 11)))
-        title = "First steps of six runs among the tokens"
-        fig, _, upper, lower = paths_in_plane(at, limits, notes, WINDOW_A, title, shaded=True)
+        look = Plane(WINDOW_A, "First steps of six runs among the tokens")
+        fig, _, upper, lower = paths_in_plane(at, limits, notes, look, shaded=True)
         gaps_and_norms(upper, lower, at, shaded_looks([(0, y) for y in HEIGHTS]))
         upper.set(ylim=(3e-9, 5.0), title="The direction converges …")
         upper.legend(title="start", ncols=2, loc="lower left")
@@ -116,16 +121,12 @@ class A_F1b(Claim):
         best, local = ml.token_optimality(data, v, [0]), ml.token_optimality(data, v, [1])
         directions = np.stack([best.direction, local.direction])
         start = np.array([(0.0, y) for y in HEIGHTS])
-        record = ml.Record(ml.plotting.recorded_steps(n_steps, dense=1000))
-        run = ml.descend(
-            data.repeat(len(start)), v, optimizer=ml.NormalizedGD(STEP), n_steps=n_steps, start=start, record=record
-        )
+        run = _descend(data, v, start, n_steps)
         progress.advance()
         reaches_local = starts_that_select(data, v, WINDOW_B, n_grid, grid_steps, (0, 1))
         progress.advance()
         rounded_steps = 10_000 if effort is Effort.PAPER else 2000
-        iterates = textbook_iterates(data.repeat(2), v, start[4:], STEP, rounded_steps, np.float32)
-        rounded = np.stack(list(iterates), axis=1)  # (2, n_steps + 1, 2)
+        rounded = _descend_with_rounding(data, v, start[4:], local.direction, rounded_steps)
         progress.advance()
         steps, points = run.saved.steps, run.saved["x"]  # (n_kept,), (n_starts, n_kept, 2)
         gaps = np.stack([drawing.misalignment(points, direction) for direction in directions])  # (2, n_starts, n_kept)
@@ -133,8 +134,6 @@ class A_F1b(Claim):
         nearer = np.argmin(gaps, axis=0)
         gap = np.take_along_axis(gaps, limit[None, :, None], axis=0)[0]
         middle = int(np.flatnonzero(steps == 1000)[0])
-        rounded_gap = drawing.misalignment(rounded, local.direction)
-        rounded_norm = np.linalg.norm(rounded, axis=-1)
         numbers = {
             "globally_optimal": float(best.is_globally_optimal),
             "locally_but_not_globally_optimal": float(local.is_locally_optimal and not local.is_globally_optimal),
@@ -144,9 +143,9 @@ class A_F1b(Claim):
             "corr_1000": float(1.0 - gap[:, middle].max()),
             "corr_end": float(1.0 - gap[:, -1].max()),
             "share_of_starts_to_local": float(reaches_local.mean()),
-            "rounded_corr_1000": float(1.0 - rounded_gap[:, 1000].min()),
-            "rounded_corr_end": float(1.0 - rounded_gap[:, -1].min()),
-            "rounded_norm_1000": float(rounded_norm[:, 1000].max()),
+            "rounded_corr_1000": float(1.0 - rounded.gap[:, 1000].min()),
+            "rounded_corr_end": float(1.0 - rounded.gap[:, -1].min()),
+            "rounded_norm_1000": float(rounded.norm[:, 1000].max()),
         }
         changes = int(np.sum(np.any(np.diff(nearer[:, middle:], axis=1) != 0, axis=1)))
         ended = [", ".join(f"{y:g}" for y, at in zip(HEIGHTS, nearer[:, -1], strict=True) if at == k) for k in (0, 1)]
@@ -157,13 +156,6 @@ class A_F1b(Claim):
             f"change sides in between. Of a grid of {n_grid}² starts over the window of the figure below, [-2.4, 2.8] × [-1.8, 3.2], "
             f"{100 * reaches_local.mean():.0f}% reach the LMM."
         )
-        note = (
-            "The split needs gradients that survive a saturated softmax. With the textbook formula in single precision, the score of the "
-            "selected token and the output of the last two runs soon differ by one rounding unit or none. That token's own term is then "
-            "on or off at random, while the pull towards the optimal token stays: at step 1,000 their norm is at most "
-            f"{rounded_norm[:, 1000].max():.0f}, where exact runs have 100, and their correlation with the LMM has fallen to "
-            f"{numbers['rounded_corr_1000']:.3f} or less; at step {rounded_steps:,} to {numbers['rounded_corr_end']:.3f} or less."
-        )
         arrays = {
             "keys": data.K,
             "scores": data.scores(v),
@@ -173,10 +165,10 @@ class A_F1b(Claim):
             "points": points,
             "gap": gap,
             "basins": reaches_local,
-            "rounded_gap": rounded_gap,
-            "rounded_norm": rounded_norm,
+            "rounded_gap": rounded.gap,
+            "rounded_norm": rounded.norm,
         }
-        return Finding(measured, numbers, arrays, note)
+        return Finding(measured, numbers, arrays, _note_on_rounding(rounded))
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Paths over the shaded starts of each limit; distance from each run's limit and norm, exact and rounded."""
@@ -185,8 +177,8 @@ class A_F1b(Claim):
         limits = [Limit(*limit) for limit in zip(names, at["directions"], ([0], [1]), colours, strict=True)]
         notes = [Note("γ = 1", key[0], (-16, 0), "right"), Note("γ = .9", key[1], (8, -13))]
         notes.append(Note("γ = 0", key[2], (-11, 6), "right"))
-        title = "The start decides: shaded by the limit it leads to"
-        fig, _, upper, lower = paths_in_plane(at, limits, notes, WINDOW_B, title, legend="upper left")
+        look = Plane(WINDOW_B, "The start decides: shaded by the limit it leads to", legend="upper left")
+        fig, _, upper, lower = paths_in_plane(at, limits, notes, look)
         gaps_and_norms(upper, lower, at, [{"color": colours[limit], "lw": 1.5} for limit in at["limit"]])
         rounded: dict[str, Any] = {"color": ml.plotting.INK, "ls": (0, (2, 1.5)), "lw": 1.3}
         steps = np.arange(at["rounded_gap"].shape[1])[1:]
@@ -201,8 +193,42 @@ class A_F1b(Claim):
         return {"paths": fig}
 
 
+class _RoundedRuns(NamedTuple):
+    """Runs whose gradients are rounded to single precision.
+
+    Attributes:
+        gap: (n_runs, n_steps + 1) 1 - the correlation with the LMM. norm: (n_runs, n_steps + 1).
+    """
+
+    gap: FloatArray
+    norm: FloatArray
+
+    @property
+    def n_steps(self) -> int:
+        """The steps of each run."""
+        return self.gap.shape[1] - 1
+
+
+def _descend_with_rounding(
+    data: ml.TokenDataset, head: FloatArray, starts: FloatArray, direction: FloatArray, n_steps: int
+) -> _RoundedRuns:
+    """Descend by the textbook formula in single precision, and compare with a direction."""
+    iterates = textbook_iterates(data.repeat(len(starts)), head, starts, STEP, n_steps, np.float32)
+    points = np.stack(list(iterates), axis=1)  # (n_starts, n_steps + 1, 2)
+    return _RoundedRuns(drawing.misalignment(points, direction), np.linalg.norm(points, axis=-1))
+
+
+def _note_on_rounding(rounded: _RoundedRuns) -> str:
+    return (
+        "The split needs gradients that survive a saturated softmax. With the textbook formula in single precision, the score of the "
+        "selected token and the output of the last two runs soon differ by one rounding unit or none. That token's own term is then "
+        "on or off at random, while the pull towards the optimal token stays: at step 1,000 their norm is at most "
+        f"{rounded.norm[:, 1000].max():.0f}, where exact runs have 100, and their correlation with the LMM has fallen to "
+        f"{1.0 - rounded.gap[:, 1000].min():.3f} or less; at step {rounded.n_steps:,} to {1.0 - rounded.gap[:, -1].min():.3f} or less."
+    )
+
+
 STARTS = np.array([(x, 0.0) for x in (1.0, 0.5, 0.0, -0.5, -1.0, -1.5)])
-STEP = 0.1
 WINDOW_C: drawing.Window = ((-2.3, 3.1), (-2.6, 2.0))
 
 
@@ -216,10 +242,7 @@ class A_F1c(Claim):
         progress.expect(1)
         data, v = figure_1c()
         best = ml.token_optimality(data, v, data.optimal(v))
-        record = ml.Record(ml.plotting.recorded_steps(n_steps, dense=1000))
-        run = ml.descend(
-            data.repeat(len(STARTS)), v, optimizer=ml.NormalizedGD(STEP), n_steps=n_steps, start=STARTS, record=record
-        )
+        run = _descend(data, v, STARTS, n_steps)
         progress.advance()
         steps, points = run.saved.steps, run.saved["x"]  # (n_kept,), (n_starts, n_kept, 2)
         gap = drawing.misalignment(points, best.direction)
@@ -259,9 +282,9 @@ class A_F1c(Claim):
         at = finding.arrays
         texts = (("γ = 1", (0.8, 0.0), (0, 32)), ("γ = .5", (-1.0, 1.3), (0, 14)), ("γ = .5", (-0.55, -0.8), (0, -14)))
         notes = [Note(*text, "center") for text in texts]
-        limits, look = [Limit("GMM", at["direction"], [0, 0, 0])], {"height": 5.4, "token_size": 50.0}
-        title, corner = "First steps of six runs among 3 × 7 tokens", "lower right"
-        fig, _, upper, lower = paths_in_plane(at, limits, notes, WINDOW_C, title, legend=corner, shaded=True, **look)
+        limits = [Limit("GMM", at["direction"], [0, 0, 0])]
+        look = Plane(WINDOW_C, "First steps of six runs among 3 × 7 tokens", "lower right", height=5.4, token_size=50.0)
+        fig, _, upper, lower = paths_in_plane(at, limits, notes, look, shaded=True)
         gaps_and_norms(upper, lower, at, shaded_looks(STARTS))
         upper.set(ylim=(1e-9, 5.0), title="The direction converges …")
         upper.legend(title="start", loc="lower left")

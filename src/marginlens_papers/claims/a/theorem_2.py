@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from marginlens.theory.bias_table import ON_P
 from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress, Run
 from marginlens_papers.claims import drawing
-from marginlens_papers.claims.drawing import Limit, Note, gaps_and_norms, paths_in_plane, starts_that_select
+from marginlens_papers.claims.drawing import Limit, Note, Plane, gaps_and_norms, paths_in_plane, starts_that_select
 
 STARTS = np.array([(0.0, -1.0), (1.0, -1.0)])
 SEARCH_SEED = 8
@@ -50,16 +50,8 @@ class A_F8(Claim):
         reaches_local = starts_that_select(data, v, WINDOW, n_grid, 500, (1, 1))
         progress.advance()
         rng = np.random.default_rng(SEARCH_SEED)
-        single, single_head, others = search(1, 4, n_controls, rng)
-        best_alone = globally_optimal_direction(single, single_head)
-        to_gmm = _ends(single, single_head, others, NEAR)
-        to_gmm_share = np.mean(_reaches(to_gmm, best_alone.direction[others.problem]))
-        problems, head, every_one = search(2, 2, n_problems, rng)
-        found = every_one.only(every_one.is_local)
-        reached, lead = _reached(problems, head, found)
-        not_local = every_one.only(~every_one.is_local & (every_one.problem < n_controls))
-        left = _ends(problems, head, not_local, FAR)
-        kept = _reaches(left, not_local.direction) & np.all(left.selected == not_local.selected, axis=-1)
+        alone = _with_one_input(n_controls, rng)
+        pairs = _with_two_inputs(n_problems, n_controls, rng)
         progress.advance()
         points = run.saved["x"]
         gap = drawing.misalignment(points, limits[:, None])
@@ -75,25 +67,18 @@ class A_F8(Claim):
             "corr_lmm": float(1.0 - gap[1, -1]),
             "corr_gd": float(plain_corr.min()),
             "share_of_starts_to_local": float(reaches_local.mean()),
-            "found_with_two_inputs": float(len(found.problem)),
-            "kept_without_local_optimality": float(np.sum(kept)),
-            "tried_without_local_optimality": float(kept.size),
-            "share_to_the_gmm_with_one_input": float(to_gmm_share),
-            "tried_with_one_input": float(len(others.problem)),
-            "share_reached": float(np.mean(reached)),
-            "share_reached_with_a_lead": float(np.mean(reached[lead >= LEAD])),
-            "largest_lead_of_unreached": float(np.max(lead[~reached], initial=0.0)),
+            **_numbers_of_search(alone, pairs),
         }
         measured = (
             f"Of the {every.n_brute_force} selections {len(every)} are locally optimal: GMM ({best.solution.x[0]:g}, "
             f"{best.solution.x[1]:g}) and LMM ({local.solution.x[0]:g}, {local.solution.x[1]:g}). From (0, -1) the correlation with the "
             f"GMM ends at 1 - {gap[0, -1]:.0e}, from (1, -1) with the LMM at 1 - {gap[1, -1]:.0e} (NGD, {n_steps:,} steps); GD with step "
             f"$1/L_p$ = {step.size:.2f}: {plain_corr[0]:.4f} and {plain_corr[1]:.4f} after {10 * n_steps:,} steps. Of {n_problems:,} "
-            f"random problems with n = T = 2, {len(set(found.problem.tolist()))} have a second locally optimal direction; "
+            f"random problems with n = T = 2, {len(set(pairs.problem.tolist()))} have a second locally optimal direction; "
             f"{100 * numbers['share_reached']:.1f}% of these directions are reached, {100 * numbers['share_reached_with_a_lead']:.0f}% "
-            f"where the lower token is ahead of the other input by {LEAD:.0f} logits or more at the start. Of {kept.size:,} directions "
-            f"whose tokens are not locally optimal, {int(np.sum(kept))} are kept. With n = 1, {100 * to_gmm_share:.0f}% of "
-            f"{len(others.problem):,} starts along another token's direction end at the GMM."
+            f"where the lower token is ahead of the other input by {LEAD:.0f} logits or more at the start. "
+            f"Of {pairs.kept.size:,} directions whose tokens are not locally optimal, {int(np.sum(pairs.kept))} are kept. "
+            f"With n = 1, {100 * np.mean(alone):.0f}% of {len(alone):,} starts along another token's direction end at the GMM."
         )
         arrays = {
             "keys": data.K,
@@ -113,8 +98,8 @@ class A_F8(Claim):
         limits = [Limit(*limit) for limit in zip(names, at["limits"], ([0, 0], [0, 1]), colours, strict=True)]
         notes = [Note("γ = 1", key[0, 0], (10, 13)), Note("γ = 0", key[0, 1], (8, -11))]
         notes += [Note("γ = 1", key[1, 0], (-15, 0), "right"), Note("γ = 0", key[1, 1], (-11, 0), "right")]
-        title = "Shaded by the limit that a start leads to"
-        fig, plane, upper, lower = paths_in_plane(at, limits, notes, WINDOW, title)
+        look = Plane(WINDOW, "Shaded by the limit that a start leads to")
+        fig, plane, upper, lower = paths_in_plane(at, limits, notes, look)
         square: dict[str, Any] = {"s": 110, "marker": "s", "edgecolor": "white", "linewidth": 0.8, "zorder": 8}
         plane.scatter(*key[1, 1], color=ml.plotting.INPUTS[1], **square)
         labels = [f"from {drawing.point(*start)} to the {name}" for start, name in zip(STARTS, names, strict=True)]
@@ -124,6 +109,53 @@ class A_F8(Claim):
         upper.legend(loc="lower left")
         lower.set(title="… and both norms diverge")
         return {"paths": fig}
+
+
+class TwoInputs(NamedTuple):
+    """What descent from far out along directions beside the GMM leads to, in random problems of two inputs with two tokens.
+
+    Attributes:
+        problem: (n_local,) the problem of each locally optimal direction. reached: (n_local,) whether descent keeps to it.
+        lead: (n_local,) by how many logits one input is ahead of the other at the start.
+        kept: (n_others,) of each direction that is not locally optimal, whether descent keeps to it.
+    """
+
+    problem: npt.NDArray[np.int64]
+    reached: npt.NDArray[np.bool_]
+    lead: FloatArray
+    kept: npt.NDArray[np.bool_]
+
+
+def _with_one_input(n_problems: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
+    """Of each start along another token's direction, in random problems of one input, whether descent ends at the GMM."""
+    data, head, others = search(1, 4, n_problems, rng)
+    best = globally_optimal_direction(data, head)
+    return _reaches(_ends(data, head, others, NEAR), best.direction[others.problem])
+
+
+def _with_two_inputs(n_problems: int, n_controls: int, rng: np.random.Generator) -> TwoInputs:
+    """Descend along the directions of random problems; along those that are not locally optimal in the first `n_controls` only."""
+    data, head, every = search(2, 2, n_problems, rng)
+    local = every.only(every.is_local)
+    reached, lead = _reached(data, head, local)
+    others = every.only(~every.is_local & (every.problem < n_controls))
+    run = _ends(data, head, others, FAR)
+    kept = _reaches(run, others.direction) & np.all(run.selected == others.selected, axis=-1)
+    return TwoInputs(local.problem, reached, lead, kept)
+
+
+def _numbers_of_search(alone: npt.NDArray[np.bool_], pairs: TwoInputs) -> dict[str, float]:
+    """The numbers of the claim that random problems give, with one input and with two."""
+    return {
+        "found_with_two_inputs": float(len(pairs.problem)),
+        "kept_without_local_optimality": float(np.sum(pairs.kept)),
+        "tried_without_local_optimality": float(pairs.kept.size),
+        "share_to_the_gmm_with_one_input": float(np.mean(alone)),
+        "tried_with_one_input": float(len(alone)),
+        "share_reached": float(np.mean(pairs.reached)),
+        "share_reached_with_a_lead": float(np.mean(pairs.reached[pairs.lead >= LEAD])),
+        "largest_lead_of_unreached": float(np.max(pairs.lead[~pairs.reached], initial=0.0)),
+    }
 
 
 @dataclass(frozen=True)
@@ -166,7 +198,7 @@ def _ends(data: ml.TokenDataset, v: FloatArray, found: Directions, far: float) -
     return ml.descend(some, v, optimizer=ml.NormalizedGD(0.4), n_steps=5000, start=far * found.direction)
 
 
-def _reaches(run: ml.Trajectory, direction: FloatArray) -> Any:
+def _reaches(run: ml.Trajectory, direction: FloatArray) -> npt.NDArray[np.bool_]:
     """Whether each run ends along a direction, at correlation .998: a start at 100 across it leaves an angle of .05 at norm 2,000."""
     return np.asarray(ml.correlation(run.final, direction)) >= REACHED
 
