@@ -8,7 +8,7 @@ const { componentLinks, layoutGraph, MAX_DRAWN_TOKENS } = await load("text/prior
 const TEXT_EXAMPLES = globalThis.labWords.texts;
 const { comparisonAnswer, continuationAnswer, curveSteps, evidenceAnswer, graphAnswer, promptIds, readText, summaryOf, trainingAnswer } =
   await load("text/text_model.js");
-const { endSentence, listed, reasonSentence } = await load("text/text_reasons.js");
+const { endSentence, firstOf, reasonSentence } = await load("text/text_reasons.js");
 const { startTextWorker, TextWork } = await load("text/text_worker.js");
 
 const START = { unit: "characters", window: 8 };
@@ -130,16 +130,16 @@ test("reasons name the rivals, the windows behind them, ties and shares", () => 
   const { text } = TEXT_EXAMPLES.at(-1);
   const model = readText(text);
   const [step] = continuationAnswer(model, { prompt: "e2 e4 e1", count: 1, draw: "likely", seed: 1 }).steps;
-  assert.equal(reasonSentence(step, model.names), "After “e1” comes “e4”: windows ending in “e1” put it above “e1” (1 window) and “e2” (1 window).");
+  assert.equal(reasonSentence(step, model.names), "After “e1” comes “e4”. Windows that end in “e1” put it above “e1” (1 window) and “e2” (1 window).");
   const [mixed] = continuationAnswer(model, { prompt: "e1 e3 e4 e2", count: 1, draw: "random", seed: 2 }).steps;
-  assert.match(reasonSentence(mixed, model.names, true), /^After “e2” comes “e\d”, drawn of 2: each of them wins over another in some window, so they share: “e3” 65 % and “e2” 35 %; .* above “e4” \(1 window\)\.$/);
+  assert.match(reasonSentence(mixed, model.names, true), /^After “e2” comes “e\d”, drawn from “e3” \(65 %\) and “e2” \(35 %\)\. Each of them wins over another .* above “e4” \(1 window\)\.$/);
   const [new_] = continuationAnswer(model, { prompt: "e1 e2 e4", count: 1, draw: "likely", seed: 1 }).steps;
-  assert.match(reasonSentence(new_, model.names), /^After “e4” the text says nothing, as no training window ends in it/);
+  assert.match(reasonSentence(new_, model.names), /^After “e4” comes “e\d”, the likeliest of .*\. No training window ends in “e4”/);
   const [single] = continuationAnswer(model, { prompt: "e1", count: 1, draw: "likely", seed: 1 }).steps;
   assert.equal(reasonSentence(single, model.names), "After “e1” comes “e1”: the window holds nothing else.");
-  const end = { last: 0, rivals: [{ token: 1, probability: NaN }, { token: 2, probability: NaN }], reason: "the expansion has too many terms" };
-  assert.match(endSentence(end, model.names), /“e2” and “e3” are equally high and their shares are not known: the expansion/);
-  assert.equal(listed(["a", "b", "c", "d", "e", "f"]), "a, b, c, d and 2 more");
+  const end = { last: 0, rivals: [{ token: 1, probability: NaN }, { token: 2, probability: NaN }], reason: { code: "expansion_reason.too_many_terms", numbers: { terms: 20 } } };
+  assert.match(endSentence(end, model.names), /“e2” and “e3” are equally high, and their shares are not known because the expansion has more than 20 terms\./);
+  assert.deepEqual(firstOf(["a", "b", "c", "d", "e", "f"]), ["a", "b", "c", "d", "2 more"]);
 });
 
 test("every reason is a sentence without undefined, and ties of every kind are met", () => {

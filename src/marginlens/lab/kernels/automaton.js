@@ -109,7 +109,7 @@ function cyclicLogits(automaton, graph, c) {
 
 /**
  * What decides between equal heights after `last`: { slow, offset, reason }, logits of every token along the slowly growing directions of
- * the path and of its constant term; offset is null, with a reason, where it is unknown.
+ * the path and of its constant term; offset is null if it is unknown, and reason a fact that says why.
  */
 export function laterTerms(automaton, last) {
   if (!automaton.later.has(last)) automaton.later.set(last, expandColumn(automaton, last));
@@ -121,35 +121,35 @@ function expandColumn(automaton, last) {
   const offset = new Float64Array(K);
   let graph = automaton.graphs.get(last);
   const column = columnOf(automaton, last);
-  if (!graph || graph.strict.length === 0) return { slow: [], offset, reason: "" };
+  if (!graph || graph.strict.length === 0) return { slow: [], offset, reason: null };
   let entries = strictEntries(automaton, graph, column.mix);
   let height = column.height;
   let multipliers = column.multipliers;
   const slow = [];
-  const unknown = (reason) => ({ slow, offset: null, reason });
+  const unknown = (code, numbers = {}) => ({ slow, offset: null, reason: { code, numbers } });
   for (let level = 0; level < MAX_LEVELS; level++) {
     const edges = activeEdges(graph, entries, height, multipliers);
-    if (edges.length === 0) return unknown("no pair of Graph-SVM is active to the accuracy of its solution");
+    if (edges.length === 0) return unknown("expansion_reason.no_active_pair");
     const found = balanceComponents(graph, edges);
-    if (found === null) return unknown("the residual attention of the active pairs could not be balanced");
+    if (found === null) return unknown("expansion_reason.not_balanced");
     for (let token = 0; token < K; token++) {
       const c = componentOfToken(graph, token);
       if (c >= 0) offset[token] += found.logit[c];
     }
     const left = edges.filter((_, e) => !found.carries[e]);
-    if (left.length === 0) return { slow, offset, reason: "" };
+    if (left.length === 0) return { slow, offset, reason: null };
     entries = left.map(({ above, below, upper, lower, logC }) => {
       return { label: above, token: below, logPull: logC - (found.logit[upper] - found.logit[lower]) };
     });
     graph = mergedGraph(graph, edges, found.carries);
     const solved = graphHeights(graph);
-    if (solved === null) return unknown("active pairs without a multiplier could not be told from those with one");
+    if (solved === null) return unknown("expansion_reason.multipliers");
     height = new Float64Array(K);
     graph.components.forEach((members, c) => members.forEach((token) => (height[token] = solved.height[c])));
     multipliers = solved.multipliers;
     slow.push(height);
   }
-  return unknown("the expansion has too many terms");
+  return unknown("expansion_reason.too_many_terms", { terms: MAX_LEVELS });
 }
 
 /** The graph in which components joined by an active pair with a multiplier are one, and those without are strict. */
@@ -301,7 +301,7 @@ export function explainNext(automaton, ids) {
     const below = componentOrder(graph).reach[[...winning][0]];
     implied = tokens.filter((token) => below.has(componentOfToken(graph, token)));
   }
-  const reason = decided === TIE_UNKNOWN ? laterTerms(automaton, last).reason : "";
+  const reason = decided === TIE_UNKNOWN ? laterTerms(automaton, last).reason : null;
   return { last, isKnown: graph !== undefined, tie: decided, reason, rivals, reasons, implied };
 }
 

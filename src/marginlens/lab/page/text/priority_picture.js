@@ -4,7 +4,8 @@ import { element, replace, setText, shape, styledCopy } from "../dom.js";
 import { short } from "../numbers.js";
 import { layoutGraph } from "./priority_layout.js";
 import { withText } from "../state.js";
-import { counted, listed, quoted } from "./text_reasons.js";
+import { listed } from "../words.js";
+import { counted, firstOf, quoted } from "./text_reasons.js";
 import { shownTokens } from "./text_tokens.js";
 import { textWork } from "./text_worker.js";
 
@@ -29,7 +30,7 @@ export function graphPicture() {
 /** What a graph says in a sentence or two. */
 export function graphSentence(graph, names) {
   const top = graph.components.filter((_, c) => graph.heights === null || graph.heights[c] >= Math.max(...graph.heights) - 1e-6);
-  const winners = listed(top.flat().map((token) => quoted(names[token])));
+  const winners = listed(firstOf(top.flat().map((token) => quoted(names[token]))));
   const groups = graph.components.filter((members) => members.length > 1).length;
   const ties = groups === 0 ? "" : ` In ${counted(groups, "group")} tokens win over each other in turn and share.`;
   const what = graph.edges.length === 0 ? "nothing is compared" : `on top ${top.flat().length === 1 ? "stands" : "stand"} ${winners}`;
@@ -212,7 +213,7 @@ export function mountPriorityPicture(root, store) {
 
   const showEvidence = ({ total, windows }, { token, pairs: ranked = [] }) => {
     const { names, unit } = work.summary;
-    const named = (tokens) => listed([...new Set(tokens)].map((id) => quoted(names[id])));
+    const named = (tokens) => listed(firstOf([...new Set(tokens)].map((id) => quoted(names[id]))));
     const last = quoted(names[graph.last]);
     const winners = new Set(token === undefined ? ranked.map(([label]) => label) : [token]);
     const losers = new Set(ranked.map(([, other]) => other));
