@@ -82,7 +82,7 @@ class A_F2(Claim):
         ratio = np.median([cone.proven_radius / cone.radius for cone in cones])
         note = (
             f"Eq. (46) leaves a constant open. With the smallest allowed one {100 * np.mean(_converged(left, width)):g}% of the starts "
-            f"converge, but {100 * np.mean(~stays):.1f}% leave the cone for a while on the way; from the radius that we prove without "
+            f"converge, but {100 * np.mean(~stays):.1f}% leave the cone for a while; from the radius that we prove without "
             f"open constants (a median {ratio:.0f} × larger) none leaves. {lonely} of the problems have an input without neighbours, "
             "which the paper's proof passes over and our radius includes."
         )
@@ -286,7 +286,7 @@ def _from_inside(data: ml.TokenDataset, v: Any, cone: BasinCone, start: FloatArr
     eta = float(smoothness(data, v).largest_step)
     many = data.repeat(len(start))
     chosen = cone.optimality.selected
-    nearest = cone.radius * unit(start)  # plain steps from the smallest norm, where they are longest
+    nearest = cone.radius * unit(start)  # plain steps from the smallest norm, at which they are longest
     record = ml.Record(sorted({round(float(step)) for step in np.geomspace(n_steps / 100, n_steps, 30)}))
     run = ml.descend(many, v, optimizer=ml.GradientDescent(eta), n_steps=n_steps, start=nearest, record=record)
     points = run.saved["x"]
@@ -334,7 +334,7 @@ def _log_time(data: ml.TokenDataset, v: Any, curve: FloatArray) -> FloatArray:
 
 
 def _outside() -> float:
-    """On Figure 1(b), the correlation with the LMM where the flow from the GMM's direction ends, at the LMM's R and beyond."""
+    """On Figure 1(b), the correlation with the LMM at which the flow from the GMM's direction ends, at the LMM's R and beyond."""
     data, v = figure_1b()
     cone, other = ml.basin_cone(data, v, [1]), ml.basin_cone(data, v, [0])
     flow = ml.flow(data, v, until=ml.UntilNorm(GROWTH * cone.radius), start=cone.radius * unit(other.p))

@@ -34,7 +34,7 @@ from marginlens_papers.claims.a.general_position import check_distinct_scores, c
 
 _INDEPENDENT_RTOL = 1e-9  # smallest singular value of unit rows up to which they may be dependent
 _EQUATION_RTOL = 1e-9  # residual of the pseudo-inverse's equations up to which they are solved
-_MAX_HALVINGS = 200  # of the weight of a perturbation until the competitor is where it must be
+_MAX_HALVINGS = 200  # of the weight of a perturbation until the competitor lies in the cone and selects as it must
 _N_NORMS = 200  # norms at which the competitor's risk is looked at for its lowest
 
 
@@ -42,9 +42,9 @@ class Dominance(NamedTuple):
     """Which of two directions has the lower risk at every large norm; for a batch every field is an array (batch,).
 
     Attributes:
-        case: 1 or 2, the case of the lemma that decides, or 0 where it decides nothing, as when the selected tokens differ.
-        p_wins: whether L(R p) < L(R q) for all R beyond `radius`; the reverse holds where it is false and `case` is not 0.
-        radius: a norm beyond which that is proven; inf where `case` is 0.
+        case: 1 or 2, the case of the lemma that decides, or 0 if it decides nothing, as when the selected tokens differ.
+        p_wins: whether L(R p) < L(R q) for all R beyond `radius`; the reverse holds if it is false and `case` is not 0.
+        radius: a norm beyond which that is proven; inf if `case` is 0.
         margin_p, margin_q: the margins of the two unit directions.
     """
 
@@ -67,9 +67,9 @@ def dominance(data: TokenDataset, head: Any, p: ArrayLike, q: Any, loss: Loss = 
     .. math:: \frac{M_-}{T} g_\beta > M_+ \Big(\sum g_q^-\Big) e^{-R\delta^-_q} + M_+ \Big(\sum g_p^+\Big) e^{-R(\Gamma_p - \Gamma_q)}
 
     where :math:`\delta^-_q` is how much larger than Γ_q the margins of the higher-scoring tokens are. q wins case 2 once the same holds
-    with :math:`|g_\beta|`, :math:`(\sum g_q^+) e^{-R\delta^+_q}` and :math:`\sum g_p^-` instead. `radius` is where each of the two terms
-    on the right is half of the left. The first term is missing from the paper's case 1, which takes neighbour-optimality to bound
-    every g from below although it speaks of the neighbours only; and case 1 asks nothing of p.
+    with :math:`|g_\beta|`, :math:`(\sum g_q^+) e^{-R\delta^+_q}` and :math:`\sum g_p^-` instead. `radius` is the norm at which each of
+    the two terms on the right is half of the left. The first term is missing from the paper's case 1, which takes neighbour-optimality to
+    bound every g from below although it is only about the neighbours; and case 1 requires nothing of p.
 
     Args:
         data: one problem or a batch. head: v (…, d_model). loss: any strictly decreasing `Loss`.
@@ -89,7 +89,7 @@ def dominance(data: TokenDataset, head: Any, p: ArrayLike, q: Any, loss: Loss = 
     g_nearest = np.take_along_axis(difference.reshape(*p_wider.shape, -1), nearest[..., None], axis=-1)[..., 0]
     single_neighbour = np.sum(narrow.neighbours, axis=(-2, -1)) == 1
     with np.errstate(invalid="ignore"):
-        gap = np.abs(margins[0] - margins[1])  # nan where no input has two tokens
+        gap = np.abs(margins[0] - margins[1])  # nan if no input has two tokens
     comparable = same & (gap > _margin_blur(at[0]) + _margin_blur(at[1])) & (g_nearest != 0.0)
     case = np.where(narrow.optimal, 1, np.where(single_neighbour & (g_nearest < 0.0), 2, 0))
     case = np.where(comparable, case, 0)
@@ -125,7 +125,7 @@ def undercut_radius(data: TokenDataset, head: Any, p: ArrayLike, loss: Loss = Lo
     Args:
         data: one problem or a batch. head: v (…, d_model). p: (…, d_key), not zero; its unit vector is meant. loss: any decreasing `Loss`.
     Returns:
-        The radius R̄ of the lemma, (…): zero where every other token scores higher, and inf where the lemma says nothing, because a
+        The radius R̄ of the lemma, (…): zero if every other token scores higher, and inf if the lemma says nothing, because a
         neighbour scores lower or a token ties with a selected one. Check it with `excess_risk(data, head, R * p, loss)`.
     """
     direction = unit(as_direction(as_dataset(data), p, "p"))
@@ -150,7 +150,7 @@ def check_neighbour_count(data: TokenDataset, q: Any) -> Check:
     .. math:: |\mathcal M_q| \le d, \qquad \mathrm{rank}\,D = |\mathcal M_q|, \quad
         D \text{ with rows } k_{it} - k_{i\alpha_i},\ (i, t) \in \mathcal M_q
 
-    So it is where keys are in general position (`check_general_position`), of which this is the part that Theorem 7's proof uses.
+    This is so if keys are in general position (`check_general_position`), of which this is the part that Theorem 7's proof uses.
 
     Args:
         data: one problem. q: (d_key,), not zero.
@@ -184,7 +184,7 @@ def _parts(at: DirectionalMargin) -> tuple[FloatArray, BoolArray, Any]:
 
 
 def _margin_blur(at: DirectionalMargin) -> FloatArray:
-    """How far rounding blurs the smallest margin, (…); nan where no input has two tokens."""
+    """How far rounding blurs the smallest margin, (…); nan if no input has two tokens."""
     with np.errstate(invalid="ignore"):
         above = np.min(at.margins + at.blur, axis=(-2, -1)) - at.margin
         below = at.margin - np.min(at.margins - at.blur, axis=(-2, -1))
@@ -210,14 +210,14 @@ class DirectionVerdict(NamedTuple):
 
     Attributes:
         cone: the cone, whose axis is q. case: a `DirectionCase`. verdict: the conditions of Theorem 7 and its conclusion.
-        selected: (n_inputs,) the tokens α that q selects, the highest-scoring one where several tie.
-        competitor: (d_key,) the unit direction of the proof that does better; None where q is in P^mm or none can be built.
+        selected: (n_inputs,) the tokens α that q selects, the highest-scoring one if several tie.
+        competitor: (d_key,) the unit direction of the proof that does better; None if q is in P^mm or none can be built.
         weight: how much of the perturbation it contains: ε of :math:`q + \epsilon \bar p^{mm}`, ε₀ of :math:`q + \epsilon_0 q^\perp`.
         competitor_from: the norm from which on the competitor does better. In cases A1 and B, L(R competitor) < L(p) for every p of norm
             R ≥ `competitor_from` with :math:`\|p/R - q\| \le \delta`; in case A2, L(R competitor) is below the risk of
             selecting α outright.
         delta: δ, how close to q the beaten directions are. norm_bound: no point of the path is both longer than this and within δ of q,
-            so that p̄(R)/R cannot tend to q; inf where there is no competitor.
+            so that p̄(R)/R cannot tend to q; inf if there is no competitor.
     """
 
     cone: Cone
@@ -317,7 +317,7 @@ class _Direction:
         self.longest = largest_distance(keys, data.mask)  # M
 
     def judge(self) -> tuple[DirectionCase, _Beaten]:
-        """The case of the proof, and what beats q; nothing where q is in P^mm or the key differences to invert are dependent."""
+        """The case of the proof, and what beats q; nothing if q is in P^mm or the key differences to invert are dependent."""
         if not self.at.unique:
             return DirectionCase.B, self._outmatched(self._towards_best())
         if not self.at.neighbour_optimal:
@@ -333,7 +333,7 @@ class _Direction:
     def _perturbed(self, step: FloatArray, weight: float, wanted: BoolArray | None) -> tuple[FloatArray, float] | None:
         """q + ε₀ step, normalised, with ε₀ halved from `weight` until it is in the cone and selects α.
 
-        Its directional neighbours are then the `wanted` ones, or score lower where there are none.
+        Its directional neighbours are then the `wanted` ones, or score lower if there are none.
         """
         for _ in range(_MAX_HALVINGS):
             direction = unit(self.cone.axis + weight * step)
@@ -371,7 +371,7 @@ class _Direction:
             return _Beaten(self.alpha)
         competitor, weight = made
         margins = np.where(self.other, self.away @ self.cone.axis, np.inf)
-        low = max(float(margins.min()), 0.0)  # zero in case B, where tokens tie
+        low = max(float(margins.min()), 0.0)  # zero in case B, in which tokens tie
         nearest = self.other & (margins <= low + DIRECTION_RTOL * self.longest)
         higher, lower = np.maximum(-self.gaps, 0.0), np.maximum(self.gaps, 0.0)
         behind = float(np.min(np.where(higher > 0.0, margins, np.inf))) - low  # δ^-
@@ -408,6 +408,6 @@ class _Direction:
 
 
 def _solved(rows: FloatArray, right: FloatArray) -> FloatArray | None:
-    """D⁺ right, None where the equations D x = right have no solution."""
+    """D⁺ right, None if the equations D x = right have no solution."""
     step = np.linalg.pinv(rows) @ right
     return step if np.linalg.norm(rows @ step - right) <= _EQUATION_RTOL * np.linalg.norm(right) else None

@@ -75,7 +75,7 @@ class A_F1a(Claim):
         note = (
             f"The correlation does not rise from the first step everywhere. The {fallen.sum()} starts that already point near the GMM "
             f"first lose up to {early_fall.max():.3f} (to {corr[fallen].min():.3f}, at step {steps[np.argmax(fall, axis=1)].max()} at "
-            "the latest), because the token (1, 0), which is no neighbour, still pulls while the softmax is soft. From step 100 on it "
+            "the latest), because the token (1, 0), which is not a neighbour, still pulls while the softmax is soft. From step 100 on it "
             "rises at every kept step for all starts."
             if fallen.any()
             else ""

@@ -40,14 +40,14 @@ class A_F9(Claim):
     labels = ("A Fig 9(a)", "A Fig 9(b)", "A Fig 10", "A Def 2", "A Thm 3")
     words = {
         "smallest_mean_corr": Words(
-            "Mean correlation with the max-margin direction of the selected tokens, at the width where it is lowest"
+            "Mean correlation with the max-margin direction of the selected tokens, at the width at which it is lowest"
         ),
         "share_of_negative_gaps": Words("Saturated runs with a negative score gap", Unit.SHARE),
         "global_share_grows": Words("The share of globally optimal selections grows with $d$", Unit.TRUTH),
         "saturated_share_d2": Words("Runs that saturate at $d = 2$", Unit.SHARE),
         "saturated_share_d5": Words("Runs that saturate at $d = 5$", Unit.SHARE),
         "smallest_saturated_share_from_d10": Words(
-            "Runs that saturate, at the width from 10 on where they are fewest",
+            "Runs that saturate, at the width of 10 or more at which they are fewest",
             Unit.SHARE,
         ),
         "mean_corr_with_negative_gap": Words("Mean correlation of the runs with a negative score gap, over all widths"),
@@ -172,18 +172,18 @@ def _note(rows: list[dict[str, Any]], odd_of: dict[int, FloatArray], controls: d
     error = f" ± {_standard_error(odd):.4f} (standard error)"
     settled, finite = sum(row["settled"] for row in rows), sum(row["finite"] for row in rows)
     text += (
-        f"With exact gradients the {odd.size} runs with a negative score gap have mean correlation {np.mean(odd):.4f}{error}, where the "
-        f"paper says above .99 on average over all. By width, of which the paper says nothing, it is {by_width}; the median is "
+        f"With exact gradients the {odd.size} runs with a negative score gap have mean correlation {np.mean(odd):.4f}{error}, while the "
+        f"paper says above .99 on average over all. By width, which the paper does not mention, it is {by_width}; the median is "
         f"{np.median(odd):.4f} and the smallest {np.min(odd):.4f}. "
         f"Continued to {LONG:,} steps, "
         f"{settled} of them have moved on to tokens with a positive gap, and {finite} ({rows[0]['finite']} of these at d = {WIDTHS[0]}) "
-        "do not grow: finite minima beyond the saturation threshold, which no max-margin theorem speaks of."
+        "do not grow: finite minima beyond the saturation threshold, to which no max-margin theorem applies."
     )
     if settled + finite == odd.size:
         text += " So none of them is a divergent run that settles on a negative gap."
     relaxed = np.concatenate([row["set_corr"] for row in rows])
     return text + (
-        " With the neighbours that outscore a selected token counted as optimal beside it (ATT-SVM'), the correlations have median "
+        " If the neighbours that outscore a selected token count as optimal too (ATT-SVM'), the correlations have median "
         f"{np.median(relaxed):.4f} and mean {np.mean(relaxed):.4f}."
     )
 
@@ -210,7 +210,7 @@ def _classify(run: Sweep) -> list[dict[str, Any]]:
 
 
 def _problems(cell: int, d: int, which: Any) -> tuple[ml.TokenDataset, FloatArray] | tuple[None, None]:
-    """Some problems of a cell, and their heads; none where none is asked for."""
+    """Some problems of a cell, and their heads; none if none is asked for."""
     made = [sphere_problems(int(j), int(j) + 1, N_INPUTS, N_TOKENS, d, SEED, cell) for j in which]
     if not made:
         return None, None
@@ -221,7 +221,7 @@ def _problems(cell: int, d: int, which: Any) -> tuple[ml.TokenDataset, FloatArra
 def _continued(data: ml.TokenDataset | None, v: FloatArray | None) -> dict[str, Any]:
     """What becomes of the runs with a negative gap: continued, how many settle on a positive one, and how many have stopped growing.
 
-    And as they are: their correlation with ATT-SVM', where neighbours that outscore the selected token count as optimal beside it.
+    And as they are: their correlation with ATT-SVM', for which neighbours that outscore the selected token count as optimal too.
     """
     if data is None or v is None:
         return {"settled": 0, "finite": 0, "set_corr": np.zeros(0)}

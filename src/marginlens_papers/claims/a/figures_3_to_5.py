@@ -341,7 +341,7 @@ class A_F4(Claim):
 
 
 def _first_at(shortfall: FloatArray, level: float) -> float:
-    """The first step at which the probability lacks at most `level` to one; infinite where there is none."""
+    """The first step at which the probability lacks at most `level` to one; infinite if there is none."""
     reached = np.flatnonzero(shortfall <= level)
     return float(reached[0]) if reached.size else np.inf
 
@@ -464,7 +464,7 @@ def _finding(steps: npt.NDArray[np.int64], points: dict[str, FloatArray], direct
 
 
 def predicted_height(loss: Loss, scores: Any) -> FloatArray:
-    """Where the second coordinate of p settles: the pulls C|ℓ'(C)| and |ℓ'(1)| of two saturated inputs balance there."""
+    """The value at which the second coordinate of p settles: the pulls C|ℓ'(C)| and |ℓ'(1)| of two saturated inputs balance there."""
     C = np.asarray(scores, dtype=np.float64)
     return np.asarray(0.5 * (np.log(C) + loss.log_abs_derivative(C) - loss.log_abs_derivative(np.ones_like(C))))
 

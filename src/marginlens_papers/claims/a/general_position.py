@@ -56,16 +56,16 @@ def check_general_position(data: TokenDataset, *, max_problems: int = 50_000, rn
         \qquad \text{rows } k_{it} - k_{i\alpha_i}
 
     A matrix takes all its rows of one input from the same selected token; rows from several would be dependent whatever the keys.
-    Where all rows together are fewer than d they must be independent, which is what the proof uses. The rank depends on which tokens of
+    If all rows together are fewer than d, they must be independent, which is what the proof uses. The rank depends on which tokens of
     an input are compared and not on which of them is the selected one, so these are counted once.
 
     Args:
         data: one problem.
         max_problems: the most matrices of each kind that are looked at.
-        rng: for the sample that is taken where there are more: a `numpy.random.Generator`, or a whole number to seed one.
+        rng: for the sample that is taken if there are more: a `numpy.random.Generator`, or a whole number to seed one.
     Returns:
         A `Check` with singular_value, the smallest one met of a matrix with unit rows; distance, the smallest one met from the
-        normalised vector of ones to a range (inf where there are too few rows); looked_at and matrices. A sample can only refute,
+        normalised vector of ones to a range (inf if there are too few rows); looked_at and matrices. A sample can only refute,
         and the sentence says when it was one.
     """
     lengths = [int(n) for n in one_problem(data).lengths]
@@ -141,7 +141,7 @@ def _sample(
 
 
 def _singular_value(rows: FloatArray) -> float:
-    """The smallest singular value of matrices (count, height, d_key) with their rows normalised; zero where a row is."""
+    """The smallest singular value of matrices (count, height, d_key) with their rows normalised; zero if a row is."""
     size = np.linalg.norm(rows, axis=-1, keepdims=True)
     return float(np.min(np.linalg.svd(rows / np.where(size > 0.0, size, 1.0), compute_uv=False)))
 
@@ -166,7 +166,7 @@ class Separator(NamedTuple):
     """A direction that selects every optimal token, made from the head.
 
     Attributes:
-        p: (d_key,) the separator; nan where a tie leaves it undefined, zero where no input has two tokens.
+        p: (d_key,) the separator; nan if a tie leaves it undefined, zero if no input has two tokens.
         margin: the smallest (k_opt - k_t)·p, recomputed from the keys; at least 1 up to rounding when every condition holds.
         conditions: positive labels, a strict optimum, and v in the range of Wᵀ, each a `Check`.
     """

@@ -86,7 +86,7 @@ class A_L4(Claim):
 
 
 def _lemma_4(problems: int, points: int, *, equal: bool) -> Any:
-    """Cosines of descent with the GMM direction at random points, where that exists; scores obey Assumption B or not."""
+    """Cosines of descent with the GMM direction at random points, if that exists; scores obey Assumption B or not."""
     rng = np.random.default_rng([CORRELATION_SEED, int(equal)])
     keys = rng.normal(size=(problems, 3, 4, 6))
     scores = (
@@ -118,7 +118,7 @@ def _lemma_5(problems: int, points: int) -> dict[str, Any]:
         p = rng.normal(size=(points, 4))
         closeness = 10.0 ** rng.uniform(
             -5, 1, size=(points, 1)
-        )  # half of the points crowd around p^mm, where the ratio is largest
+        )  # half of the points crowd around p^mm, at which the ratio is largest
         near = ml.att_svm(data, np.zeros(1, dtype=int)).direction + closeness * p / np.linalg.norm(
             p, axis=-1, keepdims=True
         )
@@ -163,7 +163,7 @@ class A_L8(Claim):
     labels = ("A Def 3", "A Lemma 8", "A Eq. (63)")
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
-        """Compare excess risks beyond the proven radius, and look for the norm where the order settles."""
+        """Compare excess risks beyond the proven radius, and look for the norm at which the order settles."""
         tries = 20_000 if effort is Effort.PAPER else 3_000
         progress.expect(3)
         data, v, p, q = _pairs(tries)
@@ -191,9 +191,9 @@ class A_L8(Claim):
         late = np.isfinite(loose)
         measured = (
             f"{int(np.sum(wrong))} violations: the first case decides {numbers['pairs_case_1']:.0f} pairs, the second "
-            f"{numbers['pairs_case_2']:.0f}. The order was the other way round at some smaller norm for {int(np.sum(late))} of them, "
+            f"{numbers['pairs_case_2']:.0f}. The order was reversed at some smaller norm for {int(np.sum(late))} of them, "
             f"and there the proven radius is a median {numbers['median_looseness']:.1f} × the last such norm. In "
-            f"{int(np.sum(hidden))} pairs of the first case some token that is no neighbour outscores the selected one."
+            f"{int(np.sum(hidden))} pairs of the first case some token that is not a neighbour outscores the selected one."
         )
         note = (
             "Our radius includes terms that the paper's proof of the first case leaves out. The proof bounds all score gaps from below, "
@@ -202,7 +202,7 @@ class A_L8(Claim):
         return Finding(measured, numbers, {"case": found.case, "radius": found.radius, "settled": settled}, note=note)
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
-        """Proven radius against the norm where the order settles, by case."""
+        """Proven radius against the norm at which the order settles, by case."""
         fig, axes = ml.plotting.figure(2, width=4.8, height=4.4)
         case, radius, settled = (finding.arrays[name] for name in ("case", "radius", "settled"))
         low, high = 0.5 * np.nanmin(settled), 2 * np.nanmax(radius[np.isfinite(settled)])
@@ -237,7 +237,7 @@ def _p_lower(data: ml.TokenDataset, v: Any, p: Any, q: Any, radius: Any) -> Any:
 
 
 def _settling(data: ml.TokenDataset, v: Any, pair: tuple[Any, Any], found: Any) -> Any:
-    """The last norm below the proven radius, on a fine grid, where the order is still reversed; nan where it never is."""
+    """The last norm below the proven radius, on a fine grid, at which the order is still reversed; nan if it never is."""
     last = np.full(len(data), np.nan)
     radius = np.where(found.case > 0, found.radius, np.nan)
     for share in np.geomspace(1e-3, 1, 25):
@@ -248,7 +248,7 @@ def _settling(data: ml.TokenDataset, v: Any, pair: tuple[Any, Any], found: Any) 
 
 
 def _hidden_rival(data: ml.TokenDataset, v: Any, p: Any, q: Any) -> Any:
-    """Whether a token that is no directional neighbour of either direction outscores the selected one."""
+    """Whether a token that is not a directional neighbour of either direction outscores the selected one."""
     at = [directional_margin(data, x) for x in (p, q)]
     scores = data.scores(v)
     chosen = np.take_along_axis(scores, at[0].selected[..., None], axis=-1)

@@ -26,7 +26,7 @@ from marginlens.typing import ArrayLike, FloatArray
 
 
 class KeyInequality(NamedTuple):
-    """Logarithms of the two sides of Lemma 3, each (…); -inf where a side is zero."""
+    """Logarithms of the two sides of Lemma 3, each (…); -inf if a side is zero."""
 
     log_left: Any
     log_bound: Any
@@ -44,7 +44,7 @@ def key_inequality(log_s: Any, gamma: Any, a: ArrayLike) -> KeyInequality:
     probabilities, so nothing cancels.
 
     Args:
-        log_s: (…, n_tokens) logarithms of probabilities; -inf where there is no token. gamma, a: (…, n_tokens).
+        log_s: (…, n_tokens) logarithms of probabilities; -inf if there is no token. gamma, a: (…, n_tokens).
     Returns:
         A `KeyInequality` over the leading axes.
     """
@@ -81,7 +81,7 @@ def descent_correlation(data: TokenDataset, head: Any, p: ArrayLike, loss: Loss 
     Args:
         data: one problem or a batch. head: v (…, d_model). p: (…, d_key).
     Returns:
-        Shape (…); nan where the GMM direction does not exist or the gradient is exactly zero.
+        Shape (…); nan if the GMM direction does not exist or the gradient is exactly zero.
     """
     gmm = globally_optimal_direction(as_dataset(data), head).direction
     return correlation(-AttentionRisk(data, head, loss).gradient(p).array, gmm)
@@ -99,7 +99,7 @@ def gradient_ratio(data: TokenDataset, head: Any, p: ArrayLike, selected: ArrayL
     Args:
         data: one problem or a batch. head: v (…, d_model). p: (…, d_key), not zero. selected: α, (…, n_inputs).
     Returns:
-        Shape (…); nan where α is infeasible.
+        Shape (…); nan if α is infeasible.
     """
     gradient = AttentionRisk(as_dataset(data), head, loss).gradient(p).array
     along_p = np.einsum("...d,...d->...", gradient, unit(data.point(p)))
@@ -126,7 +126,7 @@ def correlation_floor(
         C = \Big\langle p(t_\epsilon), \frac{p^{mm}}{\|p^{mm}\|} \Big\rangle - (1 - \epsilon)\|p(t_\epsilon)\|
         - 2\eta(1 - \epsilon)\big(L(p(t_\epsilon)) - L^\star\big)
 
-    It holds where η ≤ 1/L_p, no norm is below ½, and `gradient_ratio` is at most 1/(1 - ε) at every point (Eq. (53)). The risk of the
+    It holds if η ≤ 1/L_p, no norm is below ½, and `gradient_ratio` is at most 1/(1 - ε) at every point (Eq. (53)). The risk of the
     highest scores stands for L*.
 
     Args:
@@ -157,7 +157,7 @@ def gradient_ratio_radius(data: TokenDataset, head: Any, pi: float) -> float:
     Args:
         data: one problem with one input. head: v (d_model,). pi: positive.
     Returns:
-        The radius, inf where the optimal token cannot be separated. Check it with `gradient_ratio`.
+        The radius, inf if the optimal token cannot be separated. Check it with `gradient_ratio`.
     """
     if one_problem(data).n_inputs != 1:
         raise InputError("data", "a problem with one input", f"{data.n_inputs} inputs")
@@ -174,7 +174,7 @@ class LocalGradientBounds(NamedTuple):
     """Both sides of Eqs (31a) to (31c) at a batch of points, each (n_points,), the first five as logarithms.
 
     Attributes:
-        log_upper, log_descent, log_lower: C·mean(1 - s), -⟨∇L, q⟩ (nan where that is not positive), c·mean(1 - s).
+        log_upper, log_descent, log_lower: C·mean(1 - s), -⟨∇L, q⟩ (nan if that is not positive), c·mean(1 - s).
         log_norm, log_norm_bound, log_decay: ‖∇L‖, Ā C·mean(1 - s), Ā C T e^(-‖p‖Θ/2).
         cosine, cosine_bound: of -∇L and q; cΘ/(ĀC).
     """
@@ -222,7 +222,7 @@ def local_gradient_bounds(
         data: one problem. head: v (d_model,). cone: its `basin_cone`, made with the same loss.
         p: (n_points, d_key) in the cone, beyond Eq. (39). q: directions of the cone, (n_points, d_key) or (d_key,); p itself by default.
     Returns:
-        A `LocalGradientBounds` whose `hold` is true where every input that depends on p has a neighbour; 1 - s is averaged over these
+        A `LocalGradientBounds` whose `hold` is true if every input that depends on p has a neighbour; 1 - s is averaged over these
         inputs, the others counting as zero. It is a sum, never a difference.
     """
     points = real_array(p, "p", ("n_points", one_problem(data).d_key))
@@ -262,7 +262,7 @@ def _log_abs_sum(logs: FloatArray, values: FloatArray) -> FloatArray:
     with np.errstate(divide="ignore"):
         largest = np.max(logs + np.log(np.abs(values)), axis=-1, initial=-np.inf)
         safe = np.where(np.isneginf(largest), 0.0, largest)
-        # each term once more as sign · exp: the largest is ±1, so the sum keeps its relative accuracy where the terms agree in sign
+        # each term once more as sign · exp: the largest is ±1, so the sum keeps its relative accuracy if the terms agree in sign
         terms = np.sign(values) * np.exp(logs + np.log(np.abs(values)) - safe[..., None])
         return np.log(np.abs(np.sum(terms, axis=-1))) + safe
 
@@ -281,7 +281,7 @@ class GradientBudget(NamedTuple):
     Attributes:
         allowed: the right side of Eq. (30), with the risk of the highest scores for the minimum.
         spent: the sum of ‖∇L(p(t))‖² over the steps.
-        last: ‖∇L‖² at the end. largest_climb: the largest L(p(t+1)) - L(p(t)) + (η/2)‖∇L(p(t))‖², at most rounding where Eq. (25) holds.
+        last: ‖∇L‖² at the end. largest_climb: the largest L(p(t+1)) - L(p(t)) + (η/2)‖∇L(p(t))‖², at most rounding if Eq. (25) holds.
         step: η. guaranteed: whether η ≤ 1/L_p, so that the lemma speaks of it.
     """
 

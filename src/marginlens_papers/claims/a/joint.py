@@ -31,7 +31,7 @@ class Quadrant(NamedTuple):
     """How firmly points select tokens α.
 
     Attributes:
-        margin: (…) the smallest logit margin (k_α - k_t)·p over inputs and other tokens; inf where no input has two tokens.
+        margin: (…) the smallest logit margin (k_α - k_t)·p over inputs and other tokens; inf if no input has two tokens.
         share: (…) the smallest probability of a selected token.
     """
 
@@ -50,7 +50,7 @@ def selection_quadrant(data: TokenDataset, p: ArrayLike, selected: ArrayLike) ->
 
     .. math:: \min_{t \ne \alpha_i} (k_{i\alpha_i} - k_{it})^\top p \ge 0 \quad \text{for all } i
 
-    Lemma 12: where every :math:`s_{i\alpha_i}` exceeds ½ it holds, so along a path that selects α in the limit it holds from some R₀ on.
+    Lemma 12: if every :math:`s_{i\alpha_i}` exceeds ½, it holds; so along a path that selects α in the limit it holds from some R₀ on.
 
     Args:
         data: one problem. p: (d_key,) or (n_points, d_key), such as the points of a path. selected: α (n_inputs,).
@@ -77,8 +77,8 @@ class JointRiskBounds(NamedTuple):
         log_lower: logarithm of the bound (82) on the risk of every pair with ‖v‖ ≤ r, ‖p‖ ≤ R whose p selects α and has a margin of at most
             (1 - γ)Ξ R on S.
         log_q_competitor: the two bounds of (79b) on log q_max of the competitor on S. log_q_other: the lower bound (79a) for those pairs.
-        selects_from: R̄₀ after Eq. (80), from which on inputs outside S keep a label margin of Γ; 0 where S holds all inputs.
-        r_needed: the r beyond which the two bounds contradict each other at this R; inf where they never do.
+        selects_from: R̄₀ after Eq. (80), from which on inputs outside S keep a label margin of Γ; 0 if S holds all inputs.
+        r_needed: the r beyond which the two bounds contradict each other at this R; inf if they never do.
         nu: ν of Assumption C over S. proved: whether it is proved.
     """
 
@@ -211,11 +211,11 @@ class HeadRadius(NamedTuple):
 
     Attributes:
         selected: (n_inputs,) the tokens α.
-        radius: for every fixed r from here on, p_R/R → p^mm(α) as R → ∞; inf where no such r is known.
+        radius: for every fixed r from here on, p_R/R → p^mm(α) as R → ∞; inf if no such r is known.
         proved: whether the ν that `radius` is computed from is proved; if not, `radius` is right only if the smallest ν found is.
         nu: ν of Assumption C over the support set. alignment: κ, the smallest cosine of v^mm with :math:`Y_i (x_{i\alpha_i} - x_{it})`.
         refuted: the largest r found at which another selection has the lower risk in the limit R → ∞, so that the path cannot go to
-            p^mm(α) there; 0 where none was found. rival: (n_inputs,) that selection, or None.
+            p^mm(α) there; 0 if none was found. rival: (n_inputs,) that selection, or None.
 
     Between `refuted` and `radius` nothing is known: a mixture of tokens may have the lower risk there.
     """
@@ -306,7 +306,7 @@ def _last_rival(data: TokenDataset, head: LabelMargin, max_problems: int) -> tup
 
 
 def _certain_win(margin: float, other: float, n_inputs: int) -> float:
-    """An r beyond which the wider label margin has the lower risk whatever the other tokens are; capped where the two are nearly equal."""
+    """An r beyond which the wider label margin has the lower risk whatever the other tokens are; capped if the two are nearly equal."""
     cap = 1e3 * (1.0 + np.log(n_inputs)) / margin
     r = 1.0 / margin
     while r < cap and log_mean_loss(np.array([r * other])) - np.log(n_inputs) <= log_mean_loss(np.array([r * margin])):

@@ -302,7 +302,7 @@ def _values(kind: str, rng: np.random.Generator, shape: tuple[int, int]) -> np.n
 
 
 def _against_definition(log_s: np.ndarray, gamma: np.ndarray, a: np.ndarray, left: np.ndarray) -> float:
-    """Largest disagreement with the left side formed as it is written, relative to the sums in it, where it does not cancel."""
+    """Largest disagreement with the left side formed as it is written, relative to the sums in it, as long as it does not cancel."""
     s = np.exp(log_s)
     covariance = np.sum(a * s * gamma, axis=-1) - np.sum(a * s, axis=-1) * np.sum(s * gamma, axis=-1)
     first = np.sum((a[:, :1] - a[:, 1:]) * s[:, 1:] * (gamma[:, :1] - gamma[:, 1:]), axis=-1)

@@ -43,7 +43,7 @@ def log_nonoptimality(data: TokenDataset, p: ArrayLike, optimal_sets: Any) -> An
     Args:
         data: one problem. p: (d_key,) or (n_points, d_key). optimal_sets: one list of token indices per input.
     Returns:
-        A number, or (n_points,): -inf where every token of every input is optimal.
+        A number, or (n_points,): -inf if every token of every input is optimal.
     """
     inside = membership(one_problem(data), as_optimal_sets(data, optimal_sets))
     at = logits_at(data, p)
@@ -82,16 +82,16 @@ class MixingPairs(NamedTuple):
     """What sampled pairs (p, p') say about Assumption D for one Δ.
 
     Attributes:
-        delta: Δ. rho: the largest ρ <= 0 that no sampled pair contradicts; 0 where none contradicts any.
+        delta: Δ. rho: the largest ρ <= 0 that no sampled pair contradicts; 0 if none contradicts any.
         depth: the smallest log q_max sampled, which ρ is to be compared with.
-        holds: whether every contradiction that was met ends when its two points are scaled up, as it must where some ρ will do.
+        holds: whether every contradiction found ends when its two points are scaled up, as it must if some ρ will do.
             It is evidence, not proof; for a linear head `mixing_constants` proves it.
-        suppressible: whether some p lets q_max tend to zero, so that ATT-SVM' has a solution. Where none does the assumption says
+        suppressible: whether some p lets q_max tend to zero, so that ATT-SVM' has a solution. If none does, the assumption says
             nothing below some ρ, and holds for that reason only.
         n_pairs: sampled pairs that the assumption speaks about at this ρ. All of them agree with it.
-        counterexample: (2, d_key) a pair (p, p') where p mixes in far less and yet has no lower risk: one that outlives scaling if there
-            is one, else the one with the smallest log q_max of p; None where there is none.
-        deeper: (n_depths,) log q_max of p where the counter-example, scaled up, contradicts the assumption again; empty if it `holds`.
+        counterexample: (2, d_key) a pair (p, p') of which p mixes in far less and yet has no lower risk: one that outlives scaling if there
+            is one, else the one with the smallest log q_max of p; None if there is none.
+        deeper: (n_depths,) log q_max of p at which the counter-example, scaled up, contradicts the assumption again; empty if it `holds`.
         points: (n_points, d_key) the sample. log_q, excess_order: (n_points,) log q_max and the rank of the risk, lowest first.
     """
 
@@ -129,7 +129,7 @@ def check_mixing(
     Points lie in random directions, around the solutions of ATT-SVM' and around the max-margin directions of other selections, above all
     of the tokens that lower the risk most, with norms up to thousands of times what separates the tokens; all ordered pairs of them are
     compared, in logarithms. The assumption allows contradictions above some ρ, so each that is met is scaled up until log q_max is
-    far below any ρ that constant factors could ask for: where one persists, no ρ will do.
+    far below any ρ that constant factors could ask for: if one persists, no ρ will do.
 
     Args:
         data: one problem. head: vector (d_model,), or a callable ψ (needs torch). optimal_sets: one list of token indices per input.
@@ -269,7 +269,7 @@ class _Risks:
 
 
 def _with_exact_ties(data: TokenDataset, v: Any, sets: tuple[IntArray, ...]) -> TokenDataset:
-    """The same keys and scores under the head e_last, where scores that tie with a set's or with the highest up to rounding are equal."""
+    """The same keys and scores under the head e_last, with scores made equal that tie with a set's or the highest up to rounding."""
     problem = ScoredTokens(data, v)
     scores, blur = problem.scores, problem.blur
     groups = [

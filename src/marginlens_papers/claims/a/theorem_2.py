@@ -160,7 +160,7 @@ def _numbers_of_search(alone: npt.NDArray[np.bool_], pairs: TwoInputs) -> dict[s
 
 @dataclass(frozen=True)
 class Directions:
-    """Max-margin directions of selections beside the optimal one: of which problem, where to, with which tokens, and of which kind."""
+    """Max-margin directions of selections beside the optimal one: their problems, directions, tokens and kinds."""
 
     problem: npt.NDArray[np.int64]
     direction: FloatArray
@@ -326,7 +326,7 @@ def log_excess(data: ml.TokenDataset, v: Any, points: FloatArray, selected: Any)
 
 
 def _correlation_with_gmm(data: ml.TokenDataset, v: FloatArray, start: tuple[float, float], n_steps: int) -> float:
-    """Where plain descent with step 1/L_p from a start ends: its correlation with the GMM direction."""
+    """The correlation with the GMM direction at which plain descent with step 1/L_p from a start ends."""
     step = ml.GradientDescent(float(smoothness(data, v).largest_step))
     run = ml.descend(data, v, optimizer=step, n_steps=n_steps, start=start)
     return float(ml.correlation(run.final, globally_optimal_direction(data, v).direction))

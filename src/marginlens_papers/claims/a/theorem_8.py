@@ -148,7 +148,7 @@ def _problem(make: Any, seed: int) -> tuple[ml.TokenDataset, Any, Any, SetSoluti
 
 
 def _too_small(data: ml.TokenDataset, sets: Any, found: SetSolution) -> list[list[list[int]]]:
-    """Sets of the tokens that the solution selects, where other optimal tokens can be selected too; no such sets otherwise.
+    """Sets of the tokens that the solution selects, if other optimal tokens can be selected too; no such sets otherwise.
 
     Along the direction of the others the risk falls as low as anything while they count as non-optimal, so Assumption D is false.
     """
@@ -179,7 +179,7 @@ def _last_slope(radii: FloatArray, distance: FloatArray) -> float:
 
 
 def _planar(n_radii: int) -> dict[str, Any]:
-    """A problem in the plane that is its own mirror image and has two solutions; its path, and where the constraints hold."""
+    """A problem in the plane that is its own mirror image and has two solutions; its path, and the region in which the constraints hold."""
     keys = np.array(
         [[(0.5, 0.8), (0.5, -0.8), (0.2, 0.0), (-0.4, 0.0)], [(0.9, 0.25), (0.9, -0.25), (0.35, 0.0), (0.0, 0.0)]]
     )

@@ -27,7 +27,7 @@ def map_figure(curves: VisionCurves, title: str, images: Any = None) -> Figure:
     """Figure 6: one row for each image, one column for each kept epoch, each map on a scale from 0 to its own largest entry.
 
     Args:
-        images: (n_chosen, height, width, channels) bytes, drawn at the left where they are given.
+        images: (n_chosen, height, width, channels) bytes, drawn at the left if they are given.
     """
     epochs = _thinned(curves.map_epochs)
     first = 0 if images is None else 1
@@ -133,7 +133,7 @@ def _layer_label(layer: int, n_layers: int) -> str:
 
 
 def _short(share: float) -> str:
-    """Two digits, or three where two would make it nothing."""
+    """Two digits, or three if two would show it as zero."""
     return f"{share:.2f}" if share >= 0.1 else f"{share:.3f}"
 
 
@@ -294,7 +294,7 @@ def trends(curves: VisionCurves) -> Trends:
 
 
 def stated_rate_share(runs: list[VisionRun]) -> float:
-    """The smallest last nnz/T over the first among runs at the paper's rate that learnt; nan where there is none."""
+    """The smallest last nnz/T over the first among runs at the paper's rate that learnt; nan if there is none."""
     shares = [
         trends(run.curves).share_of_first
         for run in runs
@@ -369,7 +369,7 @@ def _note(archived: VisionRun) -> str:
 
 
 def _turn(run: VisionRun) -> str:
-    """Where a run that went through all its epochs ends with a denser map than it once had, a sentence with what was measured."""
+    """What was measured, in a sentence, if a run went through all its epochs and ends with a denser map than it once had."""
     epochs, s = run.curves.epochs, run.curves.by_layer["sparsity"][:, -1]
     lowest = int(np.argmin(s))
     if not run.finished or s[-1] <= DENSER * s[lowest]:
@@ -401,7 +401,7 @@ def _rule(run: VisionRun) -> str:
 
 
 def _name(run: VisionRun) -> str:
-    """What tells a run on CIFAR-10 from the others: how it steps, how far it shifts its images, and its seed where that is not 0."""
+    """What tells a run on CIFAR-10 from the others: how it steps, how far it shifts its images, and its seed if that is not 0."""
     seed = f", seed {run.settings.seed}" if run.settings.seed else ""
     return f"{_rule(run)}, shifts up to {run.settings.crop}{seed}"
 
