@@ -41,7 +41,7 @@ def check_missed_tokens(step: FirstStep) -> Check:
         + \sum_{X' \ne X} \log\big(1 + e^{-\max_j \gamma_j(X')}\big) \Big]
 
     The flow never raises the loss, and along a diverging flow whose direction converges, a decisive token that is not selected loses all
-    attention, so that the right-hand side is left at least. Where this holds every such limit selects s_*^X for all X, at any width.
+    attention, so that the right-hand side is left at least. If this holds, every such limit selects s_*^X for all X, at any width.
 
     Args:
         step: the first step, on data that obey Assumption 4.
@@ -182,7 +182,7 @@ def remaining_selections(
     Args:
         E: embeddings (n_vocabulary, d_model). sequences, y: data that obey Assumption 4. max_problems: as `feasible_selections` takes it.
     Returns:
-        A `FeasibleSelections`; where only the decisive tokens are left it has one entry.
+        A `FeasibleSelections`; if only the decisive tokens are left, it has one entry.
     """
     data = as_labelled(sequences, y)
     listed = feasible_selections(E, data, required=decisive_tokens(data), max_problems=max_problems)

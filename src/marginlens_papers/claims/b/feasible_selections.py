@@ -45,7 +45,7 @@ class FeasibleSelections(Described):
         return len(self.selections)
 
     def index(self, selection: Any) -> int:
-        """The place of a selection in the list; -1 where no p makes it."""
+        """The index of a selection in the list; -1 if no p makes it."""
         wanted = _id_sets(selection, "selection", len(self.selections[0]))
         same = (all(map(np.array_equal, wanted, listed)) for listed in self.selections)
         return next((k for k, equal in enumerate(same) if equal), -1)
@@ -56,7 +56,7 @@ class FeasibleSelections(Described):
 
         .. math:: \mu = \max \{ \mu : \|\hat p\| \le (1 - \mu) \|\hat p'\| \text{ for all other } \hat p' \}
 
-        Positive where `selection` has the widest margin; nan where no p makes it. That alone does not say where a flow goes: Lemma 19 asks
+        Positive if `selection` has the widest margin; nan if no p makes it. That alone does not say where a flow goes: Lemma 19 asks
         for Eq. (10) and two widths besides, which `check_lemma_19` compares; at small d flows mostly go elsewhere (claim B-L6).
         """
         k = self.index(selection)
@@ -74,7 +74,7 @@ def feasible_selections(
 
     .. math:: \{ (\mathcal S_X(p))_{X \in \mathcal X_n} : p \in \mathbb R^d \}
 
-    Selections whose comparisons contradict each other are never formed; where embeddings are linearly independent, no others are
+    Selections whose comparisons contradict each other are never formed; if embeddings are linearly independent, no others are
     infeasible. Sequences with the same tokens select alike and count once.
 
     Args:
@@ -110,7 +110,7 @@ def feasible_selections(
 
 
 def _id_sets(given: Any, argument: str, n_sequences: int) -> list[IntArray]:
-    """The different ids of each list, ascending; refused where there is not one list of ids for each sequence."""
+    """The different ids of each list, ascending; refused unless there is one list of ids for each sequence."""
     expected = f"one list of token ids for each of the {n_sequences} sequences"
     if isinstance(given, str | bytes) or not isinstance(given, Iterable) or getattr(given, "ndim", 2) < 1:
         raise InputError(argument, expected, repr(given))
@@ -134,7 +134,7 @@ def _required(required: Any, sets: list[IntArray]) -> list[list[int]]:
 
 
 def _consistent(distinct: list[tuple[Any, Any]], n_vocabulary: int, max_problems: int) -> list[Selection] | None:
-    """Every selection whose comparisons contradict no others, or None where there are more than `max_problems`."""
+    """Every selection whose comparisons contradict no others, or None if there are more than `max_problems`."""
     identity = np.eye(n_vocabulary, dtype=bool)
     frontier: list[tuple[Selection, BoolArray, BoolArray]] = [((), identity, np.zeros_like(identity))]
     for tokens, must in distinct:
@@ -207,7 +207,7 @@ def untied_vocabulary_svm(E: ArrayLike, sequences: Any, selected: ArrayLike) -> 
     .. math:: \min \|p\| \ \text{s.t.}\ p^\top (E_s - E_{s'}) \ge 1,\quad
         s \in \mathcal S_X,\ s' \in X \setminus \mathcal S_X,\ X \in \mathcal X_n
 
-    The paper writes Eq. (9) so, but it is another problem where two tokens are selected together: it leaves out that they tie, so its
+    The paper writes Eq. (9) so, but it is another problem if two tokens are selected together: it leaves out that they tie, so its
     solution may select one of them alone, and is never longer than that of `vocabulary_svm`, which keeps the ties.
 
     Args:

@@ -22,8 +22,8 @@ _WIDEST = 2**40  # where the search for a width ends; the chances have long had 
 class ProvedBound(NamedTuple):
     """Both sides of an inequality `value <= bound` that a statement promises with probability 1 - δ.
 
-    `width` is d and `log10_width_needed` the decimal logarithm of the d that the statement asks for, 0 where it asks for none and
-    infinite where none is enough.
+    `width` is d and `log10_width_needed` the decimal logarithm of the d that the statement asks for, 0 if it asks for none and
+    infinite if none is enough.
     """
 
     citation: str
@@ -44,7 +44,7 @@ class ProvedBound(NamedTuple):
 
     @property
     def looseness(self) -> float:
-        """The bound over the value, inf where the value is zero."""
+        """The bound over the value, inf if the value is zero."""
         return self.bound / self.value if self.value else math.inf
 
 
@@ -120,7 +120,7 @@ def initial_concentration(start: Parameters, delta: Any) -> tuple[ProvedBound, P
         \max\{\|E_s\|, \|p\|\} \le 2
 
     The paper names no width for it, but it needs one: at d = 1 every twentieth norm exceeds 2. `log10_width_needed` is the d
-    from which the chances of all 2|S| + 1 products and |S| + 1 norms to fail add up to at most δ; it is infinite where they never do,
+    from which the chances of all 2|S| + 1 products and |S| + 1 norms to fail add up to at most δ; it is infinite if they never do,
     as for |S| = 1 and δ = ½, where the statement is false at any width.
 
     Args:
@@ -152,7 +152,7 @@ def initial_orthogonality(start: Parameters, delta: Any) -> tuple[ProvedBound, P
     Args:
         start, delta: as `initial_concentration` takes them.
     Returns:
-        The bound on inner products of two tokens (0 where there is one token) and the bound on reciprocal norms; `log10_width_needed`
+        The bound on inner products of two tokens (0 if there is one token) and the bound on reciprocal norms; `log10_width_needed`
         is the d from which the chances of all parts of B' Eq. (22) to fail, those of Eq. (14) included, add up to at most δ.
     """
     E = as_parameters(start, "start").E
@@ -172,7 +172,7 @@ def initial_orthogonality(start: Parameters, delta: Any) -> tuple[ProvedBound, P
 
 @lru_cache(maxsize=1024)
 def _log10_width(size: int, delta: float, earlier: int) -> float:
-    """log10 of the least d at which the chances to fail add up to at most δ; inf where they never do."""
+    """log10 of the least d at which the chances to fail add up to at most δ; inf if they never do."""
     if not _chance(size, delta, earlier, _WIDEST) <= delta:
         return math.inf
     low, high = 0, 1

@@ -28,7 +28,7 @@ def flow_end(data: TokenDataset, head: FloatArray, start: FloatArray, norm: floa
     """What `flow(data, head, start=start, until=UntilNorm(norm), rtol=rtol).final` is, within the tolerance, for one problem.
 
     Multistep methods (LSODA) need one gradient a step and a second derivative now and then, less than half the time of `flow` at so few
-    digits; errors add up over their many steps, each of which has a tenth of the tolerance. Where they do not come to the norm, as at a
+    digits; errors add up over their many steps, each of which has a tenth of the tolerance. If they do not reach the norm, as at a
     finite minimum, `flow` says where the flow ends.
     """
     with single_blas_thread():
@@ -37,7 +37,7 @@ def flow_end(data: TokenDataset, head: FloatArray, start: FloatArray, norm: floa
 
 
 def _end(field: KeySpanField, start: FloatArray, norm: float, rtol: float) -> FloatArray | None:
-    """The point of this norm on the flow of `field`, None where its steps become as short as at a minimum."""
+    """The point of this norm on the flow of `field`, None if its steps become as short as at a minimum."""
     c, outside = field.coordinates(start)
     wanted = norm**2 - float(outside @ outside)
     if float(c @ c) >= wanted or field.is_stationary(c):

@@ -65,7 +65,7 @@ class B_F2(Claim):
         )
         share = abs(numbers["full_offset"]) / numbers["full_spread"]
         note = (
-            f"The irrelevant tokens are no cloud around zero along v. Their $⟨E_s, v⟩$ is {numbers['full_offset']:+.2f} ± "
+            f"The irrelevant tokens are not a cloud around zero along v. Their $⟨E_s, v⟩$ is {numbers['full_offset']:+.2f} ± "
             f"{numbers['full_offset_spread']:.2f}, {share:.2f} of the spread of the relevant tokens, and {numbers['live_offset']:+.2f} ± "
             f"{numbers['live_offset_spread']:.2f} in the reduced run. So {numbers['full_wrong_signs_of_level_1']:.0f} of the 12 tokens "
             "of the lowest level have the wrong sign of $⟨E_s, v⟩$. The paper does not state the number of sequences, and it matters"

@@ -79,7 +79,7 @@ def directional_slope(model: Parameters, direction: ArrayLike, sequences: Any, y
     .. math:: -\hat p^\top \nabla_p L(E, p) = \hat{\mathbb E}\Big[ g(X, y) \sum_{i<j} (\hat a_i - \hat a_j)\, q_i q_j\,
         (\gamma_i - \gamma_j) \Big],\quad \hat a_i = E_{x_i}^\top \hat p,\ \gamma_i = y E_{x_i}^\top v,\ g = \frac{1}{1 + e^{y f(X)}}
 
-    Differences stand where a softmax that has saturated would make means of them cancel. Positions of the same token are one term.
+    Differences are used because means of them would cancel under a saturated softmax. Positions of the same token are one term.
 
     Args:
         model: E (n_vocabulary, d_model), p and v (d_model,). direction: p̂ (d_model,), of any norm.
@@ -212,7 +212,7 @@ def slope_deficit(model: Parameters, direction: ArrayLike, sequences: Any, y: Ar
     Args:
         model: E (n_vocabulary, d_model), p and v (d_model,). direction: p̂ (d_model,). sequences, y: labelled sequences, or ids and labels.
     Returns:
-        ε, negative where it falls faster along the direction; nan where it does not fall along p.
+        ε, negative if it falls faster along the direction; nan if it does not fall along p.
     """
     E, p, v, data = _problem(model, sequences, y)
     moved = real_array(direction, "direction", (E.shape[1],))
@@ -275,7 +275,7 @@ def own_max_margin(model: Parameters, sequences: Any, y: ArrayLike | None = None
     .. math:: \frac{-\hat p^\top \nabla_p L(E, p)}{-\bar p^\top \nabla_p L(E, p)} \ \gtrsim\ \frac{1}{\min \bar p^\top (E_s - E_{s'})} > 1,
         \quad \hat p \in \mathcal P_*(p),\ \bar p = \|\hat p\| \frac{p}{\|p\|}
 
-    Where p's direction is not that of p̂ its margin is below one, so the flow turns towards p̂: by Lemma 9 no other direction is a limit.
+    If p's direction is not that of p̂, its margin is below one, so the flow turns towards p̂: by Lemma 9 no other direction is a limit.
 
     Args:
         model: E (n_vocabulary, d_model), p and v (d_model,), p locally optimal. sequences, y: labelled sequences, or ids and labels.
@@ -303,7 +303,7 @@ class _Slope(NamedTuple):
     log_scale: float
 
     def over(self, other: _Slope) -> float:
-        """The ratio of two slopes; nan where the other is zero."""
+        """The ratio of two slopes; nan if the other is zero."""
         if other.mantissa == 0.0:
             return float("nan")
         return self.mantissa / other.mantissa * float(np.exp(self.log_scale - other.log_scale))

@@ -109,7 +109,7 @@ class B_D2(Claim):
             f"(18) has another solution than Eq. (9) for {int(differs[ties].sum())} of the {int(ties.sum())} selections with ties."
         )
         note = (
-            "Lemma 3 itself holds (claim B-L3); these are remarks of its proof. p̂ = M⁺1 drops complementary slackness, and where its "
+            "Lemma 3 itself holds (claim B-L3); these are remarks in its proof. p̂ = M⁺1 drops complementary slackness, and if its "
             f"multipliers are negative it is longer than the solution by {np.median(longer) - 1.0:.1%} in the median and up to "
             f"{longer.max():.1f} times as long. For decisive tokens after a first step it comes true as d grows: it fails for {wide:.0%} "
             f"of them at d = {WIDTHS[-1]:,}. Eq. (18) drops p ∈ 𝒫, that tokens selected together tie: its solution is shorter, down to "
@@ -175,7 +175,7 @@ def _problem(kind: int, d: int, n: int, rng: np.random.Generator) -> tuple[Any, 
 
 
 def _solved(E: Any, sequences: Any, selection: Any) -> dict[str, Any] | None:
-    """How well a selection's solution is proved, and how close NNLS comes; None where everything is selected."""
+    """How well a selection's solution is proved, and how close NNLS comes; None if everything is selected."""
     solution = ml.vocabulary_svm(E, sequences, selection)
     if solution.status is ml.Status.TRIVIAL:
         return None
@@ -188,7 +188,7 @@ def _solved(E: Any, sequences: Any, selection: Any) -> dict[str, Any] | None:
 
 
 def _remarks(E: Any, sequences: Any, selection: Any) -> dict[str, Any] | None:
-    """The closed form and the solution of Eq. (18) beside that of Eq. (9); None where everything is selected."""
+    """The closed form and the solution of Eq. (18) beside that of Eq. (9); None if everything is selected."""
     solution = ml.vocabulary_svm(E, sequences, selection)
     if solution.status is ml.Status.TRIVIAL:
         return None
@@ -321,16 +321,16 @@ class B_L19(Claim):
         )
         asked, plain = float(np.nanmin(rates["log10_width"])), far & untilted
         note = (
-            "The lemma itself is not refuted; what does not hold is a sentence beside it, “we expect this to be the case”. Where all "
-            f"$α_s$ are alike, the paper's initial embeddings, which are nearly orthonormal, give {int(ahead[expected].sum())} of "
-            f"{int(expected.sum())} datasets the lead in margin. Selecting one decisive token where it stands and everything elsewhere "
-            "takes $‖p̂'‖$ ≈ √((|S| − 1)/|S|) at most; k decisive tokens above m irrelevant ones that all meet take √(km/(k + m)). The "
-            f"lemma is met by no run: its widths begin at $10^{asked:.0f}$ here, beside Eq. (10). At sizes that exist its lead does not "
-            f"decide: with it {numbers['elsewhere_with_the_lead']:.0%} of the flows go elsewhere over these sizes, and without it, from "
-            f"the paper's embeddings, {numbers['elsewhere_without_the_lead']:.0%}; at d = {sizes[-1][0]:,} and η₀ = {sizes[-1][1]:g} "
-            f"{int(np.sum(~away & plain))} of {int(plain.sum())} go to the decisive tokens without it all the same, since scores decide, "
-            "not margins. Among all selections, as the lemma is worded, the condition cannot hold where every constraint is tight: −p̂ "
-            "selects the irrelevant tokens with the same margin."
+            "The lemma itself is not refuted; what does not hold is a sentence next to it, “we expect this to be the case”. If all $α_s$ "
+            f"are alike, the paper's initial embeddings, which are nearly orthonormal, give {int(ahead[expected].sum())} of "
+            f"{int(expected.sum())} datasets the lead in margin. Selecting one decisive token in its sequences and everything in the "
+            "others takes $‖p̂'‖$ ≈ √((|S| − 1)/|S|) at most; k decisive tokens above m irrelevant ones that all meet take √(km/(k + m)). "
+            f"The lemma's conditions hold in no run: besides Eq. (10), it asks for widths from $10^{asked:.0f}$ on. At sizes that exist "
+            f"its lead does not decide: with it {numbers['elsewhere_with_the_lead']:.0%} of the flows go elsewhere over these sizes, and "
+            f"without it, from the paper's embeddings, {numbers['elsewhere_without_the_lead']:.0%}; at d = {sizes[-1][0]:,} and η₀ = "
+            f"{sizes[-1][1]:g} {int(np.sum(~away & plain))} of {int(plain.sum())} go to the decisive tokens without it, since scores "
+            "decide, not margins. Among all selections, as the lemma is worded, the condition cannot hold if every constraint is tight: "
+            "−p̂ selects the irrelevant tokens with the same margin."
         )
         return Finding(measured, numbers, {"flows": rates, "sizes": sizes}, note)
 
@@ -502,5 +502,5 @@ def _draw_lengths(ax: Axes, finding: Finding) -> None:
 
 
 def _share(cases: BoolArray) -> float:
-    """The share of cases that are so; nan where there are none, which no bound accepts."""
+    """The share of cases that are so; nan if there are none, which no bound accepts."""
     return float(np.mean(cases)) if len(cases) else float("nan")

@@ -53,7 +53,7 @@ class Ranks:
     """Spearman's correlation of ⟨E_s, v⟩ with the posterior difference (`v`) and of ⟨E_s, p⟩ with its modulus (`p`).
 
     Each is (estimate, low, high), a 95% interval over the `n_tokens` tokens. `linear_v` and `linear_p` are Pearson's correlations of the
-    same pairs, which are 1 where one is proportional to the other; `trend_v` and `trend_p` those of their means by `bin_means`.
+    same pairs, which are 1 if one is proportional to the other; `trend_v` and `trend_p` those of their means by `bin_means`.
     """
 
     v: tuple[float, float, float]
@@ -70,12 +70,12 @@ class Ranks:
 
 
 def spearman(x: FloatArray, y: FloatArray) -> FloatArray:
-    """Spearman's correlation along the last axis, ties sharing their mean rank; NaN where nothing differs."""
+    """Spearman's correlation along the last axis, ties sharing their mean rank; NaN if nothing differs."""
     return pearson(rankdata(x, axis=-1), rankdata(y, axis=-1))
 
 
 def pearson(x: FloatArray, y: FloatArray) -> FloatArray:
-    """Pearson's correlation along the last axis; NaN where nothing differs."""
+    """Pearson's correlation along the last axis; NaN if nothing differs."""
     u, w = (values - values.mean(axis=-1, keepdims=True) for values in (x, y))
     size = np.sqrt(np.sum(u * u, axis=-1) * np.sum(w * w, axis=-1))
     return np.asarray(np.divide(np.sum(u * w, axis=-1), size, out=np.full_like(size, np.nan), where=size > 0.0))
@@ -107,7 +107,7 @@ def ranks_of(difference: FloatArray, a: FloatArray, b: FloatArray, tokens: IntAr
 
 
 def bin_means(position: FloatArray, values: FloatArray) -> FloatArray:
-    """The mean of values by where they are: in each of 20 bins of equal width, empty ones left out."""
+    """The mean of values in each of 20 bins of equal width, without empty bins."""
     low, high = position.min(initial=np.inf), position.max(initial=-np.inf)
     bins = np.clip(((position - low) * (N_BINS / max(high - low, 1e-300))).astype(int), 0, N_BINS - 1)
     counts = np.bincount(bins, minlength=N_BINS)
@@ -425,7 +425,7 @@ def _conventions(chosen: Sequence[Seeds], exponent: int) -> list[str]:
 
 
 def _trend(chosen: Sequence[Seeds]) -> str:
-    """How closely means over bins follow the posterior difference, where single tokens scatter."""
+    """How closely means over bins follow the posterior difference, while single tokens scatter."""
     v, p = ([group.trend(letter) for group in chosen] for letter in "vp")
     single = [group.linear(letter) for group in chosen for letter in "vp"]
     clear = sum(group.trend("v") >= EXCELLENT and group.trend("p") >= EXCELLENT for group in chosen)

@@ -108,12 +108,11 @@ def _finding(found: list[EmbeddingDetails], growth: list[float], stiff: list[Any
         f"while 1000 normalised steps of size 1 leave $‖p‖$ at {', '.join(stopped)}."
     )
     note = (
-        f"The theorem's own condition (10) is met in no run, and on no machine can be. It asks for d beyond $10^{min(asked):.0f}$ (η₀ = "
-        f"10) to $10^{max(asked):.0f}$ (η₀ = 4n²T²), and 10 and 100 are below 4n²T². For longer "
-        "sequences, or for many decisive tokens, there is a window of larger steps for which the flow loses a whole class, at "
-        f"d = {D_MODEL} too (claim X-T5). Where the step "
-        f"moves the decisive scores by less than 2/√d, {int(stated[weak].sum())} of {int(weak.sum())} runs select as stated. At η₀ = "
-        f"4n²T² the flow is max-margin for its own selection, which is that of the decisive tokens in {clean} of {len(ends)} runs."
+        f"The theorem's own condition (10) holds in no run, and cannot hold on any machine. It asks for d beyond $10^{min(asked):.0f}$ (η₀ "
+        f"= 10) to $10^{max(asked):.0f}$ (η₀ = 4n²T²), and 10 and 100 are below 4n²T². For longer sequences, or for many decisive tokens, "
+        f"there is a window of larger steps for which the flow loses a whole class, at d = {D_MODEL} too (claim X-T5). If the step moves "
+        f"the decisive scores by less than 2/√d, {int(stated[weak].sum())} of {int(weak.sum())} runs select as stated. At η₀ = 4n²T² the "
+        f"flow is max-margin for its own selection, which is that of the decisive tokens in {clean} of {len(ends)} runs."
     )
     arrays = {"corr": corr, "rate": np.array([prediction.step.rate for prediction in found]), "stiff": stiff, **drawn}
     return Finding(measured, numbers, arrays, note)

@@ -246,7 +246,7 @@ class _Position(NamedTuple):
 def _label_position(
     panel: Bbox, size: Bbox, cloud: FloatArray, point: FloatArray, taken: list[Bbox], renderer: Any
 ) -> _Position | None:
-    """The position of a name that covers fewest points, nearest first; None where every place is taken."""
+    """The position of a name that covers fewest points, nearest first; None if every place is taken."""
     width, height = size.width + 2.0 * _LABEL_PADDING, size.height + 2.0 * _LABEL_PADDING
     best, unit = None, renderer.points_to_pixels(1.0)
     lowest_cost = np.inf
