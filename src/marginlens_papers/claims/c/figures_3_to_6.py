@@ -138,7 +138,7 @@ def acyclic_problems(rng: np.random.Generator, n_problems: int, cell: Any) -> tu
 
 
 def correlation_curve(run: Any) -> FloatArray:
-    """(n_problems, n_saved) cosines with W^mm after the saved steps; nan where W^mm is zero or does not exist."""
+    """(n_problems, n_saved) cosines with W^mm after the saved steps; nan if W^mm is zero or does not exist."""
     return aligned(run.trajectory.saved["x"], run.solution).corr
 
 
@@ -271,8 +271,8 @@ class C_F5(Claim):
         "label's component (Eqs (4) and (5), and the code), or the component of what it selects. Every trial counts. What must hold is "
         "the contrast between local and global, on any data and in the code's series, and a local distance of zero in the code's series as "
         f"often as a share of {ZERO_SHARE:g} allows at the level {ZERO_LEVEL:g}, whatever the number of trials. What the "
-        "paper's words say of its figure is asked of every series; the lead over the global curve, which they do not state, is judged only "
-        "where the two kinds of graph differ and in the code's series."
+        "paper says about its figure is expected of every series; the lead over the global curve, which they do not state, is judged only "
+        "on trials whose two kinds of graph differ and in the code's series."
     )
     expected = {
         "gap_where_differing": Bound(low=0.25),
@@ -396,15 +396,15 @@ def _squared_note(found: dict[str, Contrast], paced: FloatArray, zero: BoolArray
     on_the_way = float(np.nanmax(np.mean(code.distance["selected component"], axis=0)))
     rules = [f"{text.infinite(rule)} and {cyclic.infinite(rule)} by the {rule}" for rule in RULES]
     return (
-        "On cyclic data the text's loss stays below .99, for two reasons. Where a sequence selects its label the loss vanishes and its "
+        "On cyclic data the text's loss stays below .99, for two reasons. If a sequence selects its label, the loss vanishes and its "
         f"slope with it, so it needs half the margin of a sequence that selects another token: in the {len(paced)} trials with single "
         f"tokens the correlation is {mean(plain):.4f} with the plain local solution and {mean(paced):.5f} (smallest {paced.min():.4f}) "
-        "with that of margins 1/2 and 1. Where tokens stay tied, fixed steps circle around the correction at about half a step and the "
+        "with that of margins 1/2 and 1. If tokens stay tied, fixed steps circle around the correction at about half a step and the "
         f"norm hardly grows (cyclic data: {norms[~cyclic.single].mean():.0f} against {norms[cyclic.single].mean():.0f}). 'Remains zero' "
         f"holds in the code's series, by the code's own rule, in {_zero(code)} of {len(code.agrees)} trials and in {int(zero.sum())} of "
-        f"{len(zero)} of other draws; but not because all components are single tokens, as the text has it: tokens tie in {tied[2]} "
-        f"trials there ({tied[0]} on any and {tied[1]} on cyclic data), beside the label. By the component of the selected tokens, which "
-        f"counts these ties, the mean distance of that series rises to {on_the_way:.2f} on the way and ends at "
+        f"{len(zero)} of other draws; but not because all components are single tokens, as the text says: tokens tie in {tied[2]} "
+        f"trials there ({tied[0]} on any and {tied[1]} on cyclic data), other than the label. By the component of the selected tokens, "
+        f"which counts these ties, the mean distance of that series rises to {on_the_way:.2f} before it ends at "
         f"{mean(code.apart('selected component')):.3f}. Local corrections are infinite, as tokens are still coming apart, in "
         f"{' and '.join(rules)} (any and cyclic data). On any data the two kinds of graph are the same in {int(text.agrees.sum())} "
         "trials, hence the small gap; the paper's values are closest to the code's series."
@@ -422,12 +422,12 @@ def _paced_corr(series: Contrast) -> FloatArray:
 
 
 def paced_solution(data: ml.SequenceDataset, W: FloatArray) -> FloatArray:
-    r"""The shortest matrix that separates what W selects, by 1 where that is not the label and by 1/2 where it is.
+    r"""The shortest matrix that separates what W selects, by 1 if that is not the label and by 1/2 if it is.
 
     .. math:: \min_V \|V\|_F \ \text{s.t.}\ (e_{\alpha_i} - e_x)^\top V \bar x_i \ge 1 - \tfrac12 [\alpha_i = y_i]
         \quad (x \in X_i,\ x \ne \alpha_i)
 
-    The squared loss has slope 2 (1 - u): where the label is selected, 1 - u itself vanishes like the attention of the other tokens.
+    The squared loss has slope 2 (1 - u): if the label is selected, 1 - u itself vanishes like the attention of the other tokens.
     The pull of those tokens is then of second order in their attention, and the direction balances both kinds at twice the exponent.
 
     Args:
@@ -504,16 +504,15 @@ class C_F6(Claim):
         )
         passing = _when(code, 9.59)
         note = (
-            "Neither rule for local components gives .09 beside 9.59. "
-            f"The global correction is infinite in {text.infinite('global')} trials on any data and {cyclic.infinite('global')} on "
-            "cyclic data: within a component the risk falls for ever. The global distance grows with the steps, so its value says how "
-            f"long a run was: in the code's series its mean passes the paper's 9.59 at about {code.runs.steps[passing]:.0f} steps, where "
-            f"the local one is {mean(code.distance[LABEL][:, passing]):.2f} by the label's component and "
-            f"{mean(code.distance[SELECTED][:, passing]):.2f} by the selected one. By the paper's own rule the local distance of the "
-            f"code's series grows as well, to {mean(code.apart(LABEL)):.1f}: in {int(np.sum(code.apart(LABEL) > 1.0))} trials two "
-            "sequences tie the same tokens and one of them has its label elsewhere; that one drops out, and the correction of the other "
-            "drives the tokens apart for ever while W keeps them together. Where a local correction "
-            "by the selected component is not zero, W circles around it at half a step, .05."
+            "Neither rule for local components gives .09 together with 9.59. The global correction is infinite in "
+            f"{text.infinite('global')} trials on any data and {cyclic.infinite('global')} on cyclic data: within a component the risk "
+            "keeps falling. The global distance grows with the steps, so its value says how long a run was: in the code's series its mean "
+            f"passes the paper's 9.59 at about {code.runs.steps[passing]:.0f} steps, at which the local one is "
+            f"{mean(code.distance[LABEL][:, passing]):.2f} by the label's component and {mean(code.distance[SELECTED][:, passing]):.2f} by "
+            "the selected one. By the paper's own rule the local distance of the code's series grows as well, to "
+            f"{mean(code.apart(LABEL)):.1f}: in {int(np.sum(code.apart(LABEL) > 1.0))} trials two sequences tie the same tokens and one of "
+            "them has its label elsewhere; that one drops out, and the correction of the other keeps driving the tokens apart while W "
+            "keeps them together. If a local correction by the selected component is not zero, W circles around it at half a step, .05."
         )
         arrays = {"steps": text.runs.steps, **{name: result.curves for name, result in found.items()}}
         return Finding(measured, numbers, arrays, note)

@@ -66,8 +66,8 @@ class C_L(Claim):
         )
         note = (
             "The last line of Eq. (19) prints the sum over $O_i$, which is zero; the line after it has the right set. Eq. (21) bounds "
-            "$‖X_i‖$ by $‖E‖$, which repeated tokens break, but L holds with room: the curvature is at most $‖E‖⁴/2$, so L is at least 4 "
-            "$√T_max$ too large. The proof of Lemma 6 writes −1 where the constraint gives at most −1."
+            "$‖X_i‖$ by $‖E‖$, which repeated tokens break, but L holds with room to spare: the curvature is at most $‖E‖⁴/2$, so L is at "
+            "least 4 $√T_max$ times too large. The proof of Lemma 6 writes −1, but the constraint only gives at most −1."
         )
         return Finding(measured, numbers, arrays, note)
 
@@ -157,7 +157,7 @@ def _slopes(risk: ml.NextTokenRisk, rng: np.random.Generator, count: int = 6) ->
 
 
 def _decrease(data: ml.SequenceDataset, W: Any, eta: float) -> Any:
-    """(L(τ) - L(τ+1)) / (η/2 ‖∇L‖²) along plain descent, where the decrease is large enough to be told from rounding."""
+    """(L(τ) - L(τ+1)) / (η/2 ‖∇L‖²) along plain descent, at steps whose decrease is clearly more than rounding."""
     run = ml.descend(
         data, optimizer=ml.GradientDescent(eta), n_steps=STEPS, start=W, record=ml.Record(steps=1, keep=("x", "risk"))
     )

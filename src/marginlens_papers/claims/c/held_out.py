@@ -48,7 +48,7 @@ class C_H(Claim):
         }
         real = shakespeare()[0]["held_out"]["scores"]
         measured = (
-            f"Where order decides, the automaton is right in {limited.accuracy:.3f} of {limited.n_samples} held-out windows of three "
+            f"If order decides, the automaton is right in {limited.accuracy:.3f} of {limited.n_samples} held-out windows of three "
             f"different tokens ({unordered:.3f} at most without order), the trigram in {trigram.accuracy:.3f} (its limit: {second:.3f}). "
             f"On the text of a layer the automaton is right in {automaton.accuracy:.3f}, the best n-gram in {best:.3f}. On windows of 3 "
             "characters of tiny Shakespeare: " + ", ".join(f"{row['rule']} {row['accuracy']:.3f}" for row in real) + "."
@@ -116,7 +116,7 @@ def _layer(rng: np.random.Generator) -> Any:
 
 
 def _scored(ids: IntArray, *, different: bool) -> HeldOutScores:
-    """The automaton and n-grams on the end of a text, on windows of three different tokens alone where `different` says so."""
+    """The automaton and n-grams on the end of a text, on windows of three different tokens alone if `different`."""
     text = "".join(chr(ord("A") + token) for token in ids.tolist())
     split = ml.data.split_text_windows(text, WINDOW, held_out=HELD_OUT)
     if different:

@@ -30,12 +30,12 @@ MODERATE = 10.0  # norm up to which L(W) - L* by subtraction has digits to spare
 N_NEAR_LIMIT, HIGHEST = (
     20,
     15.0,
-)  # matrices r W^mm + noise of norm one, with r up to the second, where about e^-15 is left
+)  # matrices r W^mm + noise of norm one, with r up to the second, at which about e^-15 is left
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A loss, and how the head is made from the embeddings; `narrow` where that takes K ≤ d."""
+    """A loss, and how the head is made from the embeddings; `narrow` if that takes K ≤ d."""
 
     name: str
     loss: LabelLoss
@@ -520,7 +520,7 @@ class C_L3(Claim):
 
 
 def _above_chord(risk: ml.NextTokenRisk, rng: np.random.Generator, count: int = 20) -> Any:
-    """L(λ W + (1-λ) V) less the chord, relative to 1 + its ends, for random pairs; nan where a risk is not finite."""
+    """L(λ W + (1-λ) V) less the chord, relative to 1 + its ends, for random pairs; nan if a risk is not finite."""
     out = []
     for _ in range(count):
         W, V = rng.normal(size=(2, *risk.shape)) * 10.0 ** rng.uniform(-1, 1.5)

@@ -34,11 +34,11 @@ class PathLaw(NamedTuple):
     Attributes:
         path: what the law is about. rows: (n_rows, r) the different active rows across S_cyc.
         multipliers: (n_rows,) the dual solution of Graph-SVM that residual attention is proportional to, added up over pairs with the
-            same row; they add up to one. Where the rows are independent it is the only one; any one where the law does not hold.
+            same row; they add up to one. If the rows are independent it is the only one; if the law does not hold it is any one.
         log_c: (n_rows,) the logarithms of :math:`c_r`.
-        holds: whether every active row can carry a positive multiplier. Where one cannot, the path has terms that grow slowly and no
+        holds: whether every active row can carry a positive multiplier. If one cannot, the path has terms that grow slowly and no
             constant offset: see `NextTokenAutomaton.expansion`.
-        offset: (d_model, d_model) the predicted limit of :math:`\bar W_R - C_R W^{mm} - W^{cyc}`; nan where the law does not hold.
+        offset: (d_model, d_model) the predicted limit of :math:`\bar W_R - C_R W^{mm} - W^{cyc}`; nan if the law does not hold.
         entry: (n_entries,) the row of each entry of the risk, -1 for none.
     """
 
@@ -74,7 +74,7 @@ def path_law(path: Path) -> PathLaw:
     The slope across S_cyc is :math:`-\sum_r c_r e^{-\langle a_r, W\rangle} a_r` up to terms that vanish faster, the ball holds it along
     W, and :math:`W^{mm} = \sum_r \lambda_r a_r`. So :math:`\langle a_r, W \rangle` differs between active rows by
     :math:`\log(c_r/\lambda_r)`: W stands at :math:`C_R W^{mm} + W^{cyc}` plus a constant offset, not at it. Because the ball holds the
-    slope along W, offset included, and not along W^mm, the law is reached like 1/R. Where the active rows are dependent, Graph-SVM has
+    slope along W, offset included, and not along W^mm, the law is reached like 1/R. If the active rows are dependent, Graph-SVM has
     several dual solutions, and :math:`\lambda_r` is the one of the form :math:`c_r e^{-\langle a_r, O \rangle}`.
 
     Args:
@@ -124,7 +124,7 @@ def _distinct(rows: FloatArray, apart: float) -> FloatArray:
 
 
 def _nearest(rows: FloatArray, among: FloatArray, apart: float) -> IntArray:
-    """(m,) the place of each row among others, -1 where none is as near as `apart`."""
+    """(m,) the index of the matching row among others, -1 if none is as near as `apart`."""
     gaps = np.linalg.norm(rows[:, None, :] - among[None], axis=-1)
     place = np.argmin(gaps, axis=1)
     return np.where(gaps[np.arange(len(rows)), place] <= apart, place, -1)
@@ -170,7 +170,7 @@ def path_radius(
     in (13), i and j are the worst samples.
 
     Args:
-        data: data whose Graph-SVM has a solution other than zero; acyclic where `cyclic_part` is left out.
+        data: data whose Graph-SVM has a solution other than zero; acyclic if `cyclic_part` is left out.
         distance: :math:`\|\bar W_R / R - W^{mm}/\|W^{mm}\|\|`, above 0 and at most √2.
         head: C (n_vocabulary, d_model) with Assumption 3, or None for C Eᵀ = I. loss: with Assumption 1.
         cyclic_part: W^∥ of Lemma 4, for Eq. (13); the norm is then that of the part across S_cyc, and C Eᵀ = I.
@@ -191,7 +191,7 @@ def path_radius(
     if cyclic_part is None:
         gaps = (np.diag(table)[:, None] - table)[~np.eye(len(table), dtype=bool)]
         if not is_acyclic(graphs):
-            raise InputError("data", "acyclic where 'cyclic_part' is left out", "tokens of equal priority")
+            raise InputError("data", "acyclic data if 'cyclic_part' is left out", "tokens of equal priority")
         if gaps.min() <= 0.0:
             raise InputError("head", "one with C Assumption 3", f"a label that leads by {gaps.min():.3g}")
         lowest = float(np.min(np.diag(table)[data.labels])) - T / (1.0 + T) * float(gaps.max())

@@ -315,7 +315,7 @@ def _summary(arrays: dict[str, Any], missed: int) -> tuple[str, dict[str, float]
         f"{numbers['other_loss_largest_cyclic_gap']:.0e} of $W^cyc$."
     )
     note = (
-        "It holds for the log-loss, whose risk over the cyclic subset has one minimiser (Lemma 7), and not for every loss of Assumption 1 "
+        "It holds for the log-loss, whose risk over the cyclic subset has one minimiser (Lemma 7), but not for every loss of Assumption 1 "
         "(claim C-T2a). The decomposition "
         "$W_R ≈ C_R W^mm + W^cyc$ holds up to a constant, not to zero: the remainder at R = 1e5/margin has norm "
         f"{np.median(remainder):.2f} in the median and up to {remainder.max():.2f}. It is the offset that Graph-SVM's multipliers "

@@ -81,10 +81,11 @@ class C_T3(Claim):
         )
         needed = [result.steps_needed for name in far for result in found[name]]
         note = (
-            "Eq. (3) is seen to happen, Eq. (2) only to be under way from far starts: W grows like $W^mm$ log τ, so the part of W(0) "
-            f"across it fades like 1/log τ. From norm 32 the correlations end at {' and '.join(_range(found, name) for name in far)}; at "
+            "Eq. (3) is reached, but from far starts Eq. (2) is only under way: W grows like $W^mm$ log τ, so the part of W(0) "
+            "orthogonal to it fades like 1/log τ. From norm 32 the correlations end at "
+            f"{' and '.join(_range(found, name) for name in far)}; at "
             f"that pace .99 takes from $10^{min(needed):.0f}$ to $10^{max(needed):.0f}$ steps. That the limit is $W^mm$ is shown by the "
-            "growth, not by W itself. 1/τ is a bound rather than a law: where its coefficient nearly vanishes the distance falls faster "
+            "growth, not by W itself. 1/τ is a bound rather than a law: if its coefficient nearly vanishes, the distance falls faster "
             f"(slope {slopes[0].min():.2f}), and from far starts the fit still holds a transient."
         )
         arrays = {name: [run._asdict() for run in runs] for name, runs in found.items()}

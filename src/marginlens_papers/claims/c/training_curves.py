@@ -110,7 +110,7 @@ class Alignment:
     """How runs stand to the Graph-SVM solutions of one set of graphs per trial.
 
     Attributes:
-        corr: (n_trials, n_saved) cosines with W^mm; nan where it is zero or does not exist, 0 where the run itself has no direction.
+        corr: (n_trials, n_saved) cosines with W^mm; nan if it is zero or does not exist, 0 if the run itself has no direction.
         status: how many of the problems ended in which `Status`.
     """
 
@@ -145,7 +145,7 @@ class Offset:
     """How far the cyclic parts of runs are from the cyclic corrections of one set of graphs per trial.
 
     Attributes:
-        distance: (n_trials, n_saved) :math:`\\|\\Pi_{S_{cyc}}(W) - W^{cyc}\\|`; zero without cycles, nan where W^cyc is infinite.
+        distance: (n_trials, n_saved) :math:`\\|\\Pi_{S_{cyc}}(W) - W^{cyc}\\|`; zero without cycles, nan if W^cyc is infinite.
         status: (n_trials,) how each correction was found, as `Status`.
     """
 
@@ -194,7 +194,7 @@ def offset_of_trained(
 
 
 def mean(values: FloatArray) -> float:
-    """The mean of what is not nan; nan where nothing is left."""
+    """The mean of what is not nan; nan if nothing is left."""
     left = values[~np.isnan(values)]
     return float(left.mean()) if len(left) else float("nan")
 
@@ -217,7 +217,7 @@ class Contrast:
 
     Attributes:
         corr: (n_trials, n_saved) for "global" and "local". distance: (n_trials, n_saved) for "global" and for each of `RULES`, by which
-            the local correction is made. status: the `Status` of each trial, by the same names, where corrections converged.
+            the local correction is made. status: the `Status` of each trial, whose corrections converged, by the same names.
         empty: (n_trials,) by rule, whether the local cyclic subset is empty, so that the local distance is zero at every step.
         agrees: (n_trials,) whether the two kinds of graph are equal.
         undefined: Graph-SVMs, of either kind, that have no solution or a zero one.
@@ -259,7 +259,7 @@ class Contrast:
 
 
 def contrast(runs: Runs, *, trained: bool = False) -> Contrast:
-    """Compare runs with both theories; with corrections trained for as many steps where `trained`, else converged ones."""
+    """Compare runs with both theories; with corrections trained for as many steps if `trained`, else with converged ones."""
     graphs, local = runs.graphs, runs.local_graphs
     aligned = {kind: alignment(runs, graph_sets) for kind, graph_sets in zip(KINDS, (graphs, local), strict=True)}
     status: dict[str, list[ml.Status]] = {}
