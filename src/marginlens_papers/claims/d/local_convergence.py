@@ -171,13 +171,13 @@ def _note(numbers: dict[str, float]) -> str:
     last, notes = numbers["mean_corr_factors_last"], []
     if last > numbers["mean_corr_factors_2000"]:
         notes.append(
-            f"The factors need ten times the steps of W and more: mean correlation {numbers['mean_corr_factors_2000']:.3f} after 2,000 and "
-            f"{last:.3f} at the end. The paper gives no number for them; about .99 is what it has for W."
+            f"The factors need at least ten times as many steps as W: mean correlation {numbers['mean_corr_factors_2000']:.3f} after 2,000 "
+            f"and {last:.3f} at the end. The paper gives no number for them; its value of about .99 is for W."
         )
     if numbers["mean_corr_W_textbook_last"] < numbers["mean_corr_W_last"]:
         notes.append(
             "The authors' gradient cancels once attention saturates; with ε in the denominator its runs stall at "
-            f"{numbers['mean_corr_W_textbook_last']:.4f} where exact ones go on to {numbers['mean_corr_W_last']:.4f}."
+            f"{numbers['mean_corr_W_textbook_last']:.4f}, while exact ones go on to {numbers['mean_corr_W_last']:.4f}."
         )
     return " ".join(notes)
 

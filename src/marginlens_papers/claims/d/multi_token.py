@@ -118,7 +118,7 @@ def _exact(problems: Problems, steps: IntArray) -> FloatArray:
 
 
 def _measure(problems: Problems, n_steps: int) -> dict[str, Any]:
-    """Distances (n_problems, n_saved) both ways, nan where a run does not pass, and the largest dropped attention (n_problems,)."""
+    """Distances (n_problems, n_saved) both ways, nan if a run does not pass, and the largest dropped attention (n_problems,)."""
     steps = np.unique(np.geomspace(20, n_steps, 16).astype(np.int64))
     found: dict[str, Any] = {"steps": steps}
     for way, train in (("cancelling", _cancelling), ("exact", _exact)):
@@ -199,9 +199,8 @@ def _sentence(numbers: dict[str, float]) -> str:
 
 def _note(numbers: dict[str, float]) -> str:
     return (
-        f"Most runs do not pass ({1.0 - numbers['share_passed']:.0%}): they are held at kinks of the head or end in a "
-        "finite W, whichever "
-        f"gradient is used. Where both pass, {numbers['share_no_farther']:.0%} of the exact runs are at least as close; of the "
+        f"Most runs do not pass ({1.0 - numbers['share_passed']:.0%}): they are stuck at kinks of the head or end in a finite W with "
+        f"either gradient. If both pass, {numbers['share_no_farther']:.0%} of the exact runs are at least as close; of the "
         f"{numbers['n_farther']:.0f} others {numbers['n_farther_with_other_tokens']:.0f} have gone on to keep other tokens."
     )
 

@@ -30,11 +30,11 @@ class MatrixParts(NamedTuple):
 
 
 class MultiTokenLimit(NamedTuple):
-    r"""Where W goes when each input keeps a set of tokens: :math:`W \approx W^{fin} + R\, W^{dir}` with R growing.
+    r"""The limit of W if each input keeps a set of tokens: :math:`W \approx W^{fin} + R\, W^{dir}` with R growing.
 
     Attributes:
         finite: (d_query, d_model) W^fin, in the span of the equations' rows.
-        direction: the margin problem of W^dir; INFEASIBLE where no W ranks the sets above the other tokens with equal logits within.
+        direction: the margin problem of W^dir; INFEASIBLE if no W ranks the sets above the other tokens with equal logits within.
         equations: (n_equations, 3) (input, first token of its set, another one), whose logits W^fin sets apart.
         goals: (n_equations,) log(s_other/s_first).
         basis: (d_query · d_model, rank) orthonormal, of the span of z_i (x_other - x_first)ᵀ.

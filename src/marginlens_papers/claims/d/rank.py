@@ -46,7 +46,7 @@ class D_2(Claim):
 
 
 def _ranks(n: int, T: int, d: int, n_problems: int, rng: np.random.Generator) -> dict[str, Any]:
-    """The ranks of one setting: of both solutions, and the bound from the nuclear multipliers; -1 where no W separates."""
+    """The ranks of one setting: of both solutions, and the bound from the nuclear multipliers; -1 if no W separates."""
     data, v, queries = sphere_queries(n_problems, n, T, d, rng)
     selected = data.optimal(v)
     frobenius = ml.att_svm(data, selected, norm=ml.Frobenius(), query=queries)
@@ -118,7 +118,7 @@ def _sentence(numbers: dict[str, float]) -> str:
 
 def _note(numbers: dict[str, float]) -> str:
     return (
-        "The paper's 13.9 at n = d = 15 is no rank: it counts singular values above 1e-7 outright. Solutions that are proved have "
+        "The paper's 13.9 at n = d = 15 is not a rank: it counts singular values above 1e-7 outright. Solutions that are proved have "
         f"{numbers['mean_nuclear_rank_n15_d15_tol_1e-7']:.2f} such, and their multipliers allow no higher rank. With random errors of "
         f"{SOLVER_ERROR:g} in every entry, as a solver leaves that stops at usual tolerances, the same solutions have "
         f"{numbers['mean_nuclear_rank_n15_d15_tol_1e-7_inexact']:.1f}; that size of errors was chosen to give the paper's number."
