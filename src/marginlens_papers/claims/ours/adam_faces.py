@@ -60,7 +60,7 @@ class X_N5(Claim):
     protocol = (
         f"n = 4, T = 6, d = 30, tokens and head uniform on the sphere, logistic loss, 10 problems; Adam on p from 0 with β = {BETAS}, "
         "ε from 1e-4 to 1e-60, in the log domain; a = 0 (η = .01), .4 (.1), .5 (.3), .7 (1). Crossing: the first step at which the mean "
-        "modulus of the gradient's entries is ε; beside it the first at which the largest entry of an update is below $η_t/2$. Slope: of "
+        "modulus of the gradient's entries is ε; also the first at which the largest entry of an update is below $η_t/2$. Slope: of "
         "log(crossing) against log log(1/ε) from ε = 1e-10 on, median over problems. Control on 2 problems: β₂ = .999, under which "
         "the root "
         "of the second moment cannot fall faster than by a factor $.999^(1/2)$ a step. Faces: a = 0, 100,000 steps, ε "
@@ -208,7 +208,7 @@ def _crossings(
 
 
 def _first_below(steps: FloatArray, heights: FloatArray) -> float:
-    """The step at which heights first reach zero, interpolated on a logarithmic axis of steps; infinite where they never do."""
+    """The step at which heights first reach zero, interpolated on a logarithmic axis of steps; infinite if they never do."""
     below = np.flatnonzero(heights <= 0.0)
     if not below.size:
         return float("inf")

@@ -1,4 +1,4 @@
-"""The basins of attention in the plane: the risk, every locally optimal direction, its cone, and who flows where."""
+"""The basins of attention in the plane: the risk, every locally optimal direction, its cone, and which starts flow to which limit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from marginlens.typing import Axes, Figure, FloatArray, IntArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
 
-SEED = 6076  # where the search over seeds begins
+SEED = 6076  # at which the search over seeds begins
 STEP = 0.1
 NEAR_1B, NEAR_RANDOM = 4.0, 6.0  # half the sides of the square windows around the origin
 REACHED = 0.99
@@ -136,7 +136,7 @@ def basins_of(data: ml.TokenDataset, v: Any, starts: FloatArray, step: float, n_
 
 
 def _ends(data: ml.TokenDataset, v: Any, optima: LocalOptima, run: ml.Trajectory) -> IntArray:
-    """The index of the direction each run has reached, the number of directions where it is fenced in, else -1; (n_starts,)."""
+    """The index of the direction each run has reached, the number of directions if it is fenced in, else -1; (n_starts,)."""
     same = np.all(run.selected[:, None] == optima.selections, axis=-1)
     near = same & (np.asarray(ml.correlation(run.final[:, None], optima.directions)) >= REACHED)
     ends = np.where(near.any(axis=-1), np.argmax(near, axis=-1), -1)

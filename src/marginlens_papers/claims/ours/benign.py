@@ -54,10 +54,10 @@ class X_F(Claim):
         }
         fitted, above_least, below_most = (numbers[name] for name in list(numbers)[:3])
         measured = (
-            f"All training labels are fitted, the flipped ones too (smallest accuracy {fitted:.3f}). New inputs are classified right from "
-            f"a ratio of {HIGH:g}/√n on ({above_least:.3f} or more), and hardly better than by chance up to {LOW:g}/√n ({below_most:.2f} "
-            f"at most). Where accuracy crosses {RIGHT:g}, the ratio falls like n^{slope:.2f}. With noise of {NARROW - 2} coordinates, "
-            f"which cannot be remembered, training accuracy is {narrow:.2f}."
+            f"All training labels are fitted, the flipped ones too (smallest accuracy {fitted:.3f}). New inputs are classified correctly "
+            f"from a ratio of {HIGH:g}/√n on ({above_least:.3f} or more), and hardly better than by chance up to {LOW:g}/√n "
+            f"({below_most:.2f} at most). The ratio at which accuracy crosses {RIGHT:g} falls like n^{slope:.2f}. With noise of "
+            f"{NARROW - 2} coordinates, which cannot be remembered, training accuracy is {narrow:.2f}."
         )
         return Finding(measured, numbers, {"sizes": sizes, "tested": tested, "thresholds": thresholds})
 

@@ -96,8 +96,8 @@ class X_C2(Claim):
         }
         listed = ", ".join(f"{fit:.2f} ({law:.2f} predicted)" for fit, law in zip(fitted, predicted, strict=True))
         measured = (
-            f"Exponents of what other tokens keep of a trajectory: {listed}. Where no token is its own likeliest successor, the others "
-            f"end with {left[-1]:.0%} of it."
+            f"Exponents of the share that other tokens keep of a trajectory: {listed}. If no token is its own likeliest successor, the "
+            f"others end with {left[-1]:.0%} of it."
         )
         return Finding(
             measured, numbers, {"steps": totals, "rows": rows, "predicted": predicted, "control": left[steps]}

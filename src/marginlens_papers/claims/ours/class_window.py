@@ -93,7 +93,7 @@ class Cell(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """η₀, where each decisive token of a class has its share of the class."""
+        """η₀ when each decisive token of a class has its share of the class."""
         return 4.0 * self.T * self.k * self.moved
 
     @property
@@ -144,7 +144,7 @@ def _finding(runs: list[Any], blind: list[bool], changed: int, traces: list[Any]
     per_rate = [int(np.sum(right[row & (np.abs(rates / rate - 1.0) < 1e-9)])) for rate in RATES]
     n_each = int(np.sum(row & (np.abs(rates / 400.0 - 1.0) < 1e-9)))
     measured = (
-        f"T = 30, d = 2048: for η₀ = {', '.join(f'{rate:,.0f}' for rate in RATES)} the decisive tokens alone are selected in "
+        f"T = 30, d = 2048: for η₀ = {', '.join(f'{rate:,.0f}' for rate in RATES)} only the decisive tokens are selected in "
         f"{', '.join(map(str, per_rate))} of {n_each} runs. Taking v out of the keys, {sum(blind)} of {len(blind)} runs inside the "
         f"window come right; left in, $⟨p, v⟩/‖p‖$ ends at {', '.join(ends)}. check_class_window names {int(np.sum(inside & named))} of "
         f"the {int(named.sum())} lost runs (m ≥ 6/√d); {int(np.sum(right & outside))} of {int(outside.sum())} runs outside it come "
@@ -177,12 +177,12 @@ def _note(runs: list[Any], right: Any, lost: Any, inside: Any, signal: Any) -> s
         by_number = [short & np.array([cell.k == k for cell in cells]) for k in SHORT_DECISIVE]
         lost_shares = ", ".join(f"{int(lost[some].sum())} of {int(some.sum())}" for some in by_number)
         parts.append(
-            f"Short sequences (T from 4 to 8) lose a class too where decisive tokens are many: {lost_shares} runs at "
+            f"Short sequences (T from 4 to 8) lose a class too if there are many decisive tokens: {lost_shares} runs at "
             f"{', '.join(map(str, SHORT_DECISIVE))} tokens a class."
         )
     if high.any():
         parts.append(
-            f"At m = 300 (η₀ = 1,200 T) the width no longer is enough: {int(right[high].sum())} of {int(high.sum())} runs come right."
+            f"At m = 300 (η₀ = 1,200 T) the width is no longer enough: {int(right[high].sum())} of {int(high.sum())} runs come right."
         )
     return " ".join(parts)
 
@@ -198,7 +198,7 @@ def _start(cell: Cell, seed: int) -> tuple[LabelledSequences, FirstStep]:
 
 
 def _outcome(cell: Cell, seed: int) -> tuple[bool, bool, bool]:
-    """Whether the flow selects the decisive tokens alone, whether it loses a class, and whether the step is inside the window."""
+    """Whether the flow selects only the decisive tokens, whether it loses a class, and whether the step is inside the window."""
     data, step = _start(cell, seed)
     end = embedding_flow_end(step.after, data, NEAR, COARSE)
     decisive, chosen = decisive_tokens(data), selected_tokens(step.after.E, end, data)
@@ -209,14 +209,14 @@ def _outcome(cell: Cell, seed: int) -> tuple[bool, bool, bool]:
 
 
 def _exact(cell: Cell, seed: int) -> bool:
-    """Whether the flow selects the decisive tokens alone, at full accuracy and ten times as far out."""
+    """Whether the flow selects only the decisive tokens, at full accuracy and ten times as far out."""
     data, step = _start(cell, seed)
     found = predict_embedding_limit(step.start, cell.rate, data, until=ml.UntilNorm(FAR)).details
     return found.only_important and found.selects_every_sequence
 
 
 def _blind(cell: Cell, seed: int) -> bool:
-    """Whether the flow selects the decisive tokens alone when the logits do not see v: keys without their part along it."""
+    """Whether the flow selects only the decisive tokens when the logits do not see v: keys without their part along it."""
     data, step = _start(cell, seed)
     after = step.after
     rows = np.concatenate([after.E, after.p[None], after.v[None]])
@@ -252,7 +252,7 @@ def _draw_map(finding: Finding) -> Figure:
     others += [(f"{k} a class", (LENGTH, WIDTH, k)) for k in DECISIVE[1:]]
     _draw_table(axes[0], finding, rows, MOVES)
     _draw_table(axes[1], finding, others, FEWER)
-    axes[0].set_title("Runs that select the decisive tokens alone, d = 2,048")
+    axes[0].set_title("Runs that select only the decisive tokens, d = 2,048")
     axes[1].set_title("The same at T = 30, by width and by decisive tokens")
     axes[0].set_ylabel("tokens of a sequence")
     fig.supxlabel(
@@ -265,14 +265,14 @@ def _draw_short(finding: Finding) -> Figure:
     fig, (ax,) = ml.plotting.figure(width=6.6, height=6.4)
     rows = [(f"T = {T}, {k} a class", (T, SHORT_WIDTH, k)) for T in SHORT_LENGTHS for k in SHORT_DECISIVE]
     _draw_table(ax, finding, rows, SHORT_MOVES)
-    ax.set_title("Short sequences: runs that select the decisive tokens alone")
+    ax.set_title("Short sequences: runs that select only the decisive tokens")
     return fig
 
 
 def _draw_table(
     ax: Axes, finding: Finding, rows: list[tuple[str, tuple[int, int, int]]], moves: tuple[float, ...]
 ) -> None:
-    """How many runs come right in each setting, with the 95% interval below; a bar above where check_class_window warns."""
+    """How many runs come right in each setting, with the 95% interval below; a bar above those for which check_class_window warns."""
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.patches import Rectangle
 

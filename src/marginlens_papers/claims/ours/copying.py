@@ -70,7 +70,7 @@ def _problems(count: int, value_width: int, rng: np.random.Generator) -> tuple[m
 
 
 def _trained(data: ml.TokenDataset, match: IntArray, n_steps: int) -> dict[str, Any]:
-    """Where runs from zero end, beside the max-margin direction of the matching tokens."""
+    """The ends of runs from zero, and the max-margin direction of the matching tokens."""
     risk = CopyRisk.of(data, match)
     run = ml.descend(risk, optimizer=ml.NormalizedGD(STEP), n_steps=n_steps)
     best = ml.att_svm(data, match)
@@ -83,7 +83,7 @@ def _trained(data: ml.TokenDataset, match: IntArray, n_steps: int) -> dict[str, 
 
 
 def _margin(data: ml.TokenDataset, match: IntArray, direction: FloatArray) -> FloatArray:
-    """By how much the matching token's logit leads in the input where it leads least, (count,)."""
+    """By how much the matching token's logit leads in the input in which it leads least, (count,)."""
     logits = np.einsum("bitd,bd->bit", data.K, direction)
     lead = np.take_along_axis(logits, match[..., None], axis=-1) - logits
     others = np.arange(N_TOKENS) != match[..., None]

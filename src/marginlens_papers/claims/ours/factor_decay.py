@@ -51,7 +51,7 @@ class X_N8(Claim):
         "n = 4 inputs, T = 6 tokens, d = 8, a query for each input, all on the sphere; factors of width 6 from normal entries, logistic "
         f"loss. Law: standard deviation 1, steps of {STEP:g} to $t = {TIME:g}$, λ = 0, .1, .2, .4. Minima: standard deviation .3, "
         f"{LONG_STEPS:,} steps of {LONG_STEP:g}, λ = 0, .003, .01; rank: singular values of W above {RANK_RTOL:g} of the largest; W counts "
-        f"as zero where its nuclear norm is below {NOTHING:g}. 8 problems."
+        f"as zero if its nuclear norm is below {NOTHING:g}. 8 problems."
     )
     expected = {name: bound for name, (bound, _) in CHECKED.items()}
     words = {name: Words(sentence) for name, (_, sentence) in CHECKED.items()}

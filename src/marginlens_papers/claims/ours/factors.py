@@ -140,7 +140,7 @@ def _scaled(G: FloatArray) -> FloatArray:
 
 
 def _alignment(G: FloatArray, Q: FloatArray, K: FloatArray) -> FloatArray:
-    """The smaller of ⟨G K, Q⟩/(|Q|∞ ‖G K‖₁) and ⟨Gᵀ Q, K⟩/(|K|∞ ‖Gᵀ Q‖₁), (n_problems,): one where the conditions hold."""
+    """The smaller of ⟨G K, Q⟩/(|Q|∞ ‖G K‖₁) and ⟨Gᵀ Q, K⟩/(|K|∞ ‖Gᵀ Q‖₁), (n_problems,): one if the conditions hold."""
 
     def of(slope: FloatArray, factor: FloatArray) -> FloatArray:
         product = np.sum(slope * factor, axis=(1, 2))

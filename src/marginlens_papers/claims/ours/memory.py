@@ -54,10 +54,10 @@ class X_N6(Claim):
     protocol = (
         "n = 4, T = 6, d = 30 (p: sign, normalised, Adam) and n = 4, T = 5, d = 6 with a query per input (W: Muon), all on the sphere, "
         f"6 problems, from zero. Ratio: ηγ over log(1/β) or ½ log(1/β₂), γ the certified best margin of the tokens that the run selects; "
-        f"steps until ηγ, or the rate where that is less, adds up to about {CLOCK:g}. Below: ratio ≤ {BELOW:g}; beyond: ≥ {BEYOND:g}, for "
+        f"steps until ηγ, or the rate if that is less, adds up to about {CLOCK:g}. Below: ratio ≤ {BELOW:g}; beyond: ≥ {BEYOND:g}, for "
         f"Adam ≥ {FAR_BEYOND:g}. Late: Adam with β = (.5, .5) from ratio 16 on to {LATE_CLOCK:,.0f}. Falling: $t^(-1/2)$ from ratio "
         f"{FALLING_FROM:g} on, {FALLING_STEPS} times the steps after which it is one. Bars were set after pilots on seeds 901 to 904, "
-        "which also showed that Adam goes on beyond its rate, where it had been thought to stop."
+        "which also showed that Adam goes on beyond its rate, although it had been expected to stop there."
     )
     expected = {name: bound for name, (bound, _) in CHECKED.items()}
     words = {name: Words(sentence) for name, (_, sentence) in CHECKED.items()}
@@ -122,7 +122,7 @@ class X_N6(Claim):
 def _shares(risk: Any, rule: Any, ratio: float, clock: float) -> FloatArray:
     """(3, batch): each run's own ratio, and its share of the best margin after half of the steps and after all of them.
 
-    Steps are constant; where `clock` is zero they fall from this ratio on.
+    Steps are constant; if `clock` is zero they fall from this ratio on.
     """
     _, rate, usual = _memory(risk, rule, risk.best_tokens())
     size, falls = ratio / float(np.median(usual)), clock == 0.0
@@ -163,7 +163,7 @@ def _sentence(numbers: dict[str, float]) -> str:
         return ", ".join(f"{name} {numbers[f'{number}_{name}']:.3f}" for name in RULES)
 
     return (
-        f"Mean share of the own margin where memory fades faster than gradients fall: {each('share_below')}; where it does not: "
+        f"Mean share of the own margin if memory fades faster than gradients fall: {each('share_below')}; if it does not: "
         f"{each('share_beyond')}, of which the last half of the steps changed {each('late_change_beyond')}. Adam goes on: after a "
         f"hundred times as long it has {numbers['share_late_Adam']:.3f}; with its usual β = (.9, .999) and the longest steps it has "
         f"{numbers['share_of_usual_Adam']:.3f}, with β = (.99, .5) {numbers['share_of_unbounded_Adam']:.3f}. Falling steps: "

@@ -31,7 +31,7 @@ CHECKED = {
     ),
     "smallest_gain_of_momentum": (
         Bound(low=0.15),
-        "One input a step: what momentum .9 gains, in the norm where it gains least",
+        "One input a step: what momentum .9 gains, in the norm in which it gains least",
     ),
     "largest_share_of_control": (Bound(high=0.8), "Control, longer steps: largest median share with momentum .99"),
 }
@@ -137,6 +137,6 @@ def _sentence(table: FloatArray, numbers: dict[str, float]) -> str:
     return (
         f"Median share of the own margin without momentum, one input a step: {each(table[:, 0, 0])}; four: {each(table[:, 1, 0])}; all: "
         f"{each(table[:, 2, 0])}. With momentum .9 and one input a step: {each(table[:, 0, 1])}; with .99: {each(table[:, 0, 2])}. With "
-        f"momentum no batch size has less than {numbers['smallest_share_with_momentum']:.3f}. At longer steps, where a memory of .99 fades "
-        f"more slowly than gradients fall, none has more than {numbers['largest_share_of_control']:.3f}."
+        f"momentum no batch size has less than {numbers['smallest_share_with_momentum']:.3f}. With longer steps, for which a memory of .99 "
+        f"fades more slowly than gradients fall, none has more than {numbers['largest_share_of_control']:.3f}."
     )

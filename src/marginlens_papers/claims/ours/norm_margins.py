@@ -139,21 +139,21 @@ def _sentence(runs: NormRuns, long: NormRuns, numbers: dict[str, float]) -> str:
 
 
 def _slowest_words(runs: NormRuns, long: NormRuns) -> str:
-    """Where descent in ℓ1 misses its aim, and why; nothing where it does not."""
+    """Why descent in ℓ1 misses its aim; nothing if it does not."""
     k = runs.names.index(SLOWEST)
     short, later = runs.table[k, k], long.table[k, k]
     if short >= OWN_SHARE and later >= LONG_OWN_SHARE:
         return ""
     return (
         f"Coordinate descent has {short:.4f} of its margin after {STEPS:,} steps and {later:.4f} after {LONG_STEPS:,}. A run lacks about "
-        "log(number of constraints)/(margin × length of its way) of the best margin, and what steps of that length "
+        "log(number of constraints)/(margin × length of its path) of the best margin, and what steps of that length "
         "lose; in ℓ1 the margin "
         "is smallest, one entry moves at a time, and longer steps lose more than they gain, with momentum or falling sizes too."
     )
 
 
 def _late_words(long: NormRuns) -> str:
-    """What runs that changed their tokens late are at, where there are any."""
+    """How far runs that changed their tokens late have come, if there are any."""
     late = [
         f"{name} ({int(changed.sum())}, down to {share[k][changed].min():.3f}; {np.mean(share[k][~changed]):.4f} without)"
         for k, (name, changed, share) in enumerate(zip(long.names, long.changed, long.share, strict=True))
@@ -162,7 +162,7 @@ def _late_words(long: NormRuns) -> str:
     if not late:
         return ""
     return (
-        f"Runs of {LONG_STEPS:,} steps that went over to other tokens in their second half are still on the way to the margin of these, "
+        f"Runs of {LONG_STEPS:,} steps that switched to other tokens in their second half are still on their way to the margin of these, "
         f"and lower the mean: {', '.join(late)}."
     )
 
@@ -183,7 +183,7 @@ class X_N1(_OneNormOneMargin):
     runs = _runs("W")
 
     def note(self, runs: NormRuns, long: NormRuns) -> str:
-        """Why coordinate descent is last, where it misses its aim, and what late changes do to a mean."""
+        """Why coordinate descent is last, if it misses its aim, and what late changes do to a mean."""
         return " ".join(filter(None, [_slowest_words(runs, long), _late_words(long)]))
 
 

@@ -27,7 +27,7 @@ class Problems(NamedTuple):
 
     @property
     def risk(self) -> Any:
-        """The risk of W where there are queries, else of p; with the logistic loss."""
+        """The logistic risk, of W if there are queries and of p otherwise."""
         of_p = ml.AttentionRisk(self.data, self.heads)
         return of_p if self.queries is None else MatrixRisk(of_p, self.queries)
 
@@ -203,7 +203,7 @@ def _descent(problems: Problems, geometry: Geometry, geometries: Sequence[Geomet
 
 
 def smallest_lead(risk: Any, x: FloatArray, selected: IntArray) -> FloatArray:
-    """By how much the logit of the selected token exceeds the next one, in the input where that is least, (batch,)."""
+    """By how much the logit of the selected token exceeds the next one, in the input in which that is least, (batch,)."""
     logits = np.array(risk.logits(x))  # (batch, n_inputs, n_tokens)
     chosen = np.take_along_axis(logits, selected[..., None], axis=-1)
     np.put_along_axis(logits, selected[..., None], -np.inf, axis=-1)

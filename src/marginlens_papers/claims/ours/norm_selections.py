@@ -24,7 +24,7 @@ class X_N4(Claim):
     labels = ("X N1", "X N2")
     protocol = (
         f"{PROBLEMS} problems each of X-N1 (five norms on W, n = 6, T = 8, d = 10) and of X-N2 (five norms on p, n = 4, T = 6, d = 30), "
-        f"from zero, {STEPS:,} steps of a tenth of the sizes there, without momentum. Selections differ where any of the n tokens does. "
+        f"from zero, {STEPS:,} steps of a tenth of the sizes there, without momentum. Selections differ if any of the n tokens does. "
         f"Control: the same descent with steps half as long and twice as many, on {CONTROLLED} of them. Best margins of what was "
         "selected, in every norm, with their brackets. Globally optimal: the token of the highest score $y_i v·x_it$ in every input."
     )
@@ -93,12 +93,12 @@ def _selections(setting: Setting, count: int, progress: Progress) -> dict[str, A
 
 
 def _larger_margins(unlike: Any, margin: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """wins[i, j, k]: of the problems where descents i and j differ, the share in which i's tokens have the larger margin in norm k.
+    """wins[i, j, k]: of the problems on which descents i and j differ, the share in which i's tokens have the larger margin in norm k.
 
     Args:
-        unlike: (n, n, batch) where they differ. margin: (n, n_norms, batch).
+        unlike: (n, n, batch) whether they differ. margin: (n, n_norms, batch).
     Returns:
-        wins (n, n, n_norms), nan where they never differ, and in how many problems they do, (n, n).
+        wins (n, n, n_norms), nan if they never differ, and in how many problems they do, (n, n).
     """
     larger = (margin[:, None] > margin[None]) & unlike[:, :, None]  # (n, n, n_norms, batch)
     cases = unlike.sum(axis=-1).astype(np.float64)
@@ -115,18 +115,15 @@ def _sentence(found: dict[str, dict[str, Any]], numbers: dict[str, float]) -> st
         best = ", ".join(f"{name} {100 * share:.0f}%" for name, share in zip(part["names"], part["best"], strict=True))
         words.append(
             f"On {variable}, {part['count']} problems: two descents select differently in {100 * low:.1f}% to {100 * high:.1f}% of "
-            "problems "
-            f"(mean {100 * differ[pairs].mean():.1f}%; the control, steps half as long, {100 * np.diag(differ).mean():.1f}%). Where "
-            "they differ, a "
-            f"descent's tokens have the larger margin in its own norm in {100 * part['larger_own']:.0f}% of the comparisons. The best "
-            "token in "
-            f"every input: {best}."
+            f"problems (mean {100 * differ[pairs].mean():.1f}%; the control, steps half as long, {100 * np.diag(differ).mean():.1f}%). If "
+            f"they differ, a descent's tokens have the larger margin in its own norm in {100 * part['larger_own']:.0f}% of the "
+            f"comparisons. The best token in every input: {best}."
         )
     return " ".join(words) + f" Margins are proved to a relative {numbers['solver_gap']:.0e}."
 
 
 def _note(found: dict[str, dict[str, Any]]) -> str:
-    """Where the tokens of the other descent have the larger margin in a descent's own norm."""
+    """The comparisons in which the tokens of the other descent have the larger margin in a descent's own norm."""
     misses = []
     for variable, part in found.items():
         names, wins = part["names"], part["wins"]

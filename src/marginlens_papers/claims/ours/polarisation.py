@@ -47,11 +47,10 @@ class X_V(Claim):
         }
         measured = (
             f"{int(np.sum(run['ends'] == run['best']))} of {count} runs end at the token that scores highest at the start, and "
-            f"{int(np.sum(run['ordered']))} keep the order of all {N_TOKENS} tokens. The median entropy falls from "
-            f"{np.log(N_TOKENS):.2f} to {numbers['median_entropy_at_the_end']:.1g}, and no lead of the winner's logit ever shrinks. "
-            "Where attention starts anywhere "
+            f"{int(np.sum(run['ordered']))} keep the order of all {N_TOKENS} tokens. The median entropy falls from {np.log(N_TOKENS):.2f} "
+            f"to {numbers['median_entropy_at_the_end']:.1g}, and no lead of the winner's logit ever shrinks. If attention starts anywhere, "
             f"{100 * numbers['share_from_any_attention']:.0f}% end at that token, and "
-            f"{100 * numbers['share_of_tokens_that_are_not_orthogonal']:.0f}% where tokens and keys are not orthogonal."
+            f"{100 * numbers['share_of_tokens_that_are_not_orthogonal']:.0f}% if tokens and keys are not orthogonal."
         )
         return Finding(measured, numbers, {"found": found, "shares": shares})
 

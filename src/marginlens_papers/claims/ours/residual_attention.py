@@ -1,4 +1,4 @@
-"""How saturated models are read against the law of residual attention: multipliers, deviations, and where the law puts p."""
+"""How saturated models compare with the law of residual attention: multipliers, deviations, and the p that the law predicts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from marginlens.typing import ArrayLike, FloatArray
 
 
 def position(law: ResidualLaw, R: ArrayLike) -> FloatArray:
-    r"""Where the law puts p at norm about R: :math:`R\,p^{mm}/\|p^{mm}\| + \text{offset}`.
+    r"""The p of norm about R that the law predicts: :math:`R\,p^{mm}/\|p^{mm}\| + \text{offset}`.
 
     Args:
         R: a number; for one problem an array of any shape, for a batch (batch,) or (batch, …).
@@ -48,7 +48,7 @@ def multipliers_from(law: ResidualLaw, p: ArrayLike) -> FloatArray:
     Args:
         p: (…, d_key); for a batch also (batch, n_points, d_key), for one problem (n_points, d_key).
     Returns:
-        (…, n_pairs), scaled so that those of the carrying constraints add up to the solver's; zero where a constraint is not active.
+        (…, n_pairs), scaled so that those of the carrying constraints add up to the solver's; zero if a constraint is not active.
     """
     logs, total, extra = _log_multipliers(law, p)
     active = _spread(law.carrying | law.weak, extra)
@@ -64,7 +64,7 @@ def deviation(law: ResidualLaw, p: ArrayLike) -> Any:
     Args:
         p: as for `multipliers_from`.
     Returns:
-        (…), zero exactly on the law; inf where no law holds.
+        (…), zero exactly on the law; inf if no law holds.
     """
     logs, total, extra = _log_multipliers(law, p)
     carrying = _spread(law.carrying, extra)
@@ -94,7 +94,7 @@ def _log_multipliers(law: ResidualLaw, p: Any) -> tuple[FloatArray, FloatArray, 
     inside = np.where(carrying, logs, -np.inf)
     largest = np.max(inside, axis=-1, keepdims=True, initial=-np.inf)
     largest = np.where(np.isfinite(largest), largest, 0.0)
-    with np.errstate(divide="ignore", invalid="ignore"):  # where no law holds
+    with np.errstate(divide="ignore", invalid="ignore"):  # if no law holds
         logs = logs - largest - np.log(np.sum(np.exp(inside - largest), axis=-1, keepdims=True))
         total = np.log(np.sum(law.multipliers, axis=-1, keepdims=True))
     return logs, _spread(total, extra), extra

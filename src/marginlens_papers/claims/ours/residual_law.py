@@ -156,12 +156,11 @@ def _quantile(values: FloatArray, level: float) -> float:
 def _sentence(numbers: dict[str, float]) -> str:
     return (
         "After 2,000 steps the multipliers read off a model deviate from the solver's by a median factor of "
-        f"$e^{numbers['median_deviation']:.1e}$ (worst loss); where the law's clock says settled "
-        f"({100 * numbers['share_settled']:.0f}% of "
-        f"the runs) the 95th percentile is {numbers['p95_deviation_where_settled']:.1e}; over all runs it is "
-        f"{numbers['p95_deviation']:.2f}, and {numbers['p95_deviation_of_all_after_20000']:.1e} after 20,000 steps of .3. The offset "
-        f"takes 1 − corr from {numbers['median_misalignment']:.1e} to {numbers['median_misalignment_with_offset']:.1e} (medians), and to "
-        f"{numbers['median_misalignment_in_span']:.0e} within the span of the active rows. Short steps: median "
+        f"$e^{numbers['median_deviation']:.1e}$ (worst loss); among runs that are settled by the law's clock "
+        f"({100 * numbers['share_settled']:.0f}% of the runs) the 95th percentile is {numbers['p95_deviation_where_settled']:.1e}; over "
+        f"all runs it is {numbers['p95_deviation']:.2f}, and {numbers['p95_deviation_of_all_after_20000']:.1e} after 20,000 steps of .3. "
+        f"The offset takes 1 − corr from {numbers['median_misalignment']:.1e} to {numbers['median_misalignment_with_offset']:.1e} "
+        f"(medians), and to {numbers['median_misalignment_in_span']:.0e} within the span of the active rows. Short steps: median "
         f"{numbers['median_deviation_short_steps']:.1e}; plain GD: {numbers['median_deviation_plain_gd']:.1e}."
     )
 
@@ -269,7 +268,7 @@ def _draw_offset(finding: Finding) -> Figure:
 
 
 def _banded(ax: Axes, steps: Any, values: FloatArray, label: str, look: dict[str, Any], *, band: bool) -> None:
-    """The median over problems against steps, with the band from 5% to 95% where asked for."""
+    """The median over problems against steps, with the band from 5% to 95% if asked for."""
     low, middle, high = np.quantile(values, [0.05, 0.5, 0.95], axis=0, method="nearest")
     ax.plot(steps, middle, label=label, **look)
     if band:

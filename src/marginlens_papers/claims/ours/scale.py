@@ -92,8 +92,8 @@ def _note(runs: ScaleRuns, numbers: dict[str, float], half: Any, n_again: int) -
     return (
         f"The sweep ran at {numbers['problems_a_second']:,.0f} problems a second on {runs.facts['device']}, with all that is recorded. The "
         f"smallest correlation of all saturated runs is {numbers[f'smallest_corr_d{d}']:.3f}, at d = {d}; those with a negative gap have "
-        f"mean correlation {negative}. Where negative gaps are more frequent, ±1e-5 takes more problems, {needed.max():.1e} at "
-        f"d = {rarest}. The counts were made by `{runs.facts['command']}`; {n_again:,} problems of each width were trained again here."
+        f"mean correlation {negative}. If negative gaps are more frequent, ±1e-5 takes more problems, {needed.max():.1e} at d = {rarest}. "
+        f"The counts were made by `{runs.facts['command']}`; {n_again:,} problems of each width were trained again for this report."
     )
 
 

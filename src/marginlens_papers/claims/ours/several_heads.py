@@ -39,8 +39,8 @@ class X_H(Claim):
         f"whose outputs are averaged, from normal weights of standard deviation {START:g}; 12 problems. {STEPS:,} steps of length {SIZE:g} "
         f"of every head (max-row norm), and of length {JOINT_SIZE:g} of all heads together (Frobenius). Share: a head's smallest lead over "
         "its length, over the best such margin for the tokens that it selects; of all heads together, the smallest lead of any of them "
-        "over the length of all, over $(Σ_h γ_h^(-2))^(-1/2)$. Controls: the same heads measured in ℓ∞, which their steps are not steepest "
-        "in, and held against the tokens of the next head, where they differ."
+        "over the length of all, over $(Σ_h γ_h^(-2))^(-1/2)$. Controls: the same heads measured in ℓ∞, in which their steps are not "
+        "steepest, and compared with the tokens of the next head, if these differ."
     )
     expected = {name: bound for name, (bound, _) in CHECKED.items()}
     words = {name: Words(sentence) for name, (_, sentence) in CHECKED.items()}
@@ -81,7 +81,7 @@ class X_H(Claim):
             f"Trained each for itself, heads have {numbers['smallest_median_share_by_head']:.4f} of their own best margin or more in the "
             f"median over the problems ({numbers['smallest_share_by_head']:.3f} at least); together {numbers['median_joint_share']:.4f} of "
             f"the best joint margin. Of the best ℓ∞ margin they have {numbers['median_share_in_another_norm']:.2f}. Two heads select "
-            f"different tokens on {100 * numbers['share_that_differ']:.0f}% of the inputs, and held against another head's tokens they "
+            f"different tokens on {100 * numbers['share_that_differ']:.0f}% of the inputs, and measured by another head's tokens they "
             f"have {numbers['largest_median_share_of_control']:.2f} of the margin."
         )
         return Finding(sentence, numbers, {"own": own, "in_another_norm": in_another_norm, "joint": joint})
