@@ -147,14 +147,14 @@ class Claim(ABC):
         as_stated: what the paper's words and figures say beyond that, or those of our own statement: the claim holds in part if only
             some of it does, and does not hold if nothing of it does.
         known: the verdict of the last reading, declared if it is "does not hold": that verdict again is no failure of a run.
-        note_kind: what a note is about, where a run leaves one.
-        words: what each of these numbers is. headline: the number that stands on the claim's tile, the first where it is empty.
+        note_kind: what a note is about, if a run leaves one.
+        words: what each of these numbers is. headline: the number that stands on the claim's tile, the first if it is empty.
         paper_numbers: what the paper has in the place of a number, by the name of ours, wherever it prints or states one.
         figures: caption and alternative text of each figure that `draw` makes, the first of them that of the tile.
         own_statement: whether the statement is ours although it carries on a paper's and has its letter.
-        seconds: about how long it takes at the paper's sizes on one core, where that is long: such claims begin first.
+        seconds: about how long it takes at the paper's sizes on one core, if that is long: such claims begin first.
         runs: the descents whose limits its numbers are about; `ml.predict` cites the claim for these, with steps of any size.
-        source: the paper, where it is none of this library's; the ids of its claims begin with its key.
+        source: the paper, if it is not one of this library's; the ids of its claims begin with its key.
         package: the installed package that ships the claim, filled in when it is found there; empty for this library's own.
     """
 
@@ -232,7 +232,7 @@ class Claim(ABC):
 
 @cache
 def _attributes(folder: Path) -> dict[str, dict[str, Any]]:
-    """What `claims.toml` in a folder of claims says of each, by id; nothing where there is no such file."""
+    """What `claims.toml` in a folder of claims says of each, by id; nothing if there is no such file."""
     file = folder / "claims.toml"
     if not file.is_file():
         return {}

@@ -199,6 +199,6 @@ def _listed(ids: list[str], most: int = 8) -> list[str]:
 
 
 def _shown(path: Path) -> str:
-    """The path relative to the current folder where it is inside it."""
+    """The path relative to the current folder if it is inside it."""
     current = Path.cwd()
     return str(path.relative_to(current) if path.is_relative_to(current) else path)

@@ -17,7 +17,7 @@ from marginlens_papers.report.ledger import LEDGER
 
 @dataclass(frozen=True)
 class Draft:
-    """A report in the making: `folder` is filled, from the old report too where that stays good, then put into `place`."""
+    """A report in the making: `folder` is filled, from the old report too as far as that is still valid, then moved to `place`."""
 
     place: Path
     folder: Path

@@ -23,7 +23,7 @@ _ACCENTS = {"\u0304": "bar", "\u0302": "hat", "\u0303": "tilde"}
 _RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ᵀ", [*"0123456789+-", r"\top "], strict=True))
 _LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True))
 _FUNCTIONS = {"log", "exp", "max", "min", "sin", "cos"}
-_INDICES = set("ijknthsyαβτ")  # letters that are indices even where two of them stand together
+_INDICES = set("ijknthsyαβτ")  # letters that are indices even if two of them stand together
 
 
 def rendered(text: str) -> Markup:
@@ -56,7 +56,7 @@ def plain(text: str) -> str:
 
 @cache
 def mathml(formula: str) -> Markup:
-    """A formula in plain notation, such as "‖W‖_F", "p^mm" or "e^(−R·margin)", as MathML; escaped text where it is no formula."""
+    """A formula in plain notation, such as "‖W‖_F", "p^mm" or "e^(−R·margin)", as MathML; escaped text if it is not a formula."""
     from latex2mathml.converter import convert
 
     try:
@@ -123,7 +123,7 @@ def _word(found: re.Match[str]) -> str:
 
 
 def _closing(text: str) -> int:
-    """Where the parenthesis that was open before `text` closes; the end where it does not."""
+    """The position at which the parenthesis that was open before `text` closes, or the end if it does not close."""
     depth = 1
     for place, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")

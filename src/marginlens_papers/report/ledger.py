@@ -34,7 +34,7 @@ class BoundCheck:
     """One number that decided a verdict, and its bound; `number` is nan when it was never found.
 
     `as_stated` marks a bound that holds the claim to the letter of its statement: missing it, the claim holds in part at best.
-    `sentence` says what the number is, `unit` how it is shown, and `paper` what the paper has in its place, where it has something.
+    `sentence` says what the number is, `unit` how it is shown, and `paper` what the paper has in its place, if it has something.
     """
 
     name: str
@@ -161,7 +161,7 @@ class Entry:
     """One claim of the ledger and its last result; `result` is None when it has not been run.
 
     `unfinished` is the effort of a run that was interrupted before this claim had its result; `result` is then an earlier one, or None.
-    `package` is the installed package that ships the claim, empty for this library's own, and `source` the paper where it brings one.
+    `package` is the installed package that ships the claim, empty for this library's own, and `source` the paper if it brings one.
     """
 
     id: str
@@ -194,7 +194,7 @@ class Entry:
 
     @property
     def key_check(self) -> BoundCheck | None:
-        """The checked number that stands on the claim's tile: the `headline`, or the first; None where nothing was checked."""
+        """The checked number that stands on the claim's tile: the `headline`, or the first; None if nothing was checked."""
         checks = self.result.checks if self.result else ()
         return next((check for check in checks if check.name == self.headline), checks[0] if checks else None)
 

@@ -17,7 +17,7 @@ _SEPARATED = 60  # sentences of the max-margin part: all 200 would take the repo
 
 
 def write_model_page(folder: Path, effort: Effort, progress: ProgressCallback | None = None) -> str:
-    """Write the page and its numbers into `folder` where the packages are installed; at reduced sizes without the max-margin part.
+    """Write the page and its numbers into `folder` if the packages are installed; at reduced sizes without the max-margin part.
 
     Returns:
         One sentence: where the page is, or why there is none. A failure of the probe is such a reason, never an error.
@@ -46,7 +46,7 @@ class ModelSection:
 
     @classmethod
     def of(cls, folder: Path) -> ModelSection:
-        """The section of the report in `folder`; empty where there is neither a page nor a package missing."""
+        """The section of the report in `folder`; empty if there is neither a page nor a package missing."""
         findings, missing = _findings(folder), missing_packages()
         return cls(findings, _left_out(missing) if missing and not findings else "")
 
@@ -58,7 +58,7 @@ def missing_packages() -> list[str]:
 
 
 def _findings(folder: Path) -> list[str]:
-    """What the page in `folder` says; nothing where there is none, or no numbers beside it."""
+    """What the page in `folder` says; nothing if there is none, or no numbers beside it."""
     try:
         numbers = json.loads((folder / NUMBERS).read_text(encoding="utf-8"))
         findings = [str(sentence) for sentence in numbers["findings"]]

@@ -13,7 +13,7 @@ _SPACE = "\N{NO-BREAK SPACE}"
 
 
 def shown_number(check: BoundCheck, digits: int = 6) -> str:
-    """The number that was measured, with so many digits; "not found" where there is none."""
+    """The number that was measured, with so many digits; "not found" if there is none."""
     return "not found" if math.isnan(check.number) else _shown(check.number, check.unit, digits)
 
 

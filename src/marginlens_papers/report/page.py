@@ -28,7 +28,7 @@ _SCREEN_DOTS_PER_POINT = 100 / 72  # a figure's letters then match the page's sm
 def write_page(entries: Sequence[Entry], folder: Path, place: Path | None = None) -> None:
     """Write the page of the entries that have a result into `folder`, whose figures it shows, and the lab beside it.
 
-    `place` is where the folder will be when it is published, if not where it is: a site around it is then linked.
+    `place` is the folder's path after publication, if that differs from its path now: a site around it is then linked.
     """
     if shown_in_lab(entries):
         write_lab(folder / LAB)
@@ -162,7 +162,7 @@ def in_two(note: str, at_least: int = 0) -> Folded:
 
 
 def _measured(text: str) -> Folded:
-    """What was measured, in two where it is long."""
+    """What was measured, in two parts if it is long."""
     folded = in_two(text, _MEASURED_SHORT)
     return folded if len(folded.details) >= _MEASURED_REST else Folded(text, "")
 
@@ -196,7 +196,7 @@ class _Image(NamedTuple):
 
 
 def _image(picture: Picture, folder: Path) -> _Image | None:
-    """The size of a figure on the screen in pixels; None where its file is missing or no drawing."""
+    """The size of a figure on the screen in pixels; None if its file is missing or no drawing."""
     try:
         with (folder / picture.svg).open(encoding="utf-8") as file:
             head = file.read(2000)

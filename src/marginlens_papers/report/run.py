@@ -51,7 +51,7 @@ class Watcher:
 
 @dataclass(frozen=True)
 class Report:
-    """A published report: where it is, every entry in it, the ids of those that this run computed, and what is said of its other page."""
+    """A published report: its folder, all its entries, the ids of those that this run computed, and a sentence on its other page."""
 
     folder: Path
     entries: tuple[Entry, ...]
@@ -299,8 +299,8 @@ def outcomes(
 
     Args:
         begin: called when a claim starts; what comes back is called with how far it is.
-        workers: processes that compute at the same time. Claims with attributes beside those of their class, and all of them where
-            there is one worker or one claim, run in this process one after the other.
+        workers: processes that compute at the same time. Claims with attributes besides those of their class run in this process, one
+            after the other, and so do all claims if there is one worker or one claim.
     """
     sent = [claim for claim in claims if not vars(claim)] if workers > 1 else []
     if len(sent) > 1:

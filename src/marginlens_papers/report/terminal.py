@@ -36,7 +36,7 @@ class ClaimBars(Bars, Watcher):
         return self._running[claim.id]
 
     def finish(self, entry: Entry) -> None:
-        """Replace the bar of a claim by its result, with the first sentence of its note where it does not hold."""
+        """Replace the bar of a claim by its result, with the first sentence of its note if it does not hold."""
         self._running.pop(entry.id).remove()
         self.console.print(ledger_line(entry), soft_wrap=True)
         explained = (Verdict.DOES_NOT_HOLD, Verdict.HOLDS_IN_PART)
