@@ -102,7 +102,7 @@ class Finding:
 
     Args:
         measured: one or two sentences with the numbers and their spread, for the ledger.
-        numbers: the numbers that the claim's bounds are held against, and others worth reporting, by name.
+        numbers: the numbers that the claim's bounds apply to, and others worth reporting, by name.
         arrays: plain arrays and tables from which `draw` makes the figures.
         note: where the result differs from the paper or needs an explanation, of the claim's `note_kind`.
             Its first sentence is short and says what matters; the page shows the others on demand.
@@ -136,7 +136,7 @@ class Run(NamedTuple):
 class Claim(ABC):
     """One row of the ledger. A subclass is named after its id, `A_F9` for A-F9, and says what the paper states and how it is checked.
 
-    Attributes that the class does not have are taken from the file `claims.toml` beside its module, from the table of its id:
+    Attributes that the class does not have are taken from the file `claims.toml` next to its module, from the table of its id:
     [A-F9] with title, statement and so on, [A-F9.expected] and [A-F9.as_stated] with bounds as [low, high], [A-F9.words.share] with a
     sentence for each number that is shown as a share (number, count, share or truth), [A-F9.paper_numbers] with what the paper has in the
     place of a number, and [A-F9.figures.widths] with caption and alt of the figure "widths". Line breaks count as spaces.
@@ -145,8 +145,8 @@ class Claim(ABC):
         labels: the papers' statements, such as "A Thm 3". title, statement, protocol, paper_value: sentences of the report.
         expected: what must hold for the claim to hold at all, by the name of the number.
         as_stated: what the paper's words and figures say beyond that, or those of our own statement: the claim holds in part if only
-            some of it does, and does not hold if nothing of it does.
-        known: the verdict of the last reading, declared if it is "does not hold": that verdict again is no failure of a run.
+            some of it does, and does not hold if none of it does.
+        known: the verdict of the last reading, declared if it is "does not hold": a run with that verdict again has not failed.
         note_kind: what a note is about, if a run leaves one.
         words: what each of these numbers is. headline: the number that stands on the claim's tile, the first if it is empty.
         paper_numbers: what the paper has in the place of a number, by the name of ours, wherever it prints or states one.
@@ -232,7 +232,7 @@ class Claim(ABC):
 
 @cache
 def _attributes(folder: Path) -> dict[str, dict[str, Any]]:
-    """What `claims.toml` in a folder of claims says of each, by id; nothing if there is no such file."""
+    """The entries of `claims.toml` in a folder of claims, by id; nothing if there is no such file."""
     file = folder / "claims.toml"
     if not file.is_file():
         return {}

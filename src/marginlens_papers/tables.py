@@ -54,7 +54,7 @@ def read(name: str, kind: type[Kind], settings: Mapping[str, Any] | None = None)
 
     Args:
         name: of the file, without its end. kind: what it becomes.
-        settings: what the file must say it was made with: names to values, or to further names. Others are not looked at.
+        settings: what the file must say it was made with: names to values, or to further names. Others are ignored.
     """
     path = results_folder() / f"{name}.json"
     if not path.is_file():

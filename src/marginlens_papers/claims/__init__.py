@@ -1,1 +1,1 @@
-"""What proofs and claims compute beyond a prediction: bounds, constants and special limits, beside the claims that use them."""
+"""What proofs and claims compute beyond a prediction: bounds, constants and special limits, with the claims that use them."""

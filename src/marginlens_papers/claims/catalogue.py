@@ -118,7 +118,7 @@ def _from_pack(added: Added) -> Claim:
 
 
 def _check_pack(added: Added) -> None:
-    """Refuse what is no claim, has an id that the entry point does not name or this library has, or cites a paper that nobody describes."""
+    """Refuse an object that is not a claim, has an id that the entry point does not name or this library has, or cites an unknown paper."""
     kind = added.value
     if not (isinstance(kind, type) and issubclass(kind, Claim)) or kind.__abstractmethods__:
         raise InputError("claim", "a subclass of marginlens_papers.claim.Claim with compute and draw", repr(kind))

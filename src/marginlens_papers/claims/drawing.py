@@ -118,7 +118,7 @@ class Limit(NamedTuple):
 
 
 class Note(NamedTuple):
-    """A text beside a point of the plane, shifted by `offset` in points."""
+    """A text next to a point of the plane, shifted by `offset` in points."""
 
     text: str
     at: Any
@@ -153,7 +153,7 @@ class Plane(NamedTuple):
 def paths_in_plane(
     at: Mapping[str, Any], limits: Sequence[Limit], notes: Sequence[Note], look: Plane, *, shaded: bool = False
 ) -> tuple[Figure, Axes, Axes, Axes]:
-    """Paths of descent among tokens and limits in a plane, beside two empty panels over the steps: 1 - correlation, and the norm.
+    """Paths of descent among tokens and limits in a plane, with two empty panels over the steps: 1 - correlation, and the norm.
 
     Args:
         at: `keys` (n_inputs, n_tokens, 2), `scores`, `points` (n_paths, n_steps, 2), and `basins` if starts are shaded by their limit.

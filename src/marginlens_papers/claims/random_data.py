@@ -1,4 +1,4 @@
-"""Random data that claims alone draw: clusters of classes, inputs with several optimal tokens, and sequences of papers B and C."""
+"""Random data that only claims draw: clusters of classes, inputs with several optimal tokens, and sequences of papers B and C."""
 
 from __future__ import annotations
 

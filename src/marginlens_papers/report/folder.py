@@ -1,4 +1,4 @@
-"""A report folder that is whole whenever it is seen: each state is built beside its place and renamed into it."""
+"""A report folder that is complete at any time: each state is built next to it and renamed into its place."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Draft:
                 path.unlink()
 
     def publish(self) -> None:
-        """Put the draft into its place and begin another one; if anything goes wrong on the way, the old report is put back."""
+        """Move the draft to its place and begin another one; if anything goes wrong, the old report is put back."""
         self.place.parent.mkdir(parents=True, exist_ok=True)
         replace_folder(self.folder, self.place, self.attic)
         shutil.rmtree(self.attic, ignore_errors=True)
@@ -71,7 +71,7 @@ def draft(place: str | os.PathLike[str]) -> Iterator[Draft]:
 
 def _require_report(place: Path) -> None:
     """Refuse any place whose renaming would take something else away than an old report."""
-    expected = "a folder for the report alone: a new one, an empty one or an earlier report"
+    expected = "a folder for nothing but the report: a new one, an empty one or an earlier report"
     if not place.exists():
         return
     if not place.is_dir():

@@ -74,7 +74,7 @@ class ClaimResult:
         seconds: wall-clock time of computing and drawing. effort: how much of the protocol was run.
         checks: the numbers that decided, each with its bound. numbers: every number, by name. pictures: the figures.
         finished: when the run ended, in ISO 8601 with its time zone. versions: the software and the machine it ran on.
-        known: whether the claim declares this verdict as that of the last reading, so that it is no failure.
+        known: whether the claim declares this verdict as that of the last reading, so that it is not a failure.
         archived: the numbers that were read from `results/` and not computed in the run.
     """
 
@@ -205,7 +205,7 @@ class Entry:
 
     @property
     def command(self) -> str:
-        """The command that runs this claim alone, as it was last run."""
+        """The command that runs only this claim, as it was last run."""
         quick = self.result is not None and self.result.effort is Effort.QUICK
         return f"marginlens reproduce --only {self.id}" + " --quick" * quick
 

@@ -1,4 +1,4 @@
-"""The report's page: a wall with a tile for every claim, which opens to its numbers; figures, lab and other pages lie beside it."""
+"""The report's page: a tile for every claim, which opens to its numbers; figures, lab and other pages are in the same folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SCREEN_DOTS_PER_POINT = 100 / 72  # a figure's letters then match the page's sm
 
 
 def write_page(entries: Sequence[Entry], folder: Path, place: Path | None = None) -> None:
-    """Write the page of the entries that have a result into `folder`, whose figures it shows, and the lab beside it.
+    """Write the page of the entries that have a result into `folder`, whose figures it shows, and write the lab next to it.
 
     `place` is the folder's path after publication, if that differs from its path now: a site around it is then linked.
     """

@@ -33,7 +33,7 @@ from marginlens_papers.report.folder import Draft, draft
 from marginlens_papers.report.ledger import FOLDER, BoundCheck, ClaimResult, Entry, Picture, read_ledger, write_ledger
 from marginlens_papers.report.page import PAGE, write_page
 
-_POLL_SECONDS = 0.1  # between two looks at the messages of the processes
+_POLL_SECONDS = 0.1  # between two checks of the messages of the processes
 _PUBLISH_SECONDS = 20.0  # between two states of a growing report, at least
 _THUMBNAIL = (720, 400)  # pixels of the figure on a tile, at most: twice those of its place, for fine screens
 
@@ -104,7 +104,7 @@ def reproduce(
         retained: claims, in the order of the page, whose last results are taken from the earlier report when they are not run now;
             what the earlier report says about any other claim is dropped.
         watcher: sees claims begin and end.
-        workers: processes that compute claims side by side; 1 for this process alone.
+        workers: processes that compute claims at the same time; with 1, only this process computes.
         beside: writes another page into the folder it is given, which the report's own page then links, and returns a sentence on it.
 
     Returns:
@@ -118,7 +118,7 @@ def reproduce(
         require(package, "report", "The report")
     watching = watcher or Watcher()
     with draft(folder) as new:
-        read_ledger(new.place)  # what is wrong with it is said before any computing
+        read_ledger(new.place)  # refuses a broken ledger before anything is computed
         growing = _GrowingReport(new, claims, retained, effort)
         interruption: KeyboardInterrupt | None = None
         message = ""

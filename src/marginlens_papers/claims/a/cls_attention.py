@@ -42,7 +42,7 @@ def cls_attention(model: Any, pixels: Any, n_chosen: int = 0) -> ClsAttention:
 
     .. math:: \bar a = \frac1H \sum_h a_h,\quad s = \bar a_{1:T} / \|\bar a_{1:T}\|_1,\quad \mathrm{nnz}(s)/T = 1 / (T \|s\|_2^2)
 
-    In logarithms, since a CLS token that attends to itself alone leaves the patches less than any number can hold.
+    In logarithms, since a CLS token that attends only to itself leaves the patches less than any number can represent.
 
     Args:
         model: a ViT with a CLS token first. pixels: (n_images, channels, height, width), scaled, on the model's device.

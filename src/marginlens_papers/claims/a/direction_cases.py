@@ -35,7 +35,7 @@ from marginlens_papers.claims.a.general_position import check_distinct_scores, c
 _INDEPENDENT_RTOL = 1e-9  # smallest singular value of unit rows up to which they may be dependent
 _EQUATION_RTOL = 1e-9  # residual of the pseudo-inverse's equations up to which they are solved
 _MAX_HALVINGS = 200  # of the weight of a perturbation until the competitor lies in the cone and selects as it must
-_N_NORMS = 200  # norms at which the competitor's risk is looked at for its lowest
+_N_NORMS = 200  # norms at which the lowest of the competitor's risk is sought
 
 
 class Dominance(NamedTuple):
@@ -271,7 +271,7 @@ def judge_direction(
     Args:
         data: one problem. head: v (d_model,). loss: any strictly decreasing `Loss`.
         cone: axis q, width ε and least norm R₀.
-        max_problems: matrices that `check_general_position` looks at.
+        max_problems: matrices that `check_general_position` examines.
     Returns:
         A `DirectionVerdict`. Check it with `AttentionRisk.excess` at the competitor and at points within δ of q, or with `path`.
     """

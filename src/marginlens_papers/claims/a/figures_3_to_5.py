@@ -511,5 +511,5 @@ def _draw_heights(ax: Axes, height: dict[str, FloatArray]) -> None:
     ax.set_yticks([-50, -10, -5, -1, 0, 1, 5], ["−50", "−10", "−5", "−1", "0", "1", "5"])
     ax.set_xticks([1, 2, 5, 10, 100], ["1", "2", "5", "10", "100"])
     ax.minorticks_off()
-    ax.set_title("Where they settle beside the direction")
+    ax.set_title("Where they settle next to the direction")
     ax.legend(loc="lower left")

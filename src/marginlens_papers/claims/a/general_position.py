@@ -61,7 +61,7 @@ def check_general_position(data: TokenDataset, *, max_problems: int = 50_000, rn
 
     Args:
         data: one problem.
-        max_problems: the most matrices of each kind that are looked at.
+        max_problems: the largest number of matrices of each kind that are examined.
         rng: for the sample that is taken if there are more: a `numpy.random.Generator`, or a whole number to seed one.
     Returns:
         A `Check` with singular_value, the smallest one met of a matrix with unit rows; distance, the smallest one met from the

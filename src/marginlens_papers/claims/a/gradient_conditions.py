@@ -303,7 +303,7 @@ def gradient_budget(
     start: Any = None,
     loss: Loss = Logistic(),  # noqa: B008
 ) -> GradientBudget:
-    r"""The sum of squared gradients along a descent with a constant step, beside the bound that makes it converge.
+    r"""The sum of squared gradients along a descent with a constant step, and the bound that makes it converge.
 
     .. math:: \sum_{t \ge 0} \|\nabla L(p(t))\|^2 \le \frac2\eta \big(L(p(0)) - L^\star\big), \qquad \eta \le 1/L_p
 

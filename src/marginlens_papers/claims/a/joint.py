@@ -207,7 +207,7 @@ _N_HEAD_NORMS = 48  # values of r at which risks are compared before bisection
 
 
 class HeadRadius(NamedTuple):
-    r"""How large the limit r on ‖v‖ must be for the joint path to select α when r stays fixed and R grows alone.
+    r"""How large the limit r on ‖v‖ must be for the joint path to select α when r stays fixed and only R grows.
 
     Attributes:
         selected: (n_inputs,) the tokens α.

@@ -57,7 +57,7 @@ def log_nonoptimality(data: TokenDataset, p: ArrayLike, optimal_sets: Any) -> An
 
 @implements("A", "Eq. (84)")
 def nonoptimality_bounds(data: TokenDataset, p: ArrayLike, optimal_sets: Any) -> tuple[Any, Any]:
-    r"""Bounds on the logarithm of the largest probability outside the optimal sets, from the logit margin alone.
+    r"""Bounds on the logarithm of the largest probability outside the optimal sets, from nothing but the logit margin.
 
     .. math:: -\max(m, 0) - \log T \le \log q^p_{\max} \le -m + \log T, \qquad
         m = \min_i \max_{\alpha \in O_i} \min_{\beta \notin O_i} (k_{i\alpha} - k_{i\beta})^\top p

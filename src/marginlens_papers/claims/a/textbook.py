@@ -29,7 +29,7 @@ def textbook_iterates(
 
     Args:
         data: a batch whose inputs all have the same length. v: heads. start: (batch, d_key). precision: a NumPy float type.
-        epsilon: added to the gradient's norm, as the notebooks beside paper A do (1e-9 or 1e-12).
+        epsilon: added to the gradient's norm, as the notebooks of paper A do (1e-9 or 1e-12).
     """
     K = np.moveaxis(
         data.K.astype(precision), 0, -1

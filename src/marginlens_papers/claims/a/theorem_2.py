@@ -112,7 +112,7 @@ class A_F8(Claim):
 
 
 class TwoInputs(NamedTuple):
-    """What descent from far out along directions beside the GMM leads to, in random problems of two inputs with two tokens.
+    """What descent from far out along directions other than the GMM leads to, in random problems of two inputs with two tokens.
 
     Attributes:
         problem: (n_local,) the problem of each locally optimal direction. reached: (n_local,) whether descent keeps to it.
@@ -160,7 +160,7 @@ def _numbers_of_search(alone: npt.NDArray[np.bool_], pairs: TwoInputs) -> dict[s
 
 @dataclass(frozen=True)
 class Directions:
-    """Max-margin directions of selections beside the optimal one: their problems, directions, tokens and kinds."""
+    """Max-margin directions of selections other than the optimal one: their problems, directions, tokens and kinds."""
 
     problem: npt.NDArray[np.int64]
     direction: FloatArray
@@ -175,7 +175,7 @@ class Directions:
 def search(
     n_inputs: int, n_tokens: int, n_problems: int, rng: np.random.Generator
 ) -> tuple[ml.TokenDataset, FloatArray, Directions]:
-    """Random problems in the plane, whose token 0 of each input scores 1 and all others 0, and their directions beside the GMM."""
+    """Random problems in the plane, whose token 0 of each input scores 1 and all others 0, and their directions other than the GMM."""
     keys = unit(rng.standard_normal((n_problems, n_inputs, n_tokens, 2)))
     scores = np.zeros(keys.shape[:-1])
     scores[..., 0] = 1.0

@@ -159,7 +159,7 @@ def _too_small(data: ml.TokenDataset, sets: Any, found: SetSolution) -> list[lis
 
 
 def _too_large(data: ml.TokenDataset, sets: Any, found: SetSolution) -> list[list[list[int]]]:
-    """The sets with a token too many in the first input that has one which can be selected beside the solution's; else none.
+    """The sets with a token too many in the first input that has one which can be selected together with the solution's; else none.
 
     Along that direction only tokens of the sets are left while the risk stays above the lowest, so Assumption D is false.
     """

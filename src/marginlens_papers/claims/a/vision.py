@@ -165,7 +165,7 @@ QUICK = replace(DIGITS, epochs=8, warmup=270)
 CIFAR10 = "cifar10"
 OTHERS = ("cifar10-seed-1", "cifar10-shifts-4", "cifar10-adamw-1e-4", "cifar10-adamw-3e-3", "cifar10-sgd-3e-3")
 LEARNT, LEARNT_DIGITS = 0.5, 0.8  # test accuracies that a run must reach; chance is .1 on both sets
-DENSER = 1.1  # a last nnz/T above so many times the lowest is told, and is no progressive sparsification
+DENSER = 1.1  # a last nnz/T above this many times the lowest is reported, because it is not progressive sparsification
 STATED_RATE = 3e-3
 TRAINS = all(find_spec(package) is not None for package in ("torch", "transformers", "sklearn"))
 
@@ -199,7 +199,7 @@ class A_F67(Claim):
         "the same trends in a run at the stated rate that learns, and a map that gets progressively sparser, not denser again. On "
         "CIFAR-10 the settings that decide were chosen after four others: with images shifted half as far, the run learnt most of them "
         "by heart within its 100 epochs, its map got denser again meanwhile, and its rank correlation missed the bound. All these runs, "
-        "two of them at the paper's rate, are shown beside the one that decides, and so is another seed of it. The photographs beside "
+        "two of them at the paper's rate, are shown with the one that decides, and so is another seed of it. The photographs beside "
         "the maps of Fig 6 are not drawn: the package holds no image of CIFAR-10."
     )
     expected = {"cifar10_accuracy": Bound(low=LEARNT), **(_bounds("digits") if TRAINS else {})}

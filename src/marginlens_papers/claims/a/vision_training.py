@@ -106,7 +106,7 @@ def train_vision(
 class VisionTraining:
     """A vision transformer in training: its model, its optimiser, and its images as bytes on one device.
 
-    Epochs and steps are counted from 0. What is random in one depends on the seed and on its numbers alone, so that a run can go on at
+    Epochs and steps are counted from 0. What is random in one depends only on the seed and on its numbers, so that a run can be resumed at
     any step.
     """
 
@@ -250,7 +250,7 @@ def vision_transformer(settings: VisionSettings, data: LabelledImages) -> Any:
 
 
 def optimiser_for(model: Any, settings: VisionSettings) -> Any:
-    """Gradient descent with momentum, or AdamW; weight decay acts on matrices alone."""
+    """Gradient descent with momentum, or AdamW; weight decay acts only on matrices."""
     import torch
 
     matrices = [p for p in model.parameters() if p.ndim in (2, 4)]

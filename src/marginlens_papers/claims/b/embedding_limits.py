@@ -80,7 +80,7 @@ def check_missed_tokens(step: FirstStep) -> Check:
     },
 )
 def check_lemma_19(step: FirstStep, delta: float = 0.05, *, max_problems: int = 20_000) -> TheoremVerdict:
-    r"""Whether Lemma 19 says that the flow goes to the decisive tokens alone: Eq. (10), the lead of their margin, and two more widths.
+    r"""Whether Lemma 19 says that the flow goes to only the decisive tokens: Eq. (10), the lead of their margin, and two more widths.
 
     .. math:: \|\hat p\| < (1 - \mu) \|\hat p'\| \ \text{for every rival}\ \hat p', \qquad
         d \ge \max\Big\{ \Big(\frac{2816\, T n^2 (1 + 2\eta_0)}{\mu}\Big)^4,\

@@ -56,8 +56,8 @@ class FeasibleSelections(Described):
 
         .. math:: \mu = \max \{ \mu : \|\hat p\| \le (1 - \mu) \|\hat p'\| \text{ for all other } \hat p' \}
 
-        Positive if `selection` has the widest margin; nan if no p makes it. That alone does not say where a flow goes: Lemma 19 asks
-        for Eq. (10) and two widths besides, which `check_lemma_19` compares; at small d flows mostly go elsewhere (claim B-L6).
+        Positive if `selection` has the widest margin; nan if no p makes it. That alone does not decide where a flow goes: Lemma 19 also
+        asks for Eq. (10) and two more widths, which `check_lemma_19` compares; at small d flows mostly go elsewhere (claim B-L6).
         """
         k = self.index(selection)
         rivals = np.isfinite(self.margins) & (np.arange(len(self)) != k)
@@ -208,7 +208,7 @@ def untied_vocabulary_svm(E: ArrayLike, sequences: Any, selected: ArrayLike) -> 
         s \in \mathcal S_X,\ s' \in X \setminus \mathcal S_X,\ X \in \mathcal X_n
 
     The paper writes Eq. (9) so, but it is another problem if two tokens are selected together: it leaves out that they tie, so its
-    solution may select one of them alone, and is never longer than that of `vocabulary_svm`, which keeps the ties.
+    solution may select only one of them, and is never longer than that of `vocabulary_svm`, which keeps the ties.
 
     Args:
         E, sequences, selected: as `vocabulary_svm` takes them.

@@ -35,7 +35,7 @@ class B_L2(Claim):
     labels = ("B Lemma 2", "B Eq. (4)", "B Eq. (5)", "B Eq. (6)")
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
-        """Take the step for every kind of data, width and initialisation, and measure what is left besides α_s v."""
+        """Take the step for every kind of data, width and initialisation, and measure the part that is not along α_s v."""
         paper = effort is Effort.PAPER
         widths = 2 ** np.arange(4, 19 if paper else 16, 1 if paper else 2)
         kinds = {name: make(np.random.default_rng([STEP_SEED, k])) for k, (name, make) in enumerate(KINDS.items())}
@@ -78,7 +78,7 @@ class B_L2(Claim):
         return Finding(measured, numbers, arrays)
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
-        """The largest error over the width for each kind of data, beside the bound."""
+        """The largest error over the width for each kind of data, with the bound."""
         fig, (ax,) = ml.plotting.figure(1, width=7.4, height=4.6)
         d = finding.arrays["d"].astype(float)
         ax.loglog(d, 11.0 * d**-0.25, color=ml.plotting.INK, lw=2.0)
@@ -196,7 +196,7 @@ class B_I(Claim):
         return Finding(measured, numbers, arrays, note)
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
-        """How often Eq. (14) fails against δ and against d, and the loss after the step beside Lemma 12's bound."""
+        """How often Eq. (14) fails against δ and against d, and the loss after the step with Lemma 12's bound."""
         fig, (left, middle, right) = ml.plotting.figure(3, width=5.0, height=4.4)
         _draw_narrow(middle, finding.arrays["narrow"])
         frequency, trials = finding.arrays["frequency"], finding.arrays["trials"]

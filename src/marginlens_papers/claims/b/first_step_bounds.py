@@ -1,4 +1,4 @@
-"""What the lemmas of paper B promise of initial embeddings and of the first step, beside what holds."""
+"""What the lemmas of paper B promise for initial embeddings and the first step, compared with what holds."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def log10_width(n_vocabulary: int, delta: Any, rate: float | None = None) -> flo
 
 @implements("B", "Lemma 2", "Eq. (6)")
 def first_step_errors(step: FirstStep, delta: Any) -> ProvedBound:
-    r"""The largest error of the first step beside its bound.
+    r"""The largest error of the first step, and its bound.
 
     .. math:: \max\{\max_s \|err_s\|, \|err_p\|\} \le 11\, \eta_0\, d^{-1/4}, \quad
         d \ge \max\Big\{256, \Big(2\log\frac{|\mathcal S|^2}{\delta}\Big)^2\Big\}
@@ -71,7 +71,7 @@ def first_step_errors(step: FirstStep, delta: Any) -> ProvedBound:
 @implements("B", "Lemma 11")
 @uses("B", {"Eq. (16)": "The bound on ‖p¹‖, the second of the two that come back."})
 def first_step_norms(step: FirstStep, delta: Any) -> tuple[ProvedBound, ProvedBound]:
-    r"""The largest norm of an embedding after the first step, and the norm of p, beside their bounds.
+    r"""The largest norm of an embedding after the first step, the norm of p, and their bounds.
 
     .. math:: \max_s \|E^1_s\| \le 2 (1 + 2\eta_0), \quad \|p^1\| \le 2 + 11\, \eta_0\, d^{-1/4}
     """
@@ -88,7 +88,7 @@ def first_step_norms(step: FirstStep, delta: Any) -> tuple[ProvedBound, ProvedBo
 @implements("B", "Lemma 12")
 @uses("B", {"Eq. (17)": "The bound on the loss after the step."})
 def first_step_loss(step: FirstStep, delta: Any) -> ProvedBound:
-    r"""The loss after the first step beside its bound.
+    r"""The loss after the first step, and its bound.
 
     .. math:: L(E^1, p^1) \le \hat{\mathbb E} \log\Big(1 + \exp\Big(-\frac1T \sum_t \frac{\eta_0}{2} y \alpha_{x_t}
         + \frac{1}{22 \eta_0}\Big)\Big), \quad d \ge (88\eta_0^2 + 111\eta_0 + 2)^8
@@ -114,7 +114,7 @@ def _error_bound(step: FirstStep) -> float:
 
 @implements("B", "Eq. (14)")
 def initial_concentration(start: Parameters, delta: Any) -> tuple[ProvedBound, ProvedBound]:
-    r"""The largest inner product and the largest norm of initial embeddings, beside what holds with probability 1 - δ.
+    r"""The largest inner product and the largest norm of initial embeddings, and what bounds them with probability 1 - δ.
 
     .. math:: \max\{|E_s^\top v|, |E_s^\top p|, |p^\top v|\} \le \frac{1}{\sqrt d} \sqrt{2 \log\frac{|\mathcal S|^2}{\delta}},\quad
         \max\{\|E_s\|, \|p\|\} \le 2
@@ -144,7 +144,7 @@ def initial_concentration(start: Parameters, delta: Any) -> tuple[ProvedBound, P
 
 @implements("B'", "Eq. (22)")
 def initial_orthogonality(start: Parameters, delta: Any) -> tuple[ProvedBound, ProvedBound]:
-    r"""What the earlier version asks of initial embeddings besides Eq. (14), and the proof of Lemma 21 uses.
+    r"""The conditions on initial embeddings that the earlier version has besides Eq. (14), and that the proof of Lemma 21 uses.
 
     .. math:: \max_{s \ne s'} |E_s^\top E_{s'}| \le \frac{1}{\sqrt d} \sqrt{2 \log\frac{|\mathcal S|^2}{\delta}},\quad
         \max_s \frac{1}{\|E_s\|} \le 2

@@ -162,7 +162,7 @@ class CompiledOneLayer:
         return self.a, self.b
 
     def outputs(self, pairs: DistinctTokens | None = None) -> Any:
-        """(n_samples,) f for every sequence at the present parameters, or for every other one in `pairs`."""
+        """(n_samples,) f for every sequence at the current parameters, or for every other one in `pairs`."""
         others = self.pairs if pairs is None else pairs
         return scalar_gradients(others, np.arange(len(others)), self.a, self.b)[1]
 

@@ -25,7 +25,7 @@ def one_layer_outputs(E: Any, p: Any, v: Any, sequences: Any) -> FloatArray:
 
     Args:
         E: (n_vocabulary, d_model). p, v: (d_model,).
-        sequences: one list of token ids per sequence, or `LabelledSequences`, whose labels are not looked at.
+        sequences: one list of token ids per sequence, or `LabelledSequences`, whose labels are ignored.
     Returns:
         (n_samples,) f; its sign is the predicted label. Labels close the circle: `loss_and_gradients` gives the mean of
         log(1 + e^(-y f)).
@@ -45,7 +45,7 @@ def two_layer_outputs(E: Any, p: Any, v: Any, sequences: Any, gain: Any = None, 
 
     Args:
         E: (n_vocabulary, d_model). p, v: (d_model,).
-        sequences: one list of token ids per sequence, or `LabelledSequences`, whose labels are not looked at.
+        sequences: one list of token ids per sequence, or `LabelledSequences`, whose labels are ignored.
         gain, bias: (d_model,) of the layer norm, which has neither by default.
     Returns:
         (n_samples,) f; its sign is the predicted label.

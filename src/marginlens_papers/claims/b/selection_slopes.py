@@ -102,7 +102,7 @@ class WeightBounds(NamedTuple):
 
 @implements("B", "Lemma 10")
 def softmax_weight_bounds(E: ArrayLike, p: ArrayLike, sequences: Any, y: ArrayLike | None = None) -> WeightBounds:
-    r"""The softmax weight of each position beside what the gap τ of its logit to the selected ones says.
+    r"""The softmax weight of each position, and what bounds it by the gap τ of its logit to the selected ones.
 
     .. math:: \frac1T \le q_{i_*} \le 1, \qquad \frac{1}{T e^{\tau}} \le q_j \le \frac{1}{1 + e^{\tau}}, \quad
         \tau = p^\top (E_{x_{i_*}} - E_{x_j}),\ x_{i_*} \in \mathcal S_X(p),\ x_j \notin \mathcal S_X(p)
@@ -162,7 +162,7 @@ class DominantSlope(NamedTuple):
     {
         "Eq. (22)": "The gaps τ₁ between first, second and further tokens along p/‖p‖, its attribute tau_1.",
         "Eq. (23)": "The constant C₃ = 2‖p̂‖ max‖E_s‖/τ₂, its attribute C_3.",
-        "Eq. (24)": "The weights of further tokens beside those of second ones, at most e^(−τ₁R).",
+        "Eq. (24)": "The weights of further tokens next to those of second ones, at most e^(−τ₁R).",
         "Eq. (25)": "The constant C₄ = 2T max‖E_s‖/μ, its attribute C_4.",
     },
 )

@@ -188,7 +188,7 @@ def _solved(E: Any, sequences: Any, selection: Any) -> dict[str, Any] | None:
 
 
 def _remarks(E: Any, sequences: Any, selection: Any) -> dict[str, Any] | None:
-    """The closed form and the solution of Eq. (18) beside that of Eq. (9); None if everything is selected."""
+    """The closed form and the solution of Eq. (18), compared with that of Eq. (9); None if everything is selected."""
     solution = ml.vocabulary_svm(E, sequences, selection)
     if solution.status is ml.Status.TRIVIAL:
         return None
@@ -267,7 +267,7 @@ class B_L6(Claim):
         return Finding(measured, numbers, {**table, "ratios": [row["ratios"] for row in rows]})
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
-        """The length of every selection's solution beside that of the decisive tokens, and its norm beside 4n."""
+        """The length of every selection's solution relative to that of the decisive tokens, and its norm relative to 4n."""
         fig, (left, right) = ml.plotting.figure(2, width=5.4, height=4.2)
         _draw_lengths(left, finding)
         m, over, tilt = (finding.arrays[name] for name in ("irrelevant", "over_4n", "tilt"))

@@ -263,7 +263,7 @@ def stated_bounds(judged: Mapping[str, Sequence[str]], exponent: int) -> dict[st
 
 
 def words_of(judged: Mapping[str, Sequence[str]], sentences: Mapping[str, str]) -> dict[str, Words]:
-    """What each number is, for every dataset and reading that is judged."""
+    """The sentence on each number, for every dataset and reading that is judged."""
     return {
         f"{source}_{reading}_{name}": Words(f"{SOURCES[source]}, {READINGS[reading]}: {sentence}")
         for source, readings in judged.items()
@@ -273,7 +273,7 @@ def words_of(judged: Mapping[str, Sequence[str]], sentences: Mapping[str, str]) 
 
 
 class TextRuns(Claim):
-    """A claim on the archived runs of one depth, which are held against the paper's words and nothing else."""
+    """A claim on the archived runs of one depth, which are compared with the paper's words and nothing else."""
 
     layers: int
     exponent: int  # of the power of ten that the paper gives for the loss

@@ -51,7 +51,7 @@ class B_T5(Claim):
         return _finding(found, growth, stiff, {"curves": curves, "shares": np.array(shares)})
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
-        """The cosine along the flow at both rates, the norm at the theorem's rate beside that of normalised steps, and smaller rates."""
+        """The cosine along the flow at both rates, the norm at the theorem's rate and that of normalised steps, and smaller rates."""
         fig, (left, middle, right) = ml.plotting.figure(3, width=4.6, height=4.2)
         for rate, colour in zip(RATES, (ml.plotting.GLOBAL, ml.plotting.LOCAL), strict=True):
             lines = [curve for curve in finding.arrays["curves"] if curve["rate"] == rate]

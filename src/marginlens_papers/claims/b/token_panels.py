@@ -94,7 +94,7 @@ def draw_tokens(
         axes: two axes of one figure to draw on; a new figure by default.
         title: above the panels. legend: explain the colours, below the panels of a new figure, in the left panel of given axes.
         n_names: how many informative tokens to name in each panel.
-        at_least: name only tokens that occur so often; by default frequent ones and those whose lean to one class is no accident.
+        at_least: name only tokens that occur so often; by default frequent ones and those whose lean to one class is not an accident.
     Returns:
         The figure.
     """

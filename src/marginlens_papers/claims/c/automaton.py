@@ -28,7 +28,7 @@ SHAPES: tuple[tuple[tuple[int, int, int, int], bool], ...] = (  # vocabulary, wi
 ONE_HOT = (6, 6, 12, 4)  # vocabulary = width, samples, length
 SLOW_RADII = np.array(
     [1e3, 1e6]
-)  # over the margin; at 1e8 the KKT residual is no longer small against the pairs in question
+)  # over the margin; at 1e8 the KKT residual is no longer small compared with the pairs in question
 STEP, STEPS = 0.1, 4000  # normalised
 CONSTANT_STEPS = 20_000
 
@@ -97,7 +97,7 @@ class C_A(Claim):
         return Finding(measured, numbers, arrays)
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
-        """Total variation over the norm, and one dataset's next-token probabilities beside the automaton's."""
+        """Total variation over the norm, and one dataset's next-token probabilities with the automaton's."""
         fig, (left, right) = ml.plotting.figure(2, width=5.6, height=4.6)
         variation, fresh = np.maximum(finding.arrays["variation"], 1e-16), finding.arrays["fresh"]
         for k, (sizes, cyclic) in enumerate(SHAPES):
@@ -127,7 +127,7 @@ class _Compared(NamedTuple):
         data, automaton: the dataset and its closed form. shape: its place in `SHAPES`. redrawn: how many draws had no automaton.
         seen: (n_radii,) the largest total variation over the training sequences. new_mean, new_largest: (n_radii,) over new sequences.
         undecided: how many new sequences the automaton does not decide.
-        without_offset: the mean over new sequences at the largest radius if tokens of equal height shared by W^cyc alone.
+        without_offset: the mean over new sequences at the largest radius if W^cyc alone set the shares of tokens of equal height.
         norm: of the last layer. retrieves: whether the automaton keeps exactly the tokens of the label's component.
     """
 
@@ -183,7 +183,7 @@ def _trained_by_constant_steps(data: ml.SequenceDataset) -> FloatArray:
 
 
 def _without_offset(automaton: ml.NextTokenAutomaton, new: ml.SequenceDataset, W: FloatArray) -> FloatArray:
-    """The total variation on new sequences if tokens of equal height shared by W^cyc alone."""
+    """The total variation on new sequences if W^cyc alone set the shares of tokens of equal height."""
     trained, distance = new.attention(W), np.empty(len(new))
     for i in range(len(new)):
         ids, _ = new[i]
@@ -307,4 +307,4 @@ def _draw_example(ax: Any, example: dict[str, Any]) -> None:
         )
     ax.set(xlim=(0, 1), xlabel="probability of the next token", yticks=[])
     ax.spines["left"].set_visible(False)
-    ax.set_title("Six training sequences, layer beside automaton")
+    ax.set_title("Six training sequences: layer and automaton")

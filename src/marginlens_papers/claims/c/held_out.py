@@ -1,4 +1,4 @@
-"""C, abstract: how well the automaton predicts text that was held out, beside n-grams, and what W lacks: order."""
+"""C, abstract: how well the automaton and n-grams predict held-out text, and what W cannot use: order."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _errors(accuracy: float, expected: float, n_samples: int) -> float:
 
 @dataclass(frozen=True)
 class HeldOutTable(Table):
-    """What `marginlens graph --held-out 0.1 --json` said of a text, for windows of 3 and 8 characters and of 8 words."""
+    """The output of `marginlens graph --held-out 0.1 --json` for a text, with windows of 3 and 8 characters and of 8 words."""
 
     MADE_BY = "marginlens graph tinyshakespeare.txt --held-out 0.1 --json"
     WINDOWS: ClassVar[tuple[int, ...]] = (3, 8, 8)

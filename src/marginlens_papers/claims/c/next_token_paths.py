@@ -1,4 +1,4 @@
-"""Next-token paths beside their limit: residual attention is Graph-SVM's dual and fixes the offset, and radii from which they are near."""
+"""Next-token paths and their limit: residual attention is Graph-SVM's dual and fixes the offset, and radii from which paths are near."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _by_row(logs: FloatArray, entry: IntArray, n_rows: int) -> FloatArray:
 # ---- radii by the proofs of paper C's Theorems 1 and 2
 
 
-_RADIUS_GRID = 2049  # outputs at which slopes are looked at
+_RADIUS_GRID = 2049  # outputs at which slopes are computed
 
 
 @implements("C", "Eq. (9)", "Eq. (13)")

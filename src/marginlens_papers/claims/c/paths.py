@@ -1,4 +1,4 @@
-"""C Thms 1 and 2: regularisation paths of next-token risks converge to Graph-SVM, with the cyclic correction beside it."""
+"""C Thms 1 and 2: regularisation paths of next-token risks converge to Graph-SVM, plus the cyclic correction."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class C_T2(Claim):
     labels = ("C Thm 2", "C Algo-RP")
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
-        """Follow the path of every dataset and take it apart."""
+        """Follow the path of every dataset and split it into its parts."""
         per_shape = 12 if effort is Effort.PAPER else 1
         progress.expect(per_shape * len(CYCLIC_SHAPES) + 1)
         recorded: dict[str, list[FloatArray]] = {
@@ -211,7 +211,7 @@ class C_T2(Claim):
         return Finding(*_summary(arrays, missed))
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
-        """The two limits, and the remainder beside its prediction."""
+        """The two limits, and the remainder with its prediction."""
         fig, (left, middle, right) = ml.plotting.figure(3, width=4.9, height=4.5)
         near = CYCLIC_SCALES <= 40.0
         for colour, shape in zip(ml.plotting.ACCENTS, CYCLIC_SHAPES, strict=False):

@@ -76,7 +76,7 @@ class C_G(Claim):
         return figures
 
 
-# ---- brute force, from the definitions alone
+# ---- brute force, from nothing but the definitions
 @dataclass
 class Brute:
     """One graph by definition: who points at whom, and who reaches whom."""

@@ -157,7 +157,7 @@ def _problem(rng: np.random.Generator) -> tuple[ml.SequenceDataset, ml.NextToken
 def follow(
     data: ml.SequenceDataset, automaton: ml.NextTokenAutomaton, series: Series, start: FloatArray, n_steps: int
 ) -> Curves:
-    """One run from `start`, held against the limits that the automaton has."""
+    """One run from `start`, compared with the automaton's limits."""
     n_steps = n_steps * series.times
     factors = round(np.log10(n_steps) * DECADE_POINTS)
     steps = np.unique((n_steps * 10.0 ** (-np.arange(factors) / DECADE_POINTS)).round().astype(np.int64))

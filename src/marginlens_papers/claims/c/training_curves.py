@@ -1,4 +1,4 @@
-"""Runs on next-token data beside what theory says of them: correlation and distance along the way, and how they are drawn."""
+"""Runs on next-token data and what theory predicts for them: correlation and distance along the run, and how they are drawn."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Runs:
 
 
 def kept_steps(n_steps: int, *also: int) -> IntArray:
-    """Steps spread evenly on a logarithmic axis from 1 to `n_steps`, and those named besides."""
+    """Steps spread evenly on a logarithmic axis from 1 to `n_steps`, and those that are named."""
     evenly = np.geomspace(1, n_steps, 60)
     return np.unique(np.append(evenly, [step for step in also if step <= n_steps]).round().astype(np.int64))
 

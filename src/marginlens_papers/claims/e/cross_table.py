@@ -1,4 +1,4 @@
-"""E's cross table: mirror descent in three power norms against the margins of all three, for W alone and for head and W together."""
+"""E's cross table: mirror descent in three power norms against the margins of all three, for W and for head and W together."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def _optimizer(name: str, size: float) -> ml.SteepestDescent:
 
 
 class Curves(NamedTuple):
-    """One run: the steps looked at, and by norm its share of the best margin and its cosine with that norm's max-margin classifier."""
+    """One run: the recorded steps, and by norm its share of the best margin and its cosine with that norm's max-margin classifier."""
 
     steps: IntArray
     share: dict[str, FloatArray]
@@ -108,7 +108,7 @@ def _max_margin(risk: MulticlassRisk, norm: ml.Norm) -> BilinearSolution:
 
 
 def _train(risk: MulticlassRisk, best: dict[str, BilinearSolution], name: str, size: float, n_steps: int) -> Curves:
-    """One run from zero, looked at after steps that grow by factors."""
+    """One run from zero, recorded after steps that grow by factors."""
     steps = np.unique(np.geomspace(1, n_steps, 60).astype(np.int64))
     run = ml.descend(risk, optimizer=_optimizer(name, size), n_steps=n_steps, record=ml.Record(steps.tolist()))
     points = run.saved["x"]  # (n_saved, n_classes, d)

@@ -62,7 +62,7 @@ class X_F(Claim):
         return Finding(measured, numbers, {"sizes": sizes, "tested": tested, "thresholds": thresholds})
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
-        """Test accuracy by size and ratio, and the threshold beside 1/√n."""
+        """Test accuracy by size and ratio, and the threshold with 1/√n."""
         sizes, tested, thresholds = (finding.arrays[name] for name in ("sizes", "tested", "thresholds"))
         figure, (left, right) = ml.plotting.figure(2, width=5.4, height=4.0)
         columns = [f"{multiple:g}" for multiple in MULTIPLES]

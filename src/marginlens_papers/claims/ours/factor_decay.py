@@ -97,7 +97,7 @@ class X_N8(Claim):
         return Finding(_sentence(numbers), numbers, arrays)
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
-        """The imbalance over time beside its law, and the ranks."""
+        """The imbalance over time with its law, and the ranks."""
         fig, (left, right) = ml.plotting.figure(2, width=4.6, height=3.8)
         times = finding.arrays["times"]
         for k, (decay, sizes) in enumerate(zip(DECAYS, finding.arrays["sizes"], strict=True)):

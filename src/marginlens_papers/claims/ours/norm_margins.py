@@ -54,7 +54,7 @@ def _steps(variable: str) -> str:
 
 
 class _OneNormOneMargin(Claim):
-    """Descent in each of several norms, held against the best margin in each of them."""
+    """Descent in each of several norms, compared with the best margin in each of them."""
 
     variable: ClassVar[str]
     expected = {"largest_distance_from_the_limits": Bound(high=LIMIT_DISTANCE)}
@@ -87,7 +87,7 @@ class _OneNormOneMargin(Claim):
         """What misses its aim, and why."""
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
-        """The table of shares, beside that of the solutions themselves; and the way of each descent to its own margin."""
+        """The table of shares and that of the solutions themselves, and the progress of each descent to its own margin."""
         return {"table": _draw_tables(finding.arrays["runs"]), "own": _draw_course(finding.arrays)}
 
 

@@ -19,7 +19,7 @@ from marginlens_papers.tables import Table, read
 
 SHAPES = ((1, 4, 2), (2, 4, 2), (2, 4, 3), (3, 5, 4), (3, 5, 10), (4, 6, 30))  # n, T, d; problem j has shape j mod 6
 STEP, FARTHEST = 1.0, 10.0  # length of a step; norms of starts are uniform up to FARTHEST
-MARKS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)  # steps after which a point is looked at
+MARKS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)  # steps after which a point is examined
 MORE, LEAST = 10, 1000  # after the proof: ten times the steps that led to it, at least 1,000
 LOOKS = (1, 10, 100)  # of these, before the last
 CHUNK = 500  # problems of one shape that are followed together
@@ -123,7 +123,7 @@ def _chunk(n_problems: int, seed: int, task: int) -> ProofRuns:
 
 
 def _followed(data: Any, v: FloatArray, points: FloatArray, tubes: Any, n_steps: int) -> tuple[Any, Any, Any]:
-    """The tokens that lead after further steps, and whether a look on the way shows other tokens, or a point outside the tube."""
+    """The tokens that lead after further steps, and whether a point in between selects other tokens or lies outside the tube."""
     wrong, outside, taken = np.zeros(len(data), dtype=np.bool_), np.zeros(len(data), dtype=np.bool_), 0
     for look in (*LOOKS, n_steps):
         run = ml.descend(data, v, optimizer=ml.NormalizedGD(STEP), n_steps=look - taken, start=points)

@@ -88,7 +88,7 @@ class X_P1(Claim):
         return Finding(_sentence(numbers, n_problems, n_flows), numbers, {"norms": norms, "radii": radii})
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
-        """From which norm on limits are proved, for the flow and for steps, beside the norms of A's Theorem 3."""
+        """From which norm on limits are proved, for the flow and for steps, and the norms of A's Theorem 3."""
         fig, axes = ml.plotting.figure(2, width=5.2, height=4.4)
         for ax, rule in zip(axes, RULES, strict=True):
             for size, colour in zip(SIZES, ml.plotting.ACCENTS, strict=False):
