@@ -102,7 +102,7 @@ def key_query_norms(model: Any) -> tuple[FloatArray, FloatArray]:
 
 @contextmanager
 def _eager_attention(model: Any) -> Iterator[None]:
-    """The model with attention that shows its weights, out of training and in whole float32; as it was afterwards.
+    """The model in evaluation mode, in full float32 and with attention that shows its weights; afterwards it is as it was before.
 
     Tensor cores round what they multiply to 10 bits, which moves logits of several hundred by as much as their margins.
     """

@@ -129,8 +129,8 @@ def _converged(left: Any, mu: Any) -> Any:
 def _follow(data: ml.TokenDataset, v: Any, cone: BasinCone, mu: float, points: Any) -> tuple[Any, Any]:
     """Follow descent by arc length from starts in the cone of width mu: 1 - correlation at the end, and whether each stayed inside.
 
-    It is infinite for a run that ends with other tokens. Steps are a tenth of the cone's width at the smallest norm of the moment, a
-    third on the way, and shorter at the end: normalised steps cross the limit to and fro by up to half their length.
+        It is infinite for a run that ends with other tokens. Steps are a tenth of the cone's width at the currently smallest norm, a
+    third after that, and shorter at the end: normalised steps cross the limit back and forth by up to half their length.
     """
     many, iterate = data.repeat(len(points)), points
     stays = np.ones(len(points), dtype=bool)
@@ -270,7 +270,7 @@ class A_T3(Claim):
         return Finding(measured, numbers, {"found": found})
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
-        """How much of μ the direction still lacks along every flow, over the logarithm of the time."""
+        """The distance of the direction from the axis relative to μ along every flow, over the logarithm of the time."""
         fig, (ax,) = ml.plotting.figure(1, width=7.0, height=4.2)
         found = finding.arrays["found"]
         for colour, result in zip(ml.plotting.shades(len(found)), found, strict=True):
@@ -314,7 +314,7 @@ def _stops(start: FloatArray) -> ml.Record:
 
 
 def _apart(data: ml.TokenDataset, v: Any, start: FloatArray, final: FloatArray) -> float:
-    """The largest angle between the way that plain descent went and the way of the flow over the same length."""
+    """The largest angle between the displacements of plain descent and of the flow over the same length."""
     worst = 0.0
     for begin, way in zip(start, final - start, strict=True):
         until = ml.UntilLength(float(np.linalg.norm(way)))

@@ -192,7 +192,7 @@ def _margin_blur(at: DirectionalMargin) -> FloatArray:
 
 
 def _like(flags: Any, array: Any) -> Any:
-    """`flags` of shape (…) with the trailing axes that broadcasting against `array` needs."""
+    """`flags` of shape (…) with trailing axes, so that they broadcast against `array`."""
     return np.reshape(flags, np.shape(flags) + (1,) * (np.ndim(array) - np.ndim(flags)))
 
 
@@ -346,7 +346,7 @@ class _Direction:
         return None
 
     def _towards_higher(self) -> tuple[FloatArray, float] | None:
-        """q + ε₀ D⁺1₊: the neighbours that score higher come nearer, the others stay, and the rest stays behind."""
+        """q + ε₀ D⁺1₊: the neighbours that score higher come nearer, the other neighbours stay, and all other tokens stay behind."""
         near, higher = self.at.neighbours, self.gaps < 0.0
         step = _solved(-self.away[near], higher[near].astype(float))
         if step is None:
@@ -387,7 +387,7 @@ class _Direction:
         return _Beaten(self.alpha, competitor, weight, radius, delta, radius)
 
     def _undercut(self, made: tuple[FloatArray, float] | None) -> _Beaten:
-        """δ, the norm from which on q₀ has a lower risk than α outright, and that which no path point within δ exceeds: case A2."""
+        """δ, the norm from which on q₀ has a lower risk than α outright, and the norm that no path point within δ exceeds: case A2."""
         if made is None:
             return _Beaten(self.alpha)
         competitor, weight = made

@@ -293,8 +293,7 @@ class A_F1c(Claim):
 
 
 def max_margin_by_angle(data: ml.TokenDataset) -> FloatArray:
-    """p^mm of the first tokens of a problem in the plane by trying angles: its smallest margin is one, so it is the direction over the "
-    "margin."""
+    """p^mm of the first tokens of a problem in the plane, found by trying angles: the direction of largest margin over that margin."""
     gaps = (data.K[:, :1] - data.K[:, 1:]).reshape(-1, 2)
 
     def margin(angle: float) -> float:

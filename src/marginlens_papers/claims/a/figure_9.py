@@ -149,7 +149,7 @@ def _standard_error(values: FloatArray) -> float:
 
 
 def _shares(rows: list[dict[str, Any]], trials: int) -> str:
-    """How many runs ended how at each d, with the exact 95% interval of the share of globally optimal ones."""
+    """How many runs ended in each way at each d, with the exact 95% interval of the share of globally optimal ones."""
     words = []
     for d, row in zip(WIDTHS, rows, strict=True):
         best, local, saturated = (int(np.sum(row[name])) for name in ("is_global", "is_local", "saturated"))
@@ -159,7 +159,7 @@ def _shares(rows: list[dict[str, Any]], trials: int) -> str:
 
 
 def _note(rows: list[dict[str, Any]], odd_of: dict[int, FloatArray], controls: dict[float, dict[str, float]]) -> str:
-    """What the runs with a negative score gap turn out to be by width and when they are continued, and what the authors' ε does."""
+    """What becomes of the runs with a negative score gap, by width and when they are continued, and what the authors' ε does."""
     epsilon, odd = EPSILONS[-1], np.concatenate(list(odd_of.values()))
     theirs = controls[epsilon]
     text = (

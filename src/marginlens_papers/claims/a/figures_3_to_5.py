@@ -56,7 +56,7 @@ class A_F3(Claim):
     runs = (Run(ON_BOTH, Blockwise(ml.NormalizedGD(STEP))),)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
-        """Predict both panels from the data, then let descent and the joint path go there."""
+        """Predict both panels from the data, then compare with descent and the joint path."""
         n_steps = 100_000 if effort is Effort.PAPER else 10_000
         R = np.geomspace(1.0, 1e4, 9) if effort is Effort.PAPER else np.geomspace(1.0, 1e3, 3)
         progress.expect(7)
@@ -93,7 +93,7 @@ class A_F3(Claim):
 
 
 def _numbers(panels: dict[str, dict[str, Any]], orders: dict[str, FloatArray]) -> dict[str, float]:
-    """Everything that the bounds ask for, and what the words need."""
+    """The numbers of the bounds and of the sentences."""
     numbers: dict[str, float] = {}
     late = panels["a"]["steps"] >= 1000
     off = []
@@ -322,7 +322,7 @@ class A_F4(Claim):
         return Finding(measured, numbers, {"norm": norm, "shortfall": shortfall}, note)
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
-        """Largest probability, what it lacks to one on a logarithmic axis, and norm, over the steps."""
+        """Largest probability, its distance from one on a logarithmic axis, and norm, over the steps."""
         shortfall, norm = finding.arrays["shortfall"], finding.arrays["norm"]
         fig, (left, middle, right) = ml.plotting.figure(3, width=4.3, height=4.0)
         for name, look in _LOOKS.items():
@@ -341,7 +341,7 @@ class A_F4(Claim):
 
 
 def _first_at(shortfall: FloatArray, level: float) -> float:
-    """The first step at which the probability lacks at most `level` to one; infinite if there is none."""
+    """The first step at which the probability is within `level` of one; infinite if there is none."""
     reached = np.flatnonzero(shortfall <= level)
     return float(reached[0]) if reached.size else np.inf
 

@@ -1,4 +1,4 @@
-"""What Theorems 4 and 7 ask of scores and keys, no ties and general position; and Lemmas 2 and 11, a separator made from the head."""
+"""Theorems 4 and 7 ask for scores without ties and keys in general position; Lemmas 2 and 11 build a separator from the head."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ _PSEUDO_INVERSE_RTOL = 1e-12  # singular values of W below this share of the lar
 
 
 class Separator(NamedTuple):
-    """A direction that selects every optimal token, made from the head.
+    """A direction that selects every optimal token, built from the head.
 
     Attributes:
         p: (d_key,) the separator; nan if a tie leaves it undefined, zero if no input has two tokens.

@@ -276,7 +276,7 @@ def _log_sum(logs: FloatArray) -> FloatArray:
 
 
 class GradientBudget(NamedTuple):
-    r"""How much gradient a descent with a constant step may meet, and how much it met.
+    r"""The bound on the squared gradients along a descent with a constant step, and their sum.
 
     Attributes:
         allowed: the right side of Eq. (30), with the risk of the highest scores for the minimum.

@@ -98,7 +98,7 @@ class A_L1(Claim):
 def _deviations(
     data: ml.TokenDataset, head: Any, u: Any, rule: Any, start: Any, marks: list[int]
 ) -> tuple[list[float], int]:
-    """Largest relative deviation over the compared problems after each number of steps, each run going on; and how many are compared."""
+    """Largest relative deviation over the compared problems after each number of steps of the same runs, and how many are compared."""
     loss, step = rule
     p, W = start, matrix_from_vector(start, u)
     gaps, done = [], 0
@@ -132,7 +132,7 @@ class A_S(Claim):
     labels = ("A Eq. (6)", "A Lemma 6", "A Assumption A")
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
-        """Hold random gradients and descents against the constant."""
+        """Compare random gradients and descents with the constant."""
         problems, pairs = (60, 60) if effort is Effort.PAPER else (6, 20)
         losses = (ml.Logistic(), ml.Exponential(), ml.CorrelationLoss())
         progress.expect(len(SIZES) * len(losses))
@@ -172,7 +172,7 @@ class A_S(Claim):
         return Finding(measured, numbers, {"shares": {name: np.concatenate(values) for name, values in shares.items()}})
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
-        """Distribution of the largest curvature met relative to L_p, by loss."""
+        """Distribution of the largest curvature found relative to L_p, by loss."""
         fig, (ax,) = ml.plotting.figure(1, width=6.4, height=3.8)
         for (name, share), colour in zip(finding.arrays["shares"].items(), ml.plotting.ACCENTS, strict=False):
             cumulative(ax, share, f"{name.lower()} loss", colour)
@@ -185,7 +185,7 @@ class A_S(Claim):
 
 
 def _largest_slope(data: ml.TokenDataset, v: Any, loss: Loss, pairs: int, rng: np.random.Generator) -> Any:
-    """The largest ‖∇L(p) - ∇L(q)‖/‖p - q‖ met, per problem; q is pushed along the last difference of gradients to climb."""
+    """The largest ‖∇L(p) - ∇L(q)‖/‖p - q‖ found, per problem; q is pushed along the last difference of gradients to climb."""
     largest = np.zeros(len(data))
     p = rng.normal(size=(len(data), data.d_key))
     step = rng.normal(size=p.shape)

@@ -32,7 +32,7 @@ class A_F8(Claim):
     runs = (Run(ON_P, ml.NormalizedGD(0.1)), Run(ON_P, ml.GradientDescent(1.0)))
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
-        """Certify the two directions of the named data, descend to both, shade the starts, and search for more such data."""
+        """Certify the two directions of Figure 8's data, descend to both, shade the starts, and search for more such data."""
         full = effort is Effort.PAPER
         n_steps, n_grid, n_problems, n_controls = (100_000, 151, 1000, 250) if full else (10_000, 31, 200, 40)
         progress.expect(4)
@@ -168,7 +168,7 @@ class Directions:
     is_local: npt.NDArray[np.bool_]
 
     def only(self, which: npt.NDArray[np.bool_]) -> Directions:
-        """The same for some of them."""
+        """These directions at the places where `which` is true."""
         return Directions(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
@@ -199,12 +199,12 @@ def _ends(data: ml.TokenDataset, v: FloatArray, found: Directions, far: float) -
 
 
 def _reaches(run: ml.Trajectory, direction: FloatArray) -> npt.NDArray[np.bool_]:
-    """Whether each run ends along a direction, at correlation .998: a start at 100 across it leaves an angle of .05 at norm 2,000."""
+    """Whether each run ends along a direction, at correlation .998: from norm 100 across it, an angle of .05 is left at norm 2,000."""
     return np.asarray(ml.correlation(run.final, direction)) >= REACHED
 
 
 def _reached(data: ml.TokenDataset, v: FloatArray, found: Directions) -> tuple[Any, FloatArray]:
-    """Whether descent from far out along each found direction keeps to it, and by how many logits one input leads the other at first."""
+    """Whether descent from far out along each direction keeps to it, and by how many logits one input leads the other at the start."""
     some = ml.TokenDataset(data.X[found.problem], data.y[found.problem], K=data.K[found.problem])
     run = ml.descend(some, v, optimizer=ml.NormalizedGD(0.1), n_steps=20_000, start=FAR * found.direction)
     margins = np.abs(np.einsum("bid,bd->bi", some.K[:, :, 0] - some.K[:, :, 1], FAR * found.direction))
@@ -220,7 +220,7 @@ class A_T2(Claim):
     runs = (Run(ON_P, ml.GradientDescent(1.0)),)  # of size 1/L_p
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
-        """Descend with steps 1/L_p on random problems and hold risk, norm and direction against the theorem; then break its conditions."""
+        """Descend with steps 1/L_p on random problems and compare risk, norm and direction with the theorem; then break its conditions."""
         n_steps, n_problems, n_starts = (1_000_000, 12, 3) if effort is Effort.PAPER else (100_000, 3, 2)
         rng = np.random.default_rng(SEED)
         steps = np.array(ml.plotting.recorded_steps(n_steps, dense=DENSE))

@@ -117,7 +117,7 @@ def _counted(count: int, progress: Progress) -> Any:
 
 
 def _disagrees(rng: np.random.Generator) -> bool:
-    """Whether branch and bound and all choices one by one find different minima on a random problem."""
+    """Whether branch and bound and trying all choices find different minima on a random problem."""
     n, T, d = int(rng.integers(1, 4)), int(rng.integers(2, 6)), int(rng.integers(1, 6))
     data = ml.TokenDataset(rng.standard_normal((n, T, d)), np.ones(n))
     sets = [rng.permutation(T)[: rng.integers(1, min(3, T) + 1)] for _ in range(n)]
@@ -159,7 +159,7 @@ def _too_small(data: ml.TokenDataset, sets: Any, found: SetSolution) -> list[lis
 
 
 def _too_large(data: ml.TokenDataset, sets: Any, found: SetSolution) -> list[list[list[int]]]:
-    """The sets with a token too many in the first input that has one which can be selected together with the solution's; else none.
+    """The sets with one token too many in the first input that has one which can be selected together with the solution's; else none.
 
     Along that direction only tokens of the sets are left while the risk stays above the lowest, so Assumption D is false.
     """

@@ -138,7 +138,7 @@ def _short(share: float) -> str:
 
 
 def _thinned(epochs: Sequence[int]) -> list[int]:
-    """At most so many epochs as fit, the first and the last among them."""
+    """As many epochs as fit, with the first and the last among them."""
     if len(epochs) <= COLUMNS:
         return list(epochs)
     chosen = np.round(np.linspace(0, len(epochs) - 1, COLUMNS)).astype(int)
@@ -401,14 +401,14 @@ def _rule(run: VisionRun) -> str:
 
 
 def _name(run: VisionRun) -> str:
-    """What tells a run on CIFAR-10 from the others: how it steps, how far it shifts its images, and its seed if that is not 0."""
+    """What distinguishes a run on CIFAR-10 from the others: how it steps, how far it shifts its images, and its seed if that is not 0."""
     seed = f", seed {run.settings.seed}" if run.settings.seed else ""
     return f"{_rule(run)}, shifts up to {run.settings.crop}{seed}"
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Torch on one thread and without oneDNN, whose preparations take longer than products of this size; as it was afterwards."""
+    """Torch on one thread and without oneDNN, whose preparations take longer than products of this size; restored afterwards."""
     import torch
 
     threads, prepared = torch.get_num_threads(), torch.backends.mkldnn.enabled

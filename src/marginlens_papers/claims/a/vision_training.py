@@ -132,7 +132,7 @@ class VisionTraining:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What the images show whose maps are kept."""
+        """The labels of the images whose maps are kept."""
         return tuple(self.data.classes[k] for k in self.data.y_test[self.chosen])
 
     def begin_epoch(self, epoch: int) -> None:
@@ -176,20 +176,20 @@ class VisionTraining:
         return images.float() * self.factor + self.shift
 
     def seeded(self, epoch: int, step: int) -> Any:
-        """The generator for one step, whatever came before."""
+        """The generator of one step, which does not depend on earlier steps."""
         drawn = np.random.SeedSequence((self.settings.seed, epoch, step)).generate_state(1, np.uint64)[0]
         self._rng.manual_seed(int(drawn >> np.uint64(1)))
         return self._rng
 
     def set_sums(self, loss: float, right: int) -> None:
-        """Set the summed loss of the unfinished epoch, and how many images were named rightly in it."""
+        """Set the summed loss of the unfinished epoch, and how many images were classified correctly in it."""
         import torch
 
         self.loss = torch.tensor(loss, dtype=torch.float64, device=self.device)
         self.right = torch.tensor(right, device=self.device)
 
     def measure(self, epoch: int, seconds: float = 0.0) -> tuple[VisionEpochRecord, FloatArray]:
-        """The record at the end of so many epochs, and the maps (n_chosen, n_patches) of the last layer."""
+        """The record at the end of this many epochs, and the maps (n_chosen, n_patches) of the last layer."""
         n = len(self.data.x_train)
         loss, train_accuracy = (float(self.loss) / n, float(self.right) / n) if epoch else (float("nan"), float("nan"))
         seen = cls_attention(self.model, self.scaled(self.x_test[: self.settings.measured]))
@@ -200,7 +200,7 @@ class VisionTraining:
         return VisionEpochRecord(epoch, loss, train_accuracy, accuracy, seconds, *by_layer), maps
 
     def accuracy(self, n_images: int) -> float:
-        """Share of the first test images that the model names rightly."""
+        """Share of the first test images that the model classifies correctly."""
         import torch
 
         x, y = self.x_test[:n_images], self.y_test[:n_images]
