@@ -129,7 +129,7 @@ def _converged(left: Any, mu: Any) -> Any:
 def _follow(data: ml.TokenDataset, v: Any, cone: BasinCone, mu: float, points: Any) -> tuple[Any, Any]:
     """Follow descent by arc length from starts in the cone of width mu: 1 - correlation at the end, and whether each stayed inside.
 
-        It is infinite for a run that ends with other tokens. Steps are a tenth of the cone's width at the currently smallest norm, a
+    It is infinite for a run that ends with other tokens. Steps are a tenth of the cone's width at the currently smallest norm, a
     third after that, and shorter at the end: normalised steps cross the limit back and forth by up to half their length.
     """
     many, iterate = data.repeat(len(points)), points

@@ -19,13 +19,13 @@ LONGEST = 1e9  # arc length that no flow reaches
 
 
 def embedding_flow_end(model: Parameters, data: LabelledSequences, norm: float, rtol: float) -> FloatArray:
-    """What `embedding_flow(model, data, until=UntilNorm(norm), tolerance=rtol).final` is, within the tolerance."""
+    """The same as `embedding_flow(model, data, until=UntilNorm(norm), tolerance=rtol).final`, within the tolerance."""
     span = in_their_span(model, data)
     return span.point(flow_end(span.tokens, span.head, span.start, norm, rtol))
 
 
 def flow_end(data: TokenDataset, head: FloatArray, start: FloatArray, norm: float, rtol: float) -> FloatArray:
-    """What `flow(data, head, start=start, until=UntilNorm(norm), rtol=rtol).final` is, within the tolerance, for one problem.
+    """The same as `flow(data, head, start=start, until=UntilNorm(norm), rtol=rtol).final`, within the tolerance, for one problem.
 
     Multistep methods (LSODA) need one gradient a step and a second derivative now and then, less than half the time of `flow` at so few
     digits; errors add up over their many steps, each of which has a tenth of the tolerance. If they do not reach the norm, as at a

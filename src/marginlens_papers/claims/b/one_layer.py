@@ -99,7 +99,7 @@ def adamw_constants(step: int, rate: float, decay: float, dtype: Any) -> Any:
 class CompiledOneLayer:
     """The one-layer model under AdamW on the CPU: a step reads and writes E and its moments once.
 
-    `a` and `b` are always E p and E v at the present parameters.
+    `a` and `b` are always E p and E v at the current parameters.
     """
 
     def __init__(self, pairs: DistinctTokens, start: Parameters, settings: EmbeddingSettings) -> None:
@@ -153,7 +153,7 @@ class CompiledOneLayer:
         in_parts(self._step, len(self.E), self.E, *self.moments["E"], *weights, *directions, constants, self.a, self.b)
 
     def form_products(self) -> None:
-        """E p and E v at the present parameters, by a step that changes nothing else."""
+        """E p and E v at the current parameters, by a step that changes nothing else."""
         weights, constants = np.zeros((2, len(self.E)), dtype=self.E.dtype), np.array(_NO_STEP, dtype=self.E.dtype)
         self._advance(weights, (*self.vectors, *self.vectors), constants)
 
@@ -167,7 +167,7 @@ class CompiledOneLayer:
         return scalar_gradients(others, np.arange(len(others)), self.a, self.b)[1]
 
     def parameters(self) -> Parameters:
-        """The present parameters, as NumPy arrays that later steps change."""
+        """The current parameters, as NumPy arrays that later steps change."""
         return Parameters(self.E, self.p, self.v)
 
 

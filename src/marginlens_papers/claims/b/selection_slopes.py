@@ -129,7 +129,7 @@ def softmax_weight_bounds(E: ArrayLike, p: ArrayLike, sequences: Any, y: ArrayLi
 
 
 class DominantSlope(NamedTuple):
-    r"""How much of the slope along a direction the first and second selections make up, and Lemma 17's bound on the rest.
+    r"""The share of the slope along a direction that comes from the first and second selections, and Lemma 17's bound on the rest.
 
     Attributes:
         ratio: the slope over its part (B0). log_bound: logarithm of (T + T²) C₃ C₄ e^(−τ₁R), which |ratio − 1| does not exceed.
@@ -250,7 +250,7 @@ class OwnMaxMargin(NamedTuple):
 
     Attributes:
         solution: p̂, the max-margin solution of what p selects. ratio: the slope along p̂/‖p̂‖ over that along p/‖p‖.
-        least: what the ratio is at least, up to terms that vanish as ‖p‖ grows: one over the margin of p scaled to the length of p̂.
+    least: a lower bound of the ratio, up to terms that vanish as ‖p‖ grows: one over the margin of p scaled to the length of p̂.
         C_5: Eq. (27)'s bound on g(X')/g(X) for two sequences. odds: the largest such ratio.
     """
 
@@ -310,7 +310,7 @@ class _Slope(NamedTuple):
 
 
 class _PairTerms:
-    """The sum over pairs of tokens that a slope is (Lemma 8), from logarithms of its weights."""
+    """A slope as its sum over pairs of tokens (Lemma 8), from logarithms of its weights."""
 
     def __init__(self, E: FloatArray, p: FloatArray, v: FloatArray, data: LabelledSequences) -> None:
         self.pairs = distinct_tokens(data)

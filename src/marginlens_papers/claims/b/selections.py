@@ -77,7 +77,7 @@ class B_D2(Claim):
     known = Verdict.DOES_NOT_HOLD
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
-        """Hold p̂ = M⁺1 and the solution of Eq. (18) against the solution of Eq. (9)."""
+        """Compare p̂ = M⁺1 and the solution of Eq. (18) with the solution of Eq. (9)."""
         rows = []
         for cell, kind, problem in _selections(_trials(effort), progress):
             judged = _remarks(*problem)
@@ -291,7 +291,7 @@ class B_L19(Claim):
     known = Verdict.DOES_NOT_HOLD
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
-        """Ask which datasets have the lead in margin, and where their flows go."""
+        """Compute which datasets have the lead in margin, and where their flows go."""
         paper = effort is Effort.PAPER
         n_flows, sizes = (24, SIZES) if paper else (4, (SIZES[0], SIZES[-1]))
         tasks = [(size, tilt) for size in sizes for tilt in (TILTS[1], 0.0)]
@@ -363,7 +363,7 @@ def _tilted(data: LabelledSequences, d: int, tilt: float, rng: np.random.Generat
 def _flow(j: int, size: tuple[int, float], tilt: float) -> dict[str, Any]:
     """The lead in margin of one small dataset's decisive tokens, and whether its flow goes to them.
 
-    At the largest size the lead is also found among all selections, and Lemma 19's own conditions are asked.
+    At the largest size the lead is also computed among all selections, and Lemma 19's own conditions are checked.
     """
     d, rate = size
     rng = np.random.default_rng([MARGIN_SEED, 1, j, d])
@@ -388,7 +388,7 @@ def _flow(j: int, size: tuple[int, float], tilt: float) -> dict[str, Any]:
 
 
 def _one(j: int) -> dict[str, Any]:
-    """Everything that one dataset says about the lemmas."""
+    """The numbers of one dataset for all lemmas."""
     rng = np.random.default_rng([MARGIN_SEED, j])
     data, tilt = _dataset(j, rng), TILTS[j % len(TILTS)]
     tilted = _tilted(data, D_MODEL, tilt, rng)

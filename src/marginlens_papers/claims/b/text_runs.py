@@ -151,7 +151,7 @@ class Seeds:
 
     @property
     def title(self) -> str:
-        """The dataset and what differs from the paper's settings, and how many seeds there are."""
+        """The dataset, the differences from the paper's settings, and the number of seeds."""
         run = self.runs[0]
         given, usual = run.settings, EmbeddingSettings()
         stopped = sorted(int(run.epochs[-1]) for run in self.runs if not run.finished)
@@ -219,7 +219,7 @@ class Seeds:
 
 
 def by_setting(runs: Sequence[EmbeddingRun]) -> list[Seeds]:
-    """Runs on one dataset grouped by all that they share but the seed, in the order in which settings first come; stopped ones apart."""
+    """Runs on one dataset grouped by all settings but the seed, in the order in which these first occur; stopped runs are separate."""
     groups: dict[Any, list[EmbeddingRun]] = {}
     for run in runs:
         shared = replace(run.settings, seed=0, device="cpu", tf32=False)
@@ -252,7 +252,7 @@ def loss_text(loss: float) -> str:
 
 
 def stated_bounds(judged: Mapping[str, Sequence[str]], exponent: int) -> dict[str, Bound]:
-    """What the paper's words say of both datasets: the loss's order at its settings, excellent agreement, proportionality."""
+    """What the paper says about both datasets: the loss's order at its settings, excellent agreement, proportionality."""
     bounds = {name: of_order(exponent) if name == "loss" else Bound(low=EXCELLENT) for name in SENTENCES}
     return {
         f"{source}_{reading}_{name}": bound
@@ -399,7 +399,7 @@ def _numbers(start: str, group: Seeds | None) -> dict[str, float]:
 
 
 def control_sentences(layers: int) -> str:
-    """What the kept runs of this depth on data of other sizes ended at, at the stated settings."""
+    """The final losses of the kept runs of this depth on data of other sizes, at the stated settings."""
     said = []
     for source, words in CONTROLS.items():
         for run in embedding_runs(source, layers):
@@ -409,7 +409,7 @@ def control_sentences(layers: int) -> str:
 
 
 def _conventions(chosen: Sequence[Seeds], exponent: int) -> list[str]:
-    """Which losses are of the paper's order by one convention and not by the other."""
+    """Which losses are of the paper's order by one convention but not by the other."""
     split = []
     for group in chosen:
         logarithm = float(np.log10(max(group.loss, 1e-300)))
@@ -453,7 +453,7 @@ def _agreement(groups: Sequence[Seeds], chosen: Sequence[Seeds]) -> str:
 
 
 def _weakening(chosen: Sequence[Seeds]) -> str:
-    """How much of the agreement training to the end takes away."""
+    """How much of the agreement is lost by training to the end."""
     parts = []
     for group in chosen:
         courses = []
@@ -480,7 +480,7 @@ def points_of(run: Any) -> TokenPoints:
 
 
 def panels(run: Any, title: str) -> Figure:
-    """The two panels of one run, with a dozen telling tokens named."""
+    """The two panels of one run, with the names of a dozen tokens."""
     from marginlens_papers.claims.b.token_panels import draw_tokens
 
     return draw_tokens(points_of(run), title=title)

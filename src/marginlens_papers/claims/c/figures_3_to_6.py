@@ -243,7 +243,7 @@ class C_F4(Claim):
 
 
 def _halfway(run: Runs) -> Runs:
-    """The middle of the last two iterates up to the paper's end, in place of the runs."""
+    """The runs with one point each: the middle of the two iterates at the paper's last step."""
     at = run.at(PAPER_STEPS)
     middle = 0.5 * (run.points[:, at - 1] + run.points[:, at])
     return Runs(run.recipe, run.datasets, run.steps[at : at + 1], middle[:, None])

@@ -116,7 +116,7 @@ def _layer(rng: np.random.Generator) -> Any:
 
 
 def _scored(ids: IntArray, *, different: bool) -> HeldOutScores:
-    """The automaton and n-grams on the end of a text, on windows of three different tokens alone if `different`."""
+    """The automaton and n-grams on the end of a text, only on windows of three different tokens if `different`."""
     text = "".join(chr(ord("A") + token) for token in ids.tolist())
     split = ml.data.split_text_windows(text, WINDOW, held_out=HELD_OUT)
     if different:

@@ -418,7 +418,7 @@ class C_L3(Claim):
     labels = ("C Lemma 3", "C Thm 4", "C Eq. (24)")
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
-        """Hold chords, spectra and long runs of plain descent against the two statements."""
+        """Compare chords, spectra and long runs of plain descent with the two statements."""
         count, n_steps = (100, 100_000) if effort is Effort.PAPER else (10, 10_000)
         found: dict[str, list[Any]] = {
             name: [] for name in ("log", "squared", "general", "whole", "cyclic", "formula", "rank")

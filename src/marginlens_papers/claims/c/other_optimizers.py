@@ -58,7 +58,7 @@ class C_O(Claim):
     )
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
-        """Train all datasets by every optimizer, and hold W against every norm's margin."""
+        """Train all datasets by every optimizer, and compare W with every norm's margin."""
         count, clock = (8, CLOCK) if effort is Effort.PAPER else (2, SHORT_CLOCK)
         rng = np.random.default_rng(SEED)
         progress.expect(len(KINDS) * len(OPTIMIZERS))

@@ -120,7 +120,7 @@ def random_dataset(rng: np.random.Generator) -> ml.SequenceDataset:
 
 
 def compare(data: ml.SequenceDataset) -> dict[str, int]:
-    """How many things the library says of a dataset that brute force does not."""
+    """How many results of the library on a dataset differ from brute force."""
     wrong = dict.fromkeys([name for name in C_G.expected if name.startswith("wrong_")], 0)
     graphs, brute = ml.priority_graphs(data), brute_graphs(data)
     wrong["wrong_edges"] += int(graphs.keys() != brute.keys())
@@ -174,7 +174,7 @@ def _compare_subset(data: ml.SequenceDataset, graphs: dict[int, PriorityGraph], 
 
 # ---- the paper's example, and a real text
 def figure_2_missed() -> int:
-    """How many sentences of the text about Figure 2 its example does not fulfil."""
+    """How many sentences of the text about Figure 2 do not hold for its example."""
     data = figure_2()
     graphs = ml.priority_graphs(data)
     subset = ml.cyclic_subset(data, graphs)
@@ -195,7 +195,7 @@ def figure_2_missed() -> int:
 
 @dataclass(frozen=True)
 class TextGraphs(Table):
-    """The graphs of a text: how many windows have the next token and how many were left out, the tokens as they are shown, the graphs."""
+    """The graphs of a text: how many windows contain the next token, how many were left out, the names of the tokens, and the graphs."""
 
     MADE_BY = "marginlens graph tinyshakespeare.txt --save"
 

@@ -145,7 +145,7 @@ class Curves(NamedTuple):
 
 
 def _problem(rng: np.random.Generator) -> tuple[ml.SequenceDataset, ml.NextTokenAutomaton]:
-    """The first drawn dataset that the theorem speaks about, with W^mm, W^cyc and the limit of attention."""
+    """The first drawn dataset that satisfies the theorem's conditions, with W^mm, W^cyc and the limit of attention."""
     while True:
         data = cyclic_sequences(*SHAPE, rng)
         if ml.graph_svm(data.E, ml.priority_graphs(data)).status is ml.Status.OPTIMAL:
@@ -195,7 +195,7 @@ def _tenth(W: FloatArray, steps: IntArray) -> FloatArray:
 
 
 def _limit_attention(data: ml.SequenceDataset, automaton: ml.NextTokenAutomaton) -> FloatArray:
-    """(n_positions,) where attention goes: a token's probability, shared equally among its positions."""
+    """(n_positions,) the limit of attention: a token's probability, shared equally among its positions."""
     parts = []
     for i in range(len(data)):
         ids, _ = data[i]

@@ -107,7 +107,7 @@ def _descend(recipe: Recipe, datasets: Sequence[ml.SequenceDataset], steps: IntA
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Alignment:
-    """How runs stand to the Graph-SVM solutions of one set of graphs per trial.
+    """How runs compare with the Graph-SVM solutions of one set of graphs per trial.
 
     Attributes:
         corr: (n_trials, n_saved) cosines with W^mm; nan if it is zero or does not exist, 0 if the run itself has no direction.
@@ -153,7 +153,7 @@ class Offset:
     status: list[ml.Status]
 
     def count(self, kind: ml.Status) -> int:
-        """How many corrections ended so."""
+        """How many corrections ended with a status."""
         return self.status.count(kind)
 
 
