@@ -206,9 +206,9 @@ class Claim(ABC):
         return self.own_statement or self.id.partition("-")[0] == OWN.key
 
     def judge(self, finding: Finding) -> Verdict:
-        """Hold the found numbers against their bounds; nothing else decides.
+        """Compare the numbers with their bounds; nothing else decides.
 
-        Archived numbers can lower a verdict, but without a bound that a number of this run meets a claim holds in part at best.
+        Archived numbers can lower a verdict, but a claim holds in part at best unless a number computed in this run meets its bound.
         """
         if not finding.assumption_met:
             return Verdict.ASSUMPTION_NOT_MET
@@ -255,7 +255,7 @@ def _attributes(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def in_one_line(value: Any) -> Any:
-    """The same with the lines of every text joined; other kinds of spaces are left as they are."""
+    """The value with the lines of every text joined; other kinds of spaces are left as they are."""
     if isinstance(value, dict):
         return {name: in_one_line(part) for name, part in value.items()}
     return re.sub(r"[ \n]+", " ", value).strip(" ") if isinstance(value, str) else value

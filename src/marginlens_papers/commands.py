@@ -25,7 +25,7 @@ _CLAIM = re.compile(r'^    "([A-Z]-\w+)": "', re.MULTILINE)
 
 
 def claim_ids(incomplete: str) -> list[str]:
-    """The claims whose ids begin so, those of installed packages too; after a comma another one.
+    """The claims whose ids begin with this, also those of installed packages; after a comma another one.
 
     They are read from the catalogue as text: importing it would take seconds.
     """
@@ -193,7 +193,7 @@ def _resuming(effort: Effort, out: Path) -> str:
 
 
 def _listed(ids: list[str], most: int = 8) -> list[str]:
-    """The ids, the last of many as their number."""
+    """The ids, of which only the first few are named if there are many."""
     rest = len(ids) - most + 2
     return ids if len(ids) <= most else [*ids[: most - 2], text("report.run.more_claims", count=rest)]
 

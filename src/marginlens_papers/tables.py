@@ -82,13 +82,13 @@ def read_file(path: str | Path, kind: type[Kind], settings: Mapping[str, Any] | 
 
 
 def numbers(values: Any) -> FloatArray:
-    """Numbers as an array, in which what a table has null for is NaN."""
+    """Numbers as an array, in which a table's null is NaN."""
     return np.array(values, dtype=np.float64)
 
 
 @contextmanager
 def unreadable_is_refused(argument: str, expected: str, path: Path) -> Iterator[None]:
-    """Refuse a file of other contents in one sentence, whatever they lead to."""
+    """Refuse a file of other contents in one sentence, for any error that they cause."""
     try:
         yield
     except InputError:
@@ -100,7 +100,7 @@ def unreadable_is_refused(argument: str, expected: str, path: Path) -> Iterator[
 
 
 def _differences(asked: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """The settings that a table does not have as they are asked for: the name, what is asked, what it has."""
+    """The settings of a table that differ from those asked for: the name, what is asked, what it has."""
     for name, value in asked.items():
         if isinstance(value, dict):
             yield from _differences(value, values[name])

@@ -38,7 +38,7 @@ def share_points(ax: Axes, x: Any, successes: Any, trials: Any, **style: Any) ->
 
 
 def histogram(ax: Axes, values: FloatArray, bins: FloatArray, **style: Any) -> None:
-    """The shares of values in each bin, as an outline; values outside every bin count among the whole."""
+    """The shares of values in each bin, as an outline; values outside all bins count in the total."""
     heights, edges = np.histogram(values, bins=bins)
     ax.stairs(heights / len(values), edges, **style)
 
@@ -71,7 +71,7 @@ def scatter_tokens(ax: Axes, keys: FloatArray, scores: FloatArray, *, size: floa
 
 
 def finish_plane(ax: Axes, window: Window, title: str, legend_at: str = "lower left", *, n_inputs: int = 1) -> None:
-    """Limits, names and legend of a plane in which paths and the tokens of `n_inputs` inputs stand together."""
+    """Limits, names and legend of a plane with paths and the tokens of `n_inputs` inputs."""
     shapes = [("*", 200.0, PATH, "optimal token"), ("o", 60.0, PATH, "other token")]
     if n_inputs > 1:
         shapes += [("s", 60.0, INPUTS[i], f"tokens of input {i + 1}") for i in range(n_inputs)]

@@ -1,4 +1,4 @@
-"""What is written from the code: the tables of statements, the page of texts, what claims observed, and the pictures of README and docs.
+"""Pages written from the code: the tables of statements, the page of texts, what claims observed, and the pictures of README and docs.
 
 They belong to a checkout, because tests and examples are among what they list. `python -m marginlens_papers.documentation` in its root
 (`make docs`) writes the tables, and with `pictures` (`make pictures`) the pictures.

@@ -1,4 +1,4 @@
-"""The pictures that lie in the repository: the README's, which moves, and that of the page about optimizers, drawn by an example."""
+"""The pictures in the repository: the README's, which moves, and that of the page about optimizers, drawn by an example."""
 
 from __future__ import annotations
 

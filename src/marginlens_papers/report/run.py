@@ -65,7 +65,7 @@ class Report:
 
     @property
     def failures(self) -> tuple[Entry, ...]:
-        """The entries of this run that were not reproduced, without those whose claim declares just that."""
+        """The entries of this run that were not reproduced, without those whose claim declares this."""
         ran = [(entry, entry.result) for entry in self.entries if entry.id in self.ran]
         failed = Verdict.DOES_NOT_HOLD
         return tuple(entry for entry, result in ran if result and result.verdict is failed and not result.known)
@@ -165,7 +165,7 @@ class _GrowingReport:
         return entry
 
     def publish_every_so_often(self) -> None:
-        """Publish the report unless that was done a moment ago, or no claim is left to wait for."""
+        """Publish the report unless that was done a moment ago, or no claim is left."""
         if len(self.finished) < len(self.claims) and time.monotonic() - self.published > _PUBLISH_SECONDS:
             with deferred_interrupts():
                 self.publish()
@@ -374,7 +374,7 @@ _messages: Any = None  # of a process, to the one that started it
 
 
 def _prepare_process(messages: Any, threads: int) -> None:
-    """Let a new process leave interruptions to the one that started it, and take its share of the processors."""
+    """Prepare a new process: interruptions are left to the one that started it, and it uses its share of the processors."""
     global _messages
     _messages = messages
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -38,7 +38,7 @@ class D_3(Claim):
     labels = ("D Fig (multi-token)", "D SVMeq")
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
-        """Train all problems of every dimension twice and take their W apart."""
+        """Train all problems of every dimension twice and split their W into its parts."""
         paper = effort is Effort.PAPER
         dimensions, n_problems, n_steps = ((4, 6, 8, 10), 100, 2000) if paper else ((4,), 24, 1500)
         rows = [_measure(_problems(d, n_problems), n_steps) for d in progress.each(list(dimensions))]
@@ -97,7 +97,7 @@ def _cancelling(problems: Problems, steps: IntArray) -> FloatArray:
 
 
 def _exact(problems: Problems, steps: IntArray) -> FloatArray:
-    """The same by the exact gradient."""
+    """The iterates by the exact gradient."""
     import torch
 
     V = torch.tensor(problems.V)

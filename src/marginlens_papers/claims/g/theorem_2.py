@@ -1,4 +1,4 @@
-"""G Theorem 2: gradient descent of a next-token decoder keeps log-odds in F, and grows along W^mm across it."""
+"""G Theorem 2: gradient descent of a next-token decoder keeps log-odds in F, and grows along W^mm orthogonally to it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class G_T2(Claim):
     labels = ("G Thm 2", "G Lemma 2", "G Def 1", "G NTP-SVM")
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
-        """Train on every dataset, and hold the run against the limits of its own data and of data with other supports."""
+        """Train on every dataset, and compare the run with the limits of its own data and of data with other supports."""
         n_datasets, n_steps = SIZES[effort]
         runs = [_follow(np.random.default_rng((SEED, k)), n_steps) for k in progress.each(range(n_datasets))]
         late = runs[0]["t"] >= n_steps / LATE
@@ -75,7 +75,7 @@ class G_T2(Claim):
 
 
 def _follow(rng: np.random.Generator, n_steps: int) -> dict[str, Any]:
-    """One dataset: what a run from zero shows of each limit, and how far it is from those of data with tokens renamed."""
+    """One dataset: the distances of a run from zero to each limit, and to those of data with tokens renamed."""
     data = random_contexts(rng)
     risk, priority, finite = ml.ContextRisk(data), ml.ntp_svm(data), ml.nexttoken.finite_part(data)
     t = np.unique(np.geomspace(FIRST_LOOK, n_steps, 25).astype(np.int64))

@@ -36,7 +36,7 @@ class Schedule(NamedTuple):
 
     @property
     def steps(self) -> StepSize:
-        """As an optimizer takes them."""
+        """The step sizes in the form that an optimizer takes."""
         return PowerDecay(self.size, self.power) if self.power else self.size
 
     @property
@@ -183,7 +183,7 @@ def _crossings(
 ) -> dict[str, FloatArray]:
     """When gradients fall below each ε and updates below half a step, (batch, n_epsilons); and how updates point before and after.
 
-    A run with ε = 0 says how many steps each ε will need: twice as many as gradients need there to fall below it.
+    A run with ε = 0 tells how many steps each ε will need: twice as many as its gradients need to fall below it.
     """
     free = _levels(risk, schedule, _follow(risk, schedule, betas, 0.0))
     progress.advance()

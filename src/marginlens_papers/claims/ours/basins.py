@@ -176,7 +176,7 @@ def _steepest(data: ml.TokenDataset, v: Any) -> float:
 
 
 def _surroundings(data: ml.TokenDataset, v: Any, plane: Basins, rings: tuple[int, int]) -> dict[str, Any]:
-    """What is drawn of one problem: basins near and far, risk, directions, cones and a few paths."""
+    """What is drawn for one problem: basins near and far, risk, directions, cones and a few paths."""
     optima = ml.locally_optimal_directions(data, v)
     cones = [ml.basin_cone(data, v, selection) for selection in optima.selections]
     far = 3.0 * max(cone.radius for cone in cones)

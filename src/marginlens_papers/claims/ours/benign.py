@@ -1,4 +1,4 @@
-"""X F: head and attention that fit flipped labels by memory still classify well, from a ratio of signal to noise of about 1/√n on."""
+"""X F: head and attention that memorise flipped labels still classify well, from a ratio of signal to noise of about 1/√n on."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class X_F(Claim):
 
 
 def _accuracies(n: int, multiple: float, width: int, seed: int) -> tuple[float, float]:
-    """Shares of the training labels that are fitted, and of new classes that are right."""
+    """The share of training labels that are fitted, and the share of new inputs that are classified correctly."""
     signal = multiple / np.sqrt(n)
     data, _ = signal_and_noise(n, width, signal, np.random.default_rng([SEED, seed, n]), flipped=FLIPPED)
     run = ml.descend(ml.JointRisk(data), optimizer=RULE, n_steps=N_STEPS)
@@ -93,7 +93,7 @@ def _accuracies(n: int, multiple: float, width: int, seed: int) -> tuple[float, 
 
 
 def _threshold(accuracies: FloatArray) -> Any:
-    """The multiple of 1/√n at which the accuracy first crosses `RIGHT`, between two of the grid."""
+    """The multiple of 1/√n at which the accuracy first crosses `RIGHT`, interpolated on the grid."""
     k = int(np.argmax(accuracies >= RIGHT))
     if accuracies[k] < RIGHT or k == 0:
         return MULTIPLES[k]

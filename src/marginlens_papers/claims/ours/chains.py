@@ -187,7 +187,7 @@ class X_C3(Claim):
         return Finding(measured, numbers, {"shares": shares}, note=note)
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
-        """Who names the trained layer's token, and how often a change is by number."""
+        """How often each rule names the trained layer's token, and how often a change is decided by counts."""
         figure, (ax,) = ml.plotting.figure(1, width=6.4, height=2.6)
         names = [
             "changes in which the new token\noutnumbers all above it",

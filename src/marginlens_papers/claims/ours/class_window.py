@@ -171,7 +171,7 @@ def _note(runs: list[Any], right: Any, lost: Any, inside: Any, signal: Any) -> s
     ]
     if weak.any():
         parts.append(
-            f"Below m = 6/√d random scores decide: {int(right[weak].sum())} of {int(weak.sum())} runs come right."
+            f"Below m = 6/√d random scores decide: {int(right[weak].sum())} of {int(weak.sum())} runs end as they should."
         )
     if short.any():
         by_number = [short & np.array([cell.k == k for cell in cells]) for k in SHORT_DECISIVE]
@@ -182,7 +182,8 @@ def _note(runs: list[Any], right: Any, lost: Any, inside: Any, signal: Any) -> s
         )
     if high.any():
         parts.append(
-            f"At m = 300 (η₀ = 1,200 T) the width is no longer enough: {int(right[high].sum())} of {int(high.sum())} runs come right."
+            f"At m = 300 (η₀ = 1,200 T) the width is no longer enough: {int(right[high].sum())} of {int(high.sum())} runs end as they "
+            "should."
         )
     return " ".join(parts)
 
@@ -272,7 +273,7 @@ def _draw_short(finding: Finding) -> Figure:
 def _draw_table(
     ax: Axes, finding: Finding, rows: list[tuple[str, tuple[int, int, int]]], moves: tuple[float, ...]
 ) -> None:
-    """How many runs come right in each setting, with the 95% interval below; a bar above those for which check_class_window warns."""
+    """How many runs end as they should in each setting, with the 95% interval below; a bar above if check_class_window warns."""
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.patches import Rectangle
 

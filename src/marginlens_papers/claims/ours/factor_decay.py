@@ -128,7 +128,7 @@ def _imbalance(risk: FactorRisk, x: FloatArray) -> FloatArray:
 
 
 def _minimum(risk: FactorRisk, x: FloatArray, decay: float) -> tuple[float, float, float, float]:
-    """Relative excess of the squares over the nuclear norm, what is left of the conditions of a minimum, and the rank of W."""
+    """Relative excess of the squares over the nuclear norm, the residual of the conditions of a minimum, and the rank of W."""
     balance, W = factor_balance(*risk.split(x)), risk.matrix(x)
     left = (0.0, 0.0)
     if decay > 0.0:

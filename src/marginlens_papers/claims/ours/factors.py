@@ -56,7 +56,7 @@ class X_N3(Claim):
     )
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
-        """Train the factors by all three, and hold the runs against the margins of W, the bound and its conditions."""
+        """Train the factors by all three, and compare the runs with the margins of W, the bound and its conditions."""
         paper = effort is Effort.PAPER
         n_problems, n_sign_steps, n_steps = (PROBLEMS, SIGN_STEPS, STEPS) if paper else (3, 2400, 1200)
         widths = (1, 2, 5, 10, 20) if paper else (1, 10)
@@ -89,7 +89,7 @@ class X_N3(Claim):
 
 
 def _note(numbers: dict[str, float]) -> str:
-    """How far the conditions are from being met, if they are not."""
+    """How far the conditions are from being satisfied, if they are not."""
     least = numbers["least_median_alignment"]
     if least >= STATIONARY:
         return ""
@@ -102,7 +102,7 @@ def _note(numbers: dict[str, float]) -> str:
 def _sign_run(
     risk: FactorRisk, optimizer: ml.Optimizer, start: FloatArray, n_steps: int, margins: dict[tuple[int, ...], Any]
 ) -> dict[str, Any]:
-    """One width: misalignment with the conditions and share of the bound at a few looks, and what W has of the known margins.
+    """One width: misalignment with the conditions and share of the bound at a few steps, and the shares of the known margins that W has.
 
     `margins` keeps the bounds of problems with their selections, which do not depend on the width.
     """
@@ -150,7 +150,7 @@ def _alignment(G: FloatArray, Q: FloatArray, K: FloatArray) -> FloatArray:
 
 
 def _shares(risk: FactorRisk, points: FloatArray, selected: IntArray) -> FloatArray:
-    """What W = Q Kᵀ has of the best margin of every known norm, (n_problems, n_norms)."""
+    """The share of every known norm's best margin that W = Q Kᵀ has, (n_problems, n_norms)."""
     W = risk.matrix(points)
     columns = []
     for norm in KNOWN.values():

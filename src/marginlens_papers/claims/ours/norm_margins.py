@@ -25,12 +25,12 @@ def _names(variable: str) -> list[str]:
 
 
 def _own_shares(variable: str) -> dict[str, Bound]:
-    """What the share of a descent's own margin must reach, for every norm and over all runs."""
+    """The bounds on the share of a descent's own margin, for every norm and over all runs."""
     return {f"own_share_{name}": Bound(low=OWN_SHARE) for name in _names(variable)}
 
 
 def _words(variable: str) -> dict[str, Words]:
-    """What the numbers that both claims check are."""
+    """The sentences on the numbers that both claims check."""
     own = {
         f"own_share_{name}": Words(f"Descent in {name}: mean share of its own margin after {STEPS:,} steps")
         for name in _names(variable)
@@ -69,7 +69,7 @@ class _OneNormOneMargin(Claim):
         return SETTINGS[self.variable]
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
-        """Take the runs of 10,000 steps, and read the archived ones of 100,000."""
+        """Compute the runs of 10,000 steps, and read the archived ones of 100,000."""
         geometries = self.setting.geometries
         progress.expect(len(geometries) + 1)
         problems = self.setting.draw(PROBLEMS if effort is Effort.PAPER else FEW_PROBLEMS)
@@ -84,7 +84,7 @@ class _OneNormOneMargin(Claim):
 
     @abstractmethod
     def note(self, runs: NormRuns, long: NormRuns) -> str:
-        """What misses its aim, and why."""
+        """A note on descents that miss their aim, and why."""
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The table of shares and that of the solutions themselves, and the progress of each descent to its own margin."""
@@ -203,7 +203,7 @@ class X_N2(_OneNormOneMargin):
     runs = _runs("p")
 
     def note(self, runs: NormRuns, long: NormRuns) -> str:
-        """Which margins in other norms a descent has most of too, and that the solutions have them as well."""
+        """A note on margins in other norms of which a descent has most, and on the solutions, which have them too."""
         limits, n = runs.limits.mean(axis=-1), len(runs.names)
         above = [(i, j) for i in range(n) for j in range(n) if i != j and runs.table[i, j] > OTHER_SHARE]
         cells = ", ".join(
