@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,7 +116,7 @@ class _Line:
     infeasible: int  # how many drawn datasets were passed over
 
 
-def _tasks(effort: Effort) -> list[tuple[Setting, tuple[int, ...], int]]:
+def _tasks(effort: Effort) -> Sequence[tuple[Setting, tuple[int, ...], int]]:
     """The setting, shape and seed of every path: of all shapes with the log-loss, and fewer with other losses and heads."""
     convex, general = (20, 4) if effort is Effort.PAPER else (1, 1)
     shapes = ACYCLIC_SHAPES if effort is Effort.PAPER else ACYCLIC_SHAPES[:1]
