@@ -1,4 +1,4 @@
-"""Real models: what the attention heads of Hugging Face models select, how sparsely and with which margin."""
+"""Real models: the selections, sparsity and margins of the attention heads of Hugging Face models."""
 
 from typing import TYPE_CHECKING, Any
 

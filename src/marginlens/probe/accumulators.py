@@ -1,4 +1,4 @@
-"""What a probe accumulates batch by batch: sums over queries, histograms of margins, example maps, and selections."""
+"""Accumulators of a probe, filled batch by batch: sums over queries, histograms of margins, example maps, and selections."""
 
 from __future__ import annotations
 
@@ -28,9 +28,12 @@ class LayerNumbers:
     """The statistics of one layer on one batch as NumPy arrays: inputs, heads, queries.
 
     Attributes:
-        counted: (n_inputs, n_queries) the query sees at least two tokens, of which `n_visible` are how many.
+        counted: (n_inputs, n_queries) the queries that see at least two tokens; `n_visible` is the number of tokens that a
+            query sees.
 
-        unique, margin: (n_inputs, n_heads, n_queries) the selected token, -1 in a tie, and its margin.
+        unique: (n_inputs, n_heads, n_queries) the selected token, -1 in a tie.
+
+        margin: (n_inputs, n_heads, n_queries) the margin of the selected token.
 
         received: (n_inputs, n_heads, n_tokens) the attention that tokens receive from the queries that count.
 
@@ -55,7 +58,7 @@ class LayerNumbers:
 
 
 class MeasureSums:
-    """Sums over all queries so far, from which the measures of every head are made: their size does not grow with the inputs."""
+    """Sums over all queries so far, which give the measures of every head; their size does not grow with the inputs."""
 
     _MAPS = ("nnz", "relative_nnz", "entropy", "top_probability")  # which are also taken of the first query alone
     _OFFSETS = {"previous_share": -1, "next_share": 1}  # noqa: RUF012
@@ -71,12 +74,12 @@ class MeasureSums:
         """Add the queries of one batch that see at least two tokens.
 
         Args:
-            measured: of a layer that may have fewer heads than others: these have no numbers. In cross-attention no query can select
-                itself, and windows of an image have no first token. With a learned sink, how many tokens are attended to is that of the
-                rest.
+            measured: the numbers of a layer. A layer may have fewer heads than others; missing heads have no numbers. In
+                cross-attention no query can select itself, and windows of an image have no first token. With a learned sink,
+                the number of attended tokens is computed without the sink.
 
-            names: of the tokens, if they are those of a text that the layer attends to from itself; without them it is not known
-                which of them are neighbours, alike or separators.
+            names: the tokens' names, if the layer attends from a text to itself. Without them it is unknown which tokens are
+                neighbours, equal or separators.
         """
         reading, kind, layer = measured.reading, measured.reading.kind, measured.reading.layer
         found, selected, first = measured.statistics, measured.unique, measured.first[:, None, None]
@@ -122,7 +125,7 @@ class MeasureSums:
 
     @property
     def is_finite(self) -> BoolArray:
-        """(n_layers, n_heads) whether all attention that was added is finite; maps of zeros stand for what is not."""
+        """The heads with only finite attention so far, (n_layers, n_heads) booleans; attention that is not finite was added as zeros."""
         return np.isfinite(self.sums.get("nnz", np.full(self._shape, np.nan)))
 
     def measures(self) -> dict[str, FloatArray]:
@@ -144,10 +147,10 @@ class TokenNames(NamedTuple):
 
 
 class LayerTokens:
-    """The tokens of the inputs that the layers of a model attend with and to.
+    """The tokens with which, and to which, the layers of a model attend.
 
-    They are those of the input, but for a decoder that writes it down behind a start token: its queries are the tokens it has read, and so
-    are those that its own attention goes to; its cross-attention goes to the input's.
+    They are the tokens of the input, except in a decoder that writes the input after a start token. Its queries are the tokens
+    that it has read, and its self-attention goes to these; its cross-attention goes to the tokens of the input.
     """
 
     def __init__(self, inputs: Inputs, adapter: Adapter) -> None:
@@ -183,7 +186,7 @@ class LayerTokens:
 
 
 class ExampleMaps:
-    """Attention, selections and margins of a few inputs, layer after layer; fewer than asked for if heads are very many."""
+    """Attention, selections and margins of a few inputs, layer after layer; fewer inputs if there are very many heads."""
 
     def __init__(self, tokens: LayerTokens, settings: ProbeSettings) -> None:
         self._inputs, self._decoder, self._longest = tokens.inputs, tokens.decoder, settings.longest_example
@@ -207,7 +210,7 @@ class ExampleMaps:
         return short[evenly(len(short), count)].tolist()
 
     def add(self, measured: LayerNumbers, batch: InputBatch) -> None:
-        """Record what belongs to chosen inputs: their maps, which are made for these alone, and what their queries select."""
+        """Record the maps of the chosen inputs, which are made only for these, and the selections of their queries."""
         reading = measured.reading
         for row, place in enumerate(batch.index.tolist()):
             if place in self._layers:
@@ -229,8 +232,8 @@ class ExampleMaps:
                     self._add_planes(place, part, np.where(np.isfinite(margins), selected, -1), margins)
 
     def _add_planes(self, place: int, reading: LayerReading, selected: IntArray, margins: FloatArray) -> None:
-        """Add the plane of each head at the query of one input with the largest margin, of those that select another than the
-        first token.
+        """Add the plane of each head at one query of an input: the query with the largest margin among those that do not select
+        the first token.
         """
         for head in range(reading.keys.shape[1]):
             best = selected[head].max()
@@ -267,7 +270,7 @@ class ExampleMaps:
 
 
 class SinkRecorder:
-    """The attention that each token gets from each head, by its name and as the first of its input, summed over queries."""
+    """The attention that each token gets from each head, by name and as the first token of its input, summed over queries."""
 
     def __init__(self, tokens: LayerTokens) -> None:
         self._tokens = tokens
@@ -293,11 +296,11 @@ class SinkRecorder:
         self._n_heads[layer] = len(received)
 
     def sinks(self, n_rows: int = 3) -> tuple[TokenShare, ...]:
-        """Return the tokens with most attention of all heads beyond what they would have if all that is seen had the same."""
+        """Return the tokens whose attention over all heads exceeds an even share the most."""
         return self._largest(self._attention.sum(axis=(0, 1)), self._n_heads @ self._n_seen, n_rows)
 
     def head_sinks(self) -> dict[tuple[int, int], TokenShare]:
-        """Return the first such token of every head that has one."""
+        """Return the first such token of every head that has one, by layer and head."""
         found = {
             (layer, head): self._largest(self._attention[layer, head], self._n_seen[layer], 1)
             for layer, head in np.ndindex(*self._attention.shape[:2])
@@ -329,7 +332,7 @@ class SinkRecorder:
 
 
 class SelectionRecorder:
-    """The selections of the first inputs, as many as stay below a fixed number of pairs of query and token, which is larger for few."""
+    """The selections of the first inputs, up to a fixed number of pairs of query and token."""
 
     def __init__(self, tokens: LayerTokens) -> None:
         inputs, n_layers, n_heads = tokens.inputs, tokens.n_layers, tokens.n_heads
@@ -342,7 +345,7 @@ class SelectionRecorder:
         self._visible = [np.zeros((n_layers, n, n), dtype=bool) for n in lengths]
 
     def add(self, measured: LayerNumbers, batch: InputBatch) -> None:
-        """Record what the queries of the first inputs select (none in a tie) and see, which may differ by layer."""
+        """Record the tokens that queries of the first inputs select (none in a tie) and see, which may differ by layer."""
         layer = measured.reading.layer
         for row, place in enumerate(batch.index.tolist()):
             if place < self.count:

@@ -1,4 +1,4 @@
-"""The difference of two models of one architecture: every measure of every head, and how far their attention maps are apart."""
+"""The difference of two models of one architecture: every measure of every head, and the distance of their attention maps."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _SIZES = ("num_hidden_layers", "num_attention_heads", "hidden_size")
 
 @dataclass(frozen=True, repr=False, eq=False)
 class ProbeDifference(_Measured):
-    """What sets the heads of one model apart from those of another, on the same inputs; layers and heads are counted from 0.
+    """The differences between the heads of two models on the same inputs; layers and heads are counted from 0.
 
     `difference["entropy"]` is an array (n_layers, n_heads): the number of `probed` minus that of `against`. `difference["total_variation"]`
-    is not a difference, but how far the attention maps of both are apart, from 0 to 1.
+    is not a difference, but the distance of their attention maps, from 0 to 1.
 
     Attributes:
         probed: the probe of the model.
 
-        against: the probe of the model that it is compared with.
+        against: the probe of the other model.
 
-        measures: total_variation, and name → difference for every measure that both models have.
+        measures: arrays by name: total_variation, and the difference of every measure that both models have.
 
     `to_frame()` has one row per head: layer, head, and every difference by its name.
     """
@@ -63,7 +63,7 @@ class ProbeDifference(_Measured):
 
     @property
     def notes(self) -> tuple[Fact, ...]:
-        """What could not be measured, each note once, with the model if only one of the two has it."""
+        """Notes on what could not be measured, each once, with the model's name if only one of the two has it."""
         first, second = self.probed.notes, self.against.notes
         both = [note for note in first if note in second]
         of_one_model = [
@@ -136,8 +136,8 @@ class ProbeDifference(_Measured):
         return dict(jsonable({**found, "changed_heads": self.changed_heads()}, JSON_DIGITS))
 
     def plot(self, ax: Axes | None = None, *, measure: str = "total_variation") -> Axes:
-        """Draw one measure of every head by colour: layers downward, heads across; blue if it is smaller than in `against`. Returns
-        the axes.
+        """Draw one measure of every head by colour, with layers downward and heads across; blue means smaller than in
+        `against`. Return the axes.
         """
         ax = axes_for(ax)
         is_distance = measure == TOTAL_VARIATION.name
@@ -160,19 +160,19 @@ def compare_models(
     For the attention a of a query in one model and b in the other the total variation is :math:`\frac12 \sum_t |a_t - b_t|`.
 
     Args:
-        model: a loaded Hugging Face model, or what `load_model` gave, such as a checkpoint after fine-tuning.
+        model: a loaded Hugging Face model, or the result of `load_model`, such as a checkpoint after fine-tuning.
 
         against: another such model of the same architecture, such as the checkpoint before.
 
-        inputs: what `probe_model` takes; texts are read with the tokenizer of `model`.
+        inputs: inputs as in `probe_model`; texts are read with the tokenizer of `model`.
 
         settings: see `ProbeSettings`; no examples are kept.
 
-        progress: called with the work done and the work in all.
+        progress: called as `progress(done, total)`.
 
     Returns:
-        Differences of shape (n_layers, n_heads), `model` minus `against`, and the mean total variation of the maps. To check it:
-        `probe_model` gives the numbers of each, and `read_attention` the maps.
+        Differences of shape (n_layers, n_heads), `model` minus `against`, and the mean total variation of the maps. To check
+        them, use `probe_model` for the numbers of each model and `read_attention` for the maps.
 
     Examples:
         >>> from marginlens.data import write_samples
@@ -267,7 +267,7 @@ def total_variation(first: LoadedModel, second: LoadedModel, inputs: Inputs) -> 
 
 
 def _check_alike(first: LoadedModel, second: LoadedModel) -> None:
-    """Refuse models of two families or sizes, before either runs."""
+    """Raise, before either model runs, if the models differ in family or size."""
     expected, got = map(_architecture, (first.model, second.model))
     if expected != got or type(adapter_for(first.model)) is not type(adapter_for(second.model)):
         raise _unlike(got, expected)
@@ -288,7 +288,7 @@ def _unlike(got: str, expected: str) -> InputError:
 
 
 def _check_readable(second: LoadedModel, data: Inputs) -> None:
-    """Refuse token ids that the second model has no embedding for: two tokenizers would be two sets of inputs."""
+    """Raise if the second model has no embedding for some token id: two tokenizers would give two sets of inputs."""
     if not isinstance(data, TextInputs):
         return
     n_words, largest = (

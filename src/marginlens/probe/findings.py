@@ -1,4 +1,4 @@
-"""What the numbers of a probe, and the curves over checkpoints, say: facts with numbers that are computed from the result."""
+"""Findings of a probe and of curves over checkpoints: facts with numbers computed from the result."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ N_NAMED_HEADS = 4
 
 
 def main_result(result: ProbeResult) -> Fact:
-    """State what a reader should know first: what most heads are and, if that was asked, how close they are to their max-margin
-    solutions.
-    """
+    """State the main result: what most heads are and, if measured, how close they are to their max-margin solutions."""
     n_heads = int(np.sum(result.kinds != ""))
     kind, count = _kinds(result)[0]
     kinds = Fact(
@@ -57,7 +55,7 @@ def main_result(result: ProbeResult) -> Fact:
 
 
 def findings(result: ProbeResult) -> tuple[Fact, ...]:
-    """Describe sparsity, how it goes with the weights, what heads select, and how max-margin they are.
+    """Describe sparsity, its relation to the weights, what heads select, and how max-margin they are.
 
     Args:
         result: a probe of one model.
@@ -207,7 +205,7 @@ def _median(values: FloatArray) -> float:
 
 
 def training_findings(curves: CheckpointCurves) -> tuple[Fact, ...]:
-    """Return whether attention gets sparser while the weights grow, how margins change, and how max-margin the heads become.
+    """Describe whether attention gets sparser while the weights grow, how margins change, and how max-margin the heads become.
 
     Args:
         curves: the measures of a probe over checkpoints.
@@ -286,19 +284,19 @@ class Answer(NamedTuple):
     """A question with its answer, a table with rows of formatted numbers, and heads to look at.
 
     Attributes:
-        question: what was asked.
+        question: the question.
 
-        answer: the fact that answers it.
+        answer: the fact that answers the question.
 
-        columns: the heads of the table's columns.
+        columns: the headings of the table's columns.
 
-        rows: the rows of the table; none if there is no table.
+        rows: the rows of the table; empty if there is no table.
 
-        named: what the heads below are.
+        named: a description of the heads below.
 
         heads: the heads to look at first.
 
-        note: how the numbers are meant; None if that goes without saying.
+        note: an explanation of the numbers; None if none is needed.
     """
 
     question: Fact

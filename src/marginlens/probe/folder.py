@@ -22,7 +22,7 @@ def write_report(
     """Write the page of a probe, its numbers and its pictures into a folder, which is replaced as a whole.
 
     Args:
-        alarms: of a monitored run, whose curves have no pictures of their own.
+        alarms: the alarms of a monitored run, whose curves are not written as separate pictures.
     """
     write_folder(folder, _files(result, alarms), "out")
 

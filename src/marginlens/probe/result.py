@@ -37,51 +37,51 @@ MIN_TREND_CHECKPOINTS = 6  # with five, one order in 60 is perfect, and there ar
 
 
 class Measure(NamedTuple):
-    """One number of each head: its name and the group it belongs to. Its title and its explanation are texts."""
+    """A measure of heads: its name and its group. Its title and explanation are texts."""
 
     name: str
     group: str
 
     @property
     def title(self) -> str:
-        """The short title, as tables show it."""
+        """The short title, as shown in tables."""
         return title(f"measure.{self.name}")
 
     @property
     def says(self) -> str:
-        """What it measures, in one sentence."""
+        """An explanation of the measure, in one sentence."""
         return text(f"measure.{self.name}")
 
     @property
     def label(self) -> str:
-        """The title inside its group."""
+        """The title within its group."""
         return self.title.split(": ")[-1]
 
     @property
     def is_share(self) -> bool:
-        """True if it is a part of a whole, shown in percent."""
+        """True if the measure is a share, shown in percent."""
         return "_share" in self.name
 
     def has_values(self, values: FloatArray) -> bool:
-        """Return whether there is something to show: a number, and for ties one above zero, since most models have none."""
+        """Return whether there is something to show: a number, and for ties a positive one, since most models have none."""
         known = values[np.isfinite(values)]
         return bool(known.any() if self.name == "tied_share" else known.size)
 
 
 class HeadKind(NamedTuple):
-    """A kind of heads: its name, and the measure of how many queries make a head one of them. Its title and what it does are texts."""
+    """A kind of heads: its name, and the measure that decides whether a head is of this kind. Its title and description are texts."""
 
     name: str
     measure: str = ""
 
     @property
     def title(self) -> str:
-        """What a head of this kind is called."""
+        """The title of a head of this kind."""
         return title(f"head_kind.{self.name}")
 
     @property
     def says(self) -> str:
-        """What heads of this kind do, as a clause."""
+        """A clause on what heads of this kind do."""
         return text(f"head_kind.{self.name}")
 
 
@@ -147,25 +147,27 @@ def _title(name: str) -> str:
 
 @dataclass(frozen=True)
 class ProbeSettings:
-    """Choices of one probe.
+    """Settings of a probe.
 
     Args:
-        max_margin: whether to ask how max-margin each head is, by far the most expensive question.
+        max_margin: whether to measure how max-margin each head is, by far the most expensive part.
 
-        queries: queries of each input, drawn at random, whose selections the max-margin problem has to make.
+        queries: the number of random queries from each input in the max-margin problem.
 
-        max_margin_inputs: inputs that the max-margin part uses, evenly spread over all; the other measures use all.
+        max_margin_inputs: the number of inputs in the max-margin part, evenly spread over all inputs; the other measures use
+            all.
 
-        offset: for models with rotary positions, query position minus key position at which W is taken; without it they have no norms
-            of W and no max-margin part.
+        offset: for models with rotary positions, the position of the query minus that of the key at which W is taken. Without
+            it such models have no norms of W and no max-margin part.
 
-        examples: inputs whose attention maps are recorded.
+        examples: the number of inputs whose attention maps are recorded.
 
-        longest_example: tokens of such an input; of longer ones only the first query's map is recorded.
+        longest_example: the largest number of tokens of such an input; for longer inputs only the first query's map is
+            recorded.
 
-        preferences: rows of what each head prefers over what.
+        preferences: the number of preferences recorded for each head.
 
-        seed: of everything random, which is in the max-margin part alone: the sampled queries and the weights of random heads.
+        seed: the seed of the sampled queries and of the random heads, both in the max-margin part.
 
     Examples:
         >>> from marginlens.probe import ProbeSettings
@@ -196,7 +198,7 @@ class ProbeSettings:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class MarginCounts(Described):
-    """Counts of shape (…, n_bins) of margins of at least zero; the first bin also holds all below 1e-12, the last all above 1e8."""
+    """Counts (…, n_bins) of nonnegative margins; the first bin also holds margins below 1e-12, the last those above 1e8."""
 
     counts: IntArray
     quantities = "{counts.sum} margins"
@@ -207,7 +209,7 @@ class MarginCounts(Described):
         return cls(np.zeros((*shape, _N_BINS), dtype=np.int64))
 
     def add(self, index: int, margins: FloatArray) -> None:
-        """Count margins (n_heads, n) for the heads of one layer; what is not finite is left out."""
+        """Count margins (n_heads, n) for the heads of one layer, except those that are not finite."""
         with np.errstate(divide="ignore", invalid="ignore"):
             bins = np.floor((np.log10(margins) - _LOW) * _BINS_PER_DECADE)
         bins = np.clip(np.nan_to_num(bins, nan=0.0, neginf=0.0), 0, _N_BINS - 1).astype(np.int64)
@@ -240,7 +242,7 @@ class MarginCounts(Described):
 
 
 class TokenShare(NamedTuple):
-    """A token by name, the share of all attention that it gets over all heads, and its share among all pairs of query and visible token."""
+    """A token by name, its share of the attention of all heads, and its share of all pairs of query and visible token."""
 
     name: str
     share: float
@@ -254,25 +256,27 @@ class Example(Displayed, Tabular):
     Attributes:
         name: the text, or the place of an image in its file.
 
-        tokens: (n_tokens) what the tokens are called.
+        tokens: (n_tokens,) the names of the tokens.
 
         queries: (n_queries,) the positions whose attention is recorded: all of a short input, the first of a long one.
 
-        attention: (n_layers, n_heads, n_queries, n_tokens) probabilities;
+        attention: (n_layers, n_heads, n_queries, n_tokens) the probabilities.
 
-        selected, margins: (n_layers, n_heads, n_queries), -1 and nan for a query that sees only one token, -1 and the margin, zero up to
-            rounding, for one whose selection is tied.
+        selected: (n_layers, n_heads, n_queries) the selected tokens, -1 in a tie or if a query sees only one token.
 
-        decoder_tokens: (n_tokens) what the tokens that a decoder reads are called, if there is one: the queries of its layers, and what
-            its own attention (not its cross-attention) goes to.
+        margins: (n_layers, n_heads, n_queries) the margins, nan if a query sees only one token, zero up to rounding in a tie.
 
-        layer_names: as in `ProbeResult`, if there is a decoder: they say which layers are the decoder's.
+        decoder_tokens: (n_tokens,) the names of the tokens that a decoder reads, if there is one: the queries of its layers,
+            and the tokens of its self-attention.
 
-        grid: rows and columns of patches if the tokens after the first are an image's.
+        layer_names: as in `ProbeResult`, if there is a decoder; they show which layers belong to it.
+
+        grid: the rows and columns of patches, if the tokens after the first belong to an image.
 
         image: (height, width, channels) that image in bytes, at the size that the model reads.
 
-        planes: (layer, head) → the choice of this head's surest query as a problem in the plane, of short texts whose keys are known.
+        planes: the choice of each head's query with the largest margin as a problem in the plane, by (layer, head), for short
+            texts with known keys.
 
     `to_frame()` has one row per layer, head and query: layer, head, query, token, selected, selected_token, margin (of the logits).
     """
@@ -325,7 +329,7 @@ class Example(Displayed, Tabular):
 
 
 class _Measured(Result, Tabular):
-    """What results with `measures` by name have in common; the last two axes of a measure are layers and heads."""
+    """The base of results with `measures` by name; the last two axes of a measure are layers and heads."""
 
     measures: Mapping[str, FloatArray]
     layer_names: tuple[str, ...] = ()
@@ -337,7 +341,7 @@ class _Measured(Result, Tabular):
 
     @property
     def n_heads(self) -> int:
-        """Query heads of each layer."""
+        """The number of query heads of each layer."""
         return int(next(iter(self.measures.values())).shape[-1])
 
     def layer_name(self, layer: int) -> str:
@@ -356,12 +360,12 @@ class _Measured(Result, Tabular):
 
     @property
     def size_words(self) -> str:
-        """How many layers of how many heads."""
+        """The numbers of layers and heads, in words."""
         return f"{counted(self.n_layers, 'layer')} of {counted(self.n_heads, 'head')}"
 
     @property
     def shown(self) -> tuple[Measure, ...]:
-        """The measures that some head has a number for, in the order in which they are shown."""
+        """The measures with a number for some head, in their order of display."""
         known = self.measures
         return tuple(
             measure for measure in MEASURES if measure.name in known and measure.has_values(known[measure.name])
@@ -380,11 +384,11 @@ class _Measured(Result, Tabular):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class ProbeResult(_Measured):
-    """What a probe found in a model's heads, on one set of inputs; layers and heads are counted from 0.
+    """The result of a probe of a model on one set of inputs; layers and heads are counted from 0.
 
-    `result["nnz"]` is the measure of that name, an array (n_layers, n_heads); `result.shown` lists the measures with what each says. Every
-    average runs over the queries that see at least two tokens, all of equal weight. nan means that there is nothing to measure: a first
-    token that sees only itself, a matrix W that no single offset gives, or selections that no W makes.
+    `result["nnz"]` is the measure of that name, an array (n_layers, n_heads); `result.shown` lists the measures with
+    explanations. Averages are over all queries that see at least two tokens, with equal weights. A nan means that there is
+    nothing to measure: a first token that sees only itself, no single matrix W, or selections that no W makes.
 
     Attributes:
         model: the name of the model.
@@ -395,31 +399,32 @@ class ProbeResult(_Measured):
 
         n_queries: the number of queries that see at least two tokens.
 
-        mean_tokens: how many tokens such a query sees, on average over all layers.
+        mean_tokens: the mean number of tokens that such a query sees, over all layers.
 
-        measures: name → (n_layers, n_heads), see `MEASURES`. With the max-margin part also correlation, margin_ratio and low_ratio, each
-            for the head and for random heads, n_constraints of the head's problem, its n_tied left out queries and the residual of
-            its solution.
+        measures: arrays (n_layers, n_heads) by name, see `MEASURES`. With the max-margin part also correlation, margin_ratio
+            and low_ratio, each for the head and for random heads, and n_constraints, n_tied and residual of the head's problem.
 
-        margins: how often each head selected with which margin.
+        margins: the counts of the margins of each head.
 
         w_offset: with rotary positions, the offset at which W, its norms and the max-margin part hold; None if W is free of positions.
 
         examples: a few inputs with their maps and selections.
 
-        preferences: (layer, head) → what the head prefers over what, the best supported first.
+        preferences: the preferences of each head by (layer, head), the best supported first.
 
-        graphs: (layer, head) → the priority graph among the tokens of the strongest preferences.
+        graphs: the priority graph among the tokens of the strongest preferences, by (layer, head).
 
-        notes: what could not be measured, and why; `str` of a note is its text.
+        notes: notes on what could not be measured, and why; `str` of a note is its text.
 
-        sinks: the tokens, by name or as the first one, that get most attention beyond an even share, if maps are those of tokens.
+        sinks: the tokens, by name or as the first token, whose attention exceeds an even share the most.
 
-        head_sinks: (layer, head) → the same token of this head, if there is one.
+        head_sinks: the first such token of each head that has one, by (layer, head).
 
-        layer_names: (n_layers) what the layers are called: their number, after encoder, decoder or cross if there are several stacks.
+        layer_names: (n_layers,) the names of the layers: their numbers, after encoder, decoder or cross if there are several
+            stacks.
 
-        weights_missing: why W is not read, which leaves its norms nan and the max-margin part out; empty if it is.
+        weights_missing: the reason why W is not read; its norms are then nan, and there is no max-margin part. Empty if W is
+            read.
 
     `to_frame()` has one row per head: layer, head, and every measure by its name.
     """
@@ -449,7 +454,7 @@ class ProbeResult(_Measured):
 
     @property
     def kinds(self) -> npt.NDArray[np.str_]:
-        """(n_layers, n_heads) the kind of each head, a key of `HEAD_KINDS`; empty if nothing was measured."""
+        """The kind of each head, (n_layers, n_heads), a key of `HEAD_KINDS`; empty if nothing was measured."""
         absent = np.zeros_like(self["nnz"])
         by_share = {name: kind.measure for name, kind in HEAD_KINDS.items() if kind.measure}
         shares = np.nan_to_num([self.measures.get(measure, absent) for measure in by_share.values()])
@@ -461,7 +466,7 @@ class ProbeResult(_Measured):
 
     @property
     def has_max_margin(self) -> bool:
-        """True if it was asked how max-margin each head is."""
+        """True if the max-margin part was measured."""
         return "correlation" in self.measures
 
     def to_dict(self) -> dict[str, Any]:
@@ -486,7 +491,7 @@ class ProbeResult(_Measured):
         return dict(jsonable(found, JSON_DIGITS))
 
     def plot(self, ax: Axes | None = None, *, measure: str = "relative_nnz") -> Axes:
-        """Draw one measure of every head by colour: layers downward, heads across. Returns the axes."""
+        """Draw one measure of every head by colour, with layers downward and heads across. Return the axes."""
         ax = axes_for(ax)
         draw_matrix(ax, self[measure], "viridis", float(np.nanmin(self[measure])))
         ax.set(xlabel="head", ylabel="layer", title=f"{self.model}: {_title(measure)}")
@@ -511,19 +516,19 @@ class CheckpointCurves(_Measured):
     """Measures of every checkpoint, in the order of training.
 
     Attributes:
-        model: the family and size that all checkpoints share.
+        model: the family and size of all checkpoints.
 
-        names: (n_checkpoints,) what they are called.
+        names: (n_checkpoints,) the names of the checkpoints.
 
         steps: (n_checkpoints,) the numbers in these names, or 0, 1, 2, … if they have none.
 
-        measures: name → (n_checkpoints, n_layers, n_heads), those of the max-margin part among them if it was asked for.
+        measures: arrays (n_checkpoints, n_layers, n_heads) by name, including those of the max-margin part if it was measured.
 
         n_inputs: the number of inputs measured.
 
-        notes: what could not be measured, and why; `str` of a note is its text.
+        notes: notes on what could not be measured, and why; `str` of a note is its text.
 
-        layer_names: (n_layers) what the layers are called, as in `ProbeResult`.
+        layer_names: (n_layers,) the names of the layers, as in `ProbeResult`.
 
     `to_frame()` has one row per checkpoint and head: checkpoint, step, layer, head, and every measure by its name.
     """
@@ -544,7 +549,7 @@ class CheckpointCurves(_Measured):
 
     @property
     def can_have_trend(self) -> bool:
-        """True if there are enough checkpoints to tell a trend from chance."""
+        """True if there are enough checkpoints to distinguish a trend from chance."""
         return len(self.names) >= MIN_TREND_CHECKPOINTS
 
     def has_measure(self, name: str) -> BoolArray:
@@ -580,7 +585,7 @@ class CheckpointCurves(_Measured):
     def has_trend(self, name: str, sign: int) -> BoolArray:
         """Return whether a layer's mean grows (sign 1) or falls (-1) by more than chance explains, and by 5% or more, (n_layers,).
 
-        Three things decide: the number of checkpoints, a permutation test of the rank correlation with the step, and the change.
+        The criteria are the number of checkpoints, a permutation test of the rank correlation with the step, and the change.
         """
         # Bonferroni: at most this share of runs without a trend shows one in some layer.
         level = SIGNIFICANCE / self.n_layers
@@ -619,8 +624,8 @@ class CheckpointCurves(_Measured):
         return dict(jsonable({**found, "checkpoints": self.names, "inputs": self.n_inputs, **tests}, JSON_DIGITS))
 
     def plot(self, ax: Axes | None = None, *, measure: str = "relative_nnz") -> Axes:
-        """Draw one measure over training, a line for the mean of each layer's heads; dashed is that of random heads in the max-margin
-        part. Returns the axes.
+        """Draw one measure over training, with a line for the mean of each layer's heads, dashed for random heads in the
+        max-margin part. Return the axes.
         """
         from marginlens.plotting.style import shades
         from marginlens.result.palette import PATH
@@ -650,7 +655,7 @@ class CheckpointCurves(_Measured):
 
 
 class RankTest(NamedTuple):
-    """Spearman's rank correlation and the share of orders whose correlation is at least as large in modulus (two-sided)."""
+    """Spearman's rank correlation, and the share of orders with at least as large a modulus of the correlation (two-sided)."""
 
     correlation: float
     p_value: float
@@ -688,7 +693,7 @@ def ranked_heads(values: FloatArray, count: int | None = None) -> list[tuple[int
 
 
 def evenly(n: int, most: int) -> list[int]:
-    """Return at most so many of n places, evenly spread from the first to the last."""
+    """Return at most `most` of n indices, evenly spread from the first to the last."""
     return np.unique(np.linspace(0, n - 1, min(most, n)).round().astype(int)).tolist()
 
 

@@ -1,4 +1,4 @@
-"""Probe a model, or the checkpoints of a training run: run it over a user's inputs, and measure every attention head on the way."""
+"""Probe a model, or the checkpoints of a training run: run it on a user's inputs and measure every attention head."""
 
 from __future__ import annotations
 
@@ -83,22 +83,23 @@ def probe_model(
 ) -> ProbeResult:
     """Measure every attention head of a model on a set of inputs.
 
-    The model runs batch by batch, and of each batch only sums are kept, so that memory does not grow with the number of inputs.
+    The model runs batch by batch and only sums are kept, so memory does not grow with the number of inputs.
 
     Args:
-        model: a loaded Hugging Face model, or what `load_model` gave, with any attention; it is left as it was found. What is read of its
-            layers is compared once with the attention that it hands out on a short input. It then runs by torch's fused attention where
-            that reads the same, and no map of tokens by tokens is made but for the examples; else by "eager".
+        model: a loaded Hugging Face model, or the result of `load_model`, with any attention implementation; it is left
+            unchanged. The reading of its layers is compared once with its own attention on a short input. If torch's fused
+            attention gives the same reading, it is used, and maps of tokens by tokens are computed only for the examples;
+            otherwise "eager" is used.
 
-        inputs: what `encode_texts` or `prepare_images` gave; with a model from `load_model` also plain texts or images.
+        inputs: the result of `encode_texts` or `prepare_images`; with a model from `load_model` also plain texts or images.
 
         settings: see `ProbeSettings`.
 
-        progress: called with the work done and the work in all.
+        progress: called as `progress(done, total)`.
 
     Returns:
-        Arrays over layers and heads, and a few inputs with their attention. To check it: `read_attention` gives the maps of a batch,
-        `soft_sparsity` and the others the numbers of these.
+        Arrays over layers and heads, and a few inputs with their attention. To check them, use `read_attention` for the maps of
+        a batch, and `soft_sparsity` and the like for their measures.
 
     Examples:
         >>> from marginlens.data import write_samples
@@ -127,7 +128,9 @@ class Readable(NamedTuple):
 
 @contextmanager
 def readable(model: PreTrainedModel | LoadedModel, inputs: Inputs | ArrayLike) -> Iterator[Readable]:
-    """Return the model with attention by which it can be read: fused, after one comparison with its own maps on a short input, or eager."""
+    """Return the model with an attention implementation that can be read: fused, after a comparison with its own maps on a
+    short input, or eager.
+    """
     with attention_implementation(model, "eager"):
         loaded = as_loaded(model)
         data = as_inputs(loaded, inputs)
@@ -154,7 +157,7 @@ def _short(inputs: Mapping[str, npt.NDArray[np.generic]]) -> dict[str, npt.NDArr
 
 
 class _Recorded(NamedTuple):
-    """What one run of a model over all inputs leaves."""
+    """The record of one run of a model over all inputs."""
 
     sums: MeasureSums
     examples: ExampleMaps
@@ -210,7 +213,7 @@ def _probe(found: Readable, options: ProbeSettings, progress: ProgressCallback |
 
 
 def _recorded(found: Readable, options: ProbeSettings, report: Callable[[int], None]) -> _Recorded:
-    """Run the model batch by batch, and add up what its layers do."""
+    """Run the model batch by batch, and sum up the measures of its layers."""
     adapter, data = found.adapter, found.inputs
     tokens, sums = LayerTokens(data, adapter), MeasureSums(adapter.n_layers, adapter.n_heads)
     examples, selections, sinks = ExampleMaps(tokens, options), SelectionRecorder(tokens), SinkRecorder(tokens)
@@ -258,7 +261,7 @@ def _notes_on_parts(
 def head_norms(adapter: Adapter, offset: int | None = None) -> tuple[dict[str, FloatArray], list[Fact], BoolArray]:
     """Compute Frobenius, spectral and nuclear norm of every head's W, what there is to say about them, and whose weights are finite.
 
-    nan if positions are rotary and no `offset` is given at which to take W, and where a head's weights are not finite. All arrays are
+    The norms are nan if positions are rotary and no `offset` is given, or if a head's weights are not finite. All arrays are
     (n_layers, n_heads).
     """
     is_finite = np.ones((adapter.n_layers, adapter.n_heads), dtype=bool)
@@ -317,7 +320,7 @@ def _heads(which: BoolArray) -> dict[str, Any]:
 
 
 class _MarginPart(NamedTuple):
-    """What the max-margin part computes, layer by layer; arrays are (n_layers, n_heads)."""
+    """The results of the max-margin part, layer by layer; arrays are (n_layers, n_heads)."""
 
     arrays: dict[str, FloatArray]
     # How many heads have no solution, by the status of their SVM.
@@ -347,10 +350,10 @@ def max_margin_measures(
 ) -> tuple[dict[str, FloatArray], list[Fact]]:
     """Compute the max-margin measures of all heads on `settings.max_margin_inputs` of the inputs, and notes on them.
 
-    With rotary positions no single W gives all the logits of a query. Without an offset there are no measures then; with one, the
-    selections in question are those that W at this offset makes among the tokens that a query sees, and a note says how often the model
-    makes the same. The same holds if logits have more parts than W, such as a bias by distance. Cross-attention is left out: its tokens
-    are not its queries'.
+    With rotary positions no single W gives all the logits of a query. Without an offset there are then no measures. With an
+    offset, the measures refer to the selections of W at this offset among the tokens that a query sees, and a note says how
+    often the model makes the same selections. The same holds if logits have other parts than W, such as a distance bias.
+    Cross-attention is left out, because its tokens are not its queries.
 
     Args:
         adapter: the adapter of the model.
@@ -361,7 +364,7 @@ def max_margin_measures(
 
         is_finite: (n_layers, n_heads) heads whose attention is finite; the others get nan.
 
-        progress: called with the number of heads that are done.
+        progress: called with the number of finished heads.
 
     Returns:
         The measures by name, each (n_layers, n_heads), and the notes.
@@ -427,7 +430,7 @@ def _evenly(inputs: Inputs, count: int) -> Inputs:
 
 
 class _ReadInput(NamedTuple):
-    """What one layer reads of one input, or of one of its windows, without padding."""
+    """The tokens that one layer reads from one input, or from one of its windows, without padding."""
 
     tokens: FloatArray  # (n_tokens, d_model)
     visible: BoolArray  # (n_tokens, n_tokens)
@@ -439,9 +442,9 @@ def _layer_samples(
 ) -> Iterator[tuple[int, QuerySample, IntArray | None]]:
     """Draw queries for each layer from what it reads, in the order of the inputs, with what the model itself selects for them.
 
-    The latter is (n_heads, n_queries), indices into `sample.tokens` with all tokens at their own positions; -1 in a tie. It is None where
-    W gives the model's logits, and so its selections. The model runs up to the first layer, and then for as many of the others at a time as
-    `_MAX_READ_BYTES` holds.
+    The selections are (n_heads, n_queries), indices into `sample.tokens`, -1 in a tie; they are None if W gives the model's
+    logits and hence its selections. The model runs up to the first layer, and then for as many other layers at a time as fit in
+    `_MAX_READ_BYTES`.
     """
     start, size = 0, 1
     while start < len(layers):
@@ -521,16 +524,16 @@ def probe_checkpoints(
     Args:
         folders: a folder whose subfolders are checkpoints that `save_pretrained` wrote, or such folders in the order of training.
 
-        inputs: what `probe_model` takes, the same for all checkpoints; texts are read with the first checkpoint's tokenizer.
+        inputs: inputs as in `probe_model`, the same for all checkpoints; texts are read with the first checkpoint's tokenizer.
 
-        settings: see `ProbeSettings`; no examples are kept. With `max_margin` the SVM of every head is solved at every checkpoint, on
-            queries at the same places, so that each number stands beside that of random heads there.
+        settings: see `ProbeSettings`; no examples are kept. With `max_margin`, the SVM of every head is solved at every
+            checkpoint, on queries at the same positions, with random heads for comparison.
 
-        trust_pickle: whether weights in pickle form, which can run code, are taken.
+        trust_pickle: whether to accept weights in pickle form, which can run code.
 
         device: the device that the models run on, as torch names it.
 
-        progress: called with the work done and the work in all.
+        progress: called as `progress(done, total)`.
 
     Returns:
         Curves of shape (n_checkpoints, n_layers, n_heads), one for each measure.

@@ -1,1 +1,1 @@
-"""What is measured of one attention head: sparsity, key-query matrix, selections, preferences, and how max-margin it is."""
+"""Measures of one attention head: sparsity, key-query matrix, selections, preferences, and closeness to max-margin."""

@@ -1,4 +1,4 @@
-"""The combined key-query matrix of one attention head, known by its two factors, and its norms."""
+"""The combined key-query matrix of one attention head, given by its two factors, and its norms."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from marginlens.typing import FloatArray
 
 @dataclass(frozen=True, repr=False, eq=False)
 class KeyQueryMap(Described):
-    r"""What one head computes from its inputs: the logit of token x for query z, up to a constant per query.
+    r"""The logits of one head: token x has for query z the following logit, up to a constant per query.
 
     .. math:: x^\top W z + x^\top w_0, \quad W = c\, W_K W_Q^\top,\ w_0 = c\, W_K b_Q
 
-    The key of x is :math:`W_K^\top x + b_K`; the bias b_K moves all logits of a query alike, changes no attention, and is left
-    out. Nothing else is folded in: a norm that stands before the head has already acted on x and z.
+    The key of x is :math:`W_K^\top x + b_K`. The bias b_K shifts all logits of a query equally and does not change attention,
+    so it is left out. Nothing else is folded in: a norm before the head has already acted on x and z.
 
     Attributes:
-        W_K: (d_model, d_head) the key factor. With rotary positions it holds the rotation of one stated offset.
+        W_K: (d_model, d_head) the key factor. With rotary positions it includes the rotation of one given offset.
 
         W_Q: (d_model, d_head) the query factor.
 
@@ -53,42 +53,44 @@ class KeyQueryMap(Described):
 
     @property
     def d_model(self) -> int:
-        """Width of the inputs."""
+        """The width of the inputs."""
         return self.W_K.shape[0]
 
     @property
     def d_head(self) -> int:
-        """Width of the head's keys and queries, which bounds the rank of W."""
+        """The width of the head's keys and queries, an upper bound on the rank of W."""
         return self.W_K.shape[1]
 
     # ---- as matrices
 
     @property
     def matrix(self) -> FloatArray:
-        """(d_model, d_model) W = scale W_K W_Qᵀ, the first axis for tokens and the second for queries."""
+        """The matrix W = scale W_K W_Qᵀ, (d_model, d_model), with the first axis for tokens and the second for queries."""
         return self.scale * (self.W_K @ self.W_Q.T)
 
     @property
     def bias_column(self) -> FloatArray:
-        """(d_model,) w_0 = scale W_K b_Q."""
+        """The vector w_0 = scale W_K b_Q, (d_model,)."""
         return self.scale * (self.W_K @ self.b_Q)
 
     @property
     def augmented(self) -> FloatArray:
-        """(d_model, d_model + 1) the matrix [W, w_0], which acts on queries (z, 1)."""
+        """The matrix [W, w_0], (d_model, d_model + 1), which acts on queries (z, 1)."""
         return np.column_stack([self.matrix, self.bias_column])
 
     # ---- norms, from the factors
 
     @cached_property
     def singular_values(self) -> FloatArray:
-        """(d_head,) the singular values of W, decreasing; the others are zero. From triangular factors, d_model by d_model never formed."""
+        """The singular values of W in decreasing order, (d_head,); the others are zero. They come from triangular factors
+        without forming W.
+        """
         R_K, R_Q = (np.asarray(np.linalg.qr(factor, mode="r")) for factor in (self.W_K, self.W_Q))
         return self.scale * np.asarray(np.linalg.svd(R_K @ R_Q.T, compute_uv=False), dtype=np.float64)
 
     @property
     def frobenius(self) -> float:
-        """‖W‖_F."""
+        """The Frobenius norm ‖W‖_F."""
         return float(np.linalg.norm(self.singular_values))
 
     @property

@@ -1,4 +1,4 @@
-"""How max-margin an attention head is: its key-query matrix beside the SVM of its own selections, and beside chance."""
+"""How max-margin an attention head is: its key-query matrix compared with the SVM of its own selections, and with random heads."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ LOW_QUANTILE = 0.05  # of the constraints' margins, beside their minimum
 
 @dataclass(frozen=True)
 class MaxMarginSettings:
-    """How much is asked of every head.
+    """Settings of the max-margin measures.
 
     Attributes:
-        queries_per_input: queries sampled of each input, among those that see two different tokens or more.
+        queries_per_input: the number of queries sampled from each input, among those that see at least two different tokens.
 
-        max_constraints: queries are left out at random if there would be more constraints than this.
+        max_constraints: the largest number of constraints; if there would be more, queries are left out at random.
 
-        n_draws: how many random heads the baseline averages over.
+        n_draws: the number of random heads in the baseline.
 
-        seed: of the sample and of the baseline.
+        seed: the seed of the sample and of the baseline.
 
-        rounding: logits of a query no further apart than this are tied, relative to the lengths of the query and of its longest key.
+        rounding: the largest distance of tied logits of a query, relative to the lengths of the query and of its longest key.
     """
 
     queries_per_input: int = 2
@@ -61,11 +61,11 @@ class QuerySample(Described):
 
         positions: (n_queries, 2) the input and the position in it of every sampled query.
 
-        queries: (n_queries,) which of `tokens` each query is.
+        queries: (n_queries,) the index of each query in `tokens`.
 
-        visible: (n_visible,) which of `tokens` the queries see: query q sees `visible[offsets[q]:offsets[q + 1]]`.
+        visible: (n_visible,) indices into `tokens`: query q sees `visible[offsets[q]:offsets[q + 1]]`.
 
-        offsets: (n_queries + 1,).
+        offsets: (n_queries + 1,) the offsets into `visible`.
     """
 
     tokens: FloatArray
@@ -80,7 +80,7 @@ class QuerySample(Described):
 
     @property
     def augmented(self) -> FloatArray:
-        """(n_queries, d_model + 1) the queries (z, 1)."""
+        """The queries (z, 1), (n_queries, d_model + 1)."""
         z = self.tokens[self.queries]
         return np.column_stack([z, np.ones(len(z))])
 
@@ -92,21 +92,21 @@ class QuerySample(Described):
 
 @dataclass(frozen=True)
 class MarginMatch:
-    """One key-query matrix W beside one SVM solution, both as [W, w_0] that acts on queries (z, 1).
+    """The comparison of a key-query matrix W with an SVM solution, both as [W, w_0] that acts on queries (z, 1).
 
     Attributes:
         correlation: the cosine of W and the SVM's matrix in the Frobenius inner product.
 
-        margin_ratio: W's smallest margin over the best one: min over constraints of (x_α - x_t)ᵀ W q / ‖W‖_F, times ‖W_svm‖_F. At most 1;
-            positive if W makes these selections itself, negative if it misses one.
+        margin_ratio: W's smallest margin relative to the best: the minimum over constraints of (x_α - x_t)ᵀ W q / ‖W‖_F, times
+            ‖W_svm‖_F. It is at most 1, positive if W makes all these selections, and negative if it misses one.
 
-        low_ratio: the 5 % quantile over the constraints instead of their minimum.
+        low_ratio: the same with the 5 % quantile over the constraints instead of the minimum.
 
-        best_margin: 1/‖W_svm‖_F, zero if the selections cannot be made by any W.
+        best_margin: 1/‖W_svm‖_F, zero if no W makes the selections.
 
-        n_constraints: how many there are.
+        n_constraints: the number of constraints.
 
-        status: of the SVM; the numbers above are nan if it has no solution.
+        status: the status of the SVM; the numbers above are nan if it has no solution.
 
         residual: the SVM's KKT residual, recomputed from the constraints.
     """
@@ -122,16 +122,16 @@ class MarginMatch:
 
 @dataclass(frozen=True, repr=False)
 class HeadMargin(Result, Tabular):
-    """How max-margin one head is, and how much of that chance explains.
+    """How max-margin one head is, compared with random heads.
 
     Attributes:
-        own: the head at its own selections.
+        own: the head, at its own selections.
 
-        random_head: Gaussian factors of the same shapes, each at *its own* selections: how max-margin a random head is.
+        random_head: random heads with Gaussian factors of the same shapes, each at *its own* selections.
 
-        n_tied: queries that are left out of the head's problem, since several tokens share their largest logit.
+        n_tied: the number of queries that are left out because several tokens share their largest logit.
 
-    `to_frame()` has one row for each matrix beside each solution: kind (own or random_head), and what `MarginMatch` has.
+    `to_frame()` has one row for each comparison: kind (own or random_head), and the attributes of `MarginMatch`.
     """
 
     own: MarginMatch
@@ -154,17 +154,17 @@ class HeadMargin(Result, Tabular):
 def sample_queries(
     inputs: Sequence[ArrayLike], visible: Sequence[ArrayLike] | None = None, settings: MaxMarginSettings | None = None
 ) -> QuerySample:
-    """Draw queries of every input, each of them once.
+    """Draw queries from every input, without repetition.
 
-    A query that sees one token only, or copies of one token, has no constraint and is not drawn. Nor is a query that equals one drawn
-    before, as the first token of all sentences does in the first layer: two copies would be asked for the same thing twice,
-    or for opposite things.
+    A query that sees only one token, or copies of one token, has no constraint and is not drawn. A query equal to an earlier
+    one is not drawn either, such as the first token of every sentence in the first layer: its constraints would be repeated or
+    contradictory.
 
     Args:
-        inputs: for every input its tokens (n_tokens_i, d_model).
+        inputs: the tokens (n_tokens_i, d_model) of every input.
 
-        visible: for every input a mask (n_tokens_i, n_tokens_i), query i sees token j, which is `np.tri(n, dtype=bool)` for
-            causal attention; if left out every token sees every other.
+        visible: a mask (n_tokens_i, n_tokens_i) for every input, True if query i sees token j, such as `np.tri(n, dtype=bool)`
+            for causal attention. By default every token sees every other.
 
         settings: see `MaxMarginSettings`.
 
@@ -233,26 +233,26 @@ def _equal(tokens: FloatArray, x: FloatArray) -> BoolArray:
 def layer_margins(
     sample: QuerySample, heads: Sequence[KeyQueryMap], settings: MaxMarginSettings | None = None
 ) -> tuple[HeadMargin, ...]:
-    r"""Measure how max-margin every head of one layer is, compared with random heads, which are drawn once for all of them.
+    r"""Measure how max-margin every head of one layer is, compared with random heads, which are drawn once for the layer.
 
     .. math:: \min_W \|W\|_F \ \text{s.t.}\ (x_{\alpha_q} - x_t)^\top W z_q \ge 1 \quad (t \ne \alpha_q \text{ visible to } q)
 
-    for the sampled queries q, with α what the head itself selects: the visible token of the largest logit. If any head of the layer has
-    a query bias, queries are (z, 1) and W is [W, w_0], so that every head's own matrix satisfies its constraints after scaling. Tokens
-    that equal the selected one are not constraints, since no W tells them apart. A query whose largest logit is shared by different
-    tokens, up to `settings.rounding`, selects none of them and has no constraints, in the head's problem and in that of the random heads
-    it is compared with.
+    for the sampled queries q, with α the selection of the head itself: the visible token with the largest logit. If any head of
+    the layer has a query bias, queries are (z, 1) and W is [W, w_0]; every head's own matrix then satisfies its constraints
+    after scaling. Tokens that equal the selected one give no constraints, since no W distinguishes them. If different tokens
+    share the largest logit of a query, up to `settings.rounding`, the query selects none of them and has no constraints, for
+    the head and for the random heads it is compared with.
 
     Args:
         sample: the tokens and queries of the layer, from `sample_queries`.
 
-        heads: the key-query maps of its heads, all of one shape. With rotary positions they hold at one offset, and selections are
-            those of the map at that offset.
+        heads: the key-query maps of the layer's heads, all of one shape. With rotary positions they hold at one offset, and
+            selections are those of the map at that offset.
 
-        settings: `n_draws` and `seed` of the random heads, and what `rounding` counts as a tie.
+        settings: `n_draws` and `seed` of the random heads, and the `rounding` that counts as a tie.
 
     Returns:
-        One `HeadMargin` for each head. Heads are spread over threads, which changes no number.
+        One `HeadMargin` for each head. Heads are spread over threads, which does not change the results.
     """
     options = settings or MaxMarginSettings()
     _check_shapes(sample, heads)
@@ -306,7 +306,8 @@ def _random_heads(head: KeyQueryMap, options: MaxMarginSettings, *, has_bias: bo
 def _problems(selected: list[IntArray], random: list[IntArray]) -> tuple[list[IntArray], dict[bytes, int]]:
     """Return the selections of all problems: those of the heads, and those of random heads without the queries that a head leaves out.
 
-    Heads that leave out the same queries share the problems of random heads, which begin at the index that `first` has for these queries.
+    Heads that leave out the same queries share the problems of random heads, which begin at the index in `first` for these
+    queries.
     """
     problems, first = list(selected), {}
     for tokens in selected:
@@ -322,7 +323,7 @@ def _tied(tokens: IntArray) -> bytes:
 
 
 def head_margin(sample: QuerySample, head: KeyQueryMap, settings: MaxMarginSettings | None = None) -> HeadMargin:
-    """Measure how max-margin a single head is: `layer_margins` of one head.
+    """Measure how max-margin a single head is, as `layer_margins` does for a layer.
 
     Examples:
         >>> import numpy as np
@@ -339,8 +340,8 @@ def selected_tokens(sample: QuerySample, head: KeyQueryMap, rounding: float = SA
     """Return which of `sample.tokens` each query selects, (n_queries,): the visible one of the largest logit; -1 if different
     ones share it.
 
-    Logits no further apart than `rounding` times the lengths of the query and of its longest key count as equal. Of copies of one token,
-    which always do, it is the first.
+    Logits no further apart than `rounding` times the lengths of the query and of its longest key count as equal. Copies of one
+    token always tie; the first of them is selected.
     """
     queries = sample.tokens[sample.queries] @ head.W_Q + head.b_Q  # (n_queries, d_head)
     used, places = np.unique(sample.visible, return_inverse=True)
@@ -362,7 +363,7 @@ def selected_tokens(sample: QuerySample, head: KeyQueryMap, rounding: float = SA
 def selection_constraints(sample: QuerySample, selected: IntArray) -> IntArray:
     """Return (query, its selected token, another visible token) for all tokens that differ from the selected one, (n_rows, 3).
 
-    A query that selects nothing, -1, has none.
+    A query that selects nothing, -1, has no rows.
     """
     query = np.repeat(np.arange(len(sample)), np.diff(sample.offsets))
     triples = np.column_stack([query, selected[query], sample.visible])
@@ -374,12 +375,12 @@ def selection_constraints(sample: QuerySample, selected: IntArray) -> IntArray:
 
 
 class _SpanMatrix(NamedTuple):
-    """A key-query matrix seen from the tokens and queries of a sample.
+    """A key-query matrix restricted to the span of the tokens and queries of a sample.
 
     Attributes:
-        inside: (n_tokens_axes, n_query_axes) in the coordinates of the span; all that a constraint can see of it.
+        inside: (n_tokens_axes, n_query_axes) the matrix in coordinates of the span, on which all constraints depend.
 
-        norm: ‖W‖_F, or ‖[W, w_0]‖_F, of the whole matrix.
+        norm: the norm ‖W‖_F, or ‖[W, w_0]‖_F, of the whole matrix.
     """
 
     inside: FloatArray
@@ -388,18 +389,20 @@ class _SpanMatrix(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Span:
-    r"""The tokens and queries of a sample in orthonormal coordinates of what they span.
+    r"""The tokens and queries of a sample in orthonormal coordinates of their span.
 
-    The SVM's solution :math:`\sum_r \lambda_r (x_i - x_j) q_k^\top` lies in it, and no constraint sees anything else of a W. A few short
-    inputs span much less than d_model, so that problems become smaller by far and stay the same.
+    The SVM's solution :math:`\sum_r \lambda_r (x_i - x_j) q_k^\top` lies in the span, and constraints depend only on this part
+    of W. A few short inputs span much less than d_model, which makes problems much smaller without changing them.
 
     Attributes:
         tokens: (n_used, n_tokens_axes) the tokens that a query sees.
 
-        queries: (n_queries, n_query_axes), of z, or of (z, 1) if `has_bias`.
+        queries: (n_queries, n_query_axes) the coordinates of z, or of (z, 1) if `has_bias`.
 
-        token_axes, query_axes: the orthonormal columns, (d_model, n_tokens_axes) and (d_model or d_model + 1, n_query_axes); None where
-            there are as many tokens or queries as coordinates, which are then left as they are.
+        token_axes: (d_model, n_tokens_axes) the orthonormal columns for tokens; None if there are as many tokens as
+            coordinates, which are then kept.
+
+        query_axes: (d_model or d_model + 1, n_query_axes) the same for queries.
     """
 
     tokens: FloatArray

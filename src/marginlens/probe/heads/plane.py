@@ -1,4 +1,4 @@
-"""A head's choice at one query as a problem in the plane: its keys on the plane of the query and the runner-up."""
+"""A head's choice at one query as a problem in the plane spanned by the query and the runner-up's key."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ MAX_TOKENS = 12  # of a plane: those of the largest logits, as many as the lab t
 
 
 class QueryPlane(NamedTuple):
-    r"""The keys of the tokens that one query chooses between, projected to the plane of the query and the runner-up.
+    r"""The keys of the tokens that one query chooses from, projected to the plane of the query and the runner-up.
 
-    The first coordinate of a key is its logit, the second how far it lies across the query, in the same unit; the selected token lies at
-    the origin. So attention is the softmax of the first coordinates, which is that of :math:`p = (1, 0)`.
+    The first coordinate of a key is its logit, and the second its distance across the query, in the same unit; the selected
+    token is at the origin. Attention is therefore the softmax of the first coordinates, that of :math:`p = (1, 0)`.
 
     Attributes:
         query: the position of the query.
@@ -33,7 +33,7 @@ class QueryPlane(NamedTuple):
     def of(cls, query: int, logits: FloatArray, keys: FloatArray, vector: FloatArray) -> QueryPlane | None:
         """Make the plane of the query `vector` (d_head,) with logits (n_tokens,), minus infinity if hidden, and keys (n_tokens, d_head).
 
-        None if there is no such plane: all tokens have one logit, or the runner-up lies along the query.
+        None if there is no such plane, because all tokens have the same logit or the runner-up lies along the query.
         """
         order = np.argsort(-logits, kind="stable")[: int(np.isfinite(logits).sum())]
         across = keys - keys[order[0]]

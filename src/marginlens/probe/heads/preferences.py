@@ -1,4 +1,4 @@
-"""What a head prefers over what: priority graphs among the tokens that its queries select and pass over."""
+"""Preferences of a head: priority graphs among the tokens that its queries select and pass over."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ MAX_GRAPH_TOKENS = 12
 
 @dataclass(frozen=True, repr=False, eq=False)
 class VisibleTypes(Described):
-    """Which token types the queries of all inputs are and see; the same for every head.
+    """The token types that the queries of all inputs have and see; the same for every head.
 
     Attributes:
-        types: (n_types,) the ids that occur, increasing; the other arrays name types by their place here.
+        types: (n_types,) the ids that occur, in increasing order; the other arrays hold indices into it.
 
         query_type: (n_queries,) the type of each query, input after input.
 
-        lengths: (n_inputs,) queries of each input.
+        lengths: (n_inputs,) the number of queries of each input.
 
-        pair_query, pair_type: (n_pairs,) every query with every different type that it sees, ordered by query.
+        pair_query: (n_pairs,) the query of every pair of a query and a type that it sees, in increasing order.
+
+        pair_type: (n_pairs,) the type of every pair.
     """
 
     types: IntArray
@@ -58,12 +60,13 @@ class Preference:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class PreferenceGraph(Described):
-    """Which of a few tokens a head prefers over which, among them all the preferences that it has.
+    """All preferences of a head among a few tokens.
 
     Attributes:
-        names: (n_tokens) what they are called.
+        names: (n_tokens,) the names of the tokens.
 
-        graph: the `PriorityGraph` of positions in `names`; `counts` are the queries that preferred one over the other.
+        graph: the `PriorityGraph` of indices into `names`; `counts` are the numbers of queries that preferred one token over
+            the other.
     """
 
     names: tuple[str, ...]
@@ -78,16 +81,16 @@ class PreferenceGraph(Described):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class HeadPreferences(Described):
-    """What one head prefers over what.
+    """The preferences of one head.
 
     Attributes:
-        pairs: (n_pairs, 2) ids (i, j) such that i won over j at least once.
+        pairs: (n_pairs, 2) ids (i, j) for which i won over j at least once.
 
-        wins: (n_pairs,) how often;
+        wins: (n_pairs,) the number of wins of i over j.
 
-        losses: (n_pairs,) the reverse.
+        losses: (n_pairs,) the number of wins of j over i.
 
-        accepted: (n_pairs,) whether i is said to be preferred over j.
+        accepted: (n_pairs,) whether i counts as preferred over j.
 
         graph: the `PriorityGraph` of the accepted pairs, over all queries; its `last` is -1.
     """
@@ -102,14 +105,14 @@ class HeadPreferences(Described):
 
     @property
     def contested_share(self) -> float:
-        """Share of the pairs met by a choice between them that were decided both ways; nan if there is none."""
+        """The share of compared pairs that were decided both ways; nan if no pair was compared."""
         both = int((self.losses > 0).sum()) // 2
         total = int((self.losses == 0).sum()) + both
         return both / total if total else float("nan")
 
     @property
     def strict_share(self) -> float:
-        """Share of the graph's edges that no path leads back over; the others are in cycles. nan without edges."""
+        """The share of the graph's edges that are in no cycle; nan without edges."""
         return len(self.graph.strict) / len(self.graph.edges) if len(self.graph.edges) else float("nan")
 
     def strongest(self, n_rows: int, names: Mapping[int, str]) -> tuple[Preference, ...]:
@@ -144,9 +147,10 @@ def visible_types(ids: Sequence[ArrayLike], visible: Sequence[ArrayLike] | None 
     """Return what the queries of all inputs see, ready for `head_preferences`.
 
     Args:
-        ids: for every input the ids (n_tokens_i,) of its tokens; for images the positions of the patches serve as ids.
+        ids: the ids (n_tokens_i,) of the tokens of every input; for images the positions of the patches serve as ids.
 
-        visible: for every input a mask (n_tokens_i, n_tokens_i), query i sees token j; if left out all see all.
+        visible: a mask (n_tokens_i, n_tokens_i) for every input, True if query i sees token j; by default all tokens are
+            visible.
     """
     arrays = [np.asarray(tokens) for tokens in ids]
     if not arrays or any(tokens.ndim != 1 or tokens.dtype.kind not in "iu" for tokens in arrays):
@@ -171,15 +175,16 @@ def head_preferences(
 ) -> HeadPreferences:
     """Compute the preferences of one head.
 
-    A query that sees both i and j and selects i is a win of i over j; it counts once however often i and j occur. i is preferred over j
-    if it won at least `min_wins` times, and in at least `min_share` of all wins of one of the two over the other. With 1 and 0 every
-    win is an edge, which is paper C's graph of a dataset; with a share above 1/2 no two tokens are preferred over each other, so cycles
-    have three tokens or more.
+    A query that sees both i and j and selects i is a win of i over j; it counts once, however often i and j occur. Token i is
+    preferred over j if it has at least `min_wins` wins, and at least the share `min_share` of all wins between the two. With
+    `min_wins=1` and `min_share=0` every win is an edge, as in paper C's graph of a dataset. With a share above 1/2 no two
+    tokens are preferred over each other, so cycles have at least three tokens.
 
     Args:
-        visible: from `visible_types`.
+        visible: the result of `visible_types`.
 
-        selected: for every input the position (n_tokens_i,) that each of its queries selects, -1 for none, as `Selection.unique` has it.
+        selected: for every input, the position that each of its queries selects, (n_tokens_i,), -1 for none, as in
+            `Selection.unique`.
     """
     arrays = [np.asarray(positions) for positions in selected]
     if [positions.shape for positions in arrays] != [(n,) for n in visible.lengths.tolist()]:

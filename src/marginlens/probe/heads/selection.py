@@ -1,4 +1,4 @@
-"""What attention selects: the token of the largest logit for each query, and by how much it beats the second best."""
+"""Selections of attention: the token with the largest logit for each query, and its lead over the second largest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ class Selection:
     """The selected token of every query.
 
     Attributes:
-        selected: (…) the position of the visible token of the largest logit, the first of equals; -1 if a query sees nothing.
+        selected: (…) the position of the visible token with the largest logit, the first one in a tie; -1 if a query sees
+            nothing.
 
         margin: (…) its logit minus the second largest: 0 in a tie, infinite if a query sees one token, nan if it sees nothing.
 
@@ -32,7 +33,7 @@ class Selection:
 
     @property
     def unique(self) -> IntArray:
-        """(…) the selected token if it is the only one with the largest logit; -1 in a tie, which selects none."""
+        """The selected token (…) if it alone has the largest logit; -1 in a tie, which selects none."""
         return np.where(self.n_tied == 1, self.selected, -1)
 
 
@@ -40,12 +41,13 @@ def select_tokens(logits: ArrayLike, visible: ArrayLike | None = None, rounding:
     """Find the token that each query selects among those it sees, and the margin of its logit.
 
     Args:
-        logits: (…, n_queries, n_tokens), minus infinity if a token is not visible.
+        logits: (…, n_queries, n_tokens) the logits, minus infinity if a token is not visible.
 
         visible: whether a query sees a token, in the shape of the logits or without their axis of heads: (n_inputs, n_queries,
             n_tokens) for logits (n_inputs, n_heads, n_queries, n_tokens). If left out, tokens of finite logit are visible.
 
-        rounding: logits no further apart than this count as tied: one number, or one for each query; `LayerReading.rounding` of a model.
+        rounding: the largest distance of tied logits, one number or one for each query, such as `LayerReading.rounding` of a
+            model.
 
     Returns:
         A `Selection` with arrays of the logits' shape without the last axis.

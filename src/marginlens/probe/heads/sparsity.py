@@ -1,4 +1,4 @@
-"""How sparse an attention map is: the papers' soft count of attended tokens."""
+"""The sparsity of an attention map: the papers' soft count of attended tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def soft_sparsity(s: ArrayLike) -> FloatArray:
 
     .. math:: \mathrm{nnz}(s) = \|s\|_1 / \|s\|_2^2
 
-    For probabilities it runs from 1, one token has all, to T, all T tokens have the same.
+    For probabilities it ranges from 1, if one token has all attention, to T, if all T tokens have the same.
 
     Args:
         s: (…, n_tokens) attention probabilities, zero if a token is not visible.
@@ -39,7 +39,7 @@ def relative_sparsity(s: ArrayLike, n_visible: ArrayLike | None = None) -> Float
     Args:
         s: (…, n_tokens) attention probabilities, zero if a token is not visible.
 
-        n_visible: T, how many tokens each query sees: a number or an array (…); all n_tokens if left out.
+        n_visible: T, the number of tokens that each query sees, a number or an array (…); all n_tokens by default.
 
     Returns:
         (…) between 1/T and 1 for probabilities; nan if nothing is visible.

@@ -1,4 +1,4 @@
-"""Statistics of attention for every query, from queries and keys alone: memory grows with the number of tokens, never with its square."""
+"""Statistics of attention for every query, from queries and keys only: memory is linear in the number of tokens."""
 
 from __future__ import annotations
 
@@ -27,31 +27,33 @@ _ROUNDINGS = 4.0  # of a logit's sum, in units of eps times the lengths of query
 
 @dataclass(frozen=True, eq=False)
 class AttentionRule:
-    r"""How a layer makes attention of queries and keys.
+    r"""The rule by which a layer computes attention from queries and keys.
 
     Query i and key j, of positions i and j, have the logit
 
     .. math:: l_{ij} = \mathrm{cap}(c\, q_i^\top k_j + b_{ij}),\quad \mathrm{cap}(l) = C \tanh(l/C),
 
-    and attention is the softmax over the keys that a query sees, and over the learned sink if there is one. Grouped queries need no
-    rule: with fewer heads of keys, neighbouring heads of queries share one. Queries and keys that a model normalises or turns come so.
+    and attention is the softmax over the keys that a query sees, and over the learned sink if there is one. Grouped queries
+    need no rule: with fewer key heads, neighbouring query heads share one. Queries and keys are given after any normalisation
+    and rotation of the model.
 
     Attributes:
         scale: the factor c; 1/sqrt(d) if it is None.
 
-        causal: a query sees no key behind its own position.
+        causal: whether a query sees no key after its own position.
 
-        window: a query sees the keys less than this many positions away, 1 being its own alone; all if None.
+        window: a query sees only keys less than this many positions away (1 is only its own position); all keys if None.
 
-        softcap: the cap C, no cap if None.
+        softcap: the cap C; no cap if None.
 
-        bias: a tensor that is added to logits before the cap: (heads,) slopes that j - i is multiplied by (ALiBi), or one that broadcasts
-            to (…, heads, queries, keys), or a function that takes two slices, of queries and of keys, and gives that part.
+        bias: a term that is added to logits before the cap: slopes (heads,) that multiply j - i (ALiBi), a tensor that
+            broadcasts to (…, heads, queries, keys), or a function from a slice of queries and a slice of keys to that part of
+            the tensor.
 
-        sinks: (heads,) learned logits that take part in the softmax, and belong to no key.
+        sinks: (heads,) learned logits that take part in the softmax and belong to no key.
 
-        mask: broadcasts to (…, heads, queries, keys): True if a query sees a key; or numbers that are added after the cap, which
-            hide a key if they are minus infinity or near the lowest number of their precision.
+        mask: a tensor that broadcasts to (…, heads, queries, keys): True if a query sees a key; or numbers that are added after
+            the cap, which hide a key if they are minus infinity or near the lowest number of their precision.
     """
 
     scale: float | None = None
@@ -75,41 +77,42 @@ class AttentionRule:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AttentionStatistics(Described):
-    r"""What every query of every head does, as torch tensors of shape (…, heads, queries).
+    r"""Statistics of every query of every head, as torch tensors of shape (…, heads, queries).
 
-    A query that sees no key, and one with a logit that is not a number, has nan, and selects -1; `notes` says how many there are. With a
-    learned sink, `entropy` and `n_effective` are those of the attention to keys scaled to sum 1.
+    A query without a visible key, or with a logit that is nan, has nan statistics and selects -1; `notes` counts such queries.
+    With a learned sink, `entropy` and `n_effective` refer to the attention to keys, scaled to sum 1.
 
     Attributes:
         largest: the largest logit.
 
-        margin: by how much it exceeds the second largest, infinite if one key is seen.
+        margin: the largest logit less the second largest, infinite if the query sees only one key.
 
-        selected: the index of its key; in a tie, of one of the tied keys.
+        selected: the index of the key with the largest logit; in a tie, one of the tied keys.
 
-        tied: rounding could have made another key the largest: the margin is at most `rounding`.
+        tied: whether the margin is at most `rounding`: rounding could then have made another key the largest.
 
-        rounding: by how much rounding alone may part two logits of the query.
+        rounding: the largest difference between two logits of the query that rounding alone can cause.
 
-        log_sum_exp: the logarithm of what exponentials of logits are divided by, the sink's among them.
+        log_sum_exp: the logarithm of the sum of the exponentials of all logits, including the sink's.
 
-        entropy: in nats, as log Z + E[m - l] with m the largest logit: two sums without a negative term, exact to rounding also where
-            one key has nearly all.
+        entropy: the entropy in nats, as log Z + E[m - l] with m the largest logit: two sums of nonnegative terms, accurate to
+            rounding even if one key has nearly all attention.
 
-        n_effective: the papers' soft count of attended keys, 1/Σp²; the other count in use, exp(entropy), is `perplexity`.
+        n_effective: the papers' soft count of attended keys, 1/Σp². Another common count, exp(entropy), is `perplexity`.
 
-        top_probability: of the selected key.
+        top_probability: the probability of the selected key.
 
-        rest_probability: of all others and the sink together, not by subtraction from 1.
+        rest_probability: the probability of all other keys and the sink together, computed without subtraction from 1.
 
-        sink_share: the attention to the first key that is not hidden from all queries, which is the sink of most models.
+        sink_share: the attention to the first key that some query sees, which is the sink of most models.
 
         learned_sink: the attention to the learned sink, 0 without one.
 
-        n_visible: how many keys the query sees.
+        n_visible: the number of keys that the query sees.
 
-        n_negligible: (n_tolerances, …, heads, queries) the most keys that can be left out with their attention given to the others in
-            proportion, while the attention moves by at most a tolerance in total variation: their sum is at most that.
+        n_negligible: (n_tolerances, …, heads, queries) the largest number of keys whose total attention is at most a tolerance.
+            If they are left out and the others scaled up in proportion, attention changes by at most the tolerance in total
+            variation.
     """
 
     largest: torch.Tensor
@@ -130,17 +133,17 @@ class AttentionStatistics(Described):
 
     @property
     def second(self) -> torch.Tensor:
-        """The second largest logit; minus infinity if one key is seen."""
+        """The second largest logit; minus infinity if the query sees only one key."""
         return self.largest - self.margin
 
     @property
     def perplexity(self) -> torch.Tensor:
-        """exp(entropy), the other number of tokens in effect."""
+        """The perplexity exp(entropy), another effective number of tokens."""
         return self.entropy.exp()
 
     @property
     def by_measure(self) -> dict[str, torch.Tensor]:
-        """Measures of a head that are means over its queries, by the names that a probe gives them: (…, heads, queries)."""
+        """The statistics (…, heads, queries) whose means over queries are measures of a probe, by the names of the measures."""
         return {
             "nnz": self.n_effective,
             "relative_nnz": self.n_effective / self.n_visible,
@@ -153,18 +156,18 @@ class AttentionStatistics(Described):
 
     @property
     def n_queries(self) -> int:
-        """Queries of a head, in all inputs together."""
+        """The number of queries of a head in all inputs together."""
         return self.largest.numel() // max(self.largest.shape[-2], 1)
 
     @cached_property
     def largest_logit(self) -> float:
-        """The largest logit of all queries that have one; nan if none has."""
+        """The largest logit of all queries; nan if there is none."""
         known = self.largest[~self.largest.isnan()]
         return float(known.max()) if known.numel() else math.nan
 
     @property
     def notes(self) -> tuple[Fact, ...]:
-        """How many queries have no numbers, and why."""
+        """Notes with the numbers of queries without statistics, and the reasons."""
         n_blind = int((self.n_visible == 0).sum())
         n_broken = int(((self.n_visible > 0) & self.entropy.isnan()).sum())
         notes = {"note.queries_without_keys": n_blind, "note.logits_not_finite": n_broken}
@@ -179,26 +182,27 @@ def attention_statistics(
     positions: torch.Tensor | None = None,
     tolerances: Sequence[float] = (),
 ) -> AttentionStatistics:
-    r"""Describe the attention of each query: largest and second largest logit, selection, log-sum-exp, entropy and more.
+    r"""Compute statistics of each query's attention: largest and second largest logit, selection, log-sum-exp, entropy and more.
 
-    Logits are made for a few queries at a time and not kept, so that memory is that of q and k and a constant number of rows of keys: a
-    map of queries by keys is never made. Half precision is multiplied and summed in float32, all else in its own precision. On a GPU a
-    Triton kernel makes the same in one pass over blocks of keys, unless tolerances, float64, or a bias or mask for each query are given.
+    Logits are computed for a few queries at a time and not kept. Memory is that of q, k and a constant number of rows of keys:
+    a map of queries by keys is never formed. Half precision is multiplied and summed in float32, other precisions in their own.
+    On a GPU, a Triton kernel computes the same in one pass over blocks of keys, except with tolerances, float64, or a bias or
+    mask for each query.
 
     Args:
         q: (…, heads, queries, d) a torch tensor, after rotation and normalisation if the model has these.
 
-        k: (…, key_heads, keys, d), as many key heads as heads or a divisor of them.
+        k: (…, key_heads, keys, d) a torch tensor, whose number of key heads divides the number of heads.
 
-        rule: causal or not, scale, window, bias, mask: see `AttentionRule`. Plain attention to all keys if left out.
+        rule: an `AttentionRule` with scale, causality, window, bias or mask; by default plain attention to all keys.
 
-        positions: (queries,) the position of each query among the keys, for a sample of queries or the last ones; 0, 1, 2, … if
-            left out.
+        positions: (queries,) the position of each query among the keys, for a sample of queries or the last ones; by default 0,
+            1, 2, ….
 
-        tolerances: of total variation, each from 0 to below 1, at which `n_negligible` is counted.
+        tolerances: tolerances of total variation for `n_negligible`, each at least 0 and below 1.
 
     Returns:
-        Tensors where q is. To check it: the softmax of a full map of logits, in float64, has the same numbers.
+        Tensors on the device of q. To check them, compute the softmax of the full map of logits in float64.
 
     Examples:
         >>> import torch
@@ -241,11 +245,11 @@ def received_attention(
 
         k: (…, key_heads, keys, d) the keys.
 
-        rule: how the layer makes attention of them, as in `attention_statistics`.
+        rule: the rule of the layer, as in `attention_statistics`.
 
         positions: (queries,) the position of each query among the keys, as in `attention_statistics`.
 
-        log_sum_exp: (…, heads, queries) what that function gave; infinite for a query that is not to be counted.
+        log_sum_exp: (…, heads, queries) from `attention_statistics`; infinite for queries that should not be counted.
 
     Examples:
         >>> import torch
@@ -271,7 +275,7 @@ def received_attention(
 
 
 class _Applied(NamedTuple):
-    """A rule applied to queries (B, G, R, T, d) and keys (B, G, S, d): R heads of queries for each of G heads of keys."""
+    """A rule applied to queries (B, G, R, T, d) and keys (B, G, S, d), with R query heads for each of G key heads."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -331,9 +335,9 @@ class _Applied(NamedTuple):
         return cls(queries, keys, rule, places, tuple(queries.shape[:-1]), dtype, seen)
 
     def blocks(self) -> Iterator[tuple[tuple[slice, ...], int, Any]]:
-        """Logits (b, g, R, t, s) by blocks: which part of (B, G, R, T) they are, from which key on, and they themselves.
+        """Yield logits by blocks: the part of (B, G, R, T), the first key, and the logits (b, g, R, t, s).
 
-        Keys that none of these queries sees for its position are left out; other hidden ones have the logit `_lowest`.
+        Keys that no query of the block can see by its position are left out; other hidden keys have the logit `_lowest`.
         """
         n_batch, n_groups, n_shared, n_queries = self.shape
         n_keys = self.k.shape[2]
@@ -373,7 +377,7 @@ class _Applied(NamedTuple):
         return on_gpu and self.sees_by_place and find_spec("triton") is not None
 
     def n_visible(self) -> torch.Tensor:
-        """(B or 1, 1, 1, T) how many keys each query sees, if this follows from its position and padding."""
+        """Return the number of keys that each query sees, (B or 1, 1, 1, T), if it follows from position and padding."""
         import torch
 
         places, n_keys = self.positions, self.k.shape[2]
@@ -477,9 +481,7 @@ def _part(tensor: torch.Tensor, at: Sequence[slice]) -> torch.Tensor:
 
 
 def sees(mask: torch.Tensor) -> torch.Tensor:
-    """Return whether a mask lets a query see a key: it is True, or adds more than about the lowest number of its precision, or
-    of float32.
-    """
+    """Return whether a mask lets a query see a key: it is True, or adds more than about the lowest number of its precision or of float32."""
     import torch
 
     if mask.dtype is torch.bool:
@@ -547,11 +549,11 @@ def _n_negligible(
     """Return how many keys with the smallest attention add up to at most a tolerance, (n_tolerances, …).
 
     Args:
-        weights: (…, s) exponentials that attention is made of, 0 for hidden keys and in the place of the largest, which is 1.
+        weights: (…, s) the exponentials of logits, 0 for hidden keys and in place of the largest, which is 1.
 
-        total: (…) what they are divided by.
+        total: (…) their sum, including the largest.
 
-        n_visible: (…) how many keys are seen, the largest among them.
+        n_visible: (…) the number of visible keys, including the largest.
     """
     import torch
 
@@ -604,7 +606,7 @@ def _finished(applied: _Applied, found: dict[str, torch.Tensor], shape: Sequence
 
 
 def _rounding(applied: _Applied) -> torch.Tensor:
-    """(B, G, R, T) eps times the lengths of each query and of the longest key, a few times, and the largest bias."""
+    """Return a bound on rounding, (B, G, R, T): a few eps times the lengths of each query and of the longest key, and the largest bias."""
     import torch
 
     rule, eps = applied.rule, _ROUNDINGS * torch.finfo(applied.dtype).eps

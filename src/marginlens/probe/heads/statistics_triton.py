@@ -26,7 +26,7 @@ def _add_block(
     HAS_EDGES: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr,
     PADDED: tl.constexpr, K_ROW: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """Take one block of keys into the sums: those of the keys so far and those of the block, each relative to its own largest logit."""
+    """Add one block of keys to the sums; the sums so far and those of the block are each relative to their own largest logit."""
     largest, gap, selected, rest, mean_gap, squares, first_logit = state
     columns = tl.arange(0, D)
     k = tl.load(
@@ -156,9 +156,9 @@ def kernel_sums(
     """Compute what `attention_statistics` sums over keys, as tensors (B, G, R, T), for queries (B, G, R, T, d) and keys (B, G, S, d).
 
     Args:
-        rule: with its scale, slopes (G, R) and no other bias.
+        rule: the rule, with scale and slopes (G, R), without another bias.
 
-        seen: (B or 1, S) keys that are not padding, or None.
+        seen: (B or 1, S) the keys that are not padding, or None.
     """
     n_batch, n_groups, n_shared, n_queries, width = q.shape
     n_heads, n_keys = n_groups * n_shared, k.shape[2]

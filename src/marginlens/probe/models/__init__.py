@@ -1,1 +1,1 @@
-"""The models that can be probed: adapters of their families, what they compute, how they are loaded and what they read."""
+"""Models for the probe: adapters of their families, their layers, loading, and inputs."""

@@ -1,4 +1,4 @@
-"""Texts and images as a model reads them, read from files and cut into batches."""
+"""Texts and images as inputs of a model, read from files and cut into batches."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _BYTES_PER_PAIR = 48  # of memory for each query and token of every head of a la
 
 @dataclass(frozen=True, eq=False)
 class InputBatch:
-    """Some of a user's inputs as a model reads them."""
+    """A batch of a user's inputs, as a model reads them."""
 
     index: IntArray  # (B,) places of these inputs among all of them
     inputs: Mapping[str, npt.NDArray[np.generic]]  # what the model is called with, as NumPy arrays
@@ -68,7 +68,7 @@ class TextInputs:
 
     @cached_property
     def lengths(self) -> IntArray:
-        """(n_texts,) tokens of each text."""
+        """The number of tokens of each text, (n_texts,)."""
         return np.array([len(ids) for ids in self.ids], dtype=np.int64)
 
     def subset(self, places: Sequence[int]) -> TextInputs:
@@ -112,10 +112,10 @@ class TextInputs:
 
 
 def example_sentences() -> tuple[str, ...]:
-    """Return 200 English sentences of 5 to 25 words, to ask a language model about if no other text is at hand.
+    """Return 200 English sentences of 5 to 25 words, for probing a language model without your own text.
 
-    Twenty each of facts, questions, small stories, negations, dialogue, numbers, ambiguous pronouns, agreement across clauses, sentences
-    that mislead or can be read in two ways, and other constructions, in this order.
+    There are twenty each of facts, questions, small stories, negations, dialogue, numbers, ambiguous pronouns, agreement across
+    clauses, misleading or ambiguous sentences, and other constructions, in this order.
 
     Examples:
         >>> from marginlens.probe import example_sentences
@@ -126,7 +126,7 @@ def example_sentences() -> tuple[str, ...]:
 
 
 def read_texts(path: str | os.PathLike[str]) -> list[str]:
-    """Read the lines of a UTF-8 text file that are not blank, each as one input.
+    """Read each nonblank line of a UTF-8 text file as one input.
 
     Examples:
         >>> from pathlib import Path
@@ -152,17 +152,17 @@ def read_texts(path: str | os.PathLike[str]) -> list[str]:
 def encode_texts(
     texts: Sequence[str], tokenizer: PreTrainedTokenizerBase | None, config: PretrainedConfig
 ) -> TextInputs:
-    """Turn texts into the token ids of a model, cutting off what is beyond its positions.
+    """Turn texts into the token ids of a model, and cut them at its largest number of positions.
 
     Args:
-        texts: at least one text, none of them without tokens.
+        texts: at least one text; every text must have tokens.
 
-        tokenizer: of the model, as transformers loads it.
+        tokenizer: the model's tokenizer, as transformers loads it.
 
         config: the model's configuration.
 
     Returns:
-        The token ids of every text in the order given; `n_truncated` counts the texts that were cut.
+        The token ids of every text, in the given order; `n_truncated` counts the texts that were cut.
 
     Examples:
         >>> from marginlens.data import write_samples
@@ -228,7 +228,7 @@ def _token_names(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> dict[int
 
 @dataclass(frozen=True, eq=False)
 class ImageSettings:
-    """What a model expects of an image: its shape, its patches, and the processor of transformers that makes its numbers of bytes."""
+    """The image format of a model: its shape, its patches, and the transformers processor that converts bytes to numbers."""
 
     channels: int
     height: int
@@ -280,7 +280,7 @@ class ImageSettings:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Rows and columns of patches."""
+        """The numbers of rows and columns of patches."""
         return self.height // self.patch[0], self.width // self.patch[1]
 
     @property
@@ -313,7 +313,7 @@ class ImageInputs:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Rows and columns of patches."""
+        """The numbers of rows and columns of patches."""
         return self.settings.grid
 
     @property
@@ -323,7 +323,7 @@ class ImageInputs:
 
     @property
     def lengths(self) -> IntArray:
-        """(n_images,) tokens of each image."""
+        """The number of tokens of each image, (n_images,)."""
         return np.full(len(self), self.settings.n_tokens, dtype=np.int64)
 
     def subset(self, places: Sequence[int]) -> ImageInputs:
@@ -359,11 +359,11 @@ def read_images(path: str | os.PathLike[str], settings: ImageSettings) -> ImageI
     """Read the images of a file or folder, and prepare them for a model.
 
     Args:
-        path: a .npy array, a .npz with one array (or one of the names images, pixel_values, x_test, X, x, data), one .png or .jpg, or a
-            folder of such pictures, in the order of their names. Pickled objects are never loaded. The model's image processor brings
-            pictures to its size.
+        path: a .npy array, a .npz with one array (or with one named images, pixel_values, x_test, X, x or data), a .png or
+            .jpg, or a folder of such pictures, in the order of their names. Pickled objects are never loaded. The model's image
+            processor resizes pictures.
 
-        settings: how the model takes its images.
+        settings: the image format of the model.
     """
     from PIL import Image
 
@@ -395,11 +395,11 @@ def prepare_images(images: ArrayLike, settings: ImageSettings) -> ImageInputs:
     """Turn images into a model's pixel values.
 
     Args:
-        images: bytes (n_images, height, width, channels), normalised here; grey ones may leave out the last axis. Those of another size
-            or with other channels (grey, or with transparency) are converted as pictures from files are. Alternatively floats
-            (n_images, channels, height, width), which must already be normalised.
+        images: bytes (n_images, height, width, channels), which are normalised here; grey images may leave out the last axis.
+            Images of another size or with other channels (grey, or with transparency) are converted like pictures from files.
+            Alternatively floats (n_images, channels, height, width), which must be normalised already.
 
-        settings: how the model takes its images.
+        settings: the image format of the model.
 
     Examples:
         >>> import numpy as np
@@ -478,7 +478,7 @@ Inputs = TextInputs | ImageInputs
 
 
 def check_memory(inputs: Inputs, n_heads: int) -> None:
-    """Refuse an input whose attention maps, of all heads of one layer, do not fit into this machine's memory."""
+    """Raise if the attention maps of all heads of one layer do not fit into memory."""
     try:
         available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # a system that does not say; AttributeError: not a POSIX one

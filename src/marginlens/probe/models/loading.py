@@ -1,4 +1,4 @@
-"""Models from a folder of this machine, the attention that they run with, and their inputs; nothing is fetched unless asked."""
+"""Loading models from local folders, their attention implementation, and their inputs; nothing is downloaded by default."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _EAGER = 'Load the model with attn_implementation="eager".'
 
 @dataclass(frozen=True, repr=False, eq=False)
 class LoadedModel(Described):
-    """A model with its tokenizer or image settings, which turn a user's inputs into the model's."""
+    """A model with its tokenizer or image settings, which convert a user's inputs."""
 
     model: PreTrainedModel  # as it was saved, its head included, in evaluation mode, with attn_implementation="eager"
     tokenizer: PreTrainedTokenizerBase | None  # None for a model of images, or if the folder has none
@@ -60,15 +60,15 @@ def load_model(
 ) -> LoadedModel:
     """Load a model from a folder, or the packaged MiniLM under the name `minilm`.
 
-    Half-precision weights are read as float32: the same numbers, with logits that keep their digits. A quantised model stays as it is.
+    Half-precision weights are converted to float32, which keeps the digits of logits. A quantised model stays as it is.
 
     Args:
         path: a folder with config.json and weights, as `save_pretrained` writes it.
 
-        trust_pickle: also take weights in pickle form, which can run code; transformers then still restricts what they
-            may hold to tensors.
+        trust_pickle: whether to accept weights in pickle form, which can run code; transformers still restricts their contents
+            to tensors.
 
-        download: let transformers fetch a model of this name from the Hugging Face Hub.
+        download: whether transformers may fetch a model of this name from the Hugging Face Hub.
 
         device: the device that the model runs on, as torch names it: cpu, cuda, cuda:1, mps.
 
@@ -110,10 +110,10 @@ def load_model(
 def _check_complete(
     path: str | os.PathLike[str], local: Path, model: PreTrainedModel, info: Mapping[str, Collection[str]]
 ) -> None:
-    """Refuse a folder whose weights are not those of the model that transformers made of it.
+    """Raise if the weights of a folder are not those of the model that transformers made from it.
 
     Args:
-        info: which weights were missing and unexpected, as transformers says.
+        info: the missing and the unexpected weights that transformers reports.
     """
     missing = sorted(name for name in info["missing_keys"] if "pooler." not in name)  # heads save no pooler
     if missing:  # transformers would leave random numbers there
@@ -150,7 +150,7 @@ def _image_settings(
 
 
 def _check_device(device: str) -> None:
-    """Refuse a device that torch does not know or this machine does not have."""
+    """Raise if torch does not know a device or this machine does not have it."""
     import torch
 
     expected = "a device of this machine as torch names it, such as cpu or cuda"
@@ -161,7 +161,7 @@ def _check_device(device: str) -> None:
 
 
 def as_loaded(model: PreTrainedModel | LoadedModel) -> LoadedModel:
-    """Return a model with what belongs to it; a bare Hugging Face model has no tokenizer."""
+    """Return a model as a `LoadedModel`; a bare Hugging Face model gets no tokenizer."""
     if isinstance(model, LoadedModel):
         return model
     adapter_for(model)
@@ -180,8 +180,8 @@ def as_inputs(loaded: LoadedModel, inputs: Inputs | ArrayLike) -> Inputs:
     """Return texts or images as the model reads them.
 
     Args:
-        inputs: what `encode_texts` or `prepare_images` gave; or texts, for a model with a tokenizer; or an array of images, for a model
-            loaded with its image settings.
+        inputs: the result of `encode_texts` or `prepare_images`; or texts, for a model with a tokenizer; or an array of images,
+            for a model loaded with its image settings.
     """
     if isinstance(inputs, TextInputs | ImageInputs):
         return inputs
@@ -199,7 +199,7 @@ def as_inputs(loaded: LoadedModel, inputs: Inputs | ArrayLike) -> Inputs:
 
 
 def _check_code(path: str | os.PathLike[str], file: str, kind: str, auto_map: object) -> None:
-    """Refuse a model, or a tokenizer, whose own code transformers would silently replace by that of its family."""
+    """Raise if transformers would silently replace the code of a model or tokenizer by that of its family."""
     named = auto_map if isinstance(auto_map, dict) else {}
     code = [code for name, code in named.items() if name.startswith(kind)]
     if code:
@@ -225,9 +225,9 @@ def _saved_class(transformers: ModuleType, config: PretrainedConfig) -> type[Pre
 def _check_shapes(
     path: str | os.PathLike[str], kind: type[PreTrainedModel], config: PretrainedConfig, files: list[Path]
 ) -> None:
-    """Refuse weights of other shapes than the configuration states before memory is taken for those.
+    """Raise, before memory is taken, if weights have other shapes than the configuration states.
 
-    The model is built on torch's device without memory. Weights that a family saves under other names are left to transformers.
+    The model is built on torch's meta device. Weights that a family saves under other names are left to transformers.
     """
     import torch
     from safetensors import safe_open
@@ -305,7 +305,7 @@ def _transformers() -> ModuleType:
 
 
 def _attempt(path: str | os.PathLike[str], load: Callable[[], Loaded]) -> Loaded:
-    """What transformers loads, or one sentence on why it could not."""
+    """Return what transformers loads, or raise one sentence on why it could not."""
     try:
         return load()
     except InputError:
@@ -349,12 +349,12 @@ def _quiet() -> Iterator[None]:
 def attention_implementation(model: PreTrainedModel | LoadedModel, name: str) -> Iterator[None]:
     """Use an attention implementation (sdpa, flash_attention_2, …) inside the block, and the earlier one afterwards.
 
-    A model that cannot change its implementation is refused; anything but a Hugging Face model is left to others to refuse.
+    Raise for a model that cannot change its implementation; objects other than Hugging Face models are not checked here.
 
     Args:
-        model: a model, or what `load_model` gave.
+        model: a model, or the result of `load_model`.
 
-        name: `FUSED`, or "eager", which hands out attention as maps.
+        name: `FUSED`, or "eager", which returns attention maps.
     """
     model = model.model if isinstance(model, LoadedModel) else model
     configs = _configs(model) if is_hugging_face(model) else []

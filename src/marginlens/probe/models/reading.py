@@ -46,20 +46,21 @@ def read_attention(
 ) -> Iterator[LayerReading]:
     """Read queries, keys, logits and attention of the layers of a model on one batch.
 
-    The model runs once, up to the last layer wanted, in evaluation mode and without gradients. What enters each
-    attention layer is kept, and the maps (B, H, T, T) of a layer are made when its turn comes, so that only one layer's
-    are held at a time, in the precision in which it ran: under the autocast of that moment if there was one. At a few
-    queries they are compared with the model's own; a layer that attends otherwise than its family does is refused.
-    A model in evaluation mode may be read from several threads at once.
+    The model runs once, up to the last requested layer, in evaluation mode and without gradients. The inputs of each attention
+    layer are kept, and the maps (B, H, T, T) of a layer are computed when its turn comes, so only one layer's maps are in
+    memory at a time. They have the precision in which the layer ran, including any autocast. At a few queries they are compared
+    with the model's own attention; a layer that differs from its family is an error. A model in evaluation mode may be read
+    from several threads at once.
 
     Args:
-        model: a loaded Hugging Face model with attn_implementation="eager"; it is left as it was found.
+        model: a loaded Hugging Face model with attn_implementation="eager"; it is left unchanged.
 
-        batch: what the model is called with: input_ids and attention_mask, or pixel_values; arrays or tensors.
+        batch: the inputs of the model by name, such as input_ids and attention_mask, or pixel_values; arrays or tensors.
 
-        layers: which layers, in the order wanted; all of them by default.
+        layers: the layers in the desired order; all by default.
 
-        allow_nan: whether heads whose attention is not finite are returned as they are (`finite_heads` says which are finite) or refused.
+        allow_nan: whether to return heads whose attention is not finite (`finite_heads` marks the finite ones), or to raise an
+            error.
 
     Examples:
         >>> from marginlens.data import write_samples
@@ -78,9 +79,10 @@ def read_attention(
 def read_layers(
     adapter: Adapter, batch: Mapping[str, ArrayLike], layers: Sequence[int] | None = None
 ) -> Iterator[LayerReading]:
-    """Read what `read_attention` reads, unchecked, for any attention that says what it hides, fused ("sdpa") or not.
+    """Read layers like `read_attention`, without its checks, with any attention implementation, fused ("sdpa") or not.
 
-    `fused_reading` says once, on a short batch, whether a model can be read so. Heads that are not finite are handed out as they are.
+    `fused_reading` checks once, on a short batch, whether a model can be read this way. Heads that are not finite are returned
+    as they are.
     """
     return _readings(adapter, batch, layers, is_checked=False, allow_nan=True)
 
@@ -88,7 +90,9 @@ def read_layers(
 def _readings(
     adapter: Adapter, batch: Mapping[str, ArrayLike], layers: Sequence[int] | None, *, is_checked: bool, allow_nan: bool
 ) -> Iterator[LayerReading]:
-    """The readings of layers, compared with the model's own attention or not; the model runs now, and is refused now."""
+    """Return the readings of layers, compared with the model's own attention or not. The model runs at the call, and errors are
+    raised then.
+    """
     import torch
 
     readings: Iterator[LayerReading]
@@ -120,10 +124,10 @@ def _readings(
 
 
 def fused_reading(adapter: Adapter, model: PreTrainedModel, batch: Mapping[str, ArrayLike]) -> bool:
-    """Return whether a model reads the same with fused attention, which needs no maps, as its own attention shows it to be on a
-    short batch.
+    """Return whether fused attention, which needs no maps, gives the same reading as the model's own attention on a short batch.
 
-    A layer that attends otherwise than its family is refused, as by `read_attention`. If not, the model is read by eager attention.
+    A layer that attends differently from its family is an error, as in `read_attention`. If the result is False, use eager
+    attention.
     """
     with attention_implementation(model, "eager"):
         eager = {reading.layer: reading for reading in read_attention(adapter.model, batch, allow_nan=True)}
@@ -140,7 +144,7 @@ def fused_reading(adapter: Adapter, model: PreTrainedModel, batch: Mapping[str, 
 
 
 def adapter_of_batch(model: PreTrainedModel, batch: Mapping[str, ArrayLike]) -> Adapter:
-    """Return the adapter of a model; one that reads attention alone runs the batch to learn its layers, which others know beforehand."""
+    """Return the adapter of a model; an adapter that reads only attention first runs the batch to learn its layers."""
     adapter = adapter_for(model)
     if isinstance(adapter, AttentionOnlyAdapter):
         adapter.observe(model_inputs(model, batch))
@@ -167,7 +171,7 @@ def finite_heads(reading: LayerReading) -> BoolArray:
 
 @dataclass(frozen=True, eq=False)
 class LayerRecord:
-    """What a run of the model leaves of each layer that it reached."""
+    """The record of a run of the model for each layer that it reached."""
 
     captured: dict[int, Captured]
     autocast: dict[int, AbstractContextManager[object]]  # in which the layer ran, to be entered again
@@ -189,13 +193,13 @@ def _made(adapter: Adapter, record: LayerRecord, layers: Sequence[int]) -> Itera
 
 
 class _Stop(Exception):
-    """The last layer that was asked for has attended; what the model would compute from there on is not needed."""
+    """Raised after the last requested layer has attended, to skip the rest of the model."""
 
 
 class _Recorder:
-    """The hooks of one run of a model: they record what enters layers and, if asked for, the layers' own attention.
+    """The hooks of one run of a model, which record the inputs of layers and, if requested, the layers' own attention.
 
-    A model may be read from several threads at once. Hooks of one thread then see the passes of others, which they leave alone.
+    A model may be read from several threads at once. Hooks of one thread then see the passes of others and ignore them.
     """
 
     def __init__(self, adapter: Adapter, inputs: dict[str, Any], layers: set[int], *, with_attention: bool) -> None:
@@ -228,7 +232,7 @@ class _Recorder:
         self.record.autocast[layer] = _autocast(arguments["hidden_states"].device.type)
 
     def after(self, module: torch.nn.Module, args: tuple[object, ...], output: object) -> None:
-        """Record the attention of a module, and stop the model behind the last layer."""
+        """Record the attention of a module, and stop the model after the last layer."""
         if get_ident() != self._thread:
             return
         layer = self._layers_of[id(module)][self._n_calls[id(module)]]
@@ -253,7 +257,7 @@ class _Recorder:
 def record_layers(
     adapter: Adapter, batch: Mapping[str, ArrayLike], layers: set[int], *, with_attention: bool = False
 ) -> LayerRecord:
-    """Run the model once, up to the last of the layers, and record what enters each of them, and its own attention if asked for."""
+    """Run the model once, up to the last of the layers, and record the inputs of each and, if requested, its own attention."""
     inputs = adapter.complete(model_inputs(adapter.model, batch))
     recorder, hooks = _Recorder(adapter, inputs, layers, with_attention=with_attention), []
     try:
@@ -280,7 +284,7 @@ def _compared_queries(attention: torch.Tensor) -> torch.Tensor:
 
 
 def _check_attention(reading: LayerReading, theirs: torch.Tensor, name: str) -> None:
-    """Refuse a reading that is not what the module itself computed, at a few queries or all, up to rounding."""
+    """Raise if a reading differs from the module's own attention, at a few queries or all, by more than rounding."""
     import torch
 
     queries = _compared_queries(reading.attention)
@@ -311,7 +315,7 @@ def _check_attention(reading: LayerReading, theirs: torch.Tensor, name: str) -> 
 
 
 def _autocast(device: str) -> AbstractContextManager[object]:
-    """What casts to a lower precision on a kind of device at this moment, or that nothing does."""
+    """Return the autocast context that is active on a kind of device at this moment, or one that does nothing."""
     import torch
 
     if not torch.amp.is_autocast_available(device):

@@ -1,8 +1,8 @@
-"""When a run of training deserves a look: rules over the curves of each head, and what to try.
+"""Alarms of a training run: rules over the curves of each head, with remedies.
 
-Rules compare a head with itself at the first measurement, so that a pretrained model with sinks raises no alarm by what it is. A rule must
-hold for a number of optimizer steps, however many measurements these are: a forecast rests on the last 100 steps, selections last for
-100. Logits that have already exploded need one measurement.
+Rules compare a head with itself at the first measurement, so a pretrained model with sinks raises no alarm. A rule must hold
+for a number of optimizer steps, regardless of the number of measurements: a forecast uses the last 100 steps, and a selection
+must last for 100. For logits that have already exploded, one measurement is enough.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FLAT_SHARE = 0.01  # nor the loss by more than this share of the first
 
 
 class AlarmKind(Enum):
-    """What an alarm is about; the value is the code of its text."""
+    """The kind of an alarm; the value is the code of its text."""
 
     NOT_FINITE = "alarm.attention_not_finite"
     EXPLODES = "alarm.logits_explode"
@@ -75,7 +75,7 @@ Numbers = Callable[[int, list[int], list[int]], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Alarm:
-    """What a rule found in a run; `print(alarm)` shows what happens, what to try, and why.
+    """An alarm of a rule in a run; `print(alarm)` shows what happens, what to try, and why.
 
     Attributes:
         kind: the rule.
@@ -84,9 +84,9 @@ class Alarm:
 
         heads: the heads of that layer; none if the alarm is about the whole model.
 
-        step: the optimizer step at which it began, for the first of the heads.
+        step: the optimizer step at which the rule began to hold, for the first of the heads.
 
-        numbers: what its text names, such as "logit", the largest logit at that step.
+        numbers: the numbers in its text, such as "logit", the largest logit at that step.
 
         ended: the last step at which the rule held; None if it holds at the last measurement.
     """
@@ -105,22 +105,22 @@ class Alarm:
 
     @property
     def sentence(self) -> str:
-        """What happens, with the numbers."""
+        """A sentence that says what happens."""
         return render(self)
 
     @property
     def remedy(self) -> str:
-        """What to try; empty for a selection, which needs nothing."""
+        """What to try; empty for a selection, which needs no remedy."""
         return render(Fact(_REMEDIES[self.kind])) if self.kind in _REMEDIES else ""
 
     @property
     def reason(self) -> str:
-        """Why that should help; empty if it goes without saying."""
+        """Why the remedy should help; empty if no reason is given."""
         return render(Fact(_REASONS[self.kind])) if self.kind in _REASONS else ""
 
     @property
     def ending(self) -> str:
-        """When it ended; empty if it has not."""
+        """A sentence on the end of the alarm; empty if it has not ended."""
         return "" if self.ended is None else render(Fact("alarm.ended", {"step": self.ended}))
 
     def __str__(self) -> str:
@@ -141,7 +141,7 @@ class Alarm:
 
 
 def find_alarms(curves: CheckpointCurves) -> tuple[Alarm, ...]:
-    """Find everything in the curves of a run that deserves a look.
+    """Find all alarms in the curves of a run.
 
     Args:
         curves: the measurements of a run, from `read_run` or `AttentionMonitor.curves`.
@@ -168,8 +168,8 @@ def find_alarms(curves: CheckpointCurves) -> tuple[Alarm, ...]:
 def find_selections(curves: CheckpointCurves) -> tuple[Alarm, ...]:
     """Find the heads that have come to select one token for each query while the loss fell.
 
-    That is what training should do, and not an alarm. Layers with an alarm about exploding logits, stuck heads or attention that is not
-    finite are left out, whether it came before or later.
+    This is what training should do, so it is not an alarm. Layers with an earlier or later alarm about exploding logits, stuck
+    heads or non-finite attention are left out.
 
     Args:
         curves: the measurements of a run, from `read_run` or `AttentionMonitor.curves`.
@@ -193,7 +193,7 @@ def alarm_summary(alarms: Sequence[Alarm], most: int = 12) -> tuple[Alarm | Fact
 
 
 def _not_finite(curves: CheckpointCurves) -> Iterator[Alarm]:
-    """Heads whose attention was finite at first; it takes one measurement."""
+    """Find heads whose attention was finite at first and no longer is; one measurement is enough."""
     values = curves["entropy"]
     is_lost = np.isnan(values) & np.isfinite(values[0])
 
@@ -347,14 +347,14 @@ def _alarms(
 
 
 def _lasting(steps: FloatArray, holds: BoolArray, n_steps: float) -> BoolArray:
-    """Return whether a rule holds, and did at every measurement of the `n_steps` steps before; the run must be as old."""
+    """Return whether a rule holds now and at every measurement of the last `n_steps` steps; the run must be that old."""
     first = np.searchsorted(steps, steps - n_steps)
     fails = np.concatenate([np.zeros((1, *holds.shape[1:]), dtype=int), np.cumsum(~holds, axis=0)])
     return np.asarray((fails[1:] == fails[first]) & (steps - steps[0] >= n_steps)[:, None, None])
 
 
 class _Gain(NamedTuple):
-    """The loss before a head sharpened, at best since then, and now, each the mean of three measurements."""
+    """The loss before a head sharpened, its best value since then, and its present value, each as a mean of three measurements."""
 
     before: float
     best: float
@@ -362,18 +362,18 @@ class _Gain(NamedTuple):
 
     @property
     def has_fallen(self) -> bool:
-        """True if the loss was ever clearly lower than before."""
+        """True if the loss was clearly lower at some time than before."""
         return self.best <= self.before - HELPED_SHARE * abs(self.before)
 
     @property
     def has_helped(self) -> bool:
-        """True if the loss is clearly lower than before, and most of what was gained is still there."""
+        """True if the loss is clearly lower than before, and most of the best gain remains."""
         fell = self.now <= self.before - HELPED_SHARE * abs(self.before)
         return fell and self.now - self.best <= LOST_SHARE * (self.before - self.best)
 
 
 def _gain(loss: FloatArray, was_even: BoolArray) -> _Gain:
-    """What the loss (n_measurements,) did since a head's attention was last half as even as at first."""
+    """Measure the gain in the loss (n_measurements,) since a head's attention was last half as even as at first."""
     before_at = int(np.flatnonzero(was_even)[-1]) if was_even.any() else 0
     after = loss[before_at:][np.isfinite(loss[before_at:])]
     before, now = float(finite_mean(loss[max(0, before_at - 2) : before_at + 1])), float(finite_mean(loss[-3:]))

@@ -1,4 +1,4 @@
-"""`AttentionMonitor`: measures every attention head as a model trains, in the Trainer of transformers or in any other loop."""
+"""`AttentionMonitor` measures every attention head during training, in the Trainer of transformers or in any other loop."""
 
 from __future__ import annotations
 
@@ -48,24 +48,25 @@ _LOG = logging.getLogger("marginlens")
 class AttentionMonitor(_Callback):
     """Watch the attention heads of a model while it trains.
 
-    Hooks read the queries and keys of a training step that happens anyway, every `every` optimizer steps: of at most 8 inputs and 64
-    queries each, the largest logit, margin, entropy, top probability and sink share of every head, and three norms of its W. From their
-    growth follows what each head will do (`forecasts`), and what deserves a look (`alarms`), with what to do about it. While a run begins,
-    and while logits grow fast, ten times as many steps are measured. Nothing is computed a second time and nothing is given back to the
-    model: a run with the monitor gives the same weights, bit for bit.
+    Every `every` optimizer steps, hooks read the queries and keys of an ordinary training step, for at most 8 inputs and 64
+    queries each. They measure the largest logit, margin, entropy, top probability and sink share of every head, and three norms
+    of its W. The growth of these measures gives forecasts for each head (`forecasts`), and alarms with remedies (`alarms`). At
+    the beginning of a run, and while logits grow fast, ten times as many steps are measured. The forward pass is not repeated
+    and the model is not changed: a run with the monitor gives the same weights, bit for bit.
 
     In the Trainer: `Trainer(…, callbacks=[monitor])`. In other loops: `with AttentionMonitor(…) as monitor:` around the loop,
     `monitor.attach(model)` before the first step, and `monitor.step(model)` after each optimizer step.
 
     Args:
-        path: a .parquet file with one row for each step, layer and head; it is written anew at a measurement, aside and renamed. A resumed
-            run goes on in it, without the rows after the step at which it resumes; the file of another run is renamed, not lost.
+        path: a .parquet file with one row for each step, layer and head. It is rewritten at measurements, under another name
+            that is then renamed. A resumed run continues it from the step at which it resumes; the file of another run is
+            renamed, not lost.
 
-        every: optimizer steps from one measurement to the next.
+        every: the number of optimizer steps from one measurement to the next.
 
-        report: what goes to the Trainer's reporters (TensorBoard, W&B, …): means by "layers", every one of the "heads", or "nothing".
+        report: the numbers for the Trainer's reporters (TensorBoard, W&B, …): means over "layers", all "heads", or "nothing".
 
-    `monitor.cost` says what it takes in your run.
+    `monitor.cost` is the cost in your run.
     """
 
     def __init__(
@@ -109,12 +110,12 @@ class AttentionMonitor(_Callback):
 
     @property
     def curves(self) -> CheckpointCurves:
-        """All measurements so far: name → (n_measurements, n_layers, n_heads), nan if a measure was not due."""
+        """All measurements so far by name, (n_measurements, n_layers, n_heads), nan if a measure was not due."""
         return self._record.curves()
 
     @property
     def alarms(self) -> tuple[Alarm, ...]:
-        """What deserves a look so far; `print(alarm)` gives its sentence."""
+        """The alarms so far; `print(alarm)` shows the text of an alarm."""
         return self._alarms
 
     @property
@@ -124,12 +125,12 @@ class AttentionMonitor(_Callback):
 
     @property
     def forecasts(self) -> tuple[HeadForecast, ...]:
-        """When heads will have selected, or their logits exploded, if they go on so; the nearest first."""
+        """Forecasts of when heads will have selected, or their logits exploded, at their present growth; the nearest first."""
         return forecast_heads(self.curves) if self._record.rows else ()
 
     @property
     def cost(self) -> float:
-        """The seconds of measuring over those of everything else since the run began."""
+        """The time of measuring relative to the time of everything else since the run began."""
         elsewhere = time.perf_counter() - self._began - self.seconds
         return self.seconds / elsewhere if self._step is not None and elsewhere > 0.0 else float("nan")
 
@@ -147,9 +148,11 @@ class AttentionMonitor(_Callback):
         """Put hooks on a model before its first step, so that this step is measured too.
 
         Args:
-            model: the model that is trained: a Hugging Face model, or a module with one such model inside, as a LightningModule.
+            model: the model in training: a Hugging Face model, or a module with one such model inside, such as a
+                LightningModule.
 
-            step: the number of optimizer steps so far, when a run is resumed. If it is left out, the first `monitor.step(step=…)` says it.
+            step: the number of optimizer steps so far, if a run is resumed; by default taken from the first
+                `monitor.step(step=…)`.
         """
         start = None if step is None else whole_number(step, "step", at_least=0)
         if _is_first_process() and self._reader is None:
@@ -160,17 +163,20 @@ class AttentionMonitor(_Callback):
     def step(
         self, model: torch.nn.Module, *, loss: torch.Tensor | float | None = None, step: int | None = None
     ) -> dict[str, float]:
-        """Count an optimizer step, and collect what was read in it.
+        """Count an optimizer step, and collect the measurements made in it.
 
         Args:
-            model: as in `attach`, which is called here if it was not before.
+            model: as in `attach`, which is called first if necessary.
 
-            loss: of this step, when the loop computes it and the model does not return it; it tells selecting from being stuck.
+            loss: the loss of this step, if the loop computes it instead of the model; it distinguishes heads that select from
+                heads that are stuck.
 
-            step: the number of optimizer steps so far, this one included, for runs that may be resumed; counted from 1 by default.
+            step: the number of optimizer steps so far, including this one, for runs that may be resumed; counted from 1 by
+                default.
 
         Returns:
-            The means of every layer by name, to be logged, if the step was measured; otherwise nothing, as in all processes but the first.
+            The means of every layer by name, for logging, if the step was measured; otherwise an empty dict, as in all
+            processes except the first.
         """
         if not _is_first_process():
             return {}
@@ -189,7 +195,7 @@ class AttentionMonitor(_Callback):
         return values
 
     def finish(self) -> None:
-        """Record what is left, write what is not yet in the file, and take the hooks off the model.
+        """Record remaining measurements, write them to the file, and remove the hooks from the model.
 
         The end of a `with` block, of the Trainer's training and of the process, and deleting the monitor, do the same.
         """
@@ -205,7 +211,7 @@ class AttentionMonitor(_Callback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Find the reporters, go on in the file of a resumed run, and read the first step."""
+        """Find the reporters, continue the file of a resumed run, and read the first step."""
         if not state.is_world_process_zero:
             return
         trainer = _calling_trainer()
@@ -216,7 +222,7 @@ class AttentionMonitor(_Callback):
         self._begin(int(state.global_step))
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Collect what was read, after an optimizer step, not after each batch of an accumulated gradient."""
+        """Collect measurements after an optimizer step, not after each batch of an accumulated gradient."""
         if self._reader is None or not state.is_world_process_zero:
             return
         measured, values = self._expected, self._collect()
@@ -229,27 +235,29 @@ class AttentionMonitor(_Callback):
         self._expect_if_due()
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Write the file, so that a run that is resumed from this checkpoint lacks no row."""
+        """Write the file; a run resumed from this checkpoint then lacks no row."""
         if self._reader is not None:
             self._write(force=True)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Write the file, and take the hooks off the model."""
+        """Write the file, and remove the hooks from the model."""
         self.finish()
 
     # ---- both
 
     def _watch(self, model: torch.nn.Module) -> None:
-        """Put hooks on the model, which read its next pass: always the first of a run."""
+        """Put hooks on the model, which read its next pass; the first pass of a run is always read."""
         self._reader = HeadReader(model)
         self._record, self._alarms, self._step = RunRecord(), (), None
         self._began, self.seconds = time.perf_counter(), 0.0
         self._reader.expect()
 
     def _begin(self, step: int) -> None:
-        """Start a run whose first pass has weights of so many steps: go on in the file of this run, or put that of another aside."""
+        """Start a run whose first pass has weights after so many steps: continue the file of this run, or set the file of
+        another run aside.
+        """
         assert self._reader is not None
         self._step = self._expected = step
         self._finer_until = step + self.every
@@ -264,7 +272,7 @@ class AttentionMonitor(_Callback):
         self._record.facts |= {"model": f"{inner.config.model_type}, {type(inner).__name__}", "every": self.every}
 
     def _expect_if_due(self) -> None:
-        """Have the next pass read, whose weights `self._step` steps have made."""
+        """Have the next pass read if it is due; its weights have `self._step` steps."""
         assert self._reader is not None
         assert self._step is not None
         interval = max(1, self.every // FINER) if self._step < self._finer_until else self.every
@@ -273,7 +281,7 @@ class AttentionMonitor(_Callback):
             self._reader.expect()
 
     def _collect(self) -> dict[str, float]:
-        """Record what was read, look for alarms, and write the file if enough is new. Returns the means of layers."""
+        """Record measurements, look for alarms, and write the file if enough is new. Return the means of layers."""
         assert self._reader is not None
         step, self._expected = self._expected, None
         if step is None:
@@ -378,13 +386,13 @@ _MONITORS: WeakSet[AttentionMonitor] = WeakSet()
 
 @atexit.register
 def _finish_all() -> None:
-    """Write what monitors have not yet written when the process ends, while the modules that write are still there."""
+    """Write pending measurements of all monitors when the process ends, while the modules for writing still exist."""
     for monitor in list(_MONITORS):
         monitor.finish()
 
 
 def _is_first_process() -> bool:
-    """Return whether this is the process that measures: the only one, or the first of those that train together."""
+    """Return whether this process measures: it is the only one, or the first of those that train together."""
     from torch import distributed
 
     return not (distributed.is_available() and distributed.is_initialized()) or distributed.get_rank() == 0
@@ -393,9 +401,9 @@ def _is_first_process() -> bool:
 def _calling_trainer() -> Any:
     """Return the Trainer that raised the event; None if something else did.
 
-    Its event passes the model, the optimizer and the data, but not the other callbacks, and these alone can pass numbers to TensorBoard
-    or W&B: `on_log` of this callback comes after theirs, so what it added to the logs would be lost. The Trainer is therefore looked up in
-    the frames of the call.
+    Its event passes the model, the optimizer and the data, but not the other callbacks, which alone can pass numbers to
+    TensorBoard or W&B. `on_log` of this callback comes after theirs, so anything it added to the logs would be lost. The
+    Trainer is therefore looked up in the frames of the call.
     """
     frame = sys._getframe(1)
     while frame is not None:
@@ -407,8 +415,8 @@ def _calling_trainer() -> Any:
 
 
 def _grows_fast(logits: FloatArray) -> bool:
-    """Return whether the largest logit (n_measurements, n_layers, n_heads) of some head grew by far since the measurement
-    before, and is large.
+    """Return whether the largest logit (n_measurements, n_layers, n_heads) of some head is large and grew much since the
+    previous measurement.
     """
     if len(logits) < 2:
         return False

@@ -1,7 +1,8 @@
-"""Forecasts for every head of a model in training: in how many steps it will have selected, or its logits will have exploded.
+"""Forecasts for every head of a model in training: the number of steps until it has selected, or until its logits have exploded.
 
-W keeps its direction while its norm grows (A Thm 3, C Thm 2 for the papers' models). All logits of a head then grow like that norm, and its
-entropy falls like e^(-margin · norm): when either comes to a limit follows from where it is, and from its growth until now.
+W keeps its direction while its norm grows (A Thm 3, C Thm 2 for the papers' models). All logits of a head then grow like that
+norm, and its entropy falls like e^(-margin · norm). The time until either reaches a limit follows from its present value and
+its growth so far.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MAX_STEPS = 100_000.0  # a forecast beyond is none
 
 
 class ForecastKind(Enum):
-    """What is forecast; the value is the code of its text."""
+    """The event that is forecast; the value is the code of its text."""
 
     SELECTS = "forecast.selects"
     EXPLODES = "forecast.explodes"
@@ -32,20 +33,20 @@ class ForecastKind(Enum):
 
 @dataclass(frozen=True)
 class HeadForecast:
-    """When something will happen to a head if it goes on as it does; `str` of it is a sentence.
+    """A forecast for one head at its present growth; `str` of it is a sentence.
 
     Attributes:
-        kind: what will happen.
+        kind: the event.
 
         layer: the layer of the head.
 
         head: the head in its layer.
 
-        name: what the head is called, such as L3H5.
+        name: the name of the head, such as L3H5.
 
-        step: the step of the measurement from which it is forecast.
+        step: the step of the measurement behind the forecast.
 
-        n_steps: the number of steps from then on.
+        n_steps: the number of steps from there to the event.
 
         low: the number of steps if growth speeds up.
 
@@ -68,7 +69,7 @@ class HeadForecast:
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """What its text names: steps to two digits, which is more than a forecast knows."""
+        """The numbers in its text, with steps rounded to two digits."""
         limit = SELECTED_NATS if self.kind is ForecastKind.SELECTS else EXPLODED_LOGIT
         steps = {name: rounded(getattr(self, name)) for name in ("n_steps", "low", "high")}
         return {"head": self.name, "limit": limit, **steps, "case": "now" if steps["n_steps"] < 1.0 else "later"}
@@ -78,7 +79,7 @@ class HeadForecast:
 
 
 class Waiting(NamedTuple):
-    """Steps to go from each measurement, (n_measurements, n_layers, n_heads), with the lower and the upper end; inf for never."""
+    """The remaining steps from each measurement, (n_measurements, n_layers, n_heads), with lower and upper ends; inf for never."""
 
     n_steps: FloatArray
     low: FloatArray
@@ -92,7 +93,7 @@ def forecast_heads(curves: CheckpointCurves) -> tuple[HeadForecast, ...]:
         curves: the measurements of a run, from `read_run` or `AttentionMonitor.curves`.
 
     Returns:
-        One forecast for each head and kind that is still to come, the nearest first. Heads that do not grow have none.
+        One forecast for each head and future event, the nearest first. Heads that do not grow have none.
 
     Examples:
         >>> import numpy as np
@@ -127,10 +128,11 @@ def happened(curves: CheckpointCurves, kind: ForecastKind) -> BoolArray:
 def steps_until(curves: CheckpointCurves, kind: ForecastKind) -> Waiting:
     r"""Forecast the steps from each measurement until something happens to each head, from it and the measurements before alone.
 
-    The largest logit m, at step t, is to reach 1,000, with c the factor that is missing. If it grows like :math:`t^p`, as in the window
-    before, this takes :math:`t (c^{1/p} - 1)` steps; growth by a constant factor, or by a constant sum, that is as fast now takes
-    :math:`t \log(c)/p` or :math:`t (c - 1)/p`. The entropy is to fall to 0.1 nats: exponentially, as if margins grow by a constant
-    sum, and at the ends in a straight line or like a power of t.
+    The largest logit m, at step t, must grow by the factor c to reach 1,000. If it grows like :math:`t^p`, as in the window
+    before, this takes :math:`t (c^{1/p} - 1)` steps. Growth by a constant factor, or by a constant amount, at the same present
+    speed takes :math:`t \log(c)/p` or :math:`t (c - 1)/p` steps; these give the range. The entropy must fall to 0.1 nats:
+    exponentially for the forecast, as if margins grow by a constant amount, and in a straight line or like a power of t for the
+    range.
     """
     t = curves.steps[:, None, None]
     with np.errstate(all="ignore"):
@@ -168,8 +170,8 @@ def recent(values: FloatArray) -> FloatArray:
 def growth(curves: CheckpointCurves) -> FloatArray:
     """Return the exponent p of growth like t^p before each measurement, (n_measurements, n_layers, n_heads); nan if these are too few.
 
-    It is that of the Frobenius norm of W or of the largest logit, whichever is smaller: a norm that queries and keys are divided by
-    moves no logit, and logits of other inputs need not come back.
+    It is the smaller of the exponents of the Frobenius norm of W and of the largest logit: a norm that queries and keys are
+    divided by does not change logits, and logits may vary with the inputs.
     """
     with np.errstate(all="ignore"):
         x = np.log(curves.steps)[:, None, None] + np.zeros_like(curves["max_logit"])

@@ -1,9 +1,9 @@
-"""The measures of all heads of a model in training, read by hooks in a forward pass that happens anyway.
+"""The measures of all heads of a model in training, read by hooks in an ordinary forward pass.
 
-A hook sees what enters an attention layer, makes the queries of a few tokens and the keys of all from it with the layer's own modules,
-and takes `attention_statistics` of them. Nothing is given back to the model, so that training stays what it is, and nothing waits for a
-GPU: numbers stay where they were made until the step is over. In a compiled model hooks run once, when it is traced; there they leave an
-operation in the graph that hands what it is given to the reader at every step.
+A hook sees the inputs of an attention layer, computes the queries of a few tokens and the keys of all tokens with the layer's
+own modules, and takes their `attention_statistics`. The model is not changed, and nothing waits for a GPU: numbers stay on
+their device until the step is over. In a compiled model, hooks run once, during tracing; they leave an operation in the graph
+that passes its arguments to the reader at every step.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ _READERS: WeakValueDictionary[int, HeadReader] = WeakValueDictionary()  # those 
 
 
 def inner_model(model: torch.nn.Module) -> PreTrainedModel:
-    """Return the Hugging Face model in what a training loop has: compiled, in data parallel, or a module that has one model in it."""
+    """Return the Hugging Face model inside the model of a training loop: compiled, in data parallel, or a module that contains
+    one model.
+    """
     for _ in range(8):  # wrappers in wrappers
         inside = getattr(model, "_orig_mod", None)
         if inside is None and not is_hugging_face(model):
@@ -87,8 +89,8 @@ class HeadReader:
     """Hooks on a model that read the next forward pass of its training after `expect` was called, and the losses of all passes.
 
     Args:
-        model: the model that is trained, or what wraps it: of Hugging Face, plain, in data parallel or FSDP2, with checkpoints of
-            activations or without, compiled by torch.compile or not. It is not changed.
+        model: the Hugging Face model in training, or a wrapper of it: plain, in data parallel or FSDP2, with or without
+            activation checkpoints, compiled by torch.compile or not. It is not changed.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -126,7 +128,7 @@ class HeadReader:
         self._hooks.append(self.model.register_forward_hook(self._end))
 
     def remove(self) -> None:
-        """Take the hooks off the model."""
+        """Remove the hooks from the model."""
         for hook in self._hooks:
             hook.remove()
 
@@ -137,11 +139,11 @@ class HeadReader:
 
     @property
     def has_read(self) -> bool:
-        """True if a pass was read that is not collected yet."""
+        """True if a pass was read and is not collected yet."""
         return self._is_expected and bool(self._found)
 
     def add_loss(self, loss: torch.Tensor | float) -> None:
-        """Take note of the loss of a step, a number or a tensor, which is not waited for."""
+        """Record the loss of a step, a number or a tensor, without waiting for it."""
         self._losses.append(loss.detach() if hasattr(loss, "detach") else loss)
 
     def _clear(self) -> None:
@@ -168,7 +170,7 @@ class HeadReader:
         self._tell(place, arguments)
 
     def _tell(self, place: int, arguments: dict[str, Any]) -> None:
-        """Take note of what a module is called with, now or, in a compiled model, whenever it is."""
+        """Record the arguments of a module, now or, in a compiled model, at each of its calls."""
         import torch
 
         if not torch.compiler.is_compiling():
@@ -186,7 +188,7 @@ class HeadReader:
     def heard(self, place: int, arguments: dict[str, Any], *, is_training: bool) -> None:
         """Record what a module is called with: the model before and after its pass, or a module of attention.
 
-        A layer is read once: activations that are computed again and later batches of an accumulated gradient are left alone.
+        A layer is read once: recomputed activations and later batches of an accumulated gradient are ignored.
         """
         import torch
 
@@ -257,8 +259,8 @@ class HeadReader:
     # ---- all of them
 
     def collect(self) -> dict[str, FloatArray]:
-        """Name → (n_layers, n_heads), nan if there is no number: what the pass gave, once it is over, with the mean of all losses since
-        the last time; nothing if none was read.
+        """Return the measures of the finished pass by name, (n_layers, n_heads), nan if missing, with the mean of all losses
+        since the last call; an empty dict if none was read.
         """
         import torch
 
@@ -317,7 +319,7 @@ class HeadReader:
 
 @cache
 def _make_operation() -> torch.Tensor:
-    """Make the operation that compiled models keep at a hook's place; it counts, since one without any effect would be left out."""
+    """Make the operation that compiled models keep in place of a hook; it has an effect, a count, since otherwise it would be removed."""
     import torch
 
     schema = "(Tensor(a!) counter, Tensor[] tensors, str names, int key, int place, bool is_training) -> ()"
@@ -359,7 +361,9 @@ def _first_inputs(captured: Captured, count: int) -> Captured:
 
 
 def _with_rule(captured: Captured, kind: LayerKind, module: torch.nn.Module) -> Captured:
-    """What entered a layer under fused attention too: there the module says that it is causal, and a mask (B, S) says where padding is."""
+    """Return the inputs of a layer with its mask also under fused attention, in which the module itself is causal and a mask
+    (B, S) marks padding.
+    """
     import torch
 
     mask = captured.mask if isinstance(captured.mask, torch.Tensor) else None
@@ -372,7 +376,7 @@ def _with_rule(captured: Captured, kind: LayerKind, module: torch.nn.Module) -> 
 def _query_measures(found: dict[int, tuple[AttentionStatistics, torch.Tensor]]) -> dict[int, Any]:
     """Compute `QUERY_MEASURES` by layer, (n_measures, H): means over the queries that see at least two tokens and are not padding.
 
-    All layers of one shape are summed at once, since on a GPU every operation costs the same, however small.
+    All layers of one shape are summed at once, since small operations on a GPU cost as much as larger ones.
     """
     import torch
 
@@ -409,7 +413,7 @@ def _by_shape(tensors: dict[int, torch.Tensor]) -> list[list[int]]:
 def _weights(adapter: Adapter, layer: int) -> tuple[tuple[Any, Any], Any]:
     """Compute the Gram matrices (H, d_h, d_h) of W_K, with the scale, and W_Q, and (H,) the largest entry of each W in modulus.
 
-    With rotary positions it is W at offset 0: of a token for its own query.
+    With rotary positions W is taken at offset 0, for a token at the query's own position.
     """
     import torch
 
@@ -434,8 +438,8 @@ def _weights(adapter: Adapter, layer: int) -> tuple[tuple[Any, Any], Any]:
 def _norms(grams: dict[int, tuple[torch.Tensor, torch.Tensor]], entries: dict[int, torch.Tensor]) -> dict[int, Any]:
     r"""Compute `NORM_MEASURES` by layer, (3, H).
 
-    The squares of the singular values of W are the eigenvalues of :math:`M = G_K G_Q`, so that :math:`\|W\|_F^2` is its trace, and the
-    largest of them is the limit of :math:`\mathrm{tr}(M^k)^{1/k}`, which repeated squaring reaches for all heads at once.
+    The squares of the singular values of W are the eigenvalues of :math:`M = G_K G_Q`. So :math:`\|W\|_F^2` is its trace, and
+    the largest eigenvalue is the limit of :math:`\mathrm{tr}(M^k)^{1/k}`, computed by repeated squaring for all heads at once.
     """
     import torch
 

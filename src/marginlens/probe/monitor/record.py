@@ -29,9 +29,9 @@ class RunRecord:
     """Measurements by step, in the order of training.
 
     Attributes:
-        facts: what belongs to the run: model, n_inputs, layer_names, and whatever else JSON can hold.
+        facts: properties of the run: model, n_inputs, layer_names, and any other JSON values.
 
-        rows: step → name → (n_layers, n_heads).
+        rows: arrays (n_layers, n_heads) by step and name.
     """
 
     facts: dict[str, Any] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class RunRecord:
     written_at: float = -WRITE_SECONDS  # on a clock that only goes forward
 
     def add(self, step: int, measures: dict[str, FloatArray]) -> None:
-        """Record a measurement; one at this step is replaced."""
+        """Record a measurement, and replace an earlier one at the same step."""
         shape = measures["entropy"].shape
         before = next(iter(self.rows.values()), measures)["entropy"].shape
         if shape != before:
@@ -52,7 +52,7 @@ class RunRecord:
         self.rows[step] = measures
 
     def drop_after(self, step: int) -> None:
-        """Forget what was measured after a step, which a resumed run will measure again."""
+        """Forget measurements after a step, which a resumed run makes again."""
         self.rows = {known: values for known, values in self.rows.items() if known <= step}
         self.n_written = min(self.n_written, len(self.rows))
 
@@ -79,11 +79,11 @@ class RunRecord:
     # ---- the file
 
     def is_due(self) -> bool:
-        """Return whether the file is to be written again: at the first measurement, and half a minute after the last time."""
+        """Return whether the file should be rewritten: at the first measurement, and half a minute after the last time."""
         return self.n_written == 0 or time.monotonic() - self.written_at >= WRITE_SECONDS
 
     def write(self, path: Path) -> None:
-        """Write all rows aside, and rename the file into its place: a kill leaves the file before, or the one after."""
+        """Write all rows aside and rename the file into place: a killed process leaves either the old or the new file."""
         pa, columns = _arrow(), self.curves()._columns()
         del columns["checkpoint"]
         kinds: dict[str, Any] = {"step": np.int64, "layer": np.int32, "head": np.int32}
@@ -127,7 +127,7 @@ def read_run(path: str | os.PathLike[str]) -> CheckpointCurves:
     """Read the curves of a monitored run from the Parquet file that `AttentionMonitor` wrote.
 
     Returns:
-        Curves of shape (n_measurements, n_layers, n_heads), one for each measure; `find_alarms` says what in them deserves a look.
+        Curves of shape (n_measurements, n_layers, n_heads), one for each measure, for example for `find_alarms`.
     """
     return read_record(path).curves()
 

@@ -1,4 +1,4 @@
-"""Pages that need nothing else: a probe with each head close up, the difference of two models, and curves over training."""
+"""Self-contained HTML pages: a probe with each head in detail, the difference of two models, and curves over training."""
 
 from __future__ import annotations
 
@@ -96,14 +96,15 @@ def probe_page(
     back: str = "",
     lab: str = "",
 ) -> str:
-    """Write the result of a probe as the text of one HTML page that needs no other file.
+    """Write the result of a probe as the text of a self-contained HTML page.
 
     Args:
-        introduction: sentences above the findings, e.g. on where the inputs come from.
+        introduction: sentences above the findings, e.g. on the source of the inputs.
 
-        back: address of the page that this one belongs to, linked at the top.
+        back: the address of the page above this one, linked at the top.
 
-        lab: address of a page that `marginlens.lab.write_lab` wrote, such as lab.html; it opens a head and a sentence there.
+        lab: the address of a page that `marginlens.lab.write_lab` wrote, such as lab.html, to which heads and sentences are
+            linked.
     """
     facts = [
         result.size_words,
@@ -166,7 +167,7 @@ def page_data(result: ProbeResult, lab: str = "") -> dict[str, Any]:
 
 
 def _range(result: ProbeResult, measure: Measure) -> list[float]:
-    """Return the ends of a measure's colours: its own smallest and largest number, or those of all it is to be compared with."""
+    """Return the ends of a measure's colours: its smallest and largest number, or those of all measures that it is compared with."""
     kin = next((name for name in MAX_MARGIN_GROUPS if measure.name.startswith(name)), measure.name)
     shown = [known.name for known in result.shown if known.name.startswith(kin) and kin in MAX_MARGIN_GROUPS] or [
         measure.name
@@ -182,8 +183,8 @@ def _range(result: ProbeResult, measure: Measure) -> list[float]:
 def lab_problem(plane: QueryPlane, names: Sequence[str] | None = None) -> LabProblem:
     """Turn a head's choice at one query into a problem of the lab: the selected token has score 1, all others 0, p starts as the query.
 
-    Keys are shortened and the query is lengthened by one factor, which changes no logit and brings both into one picture. `names` are
-    what the tokens of the sentence are called.
+    Keys are shortened and the query is lengthened by the same factor, which changes no logit and brings both into one picture.
+    `names` are the names of the sentence's tokens.
     """
     factor = float(f"{np.sqrt(np.abs(plane.keys).max()):.4g}")
     keys = np.array([[float(f"{number / factor:.4g}") for number in key] for key in plane.keys.tolist()])
@@ -237,8 +238,8 @@ def graph_drawing(preferences: PreferenceGraph) -> dict[str, Any]:
     """Return the layout of a head's preferences in pixels, which the page's script paints.
 
     Returns:
-        size: width and height. boxes: left, top, width, height, kind and whether words stand above its names. arrows, inner: points
-        x, y, x, y, …; inner are those inside a cycle. names: x and y of the middle, and the text.
+        `size`: width and height. `boxes`: left, top, width, height, kind, and whether there is a heading. `arrows` and `inner`:
+            points x, y, x, y, …; inner arrows are inside a cycle. `names`: x and y of the middle, and the text.
     """
     from marginlens.graphs.picture import Lettering, layered_layout
 
@@ -264,7 +265,7 @@ def graph_drawing(preferences: PreferenceGraph) -> dict[str, Any]:
 
 
 def difference_page(difference: ProbeDifference) -> str:
-    """Write the difference of two models as the text of one HTML page that needs no other file."""
+    """Write the difference of two models as the text of a self-contained HTML page."""
     probed, against = difference.probed, difference.against
     return _render(
         "difference.html",
@@ -313,10 +314,10 @@ def _cell(value: object) -> str:
 
 
 def checkpoint_page(curves: CheckpointCurves, alarms: Sequence[Alarm] | None = None) -> str:
-    """Write curves over training as the text of one HTML page that needs no other file.
+    """Write curves over training as the text of a self-contained HTML page.
 
     Args:
-        alarms: of a run that a monitor watched; they stand on top, and their heads are framed.
+        alarms: the alarms of a monitored run, shown at the top, with frames around their heads.
     """
     main = [name for name in MAIN if name in _drawn(curves)]
     others = [name for name in _drawn(curves) if name not in MAIN]
@@ -372,7 +373,7 @@ def _curve_measure(curves: CheckpointCurves, measure: Measure) -> dict[str, Any]
 
 
 def _drawn(curves: CheckpointCurves) -> list[str]:
-    """Return the measures with a panel: a baseline stands in the panel of what it is a baseline of."""
+    """Return the measures with a panel: a baseline is drawn in the panel of its measure."""
     names = [measure.name for measure in curves.shown]
     return [name for name in names if name in MAX_MARGIN_GROUPS or not name.startswith(tuple(MAX_MARGIN_GROUPS))]
 

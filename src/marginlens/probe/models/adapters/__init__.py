@@ -1,4 +1,4 @@
-"""The adapters of all families of models, and which one fits a model."""
+"""The adapters of all families of models, and the choice of the adapter for a model."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _REGISTERED: list[type[Adapter]] = []  # by others, the last first: a family may
 
 
 def register_adapter(adapter: Kind) -> Kind:
-    """Add the adapter of a family that this library does not know, or replace one of its own; also a class decorator.
+    """Add the adapter of a new family, or replace one of the library's; also usable as a class decorator.
 
     Args:
         adapter: a subclass of `Adapter` whose `families` name at least one value of config.model_type. `marginlens.testing.check_adapter`
@@ -82,7 +82,7 @@ def supported_families() -> tuple[str, ...]:
 def check_family(config: PretrainedConfig) -> type[Adapter] | None:
     """Return the adapter of the family that a model's configuration names; None if there is none, and only attention is read.
 
-    What was registered comes first, then this library's own.
+    Registered adapters come first, then those of the library.
     """
     family = getattr(config, "model_type", None)
     return next((kind for kind in (*_REGISTERED, *ADAPTERS) if family in kind.families), None)
@@ -92,7 +92,7 @@ def adapter_for(model: PreTrainedModel) -> Adapter:
     """Return the adapter of an already loaded Hugging Face model; `AttentionOnlyAdapter` if its family has none or its W has another form.
 
     Args:
-        model: a model whose attention can be seen, i.e. loaded with attn_implementation="eager".
+        model: a model that returns its attention, i.e. loaded with attn_implementation="eager".
     """
     if not is_hugging_face(model):
         inside = "Pass the model that it holds as .module." if hasattr(model, "module") else ""
@@ -115,12 +115,12 @@ def adapter_for(model: PreTrainedModel) -> Adapter:
 
 
 def is_hugging_face(model: object) -> bool:
-    """Return whether this is a model of transformers, not a module that has one inside."""
+    """Return whether this is a model of transformers, as opposed to a module that contains one."""
     return hasattr(getattr(model, "config", None), "model_type") and hasattr(model, "base_model")
 
 
 def _check_tuning(model: PreTrainedModel) -> None:
-    """Refuse a model around which peft changes what the model reads, and not only its modules."""
+    """Raise if peft changes the inputs of a model and not only its modules."""
     tuned = getattr(model, "active_peft_config", None)
     kind = getattr(getattr(tuned, "peft_type", None), "value", None)
     if getattr(tuned, "is_prompt_learning", False):

@@ -1,4 +1,4 @@
-"""Any model that hands out its attention: what can be measured without its weights."""
+"""Models of any family that return their attention: measures that need no weights."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ _SUM_ATOL = 1e-2  # by which the attention of a query may miss the sum 1, in hal
 
 
 class AttentionOnlyAdapter(Adapter):
-    """A model of any family, whose own attention is taken as it is.
+    """The adapter of a model of any family, whose own attention is taken as it is.
 
-    Logits are the logarithms of the attention, which differ from the model's by a constant of the query, so that selections and margins are
-    the same as far as probabilities do not underflow; a token without attention in any head of a layer counts as hidden. There is
-    no W, and a reading has no inputs; its queries and keys are zeros of width 1, and the logits its bias.
+    Logits are the logarithms of the attention, which differ from the model's by a constant of the query. Selections and margins
+    are therefore the same unless probabilities underflow. A token without attention in any head of a layer counts as hidden.
+    There is no W, and a reading has no inputs: its queries and keys are zeros of width 1, and its bias holds the logits.
 
     Args:
         model: a loaded Hugging Face model with attn_implementation="eager".
 
-        reason: why W is not read, as a clause or a fact; by default that the family has no adapter.
+        reason: the reason why W is not read, as a clause or a fact; by default, the family has no adapter.
     """
 
     reads_weights: ClassVar[bool] = False
@@ -58,7 +58,7 @@ class AttentionOnlyAdapter(Adapter):
         self._layers: list[tuple[str, LayerKind, int]] | None = None
 
     def observe(self, inputs: Mapping[str, torch.Tensor]) -> AttentionOnlyAdapter:
-        """Run a batch to learn how many layers and heads there are."""
+        """Run a batch to find the numbers of layers and heads."""
         if self._layers is None:
             for _ in self.readings(dict(inputs)):
                 pass
@@ -66,7 +66,7 @@ class AttentionOnlyAdapter(Adapter):
 
     @property
     def layers(self) -> list[tuple[str, LayerKind, int]]:
-        """Tower, kind and number of heads of each layer."""
+        """The tower, kind and number of heads of each layer."""
         if self._layers is None:
             raise InputError("model", "one whose layers are known", "one without an adapter", "Read a batch first.")
         return self._layers

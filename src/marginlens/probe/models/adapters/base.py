@@ -1,4 +1,4 @@
-"""The protocol of an adapter: find a model's attention layers, read what they computed, and measure the weights behind it."""
+"""The adapter protocol: finding a model's attention layers, reading their queries and keys, and measuring the weights behind them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Factors = tuple[FloatArray, FloatArray, FloatArray]  # W_Q (d, d_h), b_Q (d_h,) 
 
 @dataclass(frozen=True)
 class Captured:
-    """What went into one attention layer on one batch, as torch tensors."""
+    """The inputs of one attention layer on one batch, as torch tensors."""
 
     inputs: torch.Tensor  # (B, T, d): what the query map reads, and the key map too if there is no memory
     # (1 or B, 1 or H, T, S) that the model adds to the logits, or True if it is seen; None if it gives none
@@ -57,7 +57,7 @@ class Captured:
 
 
 class LayerKind(Enum):
-    """What the queries of a layer attend to."""
+    """The kind of tokens that the queries of a layer attend to."""
 
     SELF = "self"  # the tokens of their own input
     CROSS = "cross"  # the tokens of another: a decoder's queries those of the encoder
@@ -84,13 +84,13 @@ class HeadInputs(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class LayerReading(Described):
-    r"""What one attention layer does with one batch, as torch tensors in the model's own precision.
+    r"""The reading of one attention layer on one batch, as torch tensors in the model's own precision.
 
-    B inputs, H query heads, T queries, S tokens that they attend to (T of them, except in cross-attention), width d, head width d_h. It
-    holds queries, keys and the rule that makes attention of them; `statistics` reads them in memory that grows with T. The maps `logits`,
-    `attention` and `visible`, which grow with its square, are made when they are asked for. Rows of maps that belong to padded queries are
-    to be ignored; `visible` is False there. If the layers of a family do more to logits than W does, the rule says what; with W of the head
-    and, if positions are rotary, of the offset,
+    B inputs, H query heads, T queries, S tokens that they attend to (T of them, except in cross-attention), width d, head width
+    d_h. It holds queries, keys and the attention rule. `statistics` uses memory linear in T. The maps `logits`, `attention` and
+    `visible` grow with its square and are computed only on demand. Ignore the rows of padded queries in maps; `visible` is
+    False there. The rule includes everything that a family adds to the logits of W. With the W of the head and, if positions
+    are rotary, of the offset,
 
     .. math:: \text{logit}(x, z) = \mathrm{cap}\big(r_z r_x (x^\top W z + x^\top w_0 + c_z) + b(x, z)\big)
     """
@@ -115,17 +115,17 @@ class LayerReading(Described):
 
     @property
     def bias(self) -> torch.Tensor | None:
-        """(1 or B, 1 or H, T or 1, S) the term b of the logits, which W does not give: positions relative to each other; or None."""
+        """The term b of the logits beside W, (1 or B, 1 or H, T or 1, S), such as relative positions; or None."""
         return self.rule.bias
 
     @property
     def cap(self) -> float | None:
-        """c if the model's logits are c tanh(l/c), else None."""
+        """The cap c if the model's logits are c tanh(l/c), otherwise None."""
         return self.rule.softcap
 
     @cached_property
     def keys(self) -> torch.Tensor:
-        """(B, H, S, d_h) keys, grouped ones repeated to the query heads; None if a model hands out attention alone."""
+        """The keys (B, H, S, d_h), with grouped keys repeated for the query heads; None if a model returns only attention."""
         if self.grouped_keys is None:
             return None
         heads = range(self.queries.shape[1])
@@ -133,7 +133,7 @@ class LayerReading(Described):
 
     @cached_property
     def visible(self) -> torch.Tensor:
-        """(B, T, S) bool: query i sees token j in some head, and i is itself a real token."""
+        """The visible pairs, (B, T, S) booleans: query i sees token j in some head, and i is not padding."""
         n_inputs, _, n_queries, _ = self.queries.shape
         visible = self.real.new_ones((n_inputs, n_queries, self.grouped_keys.shape[2]))
         if self.rule.mask is not None:
@@ -144,7 +144,7 @@ class LayerReading(Described):
 
     @cached_property
     def logits(self) -> torch.Tensor:
-        """(B, H, T, S) scaled; -inf for a token that the model hides from a query."""
+        """The scaled logits (B, H, T, S), -inf for a token that the model hides from a query."""
         import torch
 
         logits, rule = self.adapter.products(self.layer, self.queries, self.keys), self.rule
@@ -161,7 +161,7 @@ class LayerReading(Described):
 
     @cached_property
     def attention(self) -> torch.Tensor:
-        """(B, H, T, S) softmax of the logits over the last axis, the sink's among them; zeros if a query sees nothing."""
+        """The softmax of the logits and the sink's over the last axis, (B, H, T, S); zeros if a query sees nothing."""
         import torch
 
         logits = self.logits
@@ -175,7 +175,7 @@ class LayerReading(Described):
 
     @property
     def sink(self) -> torch.Tensor | None:
-        """(B, H, T) attention to a learned sink, which is not a token, if heads have one; else None."""
+        """The attention to a learned sink, (B, H, T), if heads have one; otherwise None."""
         return None if self.rule.sinks is None else self.statistics().learned_sink
 
     def statistics(self, tolerances: Sequence[float] = ()) -> AttentionStatistics:
@@ -196,7 +196,7 @@ class LayerReading(Described):
         return received_attention(self.queries, self.grouped_keys, log_sum_exp, self.rule)
 
     def n_seen(self, counted: torch.Tensor) -> torch.Tensor:
-        """Count for each token (B, S) how many of the queries that count, (B, T), see it."""
+        """Count, for each token (B, S), the queries that see it among those marked by `counted` (B, T)."""
         import torch
 
         mask = None if self.rule.mask is None else sees(self.rule.mask).any(dim=1, keepdim=True)
@@ -249,12 +249,15 @@ class LayerReading(Described):
 
 @dataclass(frozen=True, eq=False)
 class AffineMap:
-    """What one module does to a token: x W + b.
+    """The affine map x W + b of one module on tokens.
 
     Attributes:
-        W: (d_in, d_out) and b: (d_out,), or None if there is no bias, as torch tensors.
+        W: (d_in, d_out) the matrix, a torch tensor.
 
-        deviation: by how much the module misses this on random inputs, relative to its outputs; None if W is the module's own weight.
+        b: (d_out,) the bias, a torch tensor, or None if there is none.
+
+        deviation: the relative deviation of the module's outputs from this map on random inputs; None if W is the module's own
+            weight.
     """
 
     W: torch.Tensor
@@ -264,10 +267,10 @@ class AffineMap:
 
 @dataclass(frozen=True)
 class Projection:
-    """The query and key maps of a layer as torch tensors: a token x has the query x W_Q + b_Q.
+    """The query and key maps of a layer as torch tensors; a token x has the query x W_Q + b_Q.
 
-    They are the weights that the model stores if its maps are plain linear layers, and measured if they are anything else;
-    `deviation` is then how far what the maps compute is from these, relative to their outputs.
+    They are the stored weights if the maps are plain linear layers, and measured otherwise; `deviation` is then the relative
+    deviation of the layer's outputs from these maps.
     """
 
     W_Q: torch.Tensor  # (d, H d_h)
@@ -278,17 +281,17 @@ class Projection:
 
 @dataclass(frozen=True, eq=False)
 class LayerMaps:
-    """The key-query maps of all heads of a layer, and how far measured ones are off: see `Projection`."""
+    """The key-query maps of all heads of a layer, and the deviation of measured ones (see `Projection`)."""
 
     heads: tuple[KeyQueryMap | None, ...]  # None for a head whose weights are not finite
     deviation: float | None
 
 
 class Adapter(ABC):
-    """One family of models. `reading.read_attention` runs the model; an adapter says where and how its layers attend.
+    """The adapter of a family of models. `reading.read_attention` runs the model; the adapter describes where and how its layers attend.
 
     Args:
-        model: a loaded Hugging Face model of the family, with attention weights that can be seen ("eager").
+        model: a loaded Hugging Face model of the family that returns its attention ("eager").
     """
 
     families: ClassVar[tuple[str, ...]] = ()  # values of config.model_type
@@ -314,7 +317,7 @@ class Adapter(ABC):
     def without_weights(cls, model: PreTrainedModel) -> str | Fact:
         """Return why the family's adapter cannot read a W of this model, as a clause or a fact; empty if it can.
 
-        The attention of such a model is then measured as the model hands it out.
+        For such a model only the returned attention is measured.
         """
         return ""
 
@@ -334,7 +337,7 @@ class Adapter(ABC):
 
     @property
     def n_heads(self) -> int:
-        """Heads of the layer that has most."""
+        """The number of heads of the layer with the most heads."""
         return max(self.shape(layer).n_heads for layer in range(self.n_layers))
 
     def shape(self, layer: int) -> LayerShape:
@@ -360,7 +363,7 @@ class Adapter(ABC):
 
     @property
     def layer_names(self) -> tuple[str, ...]:
-        """(n_layers) what the layers are called: their number, after the part of the model if there are several."""
+        """The names of the layers, (n_layers,): their number, after the part of the model if there are several."""
         towers = [self.tower(layer) for layer in range(self.n_layers)]
         return tuple(
             f"{tower} {towers[:layer].count(tower)}" if tower else str(layer) for layer, tower in enumerate(towers)
@@ -393,9 +396,9 @@ class Adapter(ABC):
         """Read what a layer's module was called with.
 
         Args:
-            arguments: of the module's forward, by name; the tokens are `hidden_states`.
+            arguments: the arguments of the module's forward by name; the tokens are `hidden_states`.
 
-            inputs: what the model was called with.
+            inputs: the inputs of the model.
         """
         tokens = arguments["hidden_states"]
         real = real_tokens(inputs.get("attention_mask"), tokens)
@@ -478,8 +481,8 @@ class Adapter(ABC):
         :math:`x^\top W z + x^\top w_0` up to a constant of the query.
 
         Args:
-            offset: position of the query minus position of the token; only models with rotary positions need it,
-                and for the others it changes nothing.
+            offset: the position of the query minus the position of the token. Models with rotary positions need it; others
+                ignore it.
         """
         n_heads = self.shape(self.check_layer(layer)).n_heads
         if whole_number(head, "head", at_least=0) >= n_heads:
@@ -500,12 +503,12 @@ class Adapter(ABC):
 
     @property
     def gives_logits(self) -> bool:
-        """True if a head's logits are those of one W, up to a constant of the query."""
+        """True if the logits of a head come from one W, up to a constant of the query."""
         return self.reads_weights and not self.rotary and not self.beyond_w
 
     @property
     def longest_text(self) -> int | None:
-        """The longest text for which W at an offset is the model's, if longer ones have other rotary frequencies."""
+        """The longest text for which W at an offset is exact, if longer texts have other rotary frequencies."""
         return None
 
     def _map(self, layer: int, factors: Factors, offset: int | None) -> KeyQueryMap:
@@ -529,7 +532,7 @@ class Adapter(ABC):
 
 
 class LinearAdapter(Adapter):
-    """A family whose layers have one linear map for queries and one for keys, the first two of `projections`."""
+    """The adapter of a family whose layers have a linear map for queries and one for keys, the first two of `projections`."""
 
     def project(self, layer: int, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         module = self.attention_module(layer)
@@ -543,7 +546,7 @@ class LinearAdapter(Adapter):
 
 
 class FusedAdapter(Adapter):
-    """A family whose layers make queries, keys and values by one linear map, named in `projections`."""
+    """The adapter of a family whose layers compute queries, keys and values by one linear map, named in `projections`."""
 
     def columns(self, layer: int) -> tuple[Any, Any]:
         """Return which outputs of the map are the queries (H d_h) and which the keys (G d_h), each as a slice or a list of indices.
@@ -580,19 +583,19 @@ def interleaved_columns(shape: LayerShape) -> tuple[list[int], list[int]]:
 def affine_map(module: torch.nn.Module, d_in: int, name: str, like: torch.Tensor, used: int | None = None) -> AffineMap:
     r"""Return the affine map that a module computes.
 
-    A linear layer with nothing around it has it in its weights. What is wrapped by an adapter, quantised, parametrised or hooked has
-    weights that are not what it computes. The module :math:`f` itself is then evaluated: b = f(0) and
-    :math:`W_j = (f(c\, e_j) - b)/c` at the unit vectors, with c so large that b takes no digits from W. Random inputs show how far
-    f is from this map; if it is more than `AFFINE_RTOL` of its outputs, there is no W and the module is refused.
+    For a plain linear layer the map is its weights. If a layer is wrapped by an adapter, quantised, parametrised or hooked, its
+    weights are not the whole map. The module :math:`f` is then evaluated: b = f(0) and :math:`W_j = (f(c\, e_j) - b)/c` at the
+    unit vectors, with c so large that b takes no digits from W. Random inputs measure the deviation of f from this map; if it
+    exceeds `AFFINE_RTOL` of the outputs, there is no W and an error is raised.
 
     Args:
-        d_in: width of the inputs.
+        d_in: the width of the inputs.
 
-        name: what the module is called in its model.
+        name: the name of the module in its model.
 
-        like: a torch tensor with the device and the precision that the module reads.
+        like: a torch tensor with the device and precision of the module's inputs.
 
-        used: how many of the outputs are queries and keys, from the first on; all if left out.
+        used: the number of leading outputs that are queries and keys; all by default.
     """
     import torch
 
@@ -632,9 +635,7 @@ def affine_map(module: torch.nn.Module, d_in: int, name: str, like: torch.Tensor
 
 
 def is_plain(module: torch.nn.Module) -> bool:
-    """Return whether a module's weight and bias say what it computes: it is a linear layer of torch or transformers, with
-    nothing around it.
-    """
+    """Return whether a module computes exactly what its weight and bias state: it is an unwrapped linear layer of torch or transformers."""
     import torch
     from transformers.pytorch_utils import Conv1D
 
@@ -665,7 +666,7 @@ def _deviation(outputs: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def device_of(*modules: Any) -> torch.device | str:
-    """Return the device of the first weight that is there; the CPU if all are loaded when they are used."""
+    """Return the device of the first loaded weight; the CPU if all weights are loaded on use."""
     tensors = (tensor for module in modules for tensor in chain(module.parameters(), module.buffers()))
     return next((tensor.device for tensor in tensors if tensor.device.type != "meta"), "cpu")
 
@@ -673,8 +674,9 @@ def device_of(*modules: Any) -> torch.device | str:
 def logit_rounding(dtype: torch.dtype) -> float:
     """Return how far two logits that ought to be equal may differ, relative to the lengths of query and key.
 
-    In half precision queries and keys are rounded, and products are added up in single; else the sums round as well, several times.
-    If `torch.set_float32_matmul_precision` lets products of single precision round their factors, it is to that precision.
+    In half precision, queries and keys are rounded, and products are summed in single precision; otherwise the sums round as
+    well, several times. If `torch.set_float32_matmul_precision` allows rounding of the factors of products, its precision
+    counts.
     """
     import torch
 
@@ -686,7 +688,8 @@ def logit_rounding(dtype: torch.dtype) -> float:
 def _rounding(queries: torch.Tensor, keys: torch.Tensor, real: torch.Tensor, multiplied: torch.dtype) -> torch.Tensor:
     """Return `logit_rounding` times the length of each query and of the longest key among the real tokens, (B, H, T).
 
-    It is that of the queries or of `multiplied`, the dtype of their products, whichever is coarser: autocast may lower the latter alone.
+    The coarser dtype counts, that of the queries or `multiplied`, the dtype of their products: autocast may lower only the
+    latter.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Decoders of text without rotary positions: GPT-2 and OPT, which have them in the inputs, and BLOOM, which adds them to logits."""
+"""Text decoders without rotary positions: GPT-2 and OPT have positions in the inputs, and BLOOM adds them to logits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Gpt2Adapter(FusedAdapter):
-    """GPT-2, with its options: no scale, a scale that falls with the layer, products in float32."""
+    """GPT-2 and its options: no scale, a scale that decreases with the layer, and products in float32."""
 
     families: ClassVar[tuple[str, ...]] = ("gpt2",)
     projections: tuple[str, ...] = ("c_attn",)
@@ -42,7 +42,7 @@ class OptAdapter(LinearAdapter):
 
 
 class BloomAdapter(FusedAdapter):
-    """BLOOM, which adds to a logit the token's position times a slope of the head (ALiBi): the reading's `bias`."""
+    """BLOOM, which adds the token's position times a slope of the head to a logit (ALiBi); it is the reading's `bias`."""
 
     families: ClassVar[tuple[str, ...]] = ("bloom",)
     projections: tuple[str, ...] = ("query_key_value",)

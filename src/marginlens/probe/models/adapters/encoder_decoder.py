@@ -17,10 +17,10 @@ _CROSS = ("EncDecAttention", "encoder_attn")  # what families call the attention
 
 
 class EncoderDecoderAdapter(LinearAdapter):
-    """What T5, BART and Whisper have in common: the layers of the encoder, then the decoder's own and its cross-attention in turn.
+    """The base for T5, BART and Whisper: the layers of the encoder, then self-attention and cross-attention of the decoder in turn.
 
-    If a batch has no decoder_input_ids, the decoder reads the encoder's text moved by one token, as while it writes that text down;
-    behind an encoder of sound it reads its start token alone.
+    If a batch has no decoder_input_ids, the decoder reads the encoder's text shifted by one token, as if it were writing this
+    text. After an encoder of sound it reads only its start token.
     """
 
     call_options: ClassVar[dict[str, Any]] = {"use_cache": False}
@@ -57,7 +57,7 @@ class BartAdapter(EncoderDecoderAdapter):
 
 
 class T5Adapter(EncoderDecoderAdapter):
-    """T5, whose logits are not scaled; all layers of a stack add the bias by distance that its first one learns.
+    """T5, whose logits are not scaled; all layers of a stack add the distance bias of its first layer.
 
     The cross-attention has no bias.
     """

@@ -1,4 +1,4 @@
-"""Encoders of text whose positions are part of their inputs or added to their logits: BERT and its kin, ALBERT, DeBERTa."""
+"""Text encoders whose positions are part of the inputs or added to logits: the BERT family, ALBERT and DeBERTa."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class AlbertAdapter(LinearAdapter):
 class DebertaAdapter(LinearAdapter):
     r"""DeBERTa-v2 and v3, whose attention is disentangled into content and relative positions.
 
-    A query z at m and a token x at n have the logit :math:`x^\top W z + x^\top w_0` of their contents, and beside it a term of z and of
-    n - m, and a term of x and of m - n: W is that of the contents, and the two others are the reading's `bias`.
+    A query z at m and a token x at n have the logit :math:`x^\top W z + x^\top w_0` of their contents, plus a term of z and n -
+    m, and a term of x and m - n. W is that of the contents; the two other terms are the reading's `bias`.
     """
 
     families: ClassVar[tuple[str, ...]] = ("deberta-v2",)

@@ -1,4 +1,4 @@
-"""Models that turn queries and keys by their positions: Llama and its kin, with fused maps, normalised queries or capped logits."""
+"""Models that rotate queries and keys by their positions: the Llama family, with fused maps, normalised queries or capped logits."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _LONGEST_SHORT = {  # rotary types with other frequencies for long texts → wha
 
 
 class RotaryAdapter(Adapter):
-    r"""What families with rotary positions have in common; a sliding window reaches the reading through the model's own mask.
+    r"""The base for families with rotary positions; a sliding window enters the reading through the model's own mask.
 
-    A query at position m and a key at position n are turned by R(m) and R(n) before their product, so that the logit
-    is :math:`x^\top W_K R(m-n) W_Q^\top z` times the scale: it has no matrix of its own, only one for each offset m - n.
-    If only the first coordinates of a head are turned, R is the identity on the others.
+    A query at position m and a key at position n are rotated by R(m) and R(n) before their product, so the logit is
+    :math:`x^\top W_K R(m-n) W_Q^\top z` times the scale. There is no single matrix W, only one for each offset m - n. If only
+    the first coordinates of a head are rotated, R is the identity on the others.
     """
 
     rotary: ClassVar[bool] = True
@@ -54,7 +54,7 @@ class RotaryAdapter(Adapter):
         return torch.cat((turned, rest), dim=-1) if rest.shape[-1] else turned
 
     def _map(self, layer: int, factors: Factors, offset: int | None) -> KeyQueryMap:
-        """Return the effective map of one head at one offset, R(offset) taken into W_K.
+        """Return the effective map of one head at one offset, with R(offset) included in W_K.
 
         Among tokens at that offset a key bias adds the same to every logit of a query; between offsets it does not.
         """
@@ -88,7 +88,7 @@ class RotaryAdapter(Adapter):
         return next(module.rotary_emb for module in self.model.modules() if hasattr(module, "rotary_emb"))
 
     def rotation(self, layer: int, offset: int) -> FloatArray:
-        """Return R(offset), (d_h, d_h), as it acts on a column, with the factor that some rotary types put on what they turn."""
+        """Return R(offset), (d_h, d_h), as it acts on a column, including the factor of some rotary types."""
         rotary, prefix = self._rotary, ""
         kind = rotary.rope_type
         if isinstance(kind, dict):  # layers of several kinds, each with its own frequencies
@@ -105,7 +105,7 @@ class RotaryAdapter(Adapter):
 
 
 class LlamaAdapter(RotaryAdapter, LinearAdapter):
-    """Llama, Mistral, Mixtral, Qwen2, Gemma, StarCoder2 and Phi, which turns a part of each head only."""
+    """Llama, Mistral, Mixtral, Qwen2, Gemma, StarCoder2, and Phi, which rotates only a part of each head."""
 
     families: ClassVar[tuple[str, ...]] = ("llama", "mistral", "mixtral", "qwen2", "gemma", "starcoder2", "phi")
     projections: tuple[str, ...] = ("q_proj", "k_proj")
@@ -118,7 +118,7 @@ class LlamaAdapter(RotaryAdapter, LinearAdapter):
 
 
 class GptOssAdapter(LlamaAdapter):
-    """gpt-oss, whose heads each have a learned logit beside those of the tokens: a sink that takes attention and adds nothing."""
+    """gpt-oss, whose heads each have a learned logit in addition to those of the tokens: a sink that takes attention and adds nothing."""
 
     families: ClassVar[tuple[str, ...]] = ("gpt_oss",)
     softmax_in_single: ClassVar[bool] = False
@@ -134,7 +134,7 @@ class GptOssAdapter(LlamaAdapter):
 
 
 class NormalisedAdapter(RotaryAdapter, LinearAdapter):
-    r"""Qwen3, Gemma 3 and OLMo 2 and 3, which bring queries and keys to length before they turn them.
+    r"""Qwen3, Gemma 3 and OLMo 2 and 3, which normalise queries and keys before rotation.
 
     With :math:`\rho` the root mean square of a head's (or, in OLMo, of all heads') queries or keys and g the gain of the norm, the query is
     :math:`g_Q \odot W_Q^\top z/\rho_Q(z)` and the key :math:`g_K \odot W_K^\top x/\rho_K(x)`. The gains belong to W; the factors
@@ -191,14 +191,14 @@ class CappedAdapter(RotaryAdapter, LinearAdapter):
 
 
 class Phi3Adapter(RotaryAdapter, FusedAdapter):
-    """Phi-3: Llama's layers with one map for queries, keys and values."""
+    """Phi-3: Llama's layers with a single map for queries, keys and values."""
 
     families: ClassVar[tuple[str, ...]] = ("phi3",)
     projections: tuple[str, ...] = ("qkv_proj",)
 
 
 class GptNeoXAdapter(RotaryAdapter, FusedAdapter):
-    """GPT-NeoX and Pythia: one map with the parts of each head side by side, of which a part is turned."""
+    """GPT-NeoX and Pythia: a single map with the parts of each head side by side, and rotation of a part of each head."""
 
     families: ClassVar[tuple[str, ...]] = ("gpt_neox",)
     projections: tuple[str, ...] = ("query_key_value",)

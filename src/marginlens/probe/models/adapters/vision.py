@@ -1,4 +1,4 @@
-"""Models of images: ViT and its kin, CLIP's two towers, and Swin, which attends inside shifted windows."""
+"""Image models: the ViT family, CLIP's two towers, and Swin, which attends inside shifted windows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ViTAdapter(LinearAdapter):
 
 
 class Dinov2Adapter(ViTAdapter):
-    """DINOv2, whose softmax keeps the model's precision; with registers, these stand between the class token and the patches."""
+    """DINOv2, whose softmax keeps the model's precision; registers, if any, are between the class token and the patches."""
 
     families: ClassVar[tuple[str, ...]] = ("dinov2", "dinov2_with_registers")
     softmax_in_single: ClassVar[bool] = False
@@ -36,7 +36,7 @@ class Dinov2Adapter(ViTAdapter):
 
 
 class ClipAdapter(LinearAdapter):
-    """CLIP: a tower of texts, which sees what stands before, and a tower of images; each runs if its inputs are given."""
+    """CLIP: a tower for texts, with causal attention, and a tower for images; each runs if its inputs are given."""
 
     families: ClassVar[tuple[str, ...]] = ("clip", "clip_text_model", "clip_vision_model")
     projections: tuple[str, ...] = ("q_proj", "k_proj")
@@ -67,7 +67,7 @@ class ClipAdapter(LinearAdapter):
 
 
 class SwinAdapter(LinearAdapter):
-    """Swin: a query attends inside its window, where every second layer shifts the windows and hides what the shift brought together.
+    """Swin: a query attends inside its window; every second layer shifts the windows and hides tokens that the shift brings together.
 
     The position of a token relative to the query has a learned bias besides W. A reading counts windows instead of inputs; heads
     become more, and tokens wider, from stage to stage.
