@@ -1,1 +1,1 @@
-"""Arithmetic that keeps its digits: numbers with a logarithmic scale, lengths and directions of any size, and what rounding can do."""
+"""Arithmetic without loss of digits: numbers with a logarithmic scale, lengths and directions of any size, and bounds on rounding."""

@@ -1,4 +1,4 @@
-"""Directions: cosines and angles between weights, without the cancellation that 1 - cosine suffers."""
+"""Directions: cosines and angles between weights, without the cancellation in 1 - cosine."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def correlation(a: ArrayLike, b: ArrayLike, *, axes: int = 1) -> Any:
     .. math:: \frac{\langle a, b\rangle}{\|a\|\,\|b\|}
 
     Args:
-        a: a vector (d,) or a batch of vectors (batch, d); with `axes=2` a matrix (d, d) or a batch (batch, d, d).
+        a: a vector (d,) or a batch of vectors (batch, d); with `axes=2`, a matrix (d, d) or a batch (batch, d, d).
 
         b: weights that broadcast against `a` batch by batch.
 
-        axes: how many trailing axes make up one weight.
+        axes: the number of trailing axes that make up one weight.
 
     Returns:
-        A float where there is no batch axis, an array (batch,) otherwise; nan if a norm is zero.
+        A float if there is no batch axis, otherwise an array (batch,); nan if a norm is zero.
     """
     # 1 - |a - b|²/2 of unit vectors: two rounding errors near 1 instead of a sum that may exceed it
     gap = np.subtract(*_units(*_flattened(a, b, axes)))
@@ -78,8 +78,8 @@ def _flattened(a: ArrayLike, b: ArrayLike, axes: int) -> tuple[FloatArray, Float
 def angle(a: ArrayLike, b: ArrayLike, *, axes: int = 1) -> Any:
     r"""Compute the angle in radians between weights, accurate for tiny angles too (Kahan's formula).
 
-    As in `correlation`, the last `axes` axes make up one weight: with `axes=2` the angle is that between matrices (d, d), one number;
-    with the default it is that between their rows, one number for each.
+    As in `correlation`, the last `axes` axes make up one weight. For matrices (d, d), `axes=2` gives the angle between the
+    matrices, one number; the default gives the angles between their rows.
     """
     first, second = _units(*_flattened(a, b, axes))
     return as_scalar(2.0 * np.arctan2(np.linalg.norm(first - second, axis=-1), np.linalg.norm(first + second, axis=-1)))

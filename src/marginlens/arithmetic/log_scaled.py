@@ -1,4 +1,4 @@
-"""Arrays and risks with a logarithmic scale, which keep all their digits where they are too small for float64."""
+"""Arrays and risks with a logarithmic scale, which keep all their digits even if they are too small for float64."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ MAX_SPREAD = 600.0  # of the logarithms of terms that one scale serves: e^-600 s
 
 @dataclass(frozen=True, eq=False)
 class RankOneTerms:
-    r"""A matrix as a sum of rank-one terms of any sizes, :math:`\sum_m e^{s_m} l_m r_m^\top`; a batch of matrices or a single one.
+    r"""A matrix, or a batch of matrices, as a sum of rank-one terms of any size, :math:`\sum_m e^{s_m} l_m r_m^\top`.
 
-    The dense sum has lost what is smaller than the largest term by sixteen digits, and with it the small singular values.
+    The dense sum loses everything below the largest term by sixteen digits, and with it small singular values.
 
     Attributes:
-        left: (…, n_terms, d_left) the l_m.
+        left: (…, n_terms, d_left) the vectors l_m.
 
-        right: (…, n_terms, d_right) the r_m.
+        right: (…, n_terms, d_right) the vectors r_m.
 
-        log_scale: (…, n_terms) the s_m.
+        log_scale: (…, n_terms) the logarithmic scales s_m.
     """
 
     left: FloatArray
@@ -49,7 +49,7 @@ class RankOneTerms:
     def dense(self) -> tuple[FloatArray, FloatArray]:
         """Return the sum as an array (…, d_left, d_right) and the logarithms of its scales: (…), or one for each entry.
 
-        Entries have scales of their own where terms differ by so much that the smaller would underflow beside the larger.
+        Entries have separate scales if terms differ so much that the smaller would underflow relative to the larger.
         """
         present = np.any(self.left != 0.0, axis=-1) & np.any(self.right != 0.0, axis=-1)
         logs = np.where(present, self.log_scale, -np.inf)
@@ -61,8 +61,8 @@ class RankOneTerms:
         return self._dense_by_entry(logs)
 
     def plus(self, other: RankOneTerms, factor: float) -> RankOneTerms:
-        """Return the terms of the sum with `factor` times another matrix: as many where both have the same left vectors, else no more than
-        three times as many as the matrix has rows or columns.
+        """Return the terms of the sum with `factor` times another matrix. Their number is the same if both have the same left
+        vectors, and otherwise at most three times the number of rows or columns.
         """
         scale = other.log_scale + np.log(factor)
         if np.array_equal(self.left, other.left):
@@ -86,7 +86,7 @@ class RankOneTerms:
         return self.left.shape[-1], self.right.shape[-1]
 
     def singular_terms(self) -> RankOneTerms:
-        """Return the same matrices as sums over their singular values, min(d_left, d_right) terms of which some may be zero."""
+        """Return the same matrices as sums over their singular values: min(d_left, d_right) terms, of which some may be zero."""
         batch, count = self.left.shape[:-2], min(self._shape)
         n = math.prod(batch)
         given = [x.reshape(n, *x.shape[len(batch) :]) for x in (self.left, self.right, self.log_scale)]
@@ -95,7 +95,7 @@ class RankOneTerms:
         return RankOneTerms(*(x.reshape(*batch, *x.shape[1:]) for x in (left, right, scale)))
 
     def _dense_by_entry(self, logs: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the sum with a scale for each entry: that of the largest of its terms that is not zero there."""
+        """Return the sum with a scale for each entry, that of its largest nonzero term."""
         shape = (*self.left.shape[:-2], self.left.shape[-1], self.right.shape[-1])
         products = [self.left[..., m, :, None] * self.right[..., m, None, :] for m in range(logs.shape[-1])]
         scale = np.full(shape, -np.inf)
@@ -110,18 +110,19 @@ class RankOneTerms:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LogScaled:
-    """The array `array · exp(log_scale)`, a batch of points or a single one.
+    """The array `array · exp(log_scale)`, a point or a batch of points.
 
     Attributes:
-        array: `(…, *shape)`, a positive multiple of what is meant, of moderate size.
+        array: `(…, *shape)` the numbers up to a positive factor, of moderate size.
 
-        log_scale: (…) the logarithm of the factor that is missing; or of the shape of `array`, where parts of a point have their own.
+        log_scale: (…) the logarithm of the factor; or an array of the shape of `array`, if parts of a point have separate
+            factors.
 
-        axes: how many axes of `array` make up one point, the last ones.
+        axes: the number of trailing axes of `array` that make up one point.
 
-        blocks: parts of a point by name, as slices of its first axis, where it has parts.
+        blocks: the parts of a point by name, as slices of its first axis, if it has parts.
 
-        terms: the same matrices as sums of rank-one terms, where they are known; they keep every singular value.
+        terms: the same matrices as sums of rank-one terms, if these are known; they keep every singular value.
     """
 
     array: FloatArray
@@ -131,7 +132,7 @@ class LogScaled:
     terms: RankOneTerms | None = None
 
     def value(self) -> FloatArray:
-        """Return the array itself; entries below the smallest float64 become zero."""
+        """Return the plain array; entries below the smallest float64 become zero."""
         with np.errstate(over="ignore"):
             return self.array * np.exp(self.aligned(self.log_scale))
 
@@ -224,7 +225,7 @@ class LogScaled:
 
 @dataclass(frozen=True)
 class ExcessRisk:
-    """`sign · exp(log)`: how far the risk is above (or below, sign -1) that of selecting the given tokens; shapes (…)."""
+    """The excess `sign · exp(log)` of the risk over that of selecting the given tokens, negative if sign is -1; both have shape (…)."""
 
     sign: FloatArray
     log: FloatArray

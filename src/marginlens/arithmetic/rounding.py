@@ -1,4 +1,4 @@
-"""Rounding: the spacing of doubles, and products of matrices and vectors that are rounded once."""
+"""Rounding: the spacing of doubles, and matrix-vector products that are rounded only once."""
 
 from __future__ import annotations
 
