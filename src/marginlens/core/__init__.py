@@ -1,7 +1,7 @@
 """The compiled inner loops, in C++, called with arrays: `from marginlens import core; core.descend_attention(...)`.
 
-Every function of `abi/*.cpp` is an attribute of this module. `signatures` reads from their declarations what arrays they take and checks
-those that are given; `library` finds the shared library for this processor and `build` compiles it.
+Every function of `abi/*.cpp` is an attribute of this module. `signatures` reads their declarations and checks arguments;
+`library` finds the shared library for this processor, and `build` compiles it.
 """
 
 from __future__ import annotations

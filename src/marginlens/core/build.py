@@ -1,8 +1,9 @@
 """Compile the core: one compiler call for each level of the processor, by the system's compiler or by ziglang.
 
-Used where marginlens is installed from source, and at run time in a checkout whose sources have changed; `python -m marginlens.core.build`
-builds every level, `python -m marginlens.core.build native` the one for this machine, and `python -m marginlens.core.build win_amd64` every
-level of another platform, by ziglang. This module imports nothing of marginlens, so that it runs while marginlens is being installed.
+It is used when marginlens is installed from source, and at run time in a checkout with changed sources. `python -m
+marginlens.core.build` builds every level, `python -m marginlens.core.build native` the level for this machine, and `python -m
+marginlens.core.build win_amd64` every level of another platform, by ziglang. This module imports nothing else from marginlens,
+since it runs while marginlens is being installed.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _GLIBC = re.compile(rb"GLIBC_(\d+)\.(\d+)")
 
 
 class BuildError(RuntimeError):
-    """The core cannot be compiled here; the message says what to do."""
+    """The error if the core cannot be compiled; the message says what to do."""
 
 
 def native() -> str:
@@ -119,7 +120,8 @@ def compiler() -> list[str]:
 def system_compiler() -> list[str]:
     """Return the compiler that CXX names, or one of the system.
 
-    Windows has none: g++ does not align the registers of AVX on the stack there, and Microsoft's compiler has no vectors.
+    On Windows there is none: g++ does not align AVX registers on the stack there, and Microsoft's compiler has no vector
+    extensions.
     """
     named = os.environ.get("CXX", "").split()
     if named:
@@ -138,7 +140,7 @@ def compiler_packages(name: str | None = None) -> list[str]:
 def build(which: list[str] | None = None, name: str | None = None) -> list[Path]:
     """Compile levels for this platform, or by ziglang for the one that is named; by default all of them.
 
-    Libraries of other sources are removed. A library appears whole or not at all.
+    Libraries of other sources are removed. A library appears complete or not at all.
     """
     command = ZIGLANG if name else compiler()
     if not command:
@@ -210,9 +212,7 @@ def _options_of(level: str, command: list[str], name: str | None) -> list[str]:
 
 
 def platform_tag() -> str:
-    """Return the platform that a wheel with these libraries serves: every Linux whose C library is as new as the newest
-    function they call.
-    """
+    """Return the platform tag of a wheel with these libraries: every Linux whose C library is as new as the newest function they call."""
     if not sys.platform.startswith("linux"):
         return native()
     needed = {

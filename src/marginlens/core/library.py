@@ -1,4 +1,4 @@
-"""The shared library for this processor: which level it runs, and a build where the sources of a checkout have changed."""
+"""The shared library for this processor: the choice of its level, and a rebuild if the sources of a checkout have changed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def loaded() -> ctypes.CDLL:
 
 
 def chosen_level() -> str:
-    """Return the level that `MARGINLENS_CORE_LEVEL` names, else the highest that this processor runs."""
+    """Return the level that `MARGINLENS_CORE_LEVEL` names, or else the highest level that this processor runs."""
     runs = build.supported_levels()
     asked = os.environ.get("MARGINLENS_CORE_LEVEL", "") or runs[-1]
     if asked not in runs:

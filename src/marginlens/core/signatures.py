@@ -1,9 +1,10 @@
-"""What the compiled functions take, read from their declarations, and the check of every argument before they are called.
+"""Signatures of the compiled functions, read from their declarations, and checks of every argument before a call.
 
-A declaration in `abi/*.cpp` has a parameter on each line with a comment: `(n, d)` is the shape of an array, `in 0..n` are bounds of a
-number or of all entries of an array, and `or none` lets None stand for the array. The sizes in shapes are parameters of the function too;
-they are taken from the arrays, so a caller gives everything but them, in the order of the declaration or by name. A struct of numbers is a
-structured array without axes, whose fields are those that its header defines: `struct_type` makes its dtype.
+A declaration in `abi/*.cpp` has one parameter per line with a comment: `(n, d)` is the shape of an array, `in 0..n` bounds a
+number or all entries of an array, and `or none` allows None instead of the array. The sizes in shapes are parameters of the
+function too, but they are taken from the arrays: a caller passes everything else, in the order of the declaration or by name. A
+struct of numbers is a structured array without axes, whose fields are those that its header defines: `struct_type` makes its
+dtype.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ Size = Callable[[dict[str, int]], int]
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter: its type, and for an array the sizes of its axes, as names or as sums and products of sizes."""
+    """A parameter: its type, and for an array the sizes of its axes, as names or as sums and products of sizes."""
 
     name: str
     kind: Any
@@ -70,7 +71,7 @@ class Parameter:
 
     @cached_property
     def dtype(self) -> Any:
-        """The type as NumPy's arrays have it."""
+        """The dtype of NumPy arrays for this parameter."""
         return np.dtype(self.kind)
 
     @cached_property
@@ -111,14 +112,14 @@ class Parameter:
         return given
 
     def check_sizes(self, given: Any, known: dict[str, int]) -> None:
-        """Refuse an array of another shape, and numbers out of bounds."""
+        """Raise for an array of another shape, and for numbers out of bounds."""
         if self.is_array and given is not None and given.shape != tuple(size(known) for size in self.sizes):
             raise self._refusal(_described(given), known)
         if any(self.bounds):
             self.check_bounds(given, known)
 
     def check_bounds(self, given: Any, known: dict[str, int]) -> None:
-        """Refuse numbers out of bounds."""
+        """Raise for numbers out of bounds."""
         low, high = self.bounds
         if given is None or (self.is_array and not given.size):
             return
@@ -134,7 +135,7 @@ class Parameter:
 
 
 class CoreFunction:
-    """A compiled function; called with its arguments but the sizes, it returns a whole number."""
+    """A compiled function. It is called with all arguments except the sizes, and returns a whole number."""
 
     def __init__(self, name: str, parameters: tuple[Parameter, ...]) -> None:
         self.name, self.parameters = name, parameters
@@ -183,7 +184,7 @@ class CoreFunction:
     def bound(self, *arguments: Any, **named: Any) -> Callable[[], int]:
         """Bind these arguments, checked once, for thousands of calls on arrays that change in place.
 
-        None of the arrays may need a copy, nor bounds of its entries.
+        No array may need a copy or have bounds on its entries.
         """
         arguments = self._in_order(arguments, named) if named else arguments
         values, known = self._checked(arguments, tuple(map(_kind, arguments)))

@@ -1,6 +1,6 @@
 """Compile the functions that the lab's page calls to WebAssembly: `python -m marginlens.core.wasm`, with ziglang from the package index.
 
-The file ends in a section of its own, which has the digest of its sources and the declarations of its functions.
+The file ends in a custom section with the digest of its sources and the declarations of its functions.
 """
 
 from __future__ import annotations
