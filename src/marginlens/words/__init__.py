@@ -1,6 +1,6 @@
 """Every sentence that a person reads: `texts.toml`, and the one renderer that turns codes and numbers into prose.
 
-The rest of the library states facts as a code with numbers. Errors are the exception: `marginlens.errors` renders them.
+The rest of the library states facts as codes with numbers. Errors are the exception: `marginlens.errors` renders them.
 """
 
 from marginlens.words.renderer import (

@@ -1,15 +1,15 @@
-"""The renderer: it looks a code up in `texts.toml` and fills its numbers in.
+"""The renderer, which looks up a code in `texts.toml` and fills in the numbers.
 
-A text is a template whose placeholders name numbers: "{norm:.4g}" as Python formats them, and six formats more:
+A text is a template whose placeholders name numbers. "{norm:.4g}" is formatted as in Python; six more formats are:
 
-- `{log_bound:exp}` is e to the power of the number, also if that is beyond what a double holds;
+- `{log_bound:exp}` is e to the power of the number, even beyond the range of a double;
 - `{share:percent}` is a share in percent, as `percent` writes it, and `{value:short}` a number as `short` writes it;
 - `{tokens:list}` is "1, 2 and 3";
 - `{minima:minimum|minima}` is the noun that fits the number, without the number;
 - `{minima:# minimum|minima}` is the number with its noun.
 
-A floating-point number without a format has four digits, a list without one is a `list`, and a fact is rendered in its place. The lab
-renders the same texts by the same rules (`lab/page/words.js`).
+A floating-point number without a format has four digits, a list without a format is a `list`, and a fact is rendered in place.
+The lab renders the same texts by the same rules (`lab/page/words.js`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Fact:
     Args:
         code: an entry of `texts.toml`, such as "status.completed".
 
-        numbers: what its placeholders name: numbers, names, lists of them, or other facts.
+        numbers: the values of its placeholders: numbers, names, lists of them, or other facts.
 
     Examples:
         >>> from marginlens.words import Fact
@@ -77,7 +77,7 @@ def render(fact: Stated) -> str:
     """Render a fact as a sentence.
 
     Args:
-        fact: anything with a `code` and `numbers`. If it also has `holds`, as a check does, the form is chosen by it.
+        fact: anything with a `code` and `numbers`. If it also has `holds`, as a check does, this chooses the form.
 
     Returns:
         The text of `texts.toml` with the numbers filled in.
@@ -93,7 +93,7 @@ def text(code: str, /, **numbers: Any) -> str:
 
 
 def title(code: str) -> str:
-    """Return the short name of a check, as tables show it."""
+    """Return the short name of a check, as shown in tables."""
     return str(_entry(code)["title"])
 
 
