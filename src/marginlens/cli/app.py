@@ -1,4 +1,4 @@
-"""The command line: its commands, and the one place that turns errors into sentences."""
+"""The command line: its commands, and the conversion of errors into sentences."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FINALIZER_SECONDS = 0.01
 
 
 class CommandLine(TyperGroup):
-    """All commands. An error of the user's ends any of them in one sentence on stderr."""
+    """The group of all commands. A user's error ends a command with one sentence on stderr."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command of this name; a removed one is refused with what to use instead."""
@@ -68,7 +68,7 @@ class CommandLine(TyperGroup):
             return super().invoke(ctx)
 
     def main(self, args: Any = None, *, standalone_mode: bool = True, **options: Any) -> Any:  # type: ignore[override]
-        """Run what was typed."""
+        """Run the typed command."""
         try:
             with errors_as_sentences():
                 code = super().main(args, standalone_mode=False, **options)
@@ -81,12 +81,12 @@ class CommandLine(TyperGroup):
 
 @contextmanager
 def errors_as_sentences(group: TyperGroup | None = None, context: Any = None) -> Iterator[None]:
-    """End in one sentence on stderr if something is unusable or the run is interrupted; other exceptions are defects and go on.
+    """End with one sentence on stderr if an argument is unusable or the run is interrupted; other exceptions are defects and propagate.
 
     Args:
         group: the commands.
 
-        context: of the group, once it knows which command is called.
+        context: the context of the group, once the command is known.
     """
     try:
         with _warnings_as_sentences():
@@ -213,7 +213,7 @@ def main() -> None:
 
 
 def _interrupt_again(ignored: UnraisableHookArgs) -> None:
-    """Interrupt once more if Ctrl-C came inside a finalizer, as compilers have many: Python drops what these raise."""
+    """Interrupt once more if Ctrl-C came inside a finalizer, of which compilers have many: Python drops exceptions in finalizers."""
     if ignored.exc_type is KeyboardInterrupt:
         threading.Timer(FINALIZER_SECONDS, interrupt_main, (signal.SIGTERM,)).start()
     else:

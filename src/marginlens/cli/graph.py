@@ -1,4 +1,4 @@
-"""`marginlens graph`: the priorities that a text or a list of sequences puts on tokens, and how they continue a prefix."""
+"""`marginlens graph`: the priorities of tokens in a text or a list of sequences, and the continuation of a prefix."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ TextOrList = Annotated[
     Path,
     typer.Argument(
         metavar="FILE",
-        help="Text of any length, also packed as .gz, .bz2 or .xz, - for stdin; or a .json or .npz file with sequences, labels and "
+        help="Text of any length, plain or compressed (.gz, .bz2, .xz), - for stdin; or a .json or .npz file with sequences, labels and "
         "optionally vocabulary and E.",
     ),
 ]
-Window = Annotated[int | None, typer.Option(help=f"Tokens of each window of a text, {WINDOW} by default.")]
-AsWords = Annotated[bool, typer.Option("--words", help="Cut a text into words, not into characters.")]
-VocabularySize = Annotated[int | None, typer.Option(help=f"Words with an id of their own, {MAX_WORDS} by default.")]
+Window = Annotated[int | None, typer.Option(help=f"Number of tokens in each window of a text, {WINDOW} by default.")]
+AsWords = Annotated[bool, typer.Option("--words", help="Cut a text into words instead of characters.")]
+VocabularySize = Annotated[int | None, typer.Option(help=f"Number of words with their own ids, {MAX_WORDS} by default.")]
 Width = Annotated[int | None, typer.Option(help="Width of random embeddings of a text; one-hot by default.")]
 DropListed = Annotated[bool, typer.Option("--drop", help="Leave out listed sequences that lack their label.")]
 LastTokens = Annotated[list[str] | None, typer.Option(help="Last token to show; repeat it for several.")]
 HeldOut = Annotated[float | None, typer.Option(help="Share to predict after learning the rest, such as 0.1.")]
 Prefix = Annotated[str | None, typer.Option(help="Text that the automaton continues.")]
-Continued = Annotated[int | None, typer.Option(help=f"Tokens to continue it by, {N_CONTINUED} by default.")]
+Continued = Annotated[int | None, typer.Option(help=f"Number of tokens of the continuation, {N_CONTINUED} by default.")]
 Encoding = Annotated[
     str | None,
     typer.Option(help="Text encoding, such as latin-1; UTF-8 by default.", autocompletion=words_of(*ENCODINGS)),
@@ -83,11 +83,11 @@ def graph(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Rank tokens by what the data say follows.
+    """Rank tokens by the data's next tokens.
 
-    These are priority graphs by last token, their separability, and the automaton they make. The Graph-SVM is solved if something needs
-    it: --margin, --held-out, --prefix, or embeddings other than one-hot. Windows of a text that do not hold the token which follows
-    them are left out and counted: attention can only output what it reads.
+    Print the priority graph after each last token, whether one W separates all of them, and the automaton. The Graph-SVM is
+    solved only for --margin, --held-out, --prefix, or embeddings that are not one-hot. Windows of a text that do not contain
+    their next token are left out and counted: attention can only output tokens that it reads.
 
     \b
 
@@ -129,7 +129,7 @@ def graph(
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked of the automaton: a prefix to continue, by how many tokens and with which seed, and whether to solve the Graph-SVM."""
+    """The request to the automaton: a prefix to continue, the number of tokens, the seed, and whether to solve the Graph-SVM."""
 
     prefix: str | None
     tokens: int | None
@@ -143,7 +143,7 @@ class Asked:
 
     @property
     def n_tokens(self) -> int:
-        """How many tokens follow the prefix."""
+        """The number of tokens after the prefix."""
         return N_CONTINUED if self.tokens is None else self.tokens
 
     def ids(self, ranking: Ranking) -> IntArray | None:
@@ -158,22 +158,22 @@ class Asked:
 
 @dataclass(frozen=True)
 class TextCut:
-    """How a text is cut into windows of tokens, and how these are embedded; None if an option is not given.
+    """The options for cutting a text into windows of tokens and embedding them; None if an option is not given.
 
     Attributes:
-        window: tokens of a window.
+        window: the number of tokens in a window.
 
         words: whether words are the tokens, not characters.
 
-        vocabulary: words with an id of their own.
+        vocabulary: the number of words with their own ids.
 
-        d_model: width of random embeddings; one-hot by default.
+        d_model: the width of random embeddings; one-hot by default.
 
-        seed: of the random embeddings.
+        seed: the seed of the random embeddings.
 
-        encoding: of the text; UTF-8 by default.
+        encoding: the encoding of the text; UTF-8 by default.
 
-        tokenizer: a file that cuts the text instead.
+        tokenizer: the file of a tokenizer that cuts the text.
     """
 
     window: int | None
@@ -191,16 +191,16 @@ class TextCut:
 
     @property
     def n_window(self) -> int:
-        """Tokens of a window."""
+        """The number of tokens in a window."""
         return WINDOW if self.window is None else self.window
 
     @property
     def n_words(self) -> int:
-        """Words with an id of their own."""
+        """The number of words with their own ids."""
         return MAX_WORDS if self.vocabulary is None else self.vocabulary
 
     def check(self, file: Path, *, drop: bool) -> None:
-        """Refuse options of a text for a list of sequences, and the other way round."""
+        """Raise for options of a text with a list of sequences, and vice versa."""
         if file.suffix.lower() in LISTED:
             options: dict[str, Any] = {name: value for name, value in vars(self).items() if name != "seed"}
             refuse_options(f"for a {file.suffix.lower()} file, which lists its sequences", **options)
@@ -211,7 +211,7 @@ class TextCut:
 
 
 def _check_files(file: Path, plot: Path | None, save: Path | None, sequences: Path | None) -> None:
-    """Refuse files that cannot be written, before anything is read."""
+    """Raise, before anything is read, if a file cannot be written."""
     from marginlens.runtime.files import check_place
 
     if str(file) == "-":
@@ -242,10 +242,11 @@ def _ranked(
 def _predict(
     output: Output, ranking: Ranking, row: dict[str, Any], ids: IntArray | None, asked: Asked
 ) -> Iterator[str]:
-    """Return whether one W ranks all tokens so, how well the automaton predicts what is held out, and how it continues a prefix.
+    """Yield lines on whether one W ranks all tokens this way, how well the automaton predicts held-out windows, and how it
+    continues a prefix.
 
     Args:
-        output: where progress is shown.
+        output: the output, which shows progress.
 
         ranking: the ranked tokens.
 
@@ -253,7 +254,7 @@ def _predict(
 
         ids: (n_prefix,) the prefix, or None.
 
-        asked: what is asked of the automaton.
+        asked: the request to the automaton.
     """
     import numpy as np
 
@@ -314,7 +315,7 @@ def _continued(ranking: Ranking, automaton: ml.NextTokenAutomaton, prefix: IntAr
 
 
 def typed_command(ctx: typer.Context) -> str:
-    """Return the command that was typed, without --json, --quiet, --save's own folder and folders of this machine."""
+    """Return the typed command without --json, --quiet, the folder of --save, and folders of this machine."""
     import shlex
 
     words = ["marginlens", str(ctx.info_name)]

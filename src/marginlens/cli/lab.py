@@ -40,10 +40,10 @@ def lab(
     no_open: Annotated[bool, typer.Option("--no-open", help="Write the page without opening it.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Open the interactive page, with a problem of yours.
+    """Open the interactive page, with your own problem if you like.
 
-    Drag tokens in the plane and see at once what attention will select, and why. The page is one file without network: send it, host it
-    anywhere, or open it again later.
+    Drag tokens in the plane and see at once what attention will select, and why. The page is a single file and needs no
+    network: send it, host it anywhere, or open it again later.
 
     \b
 
@@ -74,7 +74,7 @@ def lab(
 
 
 def _check_page(out: Path) -> None:
-    """Refuse to overwrite a file that is not a page of the lab."""
+    """Raise instead of overwriting a file that is not a page of the lab."""
     from marginlens.runtime.files import check_place
 
     check_place(out, "out", (".html", ".htm"))

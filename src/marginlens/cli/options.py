@@ -1,4 +1,4 @@
-"""Options that several commands share, and the problems and numbers that they name."""
+"""Options shared by several commands, and the problems and numbers that they name."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def read_sequence_problem(file: Path, *, drop: bool) -> SequenceProblem:
 
 
 def refuse_options(reason: str, **options: Any) -> None:
-    """Refuse options that do not go with the file or with other options: each must be None or False."""
+    """Raise for options that do not go with the file or with other options: each must be None or False."""
     for name, value in options.items():
         if value is not None and value is not False:
             raise InputError(name, f"left out {reason}", repr(value if isinstance(value, bool) else str(value)))

@@ -1,4 +1,4 @@
-"""What a command prints: text or JSON on stdout, progress on stderr."""
+"""The output of a command: text or JSON on stdout, progress on stderr."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIRST_LINE_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Output:
-    """Where the answer of a command goes.
+    """The output of a command.
 
     Args:
         as_json: print numbers as JSON on stdout, and no text.
@@ -44,11 +44,11 @@ class Output:
         """Print an answer: its text line by line and the files that were written, or its numbers as JSON.
 
         Args:
-            numbers: a result, or anything that JSON has.
+            numbers: a result, or any JSON value.
 
             lines: the text. An iterator may add to `numbers`, so it is read to its end even if its text is not printed.
 
-            files: paths of files that were written; None for those that were not asked for.
+            files: paths of files that were written; None for files that were not requested.
         """
         for line in lines:
             if not (self.as_json or self.quiet):

@@ -1,4 +1,4 @@
-"""`marginlens probe`: what the attention heads of a model select on a user's inputs, as text, a page and JSON."""
+"""`marginlens probe`: the selections of a model's attention heads on a user's inputs, as text, a page and JSON."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ Model = Annotated[
         help="Folder that save_pretrained wrote, minilm for the packaged all-MiniLM-L6-v2, or the .parquet file of a monitored run.",
     ),
 ]
-TextFile = Annotated[Path | None, typer.Option(help="Text with one input per line; sentences of our own by default.")]
+TextFile = Annotated[Path | None, typer.Option(help="Text with one input per line; built-in sentences by default.")]
 Images = Annotated[Path | None, typer.Option(help="Images: .npz, .npy, .png or .jpg, or a folder of them.")]
 PageFolder = Annotated[Path | None, typer.Option(help="Folder of the page: probe-report, or none with --json.")]
 MaxMargin = Annotated[
-    bool | None, typer.Option(help="Ask how max-margin each head is: the longest part, off with --checkpoints.")
+    bool | None, typer.Option(help="Measure how max-margin each head is: the slowest part, off with --checkpoints.")
 ]
-Limit = Annotated[int | None, typer.Option(help="Number of inputs to use, the first ones.")]
-Queries = Annotated[int, typer.Option(help="Queries of each input in the max-margin part.")]
+Limit = Annotated[int | None, typer.Option(help="Number of inputs to use, from the first on.")]
+Queries = Annotated[int, typer.Option(help="Number of queries of each input in the max-margin part.")]
 ProbeSeed = Annotated[int, typer.Option(help="Random seed of queries and baselines.")]
 Offset = Annotated[int | None, typer.Option(help="Offset of query and key for W with rotary positions.")]
 Device = Annotated[
@@ -72,8 +72,8 @@ def probe(
 ) -> None:
     """Measure what the attention heads of a model select.
 
-    It says how sparsely they attend, what they select and with which margin. The page shows a heat map over layers and heads for every
-    measure; choose a head there to see its attention.
+    Report how sparsely heads attend, what they select, and with which margin. The page shows a heat map over layers and heads
+    for every measure; choose a head there to see its attention.
 
     \b
 
@@ -115,7 +115,7 @@ def probe(
 
 
 def _page_folder(out: Path | None, *, as_json: bool) -> Path | None:
-    """Return the folder that the page goes to, None if there is no page; refuse one that holds something else."""
+    """Return the folder for the page, None if there is no page; raise if the folder holds something else."""
     if out is None and as_json:
         return None
     from marginlens.runtime.probe_folders import check_folder
@@ -181,7 +181,7 @@ class RequestedInputs:
             whole_number(self.limit, "limit", at_least=1)
 
     def check(self) -> None:
-        """Refuse a text that is not there."""
+        """Raise if the text does not exist."""
         if self.text is not None and not self.text.exists():
             got = f"{str(self.text)!r}, which is not there"
             raise InputError("text", "a text file with one input per line", got)
@@ -214,7 +214,7 @@ class Source:
     download: bool
 
     def check(self, *, checkpoints: bool) -> None:
-        """Refuse options that exclude each other and folders that are not there, before anything is imported that takes seconds."""
+        """Raise, before any slow import, for options that exclude each other and for missing folders."""
         from marginlens.runtime.model_folders import checkpoint_folders, model_place
 
         if self.against is not None:
@@ -238,7 +238,7 @@ class Source:
 
 
 def _refuse_checkpoints(model: str) -> None:
-    """Say of a folder that holds no model but several in folders of their own, as a training run leaves them, how to see them."""
+    """Raise, with a remedy, for a folder that holds no model but several subfolders with models, as a training run leaves them."""
     folder = Path(model)
     inside = sorted(config.parent.name for config in folder.glob("*/config.json")) if folder.is_dir() else []
     if inside and not (folder / "config.json").is_file():

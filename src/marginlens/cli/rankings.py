@@ -49,31 +49,31 @@ class Ranking:
     Attributes:
         file: the text, or the list of sequences.
 
-        settings: what decides what is read, besides the file.
+        settings: the settings of reading, besides the file.
 
-        vocabulary: of the sequences.
+        vocabulary: the vocabulary of the sequences.
 
         graphs: the priority graphs of all sequences by last token.
 
-        counts: (n_vocabulary,) how many sequences end in each token.
+        counts: (n_vocabulary,) the number of sequences that end in each token.
 
-        n_dropped: how many more lack the token that follows them.
+        n_dropped: the number of other sequences, which lack their next token.
 
         shown: the last tokens whose graphs are shown.
 
-        evidence: the evidence of a graph, whose `first` counts from the beginning of the file.
+        evidence: a function that returns the evidence of a graph; its `first` counts from the beginning of the file.
 
-        size: of all sequences: sequences, length, tokens of the vocabulary, d_model.
+        size: the size of the data: sequences, length, tokens of the vocabulary, d_model.
 
-        window: tokens of a window of a text; None for listed sequences.
+        window: the number of tokens in a window of a text; None for listed sequences.
 
-        named: the sequences, of a text those that fit in memory; None if nothing needs them.
+        named: the sequences, or those of a text that fit in memory; None if nothing needs them.
 
-        split: the same with what is held out; None if nothing is.
+        split: the training and held-out sequences; None if nothing is held out.
 
         learned: the graphs of `named`, or all graphs.
 
-        text: tokens and windows of a text; None for listed sequences.
+        text: the tokens and windows of a text; None for listed sequences.
     """
 
     file: Path
@@ -143,7 +143,7 @@ class Ranking:
         }
 
     def lines(self, row: dict[str, Any]) -> Iterator[str]:
-        """Return the text of `row`: how many sequences there are and how many were left out, then the order after each shown last token."""
+        """Return the text of `row`: the numbers of sequences and of left-out ones, then the order after each shown last token."""
         yield text("cli.graph.size", file=str(self.file), **self.size)
         counts = [text("cli.graph.counts", count=len(self.graphs), acyclic=row["acyclic"])]
         if self.split is not None:
@@ -158,7 +158,7 @@ class Ranking:
             yield text("cli.graph.learned", learned=self.text["learned_tokens"], tokens=self.text["tokens"])
 
     def separability(self, solution: GraphSolution | None) -> tuple[dict[str, Any], list[str]]:
-        """Return whether one W ranks all tokens after all last tokens as the graphs say: numbers and sentences.
+        """Return whether one W ranks all tokens after all last tokens as the graphs do, in numbers and sentences.
 
         Args:
             solution: the Graph-SVM of the graphs; None for one-hot tokens, which separate every order.
@@ -199,7 +199,7 @@ class Ranking:
         write_figure(path, ml.plotting.draw_graphs(shown, self.vocabulary.shown))
 
     def save(self, path: Path, command: str) -> None:
-        """Write the shown graphs edge by edge, with what made them: settings, versions, the command and the file's fingerprint."""
+        """Write the shown graphs edge by edge, with settings, versions, the command and the file's fingerprint."""
         from marginlens.graphs.export import to_table
         from marginlens.runtime.versions import versions
 
@@ -262,11 +262,11 @@ def rank_text(
 
         last: the last tokens to show; the most frequent ones by default.
 
-        held_out: share of the text that is held out.
+        held_out: the share of the text that is held out.
 
-        cut: how the text is cut into windows of tokens.
+        cut: the options for cutting the text.
 
-        in_memory: whether something needs the windows themselves, or as many as fit in memory.
+        in_memory: whether the windows themselves are needed, as many as fit in memory.
     """
     window, d_model, seed = cut.n_window, cut.d_model, cut.seed
     unit, units = _unit_of(cut)

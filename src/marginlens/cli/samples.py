@@ -19,8 +19,8 @@ def samples(
 ) -> None:
     """Write small files to try the other commands with.
 
-    These are reviews.csv, sentences.txt, book.txt, problem.npz and tiny-model, a transformer of eight heads: made up, and the same on
-    every machine. No other file is overwritten.
+    The files are reviews.csv, sentences.txt, book.txt, problem.npz and tiny-model, a transformer with eight heads. They are
+    made up, and the same on every machine. No other file is overwritten.
 
     \b
 

@@ -1,4 +1,4 @@
-"""`marginlens solve`: what the theorems predict for a problem in a file, and its max-margin directions with their proofs."""
+"""`marginlens solve`: the theorems' prediction for a problem in a file, and its max-margin directions with proofs."""
 
 from __future__ import annotations
 
@@ -56,14 +56,15 @@ def solve(
 ) -> None:
     """Predict where training goes, with proofs.
 
-    It says which theorems apply, condition by condition, and lists the max-margin directions. GMM is the max-margin direction of the
-    highest-scoring tokens, an LMM that of tokens which outscore their neighbours. If several tokens of an input share its highest
-    score, G^mm are the global minima of ATT-SVM', which asks that one of them be selected.
+    Report which theorems apply, condition by condition, and list the max-margin directions. The GMM is the max-margin direction
+    of the highest-scoring tokens; an LMM is that of tokens that outscore their neighbours. If several tokens of an input share
+    its highest score, G^mm are the global minima of ATT-SVM', which requires only that one of them is selected.
 
-    Descent in another norm, such as sign descent in l-inf, heads for that norm's margin: --norm solves it, with bounds that prove it.
+    Descent in another norm, such as sign descent in l-inf, converges to that norm's margin: --norm solves this problem, with
+    bounds that prove the solution.
 
-    A problem that the lab saved is predicted for its own start, loss and optimizer; if its head is trained too, by A Thms 5 and 6. A file
-    of sequences is a next-token problem, predicted by C Thms 1 to 3.
+    A problem saved by the lab is predicted for its own start, loss and optimizer; if its head is trained too, A Thms 5 and 6
+    are used. A file of sequences is a next-token problem, predicted by C Thms 1 to 3.
 
     \b
 
@@ -110,7 +111,7 @@ Answer = tuple[list[dict[str, Any]], list[list[dict[str, Any]]], list[str]]
 
 
 def _draw(plot: Path, data: ml.TokenDataset, v: FloatArray, drawn: list[list[dict[str, Any]]]) -> None:
-    """Write the picture of the problems with some directions each."""
+    """Write the picture of the problems, each with some directions."""
     from marginlens.plotting.files import write_figure
     from marginlens.plotting.plane import problem_figure
 

@@ -1,4 +1,4 @@
-"""`marginlens statement`: from a theorem of the papers to the function that implements it and the claims that show it."""
+"""`marginlens statement`: the function that implements a theorem of the papers, and the claims that test it."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def statement(
 ) -> None:
     """Find the function behind a theorem of the papers.
 
-    It says what the theorem states and which claims show it, too. A paper's letter lists all its statements. An equation inside a
-    function leads to that function, a step of a proof to what it proves.
+    Print also what the theorem states and which claims test it. A paper's letter lists all its statements. An equation inside a
+    function leads to that function, and a step of a proof leads to the proved statement.
 
     \b
 

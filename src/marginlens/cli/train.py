@@ -1,4 +1,4 @@
-"""`marginlens train`: descend on a problem in a file, and compare what was trained with the theory."""
+"""`marginlens train`: descent on a problem in a file, compared with the theory."""
 
 from __future__ import annotations
 
@@ -84,12 +84,12 @@ OptimizerName = Annotated[
 StepNorm = Annotated[
     str | None,
     typer.Option(
-        help="Norm of steepest steps, such as l-inf; lP for the power of mirror descent.", autocompletion=norm_names
+        help="Norm of steepest descent, such as l-inf; lP gives the power of mirror descent.", autocompletion=norm_names
     ),
 ]
 Momentum = Annotated[float | None, typer.Option(help="Momentum of steepest descent in any norm, below 1.")]
 Eps = Annotated[float | None, typer.Option(help="ε of Adam, 0 by default.")]
-Decay = Annotated[float | None, typer.Option(help="Power A of falling steps S·t^-A, 0 by default.")]
+Decay = Annotated[float | None, typer.Option(help="Power A of decreasing steps S·t^-A, 0 by default.")]
 LossName = Annotated[
     str | None,
     typer.Option(
@@ -123,10 +123,10 @@ def train(
 ) -> None:
     """Train attention weights and compare them with the theory.
 
-    Steps are normalised (every step has the same length) unless --constant or --optimizer is given; then the margin is reported in the
-    norm that the optimizer heads for. A problem that the lab saved has its own steps, optimizer, loss and start; command-line options
-    override them. A file of sequences is a next-token problem: W is trained and compared with its Graph-SVM, its cyclic correction and
-    its automaton.
+    Steps are normalised (all have the same length) unless --constant or --optimizer is given. With --optimizer, the margin is
+    reported in the norm of the optimizer. A problem saved by the lab has its own steps, optimizer, loss and start; command-line
+    options override them. A file of sequences is a next-token problem: W is trained and compared with its Graph-SVM, its cyclic
+    correction and its automaton.
 
     \b
 
@@ -184,7 +184,7 @@ class Request:
     betas: tuple[float, float] | None = None
 
     def generator(self, seed: int | None) -> np.random.Generator:
-        """Return the generator of a random start; another start takes no seed."""
+        """Return the generator of a random start; a seed with any other start is an error."""
         import numpy as np
 
         if self.start != RANDOM:
@@ -217,7 +217,7 @@ class Request:
         v: FloatArray | None = None,
         run: LabProblem | None = None,
     ) -> dict[str, Any]:
-        """Return the arguments of `descend` on p, or on W of sequences: as asked for, else as the file says in `run`."""
+        """Return the arguments of `descend` on p, or on W for sequences, from the command line or else from the file's `run`."""
         import numpy as np
 
         asked, of_matrix = self if run is None else self.with_file_defaults(run), isinstance(data, ml.SequenceDataset)
@@ -358,7 +358,7 @@ def _batch_lines(compared: list[Compared]) -> list[str]:
 
 @dataclass(frozen=True)
 class Compared:
-    """One run beside the ATT-SVM of the tokens that it selects, and beside its prediction."""
+    """One run, compared with the ATT-SVM of the tokens that it selects and with its prediction."""
 
     run: ml.Trajectory
     optimality: TokenOptimality
@@ -372,13 +372,13 @@ class Compared:
 
     @property
     def drawn(self) -> dict[str, Any]:
-        """The direction of the selected tokens, as figures take it."""
+        """The direction of the selected tokens, for figures."""
         kind, tokens = selection_kind(self.optimality), self.run.selected
         return {"kind": kind, "selected": tokens, "direction": self.optimality.direction}
 
     @property
     def agreement(self) -> Fact:
-        """How training and theory compare."""
+        """The agreement of training and theory."""
         prediction = self.prediction
         for limit, code in (
             (prediction.direction, "cli.train.agreement.certain"),
@@ -396,7 +396,7 @@ class Compared:
 
     @property
     def summary(self) -> str:
-        """One line of a batch."""
+        """The line for this run in a batch."""
         return f"{self.run!r}, {self.optimality!r}, cosine {self.correlation:.6f}. {self.agreement}"
 
     @property
@@ -427,7 +427,7 @@ class Compared:
 
 
 def _norm_margin(run: ml.Trajectory, optimizer: ml.Optimizer) -> dict[str, Any]:
-    """Return the share that the run has of the largest margin in the norm of its optimizer, and the share that it proves by itself."""
+    """Return the share of the largest margin that the run has in the norm of its optimizer, and the share that it proves by itself."""
     bias = ml.theory.implicit_bias(optimizer, run.risk, selected=run.selected)
     row: dict[str, Any] = {"account": str(bias or ""), "norm": None, "share": None, "proved_share": None}
     if bias is None or bias.solution is None or bias.solution.status is not ml.Status.OPTIMAL:
@@ -443,7 +443,7 @@ def _norm_margin(run: ml.Trajectory, optimizer: ml.Optimizer) -> dict[str, Any]:
 
 
 def _joint_run(run: LabProblem, request: Request, rng: np.random.Generator) -> LabProblem:
-    """Return the run of a file in which the head is trained too, with what the command line changes."""
+    """Return the run of a file in which the head is trained too, with changes from the command line."""
     others = {name: getattr(request, name) for name in ("norm", "momentum", "eps", "decay")}
     refuse_options("if the head is trained too", **others)
     if request.optimizer_name not in EUCLIDEAN:
