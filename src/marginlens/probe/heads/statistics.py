@@ -481,7 +481,7 @@ def _part(tensor: torch.Tensor, at: Sequence[slice]) -> torch.Tensor:
 
 
 def sees(mask: torch.Tensor) -> torch.Tensor:
-    """Return whether a mask lets a query see a key: it is True, or adds more than about the lowest number of its precision or of float32."""
+    """Return whether a mask lets a query see a key: it is True, or adds more than about the lowest number of its precision or float32."""
     import torch
 
     if mask.dtype is torch.bool:
