@@ -42,7 +42,9 @@ TextOrList = Annotated[
 ]
 Window = Annotated[int | None, typer.Option(help=f"Number of tokens in each window of a text, {WINDOW} by default.")]
 AsWords = Annotated[bool, typer.Option("--words", help="Cut a text into words instead of characters.")]
-VocabularySize = Annotated[int | None, typer.Option(help=f"Number of words with their own ids, {MAX_WORDS} by default.")]
+VocabularySize = Annotated[
+    int | None, typer.Option(help=f"Number of words with their own ids, {MAX_WORDS} by default.")
+]
 Width = Annotated[int | None, typer.Option(help="Width of random embeddings of a text; one-hot by default.")]
 DropListed = Annotated[bool, typer.Option("--drop", help="Leave out listed sequences that lack their label.")]
 LastTokens = Annotated[list[str] | None, typer.Option(help="Last token to show; repeat it for several.")]
