@@ -63,9 +63,11 @@ def descend(
         device: "cpu" (the default), "cuda", or "cuda:1" for the GPU of that number (needs the extra `gpu`).
         batch_size: the number of inputs whose mean loss gives the gradient of each step; all by default. Your own risk needs
             `n_inputs` and `of_inputs(inputs)`, the same risk over some of the inputs.
-        sampling: how these inputs are drawn, `ml.Sampling(rng=0)` by default. Returns: A `Trajectory`; `run.resume(n_steps)`
-        takes further steps. Compare it with theory by `correlation(run.final, att_svm(data, run.selected).x)`. A run with the
-        log-loss ends when a head makes c_yᵀ f nonpositive.
+        sampling: how these inputs are drawn, `ml.Sampling(rng=0)` by default.
+
+    Returns:
+        A `Trajectory`; `run.resume(n_steps)` takes further steps. Compare it with theory by `correlation(run.final,
+        att_svm(data, run.selected).x)`. A run with the log-loss ends when a head makes c_yᵀ f nonpositive.
     """
     risk = as_risk(problem, head, loss)
     rule = as_optimizer(_default_optimizer(risk) if optimizer is None else optimizer)

@@ -64,8 +64,10 @@ def check_steepest_theorem(optimizer: Optimizer | None, bias: ImplicitBias) -> T
 
     Args:
         optimizer: normalised gradient descent or steepest descent.
-        bias: its bias on a `MulticlassRisk`, with the solved margin problem. Returns: The verdict; None for other kinds of
-        optimizer, including Adam, whose theorem is only cited.
+        bias: its bias on a `MulticlassRisk`, with the solved margin problem.
+
+    Returns:
+        The verdict; None for other kinds of optimizer, including Adam, whose theorem is only cited.
     """
     steepest_in = bias.norm if bias.norm is not None else getattr(optimizer, "norm", None)
     if not isinstance(optimizer, SteepestDescent | NormalizedGD) or redefines_steps(optimizer) or steepest_in is None:
