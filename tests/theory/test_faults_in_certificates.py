@@ -19,6 +19,7 @@ from marginlens.losses import CorrelationLoss, Exponential, Logistic
 from marginlens.theory import Certificate, certify
 from marginlens.theory.finite_minimum import certify_minimum
 from marginlens.theory.scored_tokens import ScoredTokens
+from mpmath_intervals import by_mpmath
 
 DOUBLES = 1e-6  # share by which the formulas in doubles may miss what exact numbers decide
 STATED = 1.001e-9  # by how much a stated direction and margin may differ from the exact ones, and rounding
@@ -367,6 +368,33 @@ def test_random_changes_verify_only_if_true():
 @pytest.mark.slow
 def test_many_random_changes_verify_only_if_true():
     check_random_changes(2_400, 2)
+
+
+def check_second_opinion(proofs):
+    """Intervals of mpmath decide as those of Arb do, check by check, and by the same numbers."""
+    for proof in proofs:
+        first = proof.verify()
+        with by_mpmath():
+            second = proof.verify()
+        assert [bool(check) for check in first.conditions] == [bool(check) for check in second.conditions]
+        for ours, theirs in zip(first.conditions, second.conditions, strict=True):
+            assert (ours.code, ours.numbers.keys()) == (theirs.code, theirs.numbers.keys())
+            for name in ours.numbers.keys() & {"room", "small", "large"}:
+                np.testing.assert_allclose(ours.numbers[name], theirs.numbers[name], rtol=1e-12, atol=1e-15)
+
+
+def test_other_intervals_give_the_same_verdicts():
+    rng, right = np.random.default_rng(3), [tube(k) for k in range(9)] + [minimum(k) for k in range(2)]
+    check_second_opinion(right)
+    check_second_opinion([changed(proof, rng) for proof in right for _ in range(3)])
+
+
+@pytest.mark.slow
+def test_other_intervals_give_the_same_verdicts_on_many_changes():
+    rng = np.random.default_rng(4)
+    for _ in range(20):
+        check_second_opinion([changed(tube(k), rng) for k in range(18)])
+        check_second_opinion([changed(minimum(k), rng) for k in range(4)])
 
 
 def test_the_smallest_false_change_is_detected():

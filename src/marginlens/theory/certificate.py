@@ -25,7 +25,7 @@ from marginlens.runtime.files import read_result, write_result
 from marginlens.theory.attraction import STEEPNESS, Missing, Tubes, find_tubes, missing_fact, moving_fact
 from marginlens.theory.checks import Check, TheoremVerdict
 from marginlens.theory.forecast import Forecast, forecast
-from marginlens.theory.intervals import Proving, distance_after
+from marginlens.theory.intervals import exact_steps
 from marginlens.theory.tube_conditions import tube_conditions
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 from marginlens.words import Fact
@@ -131,17 +131,19 @@ class Certificate(Proof):
 
         optimizer: None for the gradient flow, or the steps.
 
-        direction: (d_key,) p̄, the limit.
+        direction: (d_key,) p̄ of Eq. (1), the limit.
 
-        margin: θ, by how much the logits of the selected tokens lead per unit of norm.
+        margin: θ of Eq. (1), by how much the logits of the selected tokens lead per unit of norm.
 
-        along, deviation: P_0 = p̄·p and ‖q - q*‖, at the worst point within the tolerance.
+        along, deviation: P_0 = p̄·p and ‖q - q*‖ of the theorem, at the worst point within the tolerance.
 
-        radius, growth: R and K of the tube ‖q - q*‖ ≤ R + (K / 2R)(P - P_0), which training never leaves.
+        radius, growth: R and K of the tube ‖q - q*‖ ≤ R + (K / 2R)(P - P_0), which training never leaves; K by Eq. (13).
 
-        share: ψ of the proof.
+        share: ψ of Eq. (11).
 
-        progress: a lower bound on θ', how far a unit of mass moves along p̄.
+        progress: a lower bound on θ' of Eq. (8), how far a unit of mass moves along p̄.
+
+    The equations are those of docs/proofs/attraction.md.
 
     `verify()` checks every inequality of the proof again, from the data alone. `to_frame()` has one row per condition.
     """
@@ -230,7 +232,7 @@ class Certificate(Proof):
 
         Args:
             n_steps: also repeat the steps that led to the point, in intervals: so many steps from `start` must end within the
-                tolerance of it. Then nothing about the run is taken on trust. This takes milliseconds per step.
+                tolerance of it. Then nothing about the run is taken on trust. This takes about a millisecond per step.
 
             start: (d_key,), zero by default.
 
@@ -250,12 +252,8 @@ class Certificate(Proof):
         if n_steps and not refused:
             if self.optimizer is None:
                 raise InputError("n_steps", "0 for a proof about the gradient flow, which takes no steps", str(n_steps))
-            begin, proving = self.data.point(np.zeros(self.data.d_key) if start is None else start, "start"), Proving()
-            with proving.until_refuted():
-                distance = distance_after(proving, self, begin, n_steps)
-                tolerance = proving.iv.mpf(self.tolerance)
-                proving.demand("tube.exact_steps", distance, tolerance, n_steps=n_steps)
-            checks += proving.checks
+            begin = self.data.point(np.zeros(self.data.d_key) if start is None else start, "start")
+            checks += exact_steps(self, begin, n_steps)
         # A field that is refused may be the optimizer, whose steps then have no name.
         conclusion = Fact("tube.unproved") if refused else Fact("tube.proved", {"steps": self.steps_words})
         return TheoremVerdict("X Thm 1", tuple(checks), conclusion)

@@ -323,11 +323,11 @@ class _Gram(NamedTuple):
     def of(cls, rows: FloatArray) -> _Gram:
         """Measure rows (n, d)."""
         exact = Exact.of(rows)
-        products = exact.whole @ exact.whole.T
-        size = max(int(products[t, t]) for t in range(len(rows)))
+        products = [[int(entry) for entry in row] for row in (exact @ exact.T).whole.tolist()]
+        size = max(row[t] for t, row in enumerate(products))
         if size == 0:
             return cls(len(rows), -np.inf, np.inf)
-        off = max(abs(int(entry)) for entry in (products - size * np.eye(len(rows), dtype=object)).flat)
+        off = max(abs(entry - size * (s == t)) for s, row in enumerate(products) for t, entry in enumerate(row))
         log_size = log(size) + 2 * exact.power * log(2.0)
         return cls(len(rows), log_size, max(off / size, np.finfo(float).tiny) if off else 0.0)
 
@@ -367,14 +367,19 @@ class _Perturbation(NamedTuple):
         return defect * max(LARGEST_LEAD * n * largest, COUPLING * n**1.5 * coupling, LAST_STEP * longest)
 
 
+def _exact_products(rows: FloatArray, vector: FloatArray) -> list[Fraction]:
+    """Return the exact inner product of each row with a vector."""
+    exact = Exact.of(rows) @ Exact.of(vector)
+    return [int(whole) * Fraction(2) ** exact.power for [whole] in exact.whole.tolist()]
+
+
 def _leads(data: TokenDataset, v: FloatArray, p: FloatArray, perturbation: _Perturbation) -> Check:
     """Return whether one token scores highest at the start, by more than a perturbation can undo, and none has a larger logit."""
     n, sign = int(data.lengths[0]), int(data.y[0])
-    scores, logits = Exact.of(data.X[0, :n]) @ Exact.of(v), Exact.of(data.K[0, :n]) @ Exact.of(p)
-    best = max(range(n), key=lambda t: sign * scores.whole[t])
+    scores, logits = _exact_products(data.X[0, :n], sign * v), _exact_products(data.K[0, :n], p)
+    best = max(range(n), key=lambda t: scores[t])
     others = [t for t in range(n) if t != best]
-    by_score = [sign * int(scores.whole[best] - scores.whole[t]) * Fraction(2) ** scores.power for t in others]
-    by_logit = [int(logits.whole[best] - logits.whole[t]) * Fraction(2) ** logits.power for t in others]
+    by_score, by_logit = ([values[best] - values[t] for t in others] for values in (scores, logits))
     score, logit = (float(min(values, default=np.inf)) for values in (by_score, by_logit))
     undone = perturbation.undoes(score, float(max(by_score, default=0)), float(data.scores(v)[0, :n].min()))
     numbers = {"token": best, "score_lead": score, "logit_lead": logit, "undone": undone}

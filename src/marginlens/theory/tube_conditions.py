@@ -21,13 +21,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from marginlens.optimizers import NormalizedGD
 from marginlens.theory.intervals import Exact, Proving, slope_in, steepness_of
 
 if TYPE_CHECKING:
-    from mpmath.ctx_iv import MPIntervalContext, ivmpf
+    from flint import arb
 
     from marginlens.theory.certificate import Certificate
     from marginlens.theory.checks import Check
@@ -71,27 +69,30 @@ class _Rows(NamedTuple):
 
 def _setting(proving: Proving, proof: Certificate) -> _Rows:
     """Setting: the rows, and that the support is among them with Δ > 0."""
-    data, alpha, number = proof.data, proof.selected.tolist(), proving.number
-    keys, scores = Exact.of(data.K), Exact.of(data.X) @ Exact.of(proof.head)
-    gamma = Exact(scores.whole * data.y.astype(np.int64).astype(object)[:, None], scores.power)
+    data, alpha = proof.data, proof.selected.tolist()
+    n_inputs, n_tokens, lengths = data.n_inputs, data.n_tokens, data.lengths.tolist()
+    every = [data.X.reshape(n_inputs * n_tokens, -1), data.K.reshape(n_inputs * n_tokens, -1)]
+    scores, keys = Exact.of(every[0]) @ Exact.of(proof.head), Exact.of(every[1])
+    gamma = [int(data.y[k // n_tokens]) * score for k, [score] in enumerate(scores.whole.tolist())]
     tokens: list[tuple[int, int]] = []
-    for i, length in enumerate(data.lengths.tolist()):
-        n_scores = len({gamma.whole[i, t] for t in range(length)})
-        n_keys = len({tuple(keys.whole[i, t]) for t in range(length)})
+    for i, length in enumerate(lengths):
+        first = i * n_tokens
+        has_scores = any(gamma[first + t] != gamma[first] for t in range(length))
+        has_keys = bool((data.K[i, :length] != data.K[i, 0]).any())
         # With one score or one key the output does not depend on p, and the input is left out.
-        if n_scores > 1 and n_keys > 1:
+        if has_scores and has_keys:
             tokens += [(i, t) for t in range(length) if t != alpha[i]]
     stated = {tuple(token) for token in proof.support.tolist()}
     S = [r for r, token in enumerate(tokens) if token in stated]
     proving.require("tube.support_rows", len(S) == len(stated))
-    a = Exact(np.array([keys.whole[i, alpha[i]] - keys.whole[i, t] for i, t in tokens]), keys.power)
-    products = Exact(a.whole @ a.whole[S].T, 2 * a.power)
-    gram = [[number(products, r, s) for s in range(len(S))] for r in range(len(tokens))]
-    square = [number(Exact(row @ row, 2 * a.power)) for row in a.whole]
-    delta = [number(Exact(gamma.whole[i, alpha[i]] - gamma.whole[i, t], gamma.power)) for i, t in tokens]
+    pairs = [(i * n_tokens + alpha[i], i * n_tokens + t) for i, t in tokens]
+    a = keys.differences(pairs)
+    gram = proving.numbers(a @ a.rows(S).T)
+    square = [proving.number(sum(x * x for x in row), 2 * a.power) for row in a.whole.tolist()]
+    delta = [proving.number(gamma[k] - gamma[m], scores.power) for k, m in pairs]
     proving.require("tube.support_scores", all(delta[r] > 0 for r in S))
-    at_selected = [number(gamma, i, alpha[i]) for i, _ in tokens]
-    c = [slope_in(proving.iv, proof.loss, score) / data.n_inputs for score in at_selected]
+    at_selected = [proving.number(gamma[k], scores.power) for k, _ in pairs]
+    c = [slope_in(proving, proof.loss, score) / n_inputs for score in at_selected]
     return _Rows(tokens, [i for i, _ in tokens], a, gram, square, delta, c, S)
 
 
@@ -108,22 +109,21 @@ class _Ray(NamedTuple):
 
 def _ray(proving: Proving, proof: Certificate, rows: _Rows) -> _Ray:
     """Setting, Eq. (1): p̄ = Σ λ a with λ > 0 on S, from p^mm = Σ λ/θ a with a · p^mm = 1 there and θ = 1/‖p^mm‖."""
-    S, iv = rows.support, proving.iv
+    S, real = rows.support, proving.real
     solve = proving.solver("tube.independent", [rows.gram[s] for s in S])
-    weights = solve([iv.mpf(1) for _ in S])
+    weights = solve([real(1) for _ in S])
     proving.require("tube.multipliers", all(weight > 0 for weight in weights))
-    theta = 1 / iv.sqrt(proving.sum(weights))
+    theta = 1 / proving.root(proving.sum(weights))
     multipliers = [theta * weight for weight in weights]
     along = [theta if r in S else proving.dot(multipliers, rows.gram[r]) for r in range(len(rows))]
-    sigma = [iv.mpf(0) if r in S else along[r] - theta for r in range(len(rows))]
+    sigma = [real(0) if r in S else along[r] - theta for r in range(len(rows))]
     for r, (i, t) in enumerate(rows.tokens):
         proving.require("tube.beyond_margin", bool(r in S or sigma[r] > 0), token=t, input=i)
-    wide = [iv.sqrt(proving.not_negative(rows.square[r] - along[r] ** 2)) for r in range(len(rows))]
-    columns = [[proving.number(rows.a, s, k) for s in S] for k in range(len(proof.direction))]
-    exact = [proving.dot(multipliers, column) for column in columns]
-    errors = [abs(entry - iv.mpf(stated)) for entry, stated in zip(exact, proof.direction.tolist(), strict=True)]
-    proving.demand("tube.direction", proving.largest(errors), iv.mpf(STATED))
-    proving.demand("tube.margin", abs(iv.mpf(proof.margin) - theta), STATED * theta)
+    wide = [proving.root(rows.square[r] - proving.square(along[r])) for r in range(len(rows))]
+    [exact] = proving.product([multipliers], proving.numbers(rows.a.rows(S)))
+    errors = [abs(entry - real(stated)) for entry, stated in zip(exact, proof.direction.tolist(), strict=True)]
+    proving.demand("tube.direction", proving.largest(errors), real(STATED))
+    proving.demand("tube.margin", abs(real(proof.margin) - theta), STATED * theta)
     return _Ray(solve, theta, multipliers, along, sigma, wide)
 
 
@@ -136,20 +136,19 @@ class _Anchor(NamedTuple):
 
 def _anchor(proving: Proving, proof: Certificate, rows: _Rows, ray: _Ray) -> _Anchor:
     """The anchor: q* = Σ y a over S with a · q* = ρ - ρ̄ there; and P and ‖q - q*‖ in the ball around the point."""
-    S, iv = rows.support, proving.iv
-    rho = [iv.log(rows.c[r] * rows.delta[r] / weight) for r, weight in zip(S, ray.multipliers, strict=True)]
+    S, real = rows.support, proving.real
+    rho = [proving.log(rows.c[r] * rows.delta[r] / weight) for r, weight in zip(S, ray.multipliers, strict=True)]
     level = ray.theta * proving.dot(ray.multipliers, rho)
     y = ray.solve([value - level for value in rho])
     at = [proving.dot(y, row) for row in rows.gram]
     point = Exact.of(proof.point)
-    products = rows.a @ point
-    at_point = [proving.number(products, s) for s in S]
+    at_point = [number for [number] in proving.numbers(rows.a.rows(S) @ point)]
     P = proving.dot(ray.multipliers, at_point)
-    q_square = proving.number(point @ point) - P**2
-    W = proving.not_negative(q_square - 2 * proving.dot(y, at_point) + proving.dot(y, [at[s] for s in S]))
-    delta = iv.mpf(proof.tolerance)
-    proving.demand("tube.along", iv.mpf(proof.along), P - delta)
-    proving.demand("tube.deviation", iv.sqrt(W) + delta, iv.mpf(proof.deviation))
+    [[square]] = proving.numbers(point.T @ point)
+    W = square - proving.square(P) - 2 * proving.dot(y, at_point) + proving.dot(y, [at[s] for s in S])
+    delta = real(proof.tolerance)
+    proving.demand("tube.along", real(proof.along), P - delta)
+    proving.demand("tube.deviation", proving.root(W) + delta, real(proof.deviation))
     return _Anchor(level, at)
 
 
@@ -171,10 +170,10 @@ class _Bounds(NamedTuple):
 
 def _bounds(proving: Proving, proof: Certificate, rows: _Rows, ray: _Ray, anchor: _Anchor) -> _Bounds:
     """Bounds in the tube: g_r of Eq. (3), ε_i, and Eq. (4) on the support."""
-    iv, R, P_0, every = proving.iv, proving.iv.mpf(proof.radius), proving.iv.mpf(proof.along), range(len(rows))
-    gap = [iv.exp(ray.wide[r] * R - ray.along[r] * P_0 - anchor.at[r]) for r in every]
+    R, P_0, every = proving.real(proof.radius), proving.real(proof.along), range(len(rows))
+    gap = [proving.exp(ray.wide[r] * R - ray.along[r] * P_0 - anchor.at[r]) for r in every]
     members = {i: [r for r in every if rows.input[r] == i] for i in rows.input}
-    zero, delta = iv.mpf(0), rows.delta
+    zero, delta = proving.real(0), rows.delta
     by_input = {
         i: (
             proving.sum([gap[r] for r in own]),
@@ -184,12 +183,14 @@ def _bounds(proving: Proving, proof: Certificate, rows: _Rows, ray: _Ray, anchor
         for i, own in members.items()
     }
     epsilon, plus, minus = ([by_input[i][k] for i in rows.input] for k in range(3))
-    proving.demand("tube.epsilon", proving.largest(epsilon), iv.mpf(1))
+    proving.demand("tube.epsilon", proving.largest(epsilon), proving.real(1))
     lost = {r: epsilon[r] * plus[r] / delta[r] for r in rows.support}
-    proving.demand("tube.support_forward", proving.largest(lost.values()), iv.mpf(1))
-    steep = steepness_of(iv, proof.loss)  # Λ
+    proving.demand("tube.support_forward", proving.largest(lost.values()), proving.real(1))
+    steep = steepness_of(proof.loss)  # Λ
     more = [epsilon[r] * (steep * plus[r] + minus[r] / delta[r]) for r in rows.support]
-    less = [epsilon[r] * steep * minus[r] - iv.log(1 - epsilon[r]) - iv.log(1 - lost[r]) for r in rows.support]
+    less = [
+        epsilon[r] * steep * minus[r] - proving.log(1 - epsilon[r]) - proving.log(1 - lost[r]) for r in rows.support
+    ]
     return _Bounds(gap, epsilon, plus, minus, proving.largest(more), proving.largest(less))
 
 
@@ -204,16 +205,18 @@ class _Masses(NamedTuple):
 
 def _masses(proving: Proving, proof: Certificate, rows: _Rows, ray: _Ray, anchor: _Anchor, bounds: _Bounds) -> _Masses:
     """Forward and backward rows: o_r of Eq. (5) and, with the mass of Eq. (6), τ_r of Eq. (7)."""
-    iv, R, P_0, every = proving.iv, proving.iv.mpf(proof.radius), proving.iv.mpf(proof.along), range(len(rows))
-    steep, epsilon, delta = steepness_of(iv, proof.loss), bounds.epsilon, rows.delta
-    c = [rows.c[r] * iv.exp(steep * epsilon[r] * bounds.plus[r]) for r in every]
+    R, P_0, every = proving.real(proof.radius), proving.real(proof.along), range(len(rows))
+    steep, epsilon, delta = steepness_of(proof.loss), bounds.epsilon, rows.delta
+    c = [rows.c[r] * proving.exp(steep * epsilon[r] * bounds.plus[r]) for r in every]
     lead = [abs(delta[r]) + epsilon[r] * proving.largest([bounds.plus[r], bounds.minus[r]]) for r in every]
     beyond = [r for r in every if r not in rows.support]
     forward = {r for r in beyond if delta[r] > 0 and epsilon[r] * bounds.plus[r] < delta[r]}
-    at_ray = {r: ray.theta * c[r] * iv.exp(-anchor.level - ray.sigma[r] * P_0 - anchor.at[r]) for r in beyond}
+    at_ray = {r: ray.theta * c[r] * proving.exp(-anchor.level - ray.sigma[r] * P_0 - anchor.at[r]) for r in beyond}
     o = {r: at_ray[r] * (delta[r] + epsilon[r] * bounds.minus[r]) for r in beyond if r in forward}
     tau = {
-        r: at_ray[r] * lead[r] * iv.exp(ray.wide[r] * R + bounds.minus_log_m_minus) for r in beyond if r not in forward
+        r: at_ray[r] * lead[r] * proving.exp(ray.wide[r] * R + bounds.minus_log_m_minus)
+        for r in beyond
+        if r not in forward
     }
     return _Masses(o, tau, c, lead)
 
@@ -222,24 +225,24 @@ def _progress(proving: Proving, proof: Certificate, ray: _Ray, masses: _Masses) 
     """Progress, Eq. (8): θ' = θ - Σ τ a·p̄ is positive, and no smaller than the stated number."""
     lost = proving.sum([tau * ray.along[r] for r, tau in masses.tau.items()])
     proving.demand("tube.backward", lost, ray.theta)
-    proving.demand("tube.progress", proving.iv.mpf(proof.progress), ray.theta - lost)
+    proving.demand("tube.progress", proving.real(proof.progress), ray.theta - lost)
 
 
 def _sideways(proving: Proving, rows: _Rows, ray: _Ray, bounds: _Bounds, masses: _Masses) -> Any:
     """Sideways motion: e of Eq. (11), which is e_0 and the pull of backward rows."""
-    iv, wide = proving.iv, ray.wide
-    e = proving.largest([wide[r] for r in rows.support]) * (iv.exp(bounds.mu) - 1) / 2
-    e += proving.sum([o * wide[r] for r, o in masses.o.items()]) * iv.exp(bounds.minus_log_m_minus)
+    wide = ray.wide
+    e = proving.largest([wide[r] for r in rows.support]) * (proving.exp(bounds.mu) - 1) / 2
+    e += proving.sum([o * wide[r] for r, o in masses.o.items()]) * proving.exp(bounds.minus_log_m_minus)
     return e + proving.sum([tau * wide[r] for r, tau in masses.tau.items()])
 
 
 def _step(proving: Proving, proof: Certificate, rows: _Rows, bounds: _Bounds, masses: _Masses) -> Any:
     """One step: its length h, 0 for the flow; plain steps are η‖∇L‖ long, by the bound after the theorem."""
-    iv, every = proving.iv, range(len(rows))
-    h = iv.mpf(0 if proof.optimizer is None else proof.optimizer.size)
+    every = range(len(rows))
+    h = proving.real(0 if proof.optimizer is None else proof.optimizer.size)
     if type(proof.optimizer) is NormalizedGD:
         return h
-    return h * proving.sum([masses.c[r] * masses.lead[r] * bounds.gap[r] * iv.sqrt(rows.square[r]) for r in every])
+    return h * proving.sum([masses.c[r] * masses.lead[r] * bounds.gap[r] * proving.root(rows.square[r]) for r in every])
 
 
 class _Growth(NamedTuple):
@@ -251,20 +254,18 @@ class _Growth(NamedTuple):
     slow: set[int]  # 𝒮, rows whose o_r is part of K
 
 
-def _growth(
-    proving: Proving, proof: Certificate, rows: _Rows, ray: _Ray, masses: _Masses, e: ivmpf, h: ivmpf
-) -> _Growth:
+def _growth(proving: Proving, proof: Certificate, rows: _Rows, ray: _Ray, masses: _Masses, e: arb, h: arb) -> _Growth:
     """One step, Eqs (12) and (13): K is large enough for its steps and for slow rows."""
-    iv = proving.iv
-    R, psi, progress, K = map(iv.mpf, (proof.radius, proof.share, proof.progress, proof.growth))
-    A2 = _spread(proving, rows, ray) ** 2 / (4 * (1 - psi))
+    R, psi, progress, K = map(proving.real, (proof.radius, proof.share, proof.progress, proof.growth))
+    A2 = proving.square(_spread(proving, rows, ray)) / (4 * (1 - psi))
+    e2, R2 = proving.square(e), proving.square(R)
     if h * A2 <= progress:
         # The first case of Eq. (13): A² = θ'/h, which is no smaller.
-        growth, sideways = iv.mpf(0), h * e**2 / (progress * psi)
+        growth, sideways = proving.real(0), h * e2 / (progress * psi)
     else:
-        growth, sideways = h**2 * A2 / 4, e**2 / (A2 * psi)
-    slow = {r: o for r, o in masses.o.items() if not o < SLOW * R**2 * ray.theta * ray.sigma[r]}
-    growth += 2 * iv.log(1 + proving.sum(slow.values())) + (sideways if slow else 0)
+        growth, sideways = proving.square(h) * A2 / 4, e2 / (A2 * psi)
+    slow = {r: o for r, o in masses.o.items() if not o < SLOW * R2 * ray.theta * ray.sigma[r]}
+    growth += 2 * proving.log(1 + proving.sum(slow.values())) + (sideways if slow else 0)
     proving.at_most("tube.growth", growth / progress, K)
     return _Growth(h, K / (2 * R), sideways, set(slow))
 
@@ -273,28 +274,29 @@ def _drift(
     proving: Proving, proof: Certificate, rows: _Rows, ray: _Ray, bounds: _Bounds, masses: _Masses, growth: _Growth
 ) -> None:
     """The theorem: s > 0, d_r > 0 on backward rows, and with I of Eq. (14) ‖q - q*‖² + 2I/θ' ≤ R²."""
-    iv, every, h, kappa = proving.iv, range(len(rows)), growth.h, growth.kappa
-    R, progress = iv.mpf(proof.radius), iv.mpf(proof.progress)
-    proving.demand("tube.ahead", proving.largest(kappa * ray.wide[r] / ray.along[r] for r in every), iv.mpf(1))
+    every, h, kappa = range(len(rows)), growth.h, growth.kappa
+    R, progress = proving.real(proof.radius), proving.real(proof.progress)
+    proving.demand("tube.ahead", proving.largest(kappa * ray.wide[r] / ray.along[r] for r in every), proving.real(1))
     aside = proving.largest(kappa * ray.wide[r] / ray.sigma[r] for r in masses.tau)
-    proving.demand("tube.aside", aside, iv.mpf(1))
+    proving.demand("tube.aside", aside, proving.real(1))
     s = proving.smallest(ray.along[r] - ray.wide[r] * kappa for r in every)
     d = {r: ray.sigma[r] - ray.wide[r] * kappa for r in masses.tau}
     fading = {r: o for r, o in masses.o.items() if r not in growth.slow}
     drift = bounds.mu * (1 / s + h)
     drift += proving.sum([o * (1 / ray.sigma[r] + h) for r, o in fading.items()])
     for r, tau in masses.tau.items():
-        drift += tau * ray.wide[r] * _backward_integral(iv, R, kappa, d[r], h)
+        drift += tau * ray.wide[r] * _backward_integral(proving, R, kappa, d[r], h)
     slowest = proving.smallest([s, *(ray.sigma[r] for r in fading), *d.values()])
     drift += 0 if growth.slow else growth.sideways / 2 * (1 / (2 * slowest) + h)
-    proving.demand("tube.drift", iv.mpf(proof.deviation) ** 2 + 2 * drift / progress, R**2)
+    at_start = proving.square(proving.real(proof.deviation))
+    proving.demand("tube.drift", at_start + 2 * drift / progress, proving.square(R))
 
 
-def _backward_integral(iv: MPIntervalContext, R: ivmpf, kappa: ivmpf, d: ivmpf, h: ivmpf) -> Any:
+def _backward_integral(proving: Proving, R: arb, kappa: arb, d: arb, h: arb) -> Any:
     """Compute i_r of Eq. (14)."""
     if d * R > kappa:
-        return R / d + kappa / d**2 + h * R
-    return (R + 2 * kappa / (iv.e * d)) * (2 / d + h)
+        return R / d + kappa / proving.square(d) + h * R
+    return (R + 2 * kappa / (proving.exp(proving.real(1)) * d)) * (2 / d + h)
 
 
 def _spread(proving: Proving, rows: _Rows, ray: _Ray) -> Any:
@@ -303,10 +305,10 @@ def _spread(proving: Proving, rows: _Rows, ray: _Ray) -> Any:
     if len(rows) > PAIRWISE_ROWS:
         # No two rows are farther apart than twice the longest.
         return 2 * proving.largest(ray.wide[r] for r in lower)
-    squares = []
+    gram = (rows.a @ rows.a.T).whole.tolist()
+    squares = [proving.real(0)]
     for r in lower:
         for s in (s for s in lower if s < r):
-            between = rows.a.whole[r] - rows.a.whole[s]
-            square = proving.number(Exact(between @ between, 2 * rows.a.power))
-            squares.append(square - (ray.along[r] - ray.along[s]) ** 2)
-    return proving.iv.sqrt(proving.not_negative(proving.largest([proving.iv.mpf(0), *squares])))
+            square = proving.number(gram[r][r] + gram[s][s] - 2 * gram[r][s], 2 * rows.a.power)
+            squares.append(square - proving.square(ray.along[r] - ray.along[s]))
+    return proving.root(proving.largest(squares))
