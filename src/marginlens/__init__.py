@@ -1,7 +1,7 @@
 """marginlens predicts, trains and verifies what softmax attention selects.
 
-The public names are listed in `__init__.pyi`. Each is imported when it is first used, so that `import marginlens` takes no time.
-What this file itself needs has a leading underscore: `Path` is a public name, which pathlib's must not take.
+The public names are listed in `__init__.pyi`. Each is imported on first use, so `import marginlens` takes no time. Names that
+this file itself needs have a leading underscore, because `Path`, for example, is a public name.
 """
 
 import ast as _ast
@@ -30,5 +30,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """All public names and packages, imported or not, and the attributes that every module has."""
+    """List all public names and packages, imported or not, and the attributes that every module has."""
     return sorted({*_HOMES, *(name for name in globals() if name.startswith("__"))})

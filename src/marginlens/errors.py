@@ -1,6 +1,6 @@
 """Error types and argument validation: one sentence with the argument, what was expected, what was got and what to do.
 
-Functions that make arrays import NumPy themselves, so that a folder that is not there is refused before NumPy is loaded.
+Functions that make arrays import NumPy themselves: a missing folder is then refused before NumPy is loaded.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ class InputError(ValueError):
 
 
 class MissingExtra(ImportError):
-    """An optional package that a feature needs; the message names the extra to install."""
+    """Raised if a feature needs an optional package; the message names the extra to install."""
 
 
 class CoreError(ImportError):
-    """The compiled core cannot be built or loaded; the message says what to do."""
+    """Raised if the compiled core cannot be built or loaded; the message says what to do."""
 
 
 class EngineError(RuntimeError):
-    """Workers, or the machine that hands out the work, that are gone; the message says what became of the tasks."""
+    """Raised if workers, or the machine that distributes the work, are gone; the message says what became of the tasks."""
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def rename_arguments(file: object = "", /, **names: str) -> Iterator[None]:
 
 
 def missing_extra(package: str, extra: str, feature: str) -> MissingExtra:
-    """The error for an optional package that is not installed; where it brings torch and no GPU is seen, with how to get a small one."""
+    """Make the error for a missing optional package; if it brings torch and there is no GPU, it says how to install a small build."""
     sentence = f"{feature} needs the package {package}: install it with {install_command(extra)}."
     if extra in _WITH_TORCH and find_spec("torch") is None and which("nvidia-smi") is None:
         sentence += " No GPU is seen here: install a CPU build of torch first, which is a fraction of the size."
@@ -107,20 +107,20 @@ def missing_extra(package: str, extra: str, feature: str) -> MissingExtra:
 
 
 def require(package: str, extra: str, feature: str) -> None:
-    """Refuse a feature whose optional package, named as it is imported, is not installed."""
+    """Raise if the optional package of a feature, named as it is imported, is not installed."""
     if find_spec(package) is None:
         raise missing_extra(package, extra, feature)
 
 
 def install_command(extras: str) -> str:
-    """What to type to install optional packages, `extras` as pyproject.toml names them, e.g. "probe,minilm"."""
+    """Return the command that installs optional packages, `extras` as named in pyproject.toml, e.g. "probe,minilm"."""
     return f"pip install 'marginlens[{extras}]'"
 
 
 def float_array(
     value: object, argument: str, expected: str = "real numbers", *, remedy: str = ""
 ) -> npt.NDArray[np.float64]:
-    """`value` as a float64 array of any shape, nan and inf allowed; complex numbers, times and what is no number are refused."""
+    """Return `value` as a float64 array of any shape. Nan and inf are allowed; complex numbers, times and non-numbers are refused."""
     import numpy as np
 
     if type(value) is np.ndarray and value.dtype is np.dtype(np.float64):
@@ -135,7 +135,7 @@ def float_array(
 
 
 def array_of_any(value: object, argument: str, expected: str) -> npt.NDArray[Any]:
-    """`value` as the array NumPy makes of it; lists of different lengths and tensors that require a gradient are refused."""
+    """Return `value` as the array that NumPy makes of it; lists of different lengths and tensors that require a gradient are refused."""
     import numpy as np
 
     try:
@@ -148,10 +148,10 @@ def array_of_any(value: object, argument: str, expected: str) -> npt.NDArray[Any
 def index_array(
     value: object, argument: str, expected: str, shape: Sequence[int] | None = None, *, below: Any = None
 ) -> npt.NDArray[np.int64]:
-    """`value` as an array of whole numbers whose axes are `shape`, -1 for any length; an empty list is one without entries.
+    """Return `value` as an array of whole numbers whose axes are `shape`, -1 for any length; an empty list has no entries.
 
     Args:
-        below: what all of them must be below, and not negative: a number, or an array that broadcasts against them.
+        below: an upper bound, excluded, a number or an array that broadcasts; numbers must then not be negative.
     """
     import numpy as np
 
@@ -174,7 +174,7 @@ def index_array(
 def real_array(
     value: object, argument: str, shape: Sequence[str | int], *, remedy: str = ""
 ) -> npt.NDArray[np.float64]:
-    """`value` as a finite float64 array whose axes are `shape`: a number is an exact length, a word any length."""
+    """Return `value` as a finite float64 array whose axes are `shape`: a number is an exact length, a word any length."""
     import numpy as np
 
     expected = f"an array of finite numbers of shape ({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
@@ -190,7 +190,7 @@ def real_array(
 
 
 def n_axes(value: Any) -> int:
-    """How many axes `value` has as an array; 0 for what is not one, which `real_array` then says."""
+    """Return the number of axes of `value`, or 0 if it is not an array, which `real_array` then refuses."""
     import numpy as np
 
     try:
@@ -200,14 +200,14 @@ def n_axes(value: Any) -> int:
 
 
 def positive_number(value: object, argument: str) -> float:
-    """`value` as a finite float above zero."""
+    """Return `value` as a finite float above zero."""
     return real_number(value, argument, "a positive number", lambda number: 0.0 < number < inf)
 
 
 def real_number(
     value: Any, argument: str, expected: str, within: Callable[[float], bool] = lambda number: True
 ) -> float:
-    """`value` as a float that is `within` bounds, nan and inf allowed unless these say otherwise."""
+    """Return `value` as a float that is `within` bounds; nan and inf are allowed unless the bounds exclude them."""
     if getattr(value, "requires_grad", False):
         raise InputError(argument, expected, _summary(value))
     try:
@@ -220,17 +220,17 @@ def real_number(
 
 
 def nonnegative_number(value: object, argument: str) -> float:
-    """`value` as a finite float that is zero or above."""
+    """Return `value` as a finite float of at least zero."""
     return real_number(value, argument, "a number of at least 0", lambda number: 0.0 <= number < inf)
 
 
 def share_number(value: object, argument: str) -> float:
-    """`value` as a share or probability from 0 to 1."""
+    """Return `value` as a share or probability from 0 to 1."""
     return real_number(value, argument, "a number from 0 to 1", lambda number: 0.0 <= number <= 1.0)
 
 
 def whole_number(value: object, argument: str, *, at_least: int) -> int:
-    """`value` as an int no smaller than `at_least`, and no larger than 64 bits hold."""
+    """Return `value` as an int of at least `at_least` that fits in 64 bits."""
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < at_least:
         raise InputError(argument, f"a whole number of at least {at_least}", _summary(value))
     if int(value) > _LARGEST:
@@ -239,10 +239,10 @@ def whole_number(value: object, argument: str, *, at_least: int) -> int:
 
 
 def batch_index(index: object, count: int, elements: str) -> int | npt.NDArray[np.int64]:
-    """Which of the `count` elements of a batch `index` picks: a whole number one, a slice, a mask (count,) or a list several.
+    """Return which of the `count` elements of a batch `index` picks: a whole number picks one; a slice, a mask (count,) or a list several.
 
     Args:
-        elements: what they are, in the plural, as the message calls them.
+        elements: the name of the elements in the message, in the plural.
     """
     import numpy as np
 
@@ -277,6 +277,6 @@ def _summary(value: object) -> str:
 
 
 def brief_repr(value: object) -> str:
-    """The repr of an object, cut to 60 characters: that of a tokenizer of the package tokenizers lists its whole vocabulary."""
+    """Return the repr of an object, cut to 60 characters: that of a `tokenizers.Tokenizer` lists its whole vocabulary."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

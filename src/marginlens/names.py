@@ -1,7 +1,7 @@
 """Names of optimizers, losses and norms at the command line, in files, in the lab and in sweeps.
 
-A name is the name of a class in kebab case: `NormalizedGD` is "normalized-gd" and `LInf` is "l-inf". This module has no other spelling
-and imports nothing, so that the help of a command can list the names; a class is imported when it is asked for.
+A name is the name of a class in kebab case: `NormalizedGD` is "normalized-gd" and `LInf` is "l-inf". This module imports
+nothing, so the help of a command can list the names; a class is imported only when it is used.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _WORD_ENDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def kebab(class_name: str) -> str:
-    """The name of a class in kebab case, such as "normalized-gd" for "NormalizedGD"."""
+    """Return the name of a class in kebab case, such as "normalized-gd" for "NormalizedGD"."""
     return _WORD_ENDS.sub("-", class_name).lower()
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The sentence "Did you mean …?" with the known word that is most like this one, or nothing."""
+    """Return the sentence "Did you mean …?" with the known word that is most like this one, or an empty string."""
     close = get_close_matches(word, list(known), 1, 0.5)
     return f"Did you mean {close[0]}?" if close else ""
 
@@ -45,7 +45,7 @@ class Family:
     """Classes that are chosen by name.
 
     Args:
-        argument: what the choice is called in refusals.
+        argument: the name of the choice in errors.
         module: the module that has the classes.
         classes: the names of the classes, in the order in which they are listed.
     """
@@ -60,7 +60,7 @@ class Family:
         return tuple(map(kebab, self.classes))
 
     def name(self, word: object) -> str:
-        """The name that a word stands for: a name, the class's own name, or a spelling of an earlier version."""
+        """Return the name that a word stands for: a name, the class's own name, or a spelling of an earlier version."""
         spelled = kebab(word.strip()) if isinstance(word, str) else ""
         name = EARLIER.get(spelled, spelled)
         if name not in self.names:
@@ -71,12 +71,12 @@ class Family:
         return name
 
     def class_named(self, word: object) -> Any:
-        """The class that a word stands for."""
+        """Return the class that a word stands for."""
         class_name = self.classes[self.names.index(self.name(word))]
         return getattr(import_module(self.module), class_name)
 
     def name_of(self, given: object) -> str:
-        """The name of an object's class; a subclass has none."""
+        """Return the name of an object's class; a subclass has none."""
         kind = type(given)
         if kind.__name__ not in self.classes or kind is not self.class_named(kind.__name__):
             from marginlens.errors import InputError

@@ -84,8 +84,8 @@ class Implementation:
     """One statement of a paper and the function or class that implements it, or that uses it as a step of its computation.
 
     Attributes:
-        summary: what the function does; for a statement used inside, where and for what it is used.
-        inside: which of the two.
+        summary: what the function does; for a statement used inside a function, where and for what it is used.
+        inside: whether the statement is used inside the function, instead of implemented by it.
     """
 
     paper: str
@@ -106,21 +106,21 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def implements(paper: str, *labels: str) -> Callable[[F], F]:
-    """Record that the decorated function or class implements these statements of a paper, or of our own under the key X."""
+    """Record that the decorated function or class implements these statements of a paper, or our own statements under the key X."""
     return _recording(paper, dict.fromkeys(labels, ""), inside=False)
 
 
 def uses(paper: str, steps: Mapping[str, str]) -> Callable[[F], F]:
-    """Record that the decorated function or class uses these statements of a paper as steps inside it: label → one whole sentence.
+    """Record that the decorated function or class uses these statements of a paper as steps, with one sentence by label.
 
-    For equations of a proof or a definition that are no question of their own. Such a row leads from the label to the function and
-    needs no test of its own; what a user may want to call is a function with `implements`.
+    This is for equations of a proof or a definition that do not need a separate function. Such a row leads from the label to
+    the function and needs no separate test. A function that a user may want to call has `implements`.
     """
     return _recording(paper, steps, inside=True)
 
 
 def _recording(paper: str, steps: Mapping[str, str], *, inside: bool) -> Callable[[F], F]:
-    """A decorator that records these statements: label → what is said of it, the first line of the docstring where that is empty."""
+    """Make a decorator that records these statements, with a sentence by label; by default it is the first line of the docstring."""
     if paper not in SOURCES:
         raise KeyError(f"no paper {paper!r} in the bibliography; known: {', '.join(SOURCES)}")
 
@@ -135,17 +135,17 @@ def _recording(paper: str, steps: Mapping[str, str], *, inside: bool) -> Callabl
 
 
 def implementations() -> tuple[Implementation, ...]:
-    """Every statement that a function implements, in the order in which the modules were imported."""
+    """List the statements that functions implement, in the order in which the modules were imported."""
     return tuple(record for record in _REGISTRY if not record.inside)
 
 
 def used_inside() -> tuple[Implementation, ...]:
-    """Every statement that is a step inside a function, in the order in which the modules were imported."""
+    """List the statements that are steps inside functions, in the order in which the modules were imported."""
     return tuple(record for record in _REGISTRY if record.inside)
 
 
 def registered() -> tuple[Implementation, ...]:
-    """Every statement that any module of the library or of `marginlens_papers` implements or uses inside a function; imports them all."""
+    """List the statements that any module of the library or of `marginlens_papers` implements or uses; import them all."""
     from marginlens.errors import MissingExtra
 
     for name in filter(find_spec, ("marginlens", "marginlens_papers")):
@@ -156,7 +156,7 @@ def registered() -> tuple[Implementation, ...]:
 
 
 def listed_statements() -> list[dict[str, Any]]:
-    """Every registered statement and every one that a claim shows, as `make docs` has written them: a look-up that imports nothing else."""
+    """List the registered statements and those that claims test, as `make docs` has written them, without importing anything else."""
     with Path(__file__).with_name("statements.jsonl").open(encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
     if find_spec("marginlens_papers") is None:  # whose claims and functions are then not there
@@ -167,7 +167,7 @@ def listed_statements() -> list[dict[str, Any]]:
 
 
 def natural(label: str) -> tuple[tuple[int, int, str], ...]:
-    """The key that sorts labels as people count: Def 2 before Def 10, paper by paper."""
+    """Return the key that sorts labels in natural order, paper by paper: Def 2 before Def 10."""
     parts = [part for part in re.split(r"(\d+)", label) if part]
     return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts)
 
@@ -188,7 +188,7 @@ LONG_WORDS = {
 
 
 def labels_named(label: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The labels that are meant, in whichever way they are written: one, or all of a paper for its letter.
+    """Return the labels that a label means, however it is written: one, or all of a paper for its letter.
 
     Args:
         rows: the statements, as `listed_statements` gives them, with their labels in earlier versions of the papers.
@@ -212,6 +212,6 @@ def labels_named(label: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _plain(label: str) -> str:
-    """A label without what people write in different ways: case, brackets, dots, hyphens, spaces, long words and their short forms."""
+    """Normalise a label for variants of writing: case, brackets, dots, hyphens, spaces, long words and their short forms."""
     words = re.findall(r"[a-z]+|\d+|[^\sa-z\d().-]+", label.lower().replace("’", "'"))
     return " ".join(LONG_WORDS.get(word, word) for word in words)

@@ -1,4 +1,4 @@
-"""How a margin problem, a search or a run ended: one enumeration for every result."""
+"""The status of a margin problem, a search or a run: one enumeration for all results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Case(Enum):
 
 
 class Status(Case):
-    """How something ended. The value is the code of its sentence, and `ok` says whether it is what was asked for."""
+    """The status of a result. The value is the code of its sentence, and `ok` is True if the request succeeded."""
 
     OPTIMAL = "status.optimal"
     TRIVIAL = "status.trivial"
@@ -39,15 +39,15 @@ class Status(Case):
 
     @property
     def ok(self) -> bool:
-        """True if the answer that was asked for was found and, for a margin problem, proved."""
+        """True if the requested answer was found and, for a margin problem, proved."""
         return self in (Status.OPTIMAL, Status.TRIVIAL, Status.FINITE, Status.COMPLETED, Status.STATIONARY)
 
 
 def names_of(status: Any) -> Any:
-    """The name of a status, or an array of names, as files hold them."""
+    """Return the name of a status, or an array of names, as files hold them."""
     return np.vectorize(lambda one: one.name, otypes=[str])(status)
 
 
 def statuses(names: Any) -> Any:
-    """The status of a name, or an object array of those of several. Raises KeyError for a name that no status has."""
+    """Return the status of a name, or an object array for several names. Raise KeyError for an unknown name."""
     return Status[str(names)] if np.ndim(names) == 0 else np.array([Status[name] for name in names], dtype=object)

@@ -50,7 +50,7 @@ def check_loss(loss: Loss, *, low: float = -5.0, high: float = 5.0, n_points: in
 
         n_points: number of random margins in it.
 
-        rng: seed or generator of the margins.
+        rng: a `numpy.random.Generator` for the margins, or a whole number to seed one.
 
     Raises:
         AssertionError: if a promise is broken.
@@ -112,7 +112,7 @@ def check_norm(
 
         n_trials: number of random points.
 
-        rng: seed or generator of the points.
+        rng: a `numpy.random.Generator` for the points, or a whole number to seed one.
 
     Raises:
         AssertionError: if a promise is broken.
@@ -160,7 +160,7 @@ def check_optimizer(optimizer: Optimizer, shape: tuple[int, ...] = (4,), *, rng:
 
         shape: shape of the points on which its `update` is tried.
 
-        rng: seed or generator of the points and gradients.
+        rng: a `numpy.random.Generator` for points and gradients, or a whole number to seed one.
 
     Raises:
         AssertionError: if a promise is broken.
@@ -205,7 +205,7 @@ def check_risk(risk: Risk, *, n_points: int = 5, scale: float = 1.0, rng: Seed =
 
         scale: typical size of their entries.
 
-        rng: seed or generator of the points.
+        rng: a `numpy.random.Generator` for the points, or a whole number to seed one.
 
     Raises:
         AssertionError: if a promise is broken.
@@ -259,7 +259,7 @@ def check_adapter(model: Any, batch: Mapping[str, Any], *, atol: float = ATTENTI
 
         atol: the largest allowed difference of two attention probabilities.
 
-        rng: seed or generator of the replaced tokens.
+        rng: a `numpy.random.Generator` for the replaced tokens, or a whole number to seed one.
 
     Raises:
         AssertionError: if a promise is broken.
@@ -387,7 +387,7 @@ def _moves(optimizer: Optimizer, x0: FloatArray, gradients: list[LogScaled]) -> 
 
 
 def _as_called(optimizer: Optimizer, gradient: LogScaled) -> LogScaled:
-    """A gradient of one problem as descent hands it to the optimizer: with a batch axis where it is batched."""
+    """Return a gradient of one problem as descent passes it to the optimizer, with a batch axis if the optimizer is batched."""
     if not getattr(optimizer, "batched", False):
         return gradient
     return LogScaled(gradient.array[None], gradient.log_scale[None], gradient.axes)

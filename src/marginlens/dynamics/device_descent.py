@@ -176,9 +176,10 @@ def device_loop(
 
         optimizer: the optimizer that gives the steps.
 
-        batches: refused.
+        batches: must be None; mini-batches are refused.
 
-        on_cpu: returns the CPU loop for the problems at some places of the batch; it takes those with extreme keys.
+        on_cpu: a function that returns the CPU loop for problems of the batch, given by their indices; it handles problems with
+            extreme keys.
     """
     if batches is not None:
         raise InputError("device", "'cpu' for mini-batches", repr(device.name))

@@ -309,7 +309,7 @@ class RadauSteps:
         self._solver.lu, self._solver.solve_lu = _factored, _solved
 
     def advance(self, longest: float) -> Event:
-        """Take one step of this length at most."""
+        """Take one step of at most this length."""
         solver = self._solver
         solver.max_step = longest
         with single_blas_thread():  # matrices this small only wait for each other's threads

@@ -222,7 +222,7 @@ def heads_loop(risk: MultiHeadRisk, optimizer: Optimizer, batches: MiniBatches |
 
 @compiled_loop.register
 def classifier_loop(risk: MulticlassRisk, optimizer: Optimizer, batches: MiniBatches | None = None) -> Loop | None:
-    """On a linear classifier, in norms that are the same of a matrix and its transpose."""
+    """Make the loop for a linear classifier, in norms that are the same for a matrix and its transpose."""
     return _classifier_loop(risk.H, risk.classes, risk.shape, optimizer, batches)
 
 

@@ -1,4 +1,4 @@
-"""HTML pages from Jinja2 templates: every text is escaped, and style, script and pictures stand inside the page."""
+"""HTML pages from Jinja2 templates: every text is escaped, and style, script and pictures are inside the page."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from markupsafe import Markup
 
 
 def render(package: str, template: str, filters: Mapping[str, Callable[..., Any]] | None = None, **values: Any) -> str:
-    """The text of a page.
+    """Render a page as text.
 
     Args:
         package: the package that holds the template, which may extend `base.html` of this one, and the files it includes with
             `{{ file(name) }}`.
         filters: functions that the template may apply to a value.
-        values: what the template shows. Texts are escaped; only `Markup` is not.
+        values: the values for the template. Texts are escaped; only `Markup` is not.
     """
     environment = _environment(package).overlay()
     environment.filters = {**environment.filters, **(filters or {})}
@@ -26,7 +26,7 @@ def render(package: str, template: str, filters: Mapping[str, Callable[..., Any]
 
 
 def data_address(content: bytes, media_type: str) -> str:
-    """An address that holds the content itself, so that a page needs no other file."""
+    """Return a data address that holds the content itself, which keeps a page self-contained."""
     return f"data:{media_type};base64,{b64encode(content).decode('ascii')}"
 
 

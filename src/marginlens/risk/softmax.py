@@ -11,7 +11,9 @@ from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 
 def logits(data: TokenDataset, p: ArrayLike) -> FloatArray:
-    """Return the attention logits K p, shape (…, n_inputs, n_tokens), of keys minus their input's mean: softmax is the same."""
+    """Return the attention logits K p, shape (…, n_inputs, n_tokens), of keys less their input's mean, which leaves the softmax
+    unchanged.
+    """
     return np.einsum("...itd,...d->...it", centred_keys(as_dataset(data)), data.point(p))
 
 

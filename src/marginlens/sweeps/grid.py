@@ -81,9 +81,7 @@ class Grid:
 
     @classmethod
     def of(cls, plan: Mapping[str, Any]) -> Grid:
-        """Make the grid of the keys of a plan, as it has them or as `Plan.to_dict` writes them, for which none of its functions
-        is needed.
-        """
+        """Make the grid from the keys of a plan, or from `Plan.to_dict`, which needs none of the plan's functions."""
         listed = {name: plan[name] for name in AXES} | dict(sorted(plan["parameters"].items()))
         axes = {name: tuple(value) for name, value in listed.items() if is_axis(name, value)}
         fixed = {name: value for name, value in listed.items() if name not in axes}

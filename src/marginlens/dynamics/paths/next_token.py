@@ -109,7 +109,7 @@ def decoder_search(risk: ContextRisk, region: object, restarts: int | None) -> N
 
 @dataclass(frozen=True)
 class NextTokenSearch(PathSearch):
-    """The path in coordinates of S_cyc and of what else the risk depends on.
+    """The search for the path, in coordinates of S_cyc and of everything else that the risk depends on.
 
     Attributes:
         limit: the Graph-SVM of the data, or the NTP-SVM of contexts, to whose direction the path converges.
@@ -125,7 +125,7 @@ class NextTokenSearch(PathSearch):
     restarts: int
 
     def check_radii(self, radii: ArrayLike) -> FloatArray:
-        """Increasing radii whose squares are numbers."""
+        """Check that the radii increase and that their squares are finite."""
         limits = super().check_radii(radii)
         if not 1.0 / MAX_RADIUS <= limits[0] <= limits[-1] <= MAX_RADIUS:
             expected = f"between {1.0 / MAX_RADIUS:g} and {MAX_RADIUS:g}, so that their squares are numbers"
