@@ -37,7 +37,7 @@ def test_page_renders_every_example_as_python_does() -> None:
     facts, expected = [], []
     for code in texts():
         for form, case, sentence in rendered_examples(code):
-            numbers = {name: as_json(value) for name, value in example(code).items()}
+            numbers = {name: as_json(value) for name, value in example(code, form, case).items()}
             holds = {"holds": HOLDS[form]} if form in HOLDS else {}
             facts.append({"code": code, "numbers": {**numbers, **({CASE: case} if case else {})}, **holds})
             expected.append(sentence)

@@ -120,16 +120,30 @@ def rendered_examples(code: str) -> Iterator[tuple[str, str, str]]:
     Yields:
         The form, the case, empty if there is only one, and the sentence.
     """
-    entry, numbers = _entry(code), example(code)
+    entry = _entry(code)
     for form in FORMS:
         template = entry.get(form, {})
         for case, one in {"": template}.items() if isinstance(template, str) else template.items():
-            yield form, case, _TEMPLATES.vformat(one, (), numbers)
+            yield form, case, _TEMPLATES.vformat(one, (), example(code, form, case))
 
 
-def example(code: str) -> dict[str, Any]:
-    """Return the numbers of the example of a code. A table `{code = "…"}` in it is a fact with the numbers of its own example."""
-    return {name: _with_facts(value) for name, value in _entry(code).get("example", {}).items()}
+def example(code: str, form: str = "", case: str = "") -> dict[str, Any]:
+    """Return the numbers of the example of a code. A table `{code = "…"}` in it is a fact with the numbers of its own example.
+
+    Numbers that fit only one form, or one case of it, are in a table of that name: a check that fails has other numbers than one
+    that holds.
+    """
+    given = _entry(code).get("example", {})
+    of_form = given.get(form, {})
+    of_case = of_form.get(case, {})
+    numbers = {
+        name: value for name, value in {**given, **of_form, **of_case}.items() if not _is_table_of_numbers(value)
+    }
+    return {name: _with_facts(value) for name, value in numbers.items()}
+
+
+def _is_table_of_numbers(value: Any) -> bool:
+    return isinstance(value, dict) and "code" not in value
 
 
 def _with_facts(value: Any) -> Any:
