@@ -168,7 +168,7 @@ def _monitored(path: str, folder: Path | None) -> tuple[dict[str, Any], list[str
 
 @dataclass(frozen=True)
 class RequestedInputs:
-    """The inputs that the command line asks for: a text or images, and how many of them to use."""
+    """The requested inputs: a text or images, and the number of them to use."""
 
     text: Path | None
     images: Path | None

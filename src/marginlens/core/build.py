@@ -82,9 +82,7 @@ def supported_levels() -> list[str]:
 
 @cache
 def _processor_level() -> int:
-    """Return the number of the highest level that this processor runs, as `processor.cpp` tells, which is compiled first if it
-    is missing.
-    """
+    """Return the number of the highest level that this processor runs, from `processor.cpp`, which is compiled first if it is missing."""
     path = library_path(PROCESSOR)
     if not path.exists():
         build([PROCESSOR])

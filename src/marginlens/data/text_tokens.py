@@ -105,7 +105,7 @@ class TextTokens:
 
 
 def _pieces(blocks: Iterator[str], path: Path) -> Iterator[str]:
-    """Yield a text in pieces of about a megabyte, which end where `_CUTS` allow it, with whole tokens. A shorter text is one piece."""
+    """Yield a text in pieces of about a megabyte with whole tokens, cut where `_CUTS` allow it. A shorter text is one piece."""
     waiting = ""
     for text in blocks:
         waiting += text

@@ -53,21 +53,31 @@ def descend(
     Args:
         problem: a risk (`AttentionRisk`, `JointRisk`, `NextTokenRisk`, or your own); or a `TokenDataset`, with the head, for
             attention weights p; or a `SequenceDataset`, or a list of them, for the key-query weights W of a next-token layer.
-        head, loss: those of the risk, if a dataset is given; as for `AttentionRisk` and `NextTokenRisk`.
+
+        head: the head of the risk, if a dataset is given; as for `AttentionRisk` and `NextTokenRisk`.
+
+        loss: the loss of the risk, if a dataset is given.
+
         optimizer: `NormalizedGD(size)`, `GradientDescent(size)`, or any object with the methods `init` and `update`. By default
             normalised steps: of size 1 on p, .01 on next-token weights, and .1 on each part of a joint risk.
+
         start: x(0), `(*risk.shape)` or `(batch, *risk.shape)`; zero by default. A joint start may be a pair (v, p).
+
         record: the quantities to keep during the run; none by default.
+
         progress: called as `progress(done, total)` several times a second, in steps of all problems together. If it raises an
             error, the descent ends, as with Ctrl-C.
+
         device: "cpu" (the default), "cuda", or "cuda:1" for the GPU of that number (needs the extra `gpu`).
+
         batch_size: the number of inputs whose mean loss gives the gradient of each step; all by default. Your own risk needs
             `n_inputs` and `of_inputs(inputs)`, the same risk over some of the inputs.
+
         sampling: how these inputs are drawn, `ml.Sampling(rng=0)` by default.
 
     Returns:
-        A `Trajectory`; `run.resume(n_steps)` takes further steps. Compare it with theory by `correlation(run.final,
-        att_svm(data, run.selected).x)`. A run with the log-loss ends when a head makes c_yᵀ f nonpositive.
+        A `Trajectory`; `run.resume(n_steps)` takes further steps. To compare it with theory, compute its `correlation` with the
+        solution of `att_svm(data, run.selected)`. A run with the log-loss ends when a head makes c_yᵀ f nonpositive.
     """
     risk = as_risk(problem, head, loss)
     rule = as_optimizer(_default_optimizer(risk) if optimizer is None else optimizer)

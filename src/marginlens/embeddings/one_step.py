@@ -43,7 +43,7 @@ class FirstStep(Result, Tabular):
 
         loss_before: the loss at the start.
 
-    `to_frame()` has one row per token: token, alpha, step (the part of its step along v), error (‖err_s‖).
+    `to_frame()` has one row per token: token, alpha, step (the length of its step along v), error (‖err_s‖).
     """
 
     data: LabelledSequences = field(repr=False)

@@ -120,7 +120,7 @@ Shown = str | Preset | LabProblem | Mapping[str, Any]
 
 
 def permalink(shown: Shown) -> str:
-    """Return the hash, "#" included, that opens the lab with a preset, a problem or a state.
+    """Return the hash, including "#", that opens the lab with a preset, a problem or a state.
 
     Args:
         shown: a preset or its name, a `LabProblem` in the plane, or a state as JSON values; settings that a state leaves out

@@ -105,9 +105,9 @@ class _Contexts(NamedTuple):
 
         counts: (n_pairs,) how often it did.
 
-        total: (n_contexts,) how many tokens followed each context.
+        total: (n_contexts,) the number of tokens that followed each context.
 
-        different: (n_contexts,) how many different tokens followed it.
+        different: (n_contexts,) the number of different tokens that followed it.
     """
 
     keys: IntArray

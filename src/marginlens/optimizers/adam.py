@@ -26,7 +26,7 @@ class AdamState(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Adam(Decaying):
-    r"""Adam, exact where gradients are far below the smallest float64, for ε = 0 and for any ε > 0.
+    r"""Adam, exact even if gradients are far below the smallest float64, for ε = 0 and any ε > 0.
 
     .. math:: m \leftarrow \beta_1 m + (1 - \beta_1) g, \quad v \leftarrow \beta_2 v + (1 - \beta_2) g^2, \quad
         x \leftarrow x - \eta_t \frac{m / (1 - \beta_1^{t+1})}{\sqrt{v / (1 - \beta_2^{t+1})} + \varepsilon}

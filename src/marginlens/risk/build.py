@@ -25,7 +25,7 @@ def as_risk(problem: object, head: HeadLike | None = None, loss: Loss | NextToke
     """Return `problem` if it is a risk, otherwise the risk of a dataset with this head and loss.
 
     Args:
-        problem: a risk, a `TokenDataset`, a `ContextDataset`, a `SequenceDataset`, or a list of `SequenceDataset`s.
+        problem: a risk, a `TokenDataset`, a `ContextDataset`, a `SequenceDataset`, or a list of sequence datasets.
 
         head: the head of a token dataset, which needs one; or of a sequence dataset, for which None stands for C Eᵀ = I.
 

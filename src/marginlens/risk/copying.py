@@ -27,7 +27,7 @@ class CopyRisk(AttentionRisk):
     attention. With keys u_i ⊗ k_it, one query u_i for each input, p is the key-query matrix W. Labels are not used. If the loss
     vanishes along a run of gradient descent, the direction of the run tends to that of `att_svm(data, match)`.
 
-    Distances are kept as logarithms, so that gradients are exact however far the loss has fallen.
+    Distances are kept as logarithms, which keeps gradients exact however far the loss has fallen.
     """
 
     @classmethod

@@ -317,7 +317,7 @@ def as_query(query: ArrayLike) -> FloatArray:
 
 def as_queries(query: ArrayLike, of_p: AttentionRisk) -> FloatArray:
     """Check a query (d_query,) for all inputs of this risk, or one for each, (n_inputs, d_query) or (batch, n_inputs, d_query);
-    none zero.
+    no query may be zero.
     """
     axes = n_axes(query)
     if axes < 2:

@@ -27,7 +27,7 @@ _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
 def model_place(path: str | os.PathLike[str], *, trust_pickle: bool = False, download: bool = False) -> tuple[str, str]:
-    """Return the name or folder that transformers is asked for, and the model's name; a folder that cannot hold a model is refused."""
+    """Return the name or folder that transformers loads, and the model's name; a folder that cannot hold a model is refused."""
     if str(path) == MINILM:
         folder = minilm_folder()
         if folder is None:

@@ -120,7 +120,7 @@ class Sweep(Displayed):
 
     @cached_property
     def grid(self) -> Grid:
-        """Cells and chunks."""
+        """The cells and chunks of the sweep."""
         return Grid.of(self.plan)
 
     def place(self, index: int) -> Path:

@@ -476,7 +476,7 @@ def _grouped(
 
 
 def _part(tensor: torch.Tensor, at: Sequence[slice]) -> torch.Tensor:
-    """Return the part of a tensor at slices of its axes, of which those of length 1 stand for any."""
+    """Return the part of a tensor at slices of its axes; axes of length 1 are kept whole."""
     return tensor[tuple(slice(None) if size == 1 else part for size, part in zip(tensor.shape, at, strict=False))]
 
 

@@ -448,7 +448,7 @@ def _read_array(place: Path) -> npt.NDArray[Any]:
 
 
 def _read_picture(place: Path, settings: ImageSettings) -> Image:
-    """Read a .png or .jpg as a picture of Pillow, grey or in colours as the model asks, the right way up."""
+    """Read a .png or .jpg as a picture of Pillow, grey or in colours as the model requires, the right way up."""
     from PIL import Image, ImageOps
 
     with Image.open(place, formats=["PNG", "JPEG"]) as opened:
@@ -458,7 +458,7 @@ def _read_picture(place: Path, settings: ImageSettings) -> Image:
 
 
 def _picture(image: npt.NDArray[np.uint8], channels: int) -> Image:
-    """Convert bytes (height, width, 1, 3 or 4) to a picture of Pillow, grey or in colours as asked for."""
+    """Convert bytes (height, width, 1, 3 or 4) to a picture of Pillow, grey or in colours as requested."""
     from PIL import Image
 
     return Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).convert("L" if channels == 1 else "RGB")

@@ -126,7 +126,7 @@ def happened(curves: CheckpointCurves, kind: ForecastKind) -> BoolArray:
 
 
 def steps_until(curves: CheckpointCurves, kind: ForecastKind) -> Waiting:
-    r"""Forecast the steps from each measurement until something happens to each head, from it and the measurements before alone.
+    r"""Forecast the steps from each measurement until something happens to each head, only from it and earlier measurements.
 
     The largest logit m, at step t, must grow by the factor c to reach 1,000. If it grows like :math:`t^p`, as in the window
     before, this takes :math:`t (c^{1/p} - 1)` steps. Growth by a constant factor, or by a constant amount, at the same present

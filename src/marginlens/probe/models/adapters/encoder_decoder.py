@@ -82,8 +82,8 @@ class T5Adapter(EncoderDecoderAdapter):
 
 
 def with_decoder_inputs(config: PretrainedConfig, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return a batch of tensors with decoder_input_ids: those given, or the encoder's moved by one behind the start token, or
-    that token alone.
+    """Return a batch of tensors with decoder_input_ids: those given, or the encoder's shifted by one after the start token, or
+    only that token.
     """
     import torch
 
