@@ -92,7 +92,6 @@ def graph(
     their next token are left out and counted: attention can only output tokens that it reads.
 
     \b
-
     Examples:
       marginlens graph story.txt --window 16
       marginlens graph story.txt --words --vocabulary 300 --last the --plot the.svg

@@ -46,7 +46,6 @@ def lab(
     network: send it, host it anywhere, or open it again later.
 
     \b
-
     Examples:
       marginlens lab
       marginlens lab problem.npz --out lecture.html

@@ -76,7 +76,6 @@ def probe(
     for every measure; choose a head there to see its attention.
 
     \b
-
     Examples:
       marginlens probe minilm
       marginlens probe my-model --text sentences.txt --limit 100 --out my-probe

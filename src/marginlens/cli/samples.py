@@ -23,7 +23,6 @@ def samples(
     made up, and the same on every machine. No other file is overwritten.
 
     \b
-
     Examples:
       marginlens samples samples
     """

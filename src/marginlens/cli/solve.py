@@ -60,14 +60,13 @@ def solve(
     of the highest-scoring tokens; an LMM is that of tokens that outscore their neighbours. If several tokens of an input share
     its highest score, G^mm are the global minima of ATT-SVM', which requires only that one of them is selected.
 
-    Descent in another norm, such as sign descent in l-inf, converges to that norm's margin: --norm solves this problem, with
+    Descent in another norm, such as sign descent in l-inf, heads for that norm's margin: --norm solves this problem, with
     bounds that prove the solution.
 
     A problem saved by the lab is predicted for its own start, loss and optimizer; if its head is trained too, A Thms 5 and 6
     are used. A file of sequences is a next-token problem, predicted by C Thms 1 to 3.
 
     \b
-
     Examples:
       marginlens solve problem.npz
       marginlens solve problem.npz --start 0.5,-1 --plot directions.svg

@@ -50,7 +50,6 @@ def statement(
     function leads to that function, and a step of a proof leads to the proved statement.
 
     \b
-
     Examples:
       marginlens statement A Thm 3
       marginlens statement C --json

@@ -129,7 +129,6 @@ def train(
     correction and its automaton.
 
     \b
-
     Examples:
       marginlens train problem.npz
       marginlens train problem.npz --steps 10000 --step-size 0.1 --start 0.5,-1 --plot path.pdf
