@@ -1,6 +1,7 @@
-"""The wheels that `make wheels` put into dist/: tags, formats and exported symbols, and the same bits if an emulator can run them.
+"""The wheels that `make wheels` put into dist/: tags, formats and exported symbols, and the same bits if this machine can run them.
 
-Wheels of Windows are called under wine, those of aarch64 Linux under qemu with the C library of Debian's libc6-arm64-cross.
+Wheels of Windows are called under wine, those of aarch64 Linux under qemu with the C library of Debian's libc6-arm64-cross, and those of
+this machine's platform as they are. MARGINLENS_EMULATORS=required fails if something that is needed is not installed.
 """
 
 from __future__ import annotations
@@ -33,13 +34,18 @@ ADHOC, CODE_DIRECTORY = 2, 0xFADE0C02  # a flag and a magic number of Apple's si
 CLIB_OF_ARM = Path("/usr/aarch64-linux-gnu/lib/libc.so.6")
 
 
+def without(reason):
+    """Skip a test because something is not installed, unless everything is required."""
+    (pytest.fail if os.environ.get("MARGINLENS_EMULATORS") == "required" else pytest.skip)(reason)
+
+
 def wheel_of(platform):
     """The wheel of a platform that was built from these sources."""
     for path in (ROOT / "dist").glob(f"marginlens-*-{platform}.whl"):
         with zipfile.ZipFile(path) as archive:
             if any(build.digest() in name for name in archive.namelist()):
                 return path
-    pytest.skip("dist/ has no wheels of these sources; make wheels builds them")
+    without("dist/ has no wheels of these sources; make wheels builds them")
 
 
 @pytest.fixture
@@ -56,7 +62,10 @@ def each(*platforms):
 
 
 def parsed(path):
-    lief = pytest.importorskip("lief", reason="the package lief reads the libraries of every system")
+    try:
+        import lief
+    except ImportError:
+        without("the package lief reads the libraries of every system")
     found = lief.parse(str(path))
     return found.at(0) if isinstance(found, lief.MachO.FatBinary) else found
 
@@ -126,28 +135,26 @@ def test_libraries_for_windows_need_the_system_alone(libraries):
         assert {name for name in needed if not re.match(r"(api-ms-win-crt-|kernel32|ntdll|ucrtbase)", name)} == set()
 
 
-EMULATED = {("win_amd64", level): ["wine"] for level in build.LEVELS} | {
-    ("manylinux_2_17_aarch64", "aarch64"): [
-        "qemu-aarch64-static",
-        "-cpu",
-        "neoverse-n1",
-        "-L",
-        "/usr/aarch64-linux-gnu",
-    ]
-}
+QEMU = ["qemu-aarch64-static", "-cpu", "neoverse-n1", "-L", "/usr/aarch64-linux-gnu"]
+EMULATORS = {
+    "win_amd64": ["wine"],
+    "manylinux_2_17_aarch64": QEMU,
+    build.native(): [],
+}  # a machine runs its own without one
+LIBRARIES = [
+    (platform, level) for platform in EMULATORS if platform in build.PLATFORMS for level in build.levels(platform)
+]
 
 
-@pytest.mark.parametrize(
-    ("libraries", "level"), list(EMULATED), indirect=["libraries"], ids=["-".join(key) for key in EMULATED]
-)
-def test_bits_are_the_same_under_an_emulator(libraries, level, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("libraries", "level"), LIBRARIES, indirect=["libraries"], ids=map("-".join, LIBRARIES))
+def test_bits_are_the_same_as_on_every_other_platform(libraries, level, tmp_path, monkeypatch):
     platform, paths = libraries
-    command = EMULATED[platform, level]
+    command = EMULATORS[platform]
     if importlib.util.find_spec("ziglang") is None:
-        pytest.skip("the package ziglang compiles the program that loads the library")
-    if not shutil.which(command[0]) or ("arm" in command[-1] and not CLIB_OF_ARM.exists()):
-        pytest.skip(f"{command[0]} runs what was built for another system")
-    if platform == "win_amd64" and level not in build.supported_levels():
+        without("the package ziglang compiles the program that loads the library")
+    if command and (not shutil.which(command[0]) or (command is QEMU and not CLIB_OF_ARM.exists())):
+        without(f"{command[0]} runs what was built for another system")
+    if command is not QEMU and level not in build.supported_levels():
         pytest.skip(f"this processor does not run {level}")
     monkeypatch.setenv("WINEDEBUG", "-all")
     monkeypatch.setenv("WINEPREFIX", os.environ.get("WINEPREFIX", str(tmp_path / "wine")))
