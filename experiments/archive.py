@@ -68,8 +68,17 @@ def archive_run(
             values["source"] = values["data"]["called"] = _checked_name(source, "source")
         TrainingSettings.from_dict(values["settings"])
         EmbeddingRun.from_table(name, dict(values))  # what cannot be read again is not written
-    write_whole(target, json_by_line(values), "into")
+    write_whole(target, json_by_line(share_columns(values) if into is None else values), "into")
     return target
+
+
+def share_columns(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a run, with the name of a packaged vocabulary in place of the columns that it already has."""
+    for path in sorted(results_folder().glob("vocabulary-*.json")):
+        if all(values[name] == column for name, column in embedding_runs.shared_columns(path.stem).items()):
+            others = {name: value for name, value in values.items() if name not in embedding_runs.SHARED_COLUMNS}
+            return others | {"vocabulary": path.stem}
+    return values
 
 
 def archive_vision_run(folder: str | Path, name: str, *, into: str | Path | None = None) -> Path:

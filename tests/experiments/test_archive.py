@@ -19,7 +19,7 @@ from marginlens.data.sequence_generators import Levels, level_sequences
 from marginlens.embeddings.statistics import token_statistics
 from marginlens.errors import InputError
 from marginlens_papers import tables
-from marginlens_papers.claims.b.embedding_runs import EmbeddingRun, EmbeddingSettings, embedding_runs
+from marginlens_papers.claims.b.embedding_runs import EmbeddingRun, EmbeddingSettings, embedding_runs, shared_columns
 from marginlens_papers.tables import read_file, results_folder
 from refusals import refused
 from tolerances import KEPT_RANKS
@@ -150,6 +150,14 @@ def test_invalid_archives_are_refused_and_nothing_is_written(copied, tmp_path, c
         with pytest.raises(InputError):
             archive.archive_run(**right)
     assert not list(tmp_path.glob("embeddings-*"))
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_packaged_runs_store_columns_of_a_vocabulary_once(name):
+    values = json.loads((results_folder() / name).read_text(encoding="utf-8"))
+    whole = {key: value for key, value in values.items() if key != "vocabulary"}
+    whole |= shared_columns(values["vocabulary"]) if "vocabulary" in values else {}
+    assert archive.share_columns(whole) == values
 
 
 @pytest.mark.parametrize("name", PACKAGED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -11,9 +12,10 @@ import numpy as np
 from marginlens.embeddings.statistics import TokenStatistics
 from marginlens.papers import implements
 from marginlens.typing import FloatArray
-from marginlens_papers.tables import Table, numbers, read_all
+from marginlens_papers.tables import Table, numbers, read_all, results_folder
 
 PREFIX = "embeddings-"  # of the files of these runs
+SHARED_COLUMNS = ("tokens", "count", "difference")  # of every run on the same data
 LEVELS = "levels"  # what the source of K-level sequences is called
 FREQUENT = 200  # occurrences from which a token's posterior difference is taken as known
 CURVES = ("loss", "correlation_v", "correlation_p", "held_out_loss", "held_out_accuracy")  # over the epochs
@@ -109,6 +111,8 @@ class EmbeddingRun(Table):
 
     @classmethod
     def from_table(cls, name: str, values: dict[str, Any]) -> Self:
+        if "vocabulary" in values:
+            values |= shared_columns(values.pop("vocabulary"))
         a, b = numbers(values.pop("a")), numbers(values.pop("b"))
         count, difference = (np.array(values.pop(column), dtype=np.int64) for column in ("count", "difference"))
         names, history, settings = values.pop("tokens"), values.pop("history"), values.pop("settings")
@@ -134,6 +138,12 @@ class EmbeddingRun(Table):
             facts=values,
             **scalars,
         )
+
+
+def shared_columns(vocabulary: str) -> dict[str, Any]:
+    """The columns that all runs on the same data share and that are stored once: tokens, their occurrences, and those of either label."""
+    values = json.loads((results_folder() / f"{vocabulary}.json").read_text(encoding="utf-8"))
+    return {column: values[column] for column in SHARED_COLUMNS}
 
 
 def embedding_runs(source: str, layers: int) -> tuple[EmbeddingRun, ...]:
