@@ -118,17 +118,18 @@ class Server:
 
     def call(self, function, passed):
         """The result of a function; arrays that it writes are written here."""
-        arrays, sent = [], [struct.pack("<q", self.numbers[function.name])]
-        for one, value in zip(function.parameters, passed, strict=True):
-            if not one.is_array:
-                sent.append(struct.pack("<d" if one.dtype.kind == "f" else "<q", value))
-            elif value is None:
-                sent.append(struct.pack("<q", -1))
-            else:
-                arrays.append((one, value))
-                sent += [struct.pack("<q", value.nbytes), value.tobytes()]
+        # Threads share arrays, of which each writes its own part: they are read only when it is this thread's turn.
         with self.lock:
             self.n_calls += 1
+            arrays, sent = [], [struct.pack("<q", self.numbers[function.name])]
+            for one, value in zip(function.parameters, passed, strict=True):
+                if not one.is_array:
+                    sent.append(struct.pack("<d" if one.dtype.kind == "f" else "<q", value))
+                elif value is None:
+                    sent.append(struct.pack("<q", -1))
+                else:
+                    arrays.append((one, value))
+                    sent += [struct.pack("<q", value.nbytes), value.tobytes()]
             self.process.stdin.write(b"".join(sent))
             self.process.stdin.flush()
             (result,) = struct.unpack("<q", self._read(8))
@@ -159,4 +160,5 @@ def called_by(command, folder):
         for name, value in usual.items():
             setattr(signatures.CoreFunction, name, value)
         server.process.kill()
-        server.process.wait()
+        with server.process:  # which closes its pipes, and waits for its end
+            pass
