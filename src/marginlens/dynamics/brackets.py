@@ -27,6 +27,7 @@ class DualAccumulator:
 
     Attributes:
         residuals: (…, 2, n_inputs, n_tokens) residual attention, scaled by the size of each step.
+
         anchors: (…, 2, *shape) the iterates at which the windows began.
     """
 

@@ -50,6 +50,7 @@ class LoopState:
 
     Attributes:
         start: the starts of the runs, of the shape of the points.
+
         ends: (batch, 2) how each run ended and after how many steps.
     """
 
@@ -68,6 +69,7 @@ class AttentionState(LoopState):
 
     Attributes:
         states: (batch, d_key) p, or (batch, n_places) its coefficients over the keys.
+
         logits: (batch, n_places), in the order of `core/simd_layout.h`.
     """
 
@@ -83,8 +85,11 @@ class AttentionLoop:
 
     Attributes:
         batch: the problems.
+
         head: (d_model,) or (batch, d_model).
+
         normalized, size: the step rule.
+
         code: of the loss.
     """
 
@@ -95,7 +100,7 @@ class AttentionLoop:
     code: int
 
     def begin(self, start: FloatArray) -> AttentionState:
-        """The state before the first step, which fills it."""
+        """Return the state before the first step, and fill it."""
         batch, places = self.batch, n_places(self.batch.n_inputs, self.batch.n_tokens)
         width = batch.d_key if moves_in_keys(batch.n_inputs * batch.n_tokens, batch.d_key) else places
         count = len(batch)
@@ -145,8 +150,11 @@ class JointLoop:
 
     Attributes:
         batch: the problems.
+
         normalized, size: the step rule of either part.
+
         code: of the loss.
+
         power: of the mirror's potential; 2 is gradient descent.
     """
 
@@ -157,7 +165,7 @@ class JointLoop:
     power: float = 2.0
 
     def begin(self, start: FloatArray) -> JointState:
-        """The state before the first step."""
+        """Return the state before the first step."""
         d, ends = self.batch.d_model, np.zeros((len(start), 2), dtype=np.int64)
         image = start if self.power == 2.0 else np.sign(start) * np.abs(start) ** (self.power - 1.0)
         return JointState(image[:, :d].copy(), image[:, d:].copy(), ends)
@@ -207,8 +215,11 @@ class NextTokenState(LoopState):
 
     Attributes:
         states: of all problems one after the other, see `core/next_token_descent.h`.
+
         offsets: (batch + 1,) where each problem's state begins.
+
         logits: of all pairs.
+
         scales: (batch,) logarithms of the last weights' scales.
     """
 
@@ -226,6 +237,7 @@ class NextTokenLoop:
 
     Attributes:
         risk: the problems.
+
         normalized, size: the step rule.
     """
 
@@ -234,7 +246,7 @@ class NextTokenLoop:
     size: float
 
     def begin(self, start: FloatArray) -> NextTokenState:
-        """The state before the first step, which fills it."""
+        """Return the state before the first step, and fill it."""
         batch = self.risk.batch
         d = batch.d_model
         wide = [d * (queries if queries < 2 * d else d) for _, queries in self._sizes]
@@ -293,11 +305,16 @@ class MatrixState(LoopState):
 
     Attributes:
         points: (batch, height, breadth) W, or Q above K.
+
         logits: (batch, n_rows).
+
         memory: (batch, 2, max(height, n_terms), breadth) running sums, means or the mirror image.
+
         scales: (batch, n_terms) their logarithms.
+
         residuals: (batch, 2, n_rows) weights of the tokens, summed up since the last power of two among the steps and over the window
             before that.
+
         anchors: (batch, 2, height, breadth) the points at the beginning of either window.
     """
 
@@ -316,14 +333,23 @@ class MatrixLoop:
 
     Attributes:
         batch: the problems.
+
         head: (d_model,) or (batch, d_model).
+
         code: of the loss.
+
         rule: of the optimizer.
+
         queries: (n_terms, d_query) or (batch, n_terms, d_query), n_terms being 1 for a query that all inputs share, or n_inputs; None on p.
+
         batches: the mini-batches of the steps, None for all inputs.
+
         heads: inputs one after the other whose outputs are averaged.
+
         transposed: whether points are transposes of W.
+
         width: of the factors of W, Q (d_query, width) above K (d, width), that points are; None for W itself.
+
         apart: whether Q and K take separate steps.
     """
 
@@ -347,7 +373,9 @@ class MatrixLoop:
 
         Args:
             H: (n_points, d) the points, which take the place of queries.
+
             classes: (n_points,).
+
             rule: of the optimizer.
         """
         is_own = np.eye(n_classes)[classes][..., None]  # (n_points, n_classes, 1), of which the head makes scores
@@ -356,7 +384,7 @@ class MatrixLoop:
         return cls(inputs, np.ones(1), CROSS_ENTROPY, rule, H, batches, transposed=True)
 
     def begin(self, start: FloatArray) -> MatrixState:
-        """The state before the first step, from `start` (batch, d_query, d), or (batch, d) of p."""
+        """Return the state before the first step, from `start` (batch, d_query, d), or (batch, d) of p."""
         batch, queries = self.batch, self._queries
         count, n_rows, n_terms = len(batch), batch.n_inputs * batch.n_tokens, queries.shape[-2]
         height, breadth = self._shape
@@ -390,7 +418,7 @@ class MatrixLoop:
         return np.broadcast_to(queries, (*queries.shape[:-2], self.batch.n_inputs, queries.shape[-1]))
 
     def _terms(self, begin: int, end: int) -> IntArray:
-        """The terms of each step, (end - begin, terms of a batch); (0, 0) if every step takes all of them."""
+        """Return the terms of each step, (end - begin, terms of a batch); (0, 0) if every step takes all of them."""
         if self.batches is None:
             return np.zeros((0, 0), dtype=np.int64)
         inputs = self.batches.steps(begin, end)

@@ -64,7 +64,7 @@ def not_served(device: Device, what: str) -> InputError:
 def device_kernel(
     device: Device, shape: Shape, loss: Loss, optimizer: Optimizer, *, is_ragged: bool = False
 ) -> tuple[DescentKernel, Rule]:
-    """The kernel for problems of this shape, and the rule of its steps; a loss or an optimizer that it does not serve is refused."""
+    """Return the kernel for problems of this shape and the rule of its steps; raise for a loss or an optimizer that it does not support."""
     code, rule = compiled_code(loss), compiled_rule(optimizer, (shape.width,))
     if code < 0:
         raise not_served(device, f"the loss {loss!r}")
@@ -75,7 +75,7 @@ def device_kernel(
 
 
 def steps_of(rule: Rule, begin: int, end: int) -> Steps:
-    """The rule's steps from `begin` to `end` as the kernel takes them."""
+    """Return the rule's steps from `begin` to `end` as the kernel takes them."""
     power = float(rule.settings["power"])
     if callable(rule.size):
         return Steps(0.0, sizes_of(rule.size, begin, end), begin, power)
@@ -88,9 +88,13 @@ class DeviceState:
 
     Attributes:
         start: (batch, d_key).
+
         states: (batch, 1 + n_rows) coefficients over the keys, or (batch, 1 + d_key) p, and the weights' shift.
+
         logits: (batch, n_rows).
+
         ends: (batch, 2) how each run ended and after how many steps.
+
         left: the problems that run on the CPU, after the first steps.
     """
 
@@ -137,7 +141,7 @@ class DeviceLoop:
     on_cpu: Callable[[IntArray], Any]
 
     def begin(self, start: FloatArray) -> DeviceState:
-        """The state before the first step, which fills it."""
+        """Return the state before the first step, and fill it."""
         count = len(self.batch)
         states, logits = np.empty((count, self.kernel.state_width)), np.empty((count, self.kernel.shape.n_rows))
         return DeviceState(np.ascontiguousarray(start), states, logits, np.zeros((count, 2), dtype=np.int64))

@@ -80,11 +80,16 @@ def flow(
 
     Args:
         problem, head, loss, start: as `descend` takes them.
+
         until: where to stop, `UntilNorm(norm)` or `UntilLength(length)`.
+
         record: the quantities to keep; its `steps` are arc lengths, in whole units.
+
         rtol: local error of one step of the integrator, in x relative to its entries or, if these are smaller, to 1. For p, if
             centred keys are longer than 1, it is relative to 1 over the longest.
+
         progress: called as `progress(done, total)` after each problem of a batch.
+
     Returns:
         A `Trajectory` whose `steps_taken` counts the integrator's steps and whose `saved.steps` are arc lengths. Its status is
         `STATIONARY` if the flow ends at a zero of the gradient. It is `TIED` if the contributions of tied tokens to the
@@ -136,7 +141,7 @@ class _Stops:
         self.listed = steps_to_save(record, int(longest) if np.isfinite(longest) else 0)
 
     def __getitem__(self, k: int) -> float:
-        """The k-th arc length, infinite when there is none."""
+        """Return the k-th arc length, infinite if there is none."""
         if self.every:
             return float(self.every * k)
         return float(self.listed[k]) if k < len(self.listed) else np.inf
@@ -156,15 +161,15 @@ class GradientField:
         self.risk = risk
 
     def steps_from(self, c: FloatArray, rtol: float) -> RadauSteps | CompiledSteps:
-        """The integrator of the flow from c."""
+        """Return the integrator of the flow from c."""
         return RadauSteps(self, c, rtol)
 
     def coordinates(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """A point in the coordinates of the field, and the part of it that no flow moves."""
+        """Return a point in the coordinates of the field, and the part of it that no flow moves."""
         return x.reshape(-1), np.zeros_like(x)
 
     def point(self, c: FloatArray, outside: FloatArray) -> FloatArray:
-        """The point at coordinates c."""
+        """Return the point at coordinates c."""
         return c.reshape(outside.shape)
 
     def is_stationary(self, c: FloatArray) -> bool:
@@ -215,7 +220,7 @@ class KeySpanField(GradientField):
         return RadauSteps(self, c, rtol) if self._code < 0 else CompiledSteps(self, c, rtol)
 
     def coordinates(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Coordinates in the span, and what is outside it."""
+        """Return coordinates in the span, and what is outside it."""
         c = x @ self.basis
         return c, x - self.basis @ c
 
@@ -224,7 +229,7 @@ class KeySpanField(GradientField):
         return outside + self.basis @ c
 
     def gradient(self, c: FloatArray) -> tuple[FloatArray, float]:
-        """A positive multiple of ∇L at c, (r,), until the next call, and the length it would have if no two of its terms cancelled."""
+        """Return a positive multiple of ∇L at c, (r,), valid until the next call, and its length if no two of its terms cancelled."""
         if self._code < 0:
             at = self.reduced.second_order(c[None])
             return at.gradient[0], float(at.terms[0])
@@ -246,7 +251,7 @@ class KeySpanField(GradientField):
         return differ and bool(np.any(data.mask & ~near))
 
     def minimum_within(self, c: FloatArray, radius: float) -> FloatArray | None:
-        """The minimum of the risk that Newton's method finds from c, (r,), if it is no farther away than `radius`; else None."""
+        """Return the minimum of the risk that Newton's method finds from c, (r,), if it is within `radius`; otherwise None."""
         x = c
         for _ in range(MAX_MINIMUM_STEPS):
             at = self.reduced.second_order(x[None])
@@ -264,13 +269,13 @@ class KeySpanField(GradientField):
         return None
 
     def __call__(self, s: float, c: FloatArray) -> FloatArray:
-        """F(c)."""
+        """Return F(c)."""
         g, _ = self.gradient(c)
         norm = math.sqrt(g @ g)
         return g / -norm if norm > 0.0 else np.full_like(g, np.nan)
 
     def jacobian(self, s: float, c: FloatArray) -> FloatArray:
-        """F'(c), (r, r)."""
+        """Return F'(c), (r, r)."""
         at = self.reduced.second_order(c[None])
         norm = max(float(np.linalg.norm(at.gradient[0])), np.finfo(float).tiny)
         along, hessian = at.gradient[0] / norm, at.hessian[0] / norm
@@ -278,7 +283,7 @@ class KeySpanField(GradientField):
 
 
 def field_of(risk: Risk) -> GradientField:
-    """The field of the flow on the risk of one problem."""
+    """Return the field of the flow on the risk of one problem."""
     return KeySpanField(risk) if isinstance(risk, AttentionRisk) else GradientField(risk)
 
 
@@ -295,7 +300,9 @@ class RadauSteps:
 
     Attributes:
         c: the current point.
+
         length: the arc length so far.
+
         taken: steps so far.
     """
 
@@ -343,7 +350,7 @@ class CompiledSteps:
         return int(self._state["taken"])
 
     def advance(self, longest: float) -> Event:
-        """Go on for this arc length, or until something happens."""
+        """Follow the flow for this arc length, or until something happens."""
         self._settings["longest"] = longest
         return _EVENTS[self._follow()]
 
@@ -369,7 +376,7 @@ def _factored(matrix: FloatArray | ComplexArray) -> _Factors:
 
 
 def _solved(factors: _Factors, right: FloatArray | ComplexArray) -> Any:
-    """The solution for one right side."""
+    """Solve for one right side."""
     return factors.solve(factors.lu, factors.pivots, right)[0]
 
 
@@ -378,6 +385,7 @@ class FlowRun:
 
     Attributes:
         kept: the points at the stops that it passed.
+
         reason: how it ended, `RAN_ALL` while it goes on.
     """
 

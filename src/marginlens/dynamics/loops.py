@@ -46,7 +46,7 @@ class Loop(Protocol):
     """A loop that takes the steps of a batch of descents."""
 
     def begin(self, start: FloatArray) -> Any:
-        """The state before the first step from `start` (batch, *shape)."""
+        """Return the state before the first step from `start` (batch, *shape)."""
 
     def advance(
         self, state: Any, span: tuple[int, int], save: IntArray, progress: ProgressCallback | None
@@ -71,7 +71,9 @@ class StepwiseState:
 
     Attributes:
         x: (batch, *shape) the iterates.
+
         memory: what the optimizer remembers; a list with one entry per problem unless it is batched.
+
         ends: (batch, 2) how each run ended and after how many steps.
     """
 
@@ -94,7 +96,7 @@ class StepwiseLoop:
     batches: MiniBatches | None = None
 
     def begin(self, start: FloatArray) -> StepwiseState:
-        """The state before the first step from `start` (batch, *shape)."""
+        """Return the state before the first step from `start` (batch, *shape)."""
         memory = self.optimizer.init(start) if self._batched else [self.optimizer.init(x) for x in start]
         return StepwiseState(start, memory, np.zeros((len(start), 2), dtype=np.int64))
 
@@ -168,7 +170,7 @@ def compiled_loop(risk: Risk, optimizer: Optimizer, batches: MiniBatches | None 
 
 @compiled_loop.register
 def attention_loop(risk: AttentionRisk, optimizer: Optimizer, batches: MiniBatches | None = None) -> Loop | None:
-    """On attention weights p: the loop of the plain rules, or the general one for other rules and mini-batches."""
+    """Make the loop for attention weights p: that of the plain rules, or the general one for other rules and mini-batches."""
     if not risk.is_linear or compiled_code(risk.loss) < 0:
         return None
     if batches is not None or not is_plain(optimizer):
@@ -182,7 +184,7 @@ def attention_loop(risk: AttentionRisk, optimizer: Optimizer, batches: MiniBatch
 
 @compiled_loop.register
 def matrix_loop(risk: MatrixRisk, optimizer: Optimizer, batches: MiniBatches | None = None) -> Loop | None:
-    """On key-query weights W."""
+    """Make the loop for key-query weights W."""
     of_p, by_p = risk.of_p, risk.shares_query and batches is None and is_plain(optimizer)
     if not of_p.is_linear or compiled_code(of_p.loss) < 0 or by_p:
         return None
@@ -196,7 +198,7 @@ def matrix_loop(risk: MatrixRisk, optimizer: Optimizer, batches: MiniBatches | N
 
 @compiled_loop.register
 def factor_loop(risk: FactorRisk, optimizer: Any, batches: MiniBatches | None = None) -> Loop | None:
-    """On the factors of W, without momentum: together, or each by its own steps in a norm of the entries."""
+    """Make the loop for the factors of W, without momentum: together, or each by its own steps in a norm of the entries."""
     of_p, apart = risk.of_p, defining_class(optimizer) is Blockwise
     rule = compiled_rule(optimizer.optimizer if apart else optimizer, risk.shape)
     if not of_p.is_linear or compiled_code(of_p.loss) < 0 or rule is None or rule.momentum > 0.0:
@@ -213,7 +215,7 @@ def factor_loop(risk: FactorRisk, optimizer: Any, batches: MiniBatches | None = 
 
 @compiled_loop.register
 def heads_loop(risk: MultiHeadRisk, optimizer: Optimizer, batches: MiniBatches | None = None) -> Loop | None:
-    """On the weights of several heads; with Adam, whose means have one scale for all entries, only if no query has a zero."""
+    """Make the loop for the weights of several heads; with Adam, whose means share one scale, only if no query has a zero."""
     code, rule = compiled_code(risk.loss), compiled_rule(optimizer, risk.shape)
     if code < 0 or rule is None or not _is_moderate(risk.data.K) or (rule.kind == ADAM and not np.all(risk.query)):
         return None
@@ -242,8 +244,8 @@ def is_plain(optimizer: Optimizer) -> TypeGuard[GradientDescent | NormalizedGD]:
 
 @compiled_loop.register
 def decoder_loop(risk: ContextRisk, optimizer: Optimizer, batches: MiniBatches | None = None) -> Loop | None:
-    """On a next-token decoder whose soft labels are counts: a classifier with one copy of each context for every token that
-    followed it.
+    """Make the loop for a next-token decoder whose soft labels are counts: a classifier with one copy of each context for every
+    token that followed it.
     """
     data = risk.data
     counts = data.counts.data
@@ -264,7 +266,9 @@ def _is_moderate(keys: FloatArray) -> bool:
 
 @compiled_loop.register
 def joint_loop(risk: JointRisk, optimizer: Any, batches: MiniBatches | None = None) -> Loop | None:
-    """On head and attention weights (v, p), by plain steps and mirror descent of constant size; normalised steps are by block."""
+    """Make the loop for head and attention weights (v, p), for plain steps and mirror descent of constant size, and normalised
+    steps by block.
+    """
     by_block = defining_class(optimizer) is Blockwise
     rule = optimizer.optimizer if by_block else optimizer
     if batches is not None or compiled_code(risk.loss) < 0 or defining_class(rule) not in (*PLAIN, MirrorDescent):
@@ -280,7 +284,7 @@ def joint_loop(risk: JointRisk, optimizer: Any, batches: MiniBatches | None = No
 
 @compiled_loop.register
 def next_token_loop(risk: NextTokenRisk, optimizer: Optimizer, batches: MiniBatches | None = None) -> Loop | None:
-    """On key-query weights W of next tokens."""
+    """Make the loop for key-query weights W of next tokens."""
     if batches is not None or risk.loss.code < 0 or not is_plain(optimizer):
         return None
     return NextTokenLoop(risk, isinstance(optimizer, NormalizedGD), optimizer.size)

@@ -23,6 +23,7 @@ class Sampling:
 
     Args:
         rng: the seed, a whole number of at least 0, or a `numpy.random.Generator` from which a seed is drawn.
+
         replacement: draw each input of a step from all of them. Otherwise every epoch is a random order of all inputs, cut into
             batches; the last is smaller if `batch_size` does not divide their number.
     """

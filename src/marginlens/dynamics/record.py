@@ -30,6 +30,7 @@ class Record:
 
     Args:
         steps: a whole number k for every k-th step (including the start and the last step), or the steps themselves, increasing.
+
         keep: names among "x" (the iterate), "norm" (Euclidean), "attention" (the softmax), "selected" (its argmax), "margin" (Y f(X) of
             every input), "risk", and "excess_risk" (sign and logarithm of the risk above that of the selected tokens).
     """
@@ -47,7 +48,7 @@ class Record:
         object.__setattr__(self, "keep", names)
 
     def resolve(self, n_steps: int) -> IntArray:
-        """The steps to keep of a run of `n_steps`, increasing."""
+        """Return the steps to keep of a run of `n_steps`, in increasing order."""
         if isinstance(self.steps, int | np.integer):
             every = whole_number(self.steps, "steps", at_least=1)
             return np.unique(np.append(np.arange(0, n_steps + 1, every), n_steps)).astype(np.int64)

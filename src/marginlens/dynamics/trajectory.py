@@ -34,14 +34,23 @@ class Trajectory(Result, Tabular):
 
     Attributes:
         final: the last iterate, `(…, *risk.shape)`: p, W, the factors of W, or v followed by p. `x` is another name for it.
+
         attention: softmax at the end, (…, n_inputs, n_tokens), zero if there is no token; None for a risk that has none.
+
         selected: the token with the largest attention in each input, (…, n_inputs).
+
         norm: ‖final‖, (…).
+
         status: a Status, or an array (batch,) of them.
+
         steps_taken: how many steps each run took, (…).
+
         saved: the quantities that `record` keeps.
+
         risk: the training risk.
+
         continuation: the state from which `resume` continues.
+
         witness: the sums of the run that `bracket` uses, None if its loop keeps none.
 
     `to_frame()` has one row per saved step (of each run of a batch): problem (of a batch), step, and every kept quantity.
@@ -81,6 +90,7 @@ class Trajectory(Result, Tabular):
 
         Args:
             record: the quantities to keep of the further steps, which are numbered from `steps_taken` on; none by default.
+
             progress: as for the descent itself.
         """
         if self.continuation is None:
@@ -159,6 +169,7 @@ class Trajectory(Result, Tabular):
 
         Args:
             norm: the norm of the margin problem; that of the optimizer gives the narrowest bracket.
+
         Returns:
             A `Bracket` of floats, or of arrays (batch,); x attains at least the share
             `bracket.lower * min_r a_r·x/b_r / norm.value(x)` of the best margin.

@@ -47,7 +47,9 @@ def balance(rows: FloatArray, log_c: FloatArray, multipliers: FloatArray) -> Flo
 
     Args:
         rows: (n_rows, d).
+
         log_c: (n_rows,).
+
         multipliers: (n_rows,) a dual solution, not necessarily one that is positive everywhere.
     """
     _, singular, span = np.linalg.svd(rows, full_matrices=False)

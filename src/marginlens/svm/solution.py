@@ -289,7 +289,7 @@ class MarginSolution(Result, Tabular):
         return ax
 
     def _pair_columns(self) -> tuple[str, str, str]:
-        """The column names for the three numbers of a pair."""
+        """Return the column names for the three numbers of a pair."""
         return ("input", "selected", "other")
 
     def _columns(self) -> dict[str, Any]:

@@ -45,7 +45,9 @@ class Cone(Described):
 
     Args:
         axis: (d_key,) any nonzero vector; kept as a unit vector.
+
         mu: the width.
+
         radius: R₀ > 0.
     """
 
@@ -81,7 +83,9 @@ def _vector_search(risk: AttentionRisk, region: object, restarts: int | None) ->
 
 @path_search.register(MatrixRisk)
 def _matrix_search(risk: MatrixRisk, region: object, restarts: int | None) -> AttentionSearch:
-    """The search for p with keys u_i ⊗ x_it; for one query u with keys ‖u‖ x_it, where W = u pᵀ/‖u‖ is as long as p (A Lemma 1)."""
+    """Return the search for p with keys u_i ⊗ x_it, or for one query u with keys ‖u‖ x_it, since W = u pᵀ/‖u‖ is as long as p
+    (A Lemma 1).
+    """
     X, u = risk.of_p.data.X, risk.query
     if risk.shares_query and region is None:  # the axis of a cone need not be some u pᵀ
         search = _vector_search(risk.of_p.with_keys(length(u) * X), None, restarts)
@@ -110,24 +114,24 @@ class AttentionSearch(PathSearch):
         return self.span.risk
 
     def check_radii(self, radii: ArrayLike) -> FloatArray:
-        """Increasing radii, none below the cone's own."""
+        """Check that radii increase and that none is below the cone's own."""
         limits = super().check_radii(radii)
         if self.cone is not None and limits[0] < self.cone.radius:
             raise InputError("radii", f"at least the cone's radius {self.cone.radius:g}", f"{limits[0]:g}")
         return limits
 
     def begin(self, generator: np.random.Generator) -> SearchState:
-        """No radius yet, and no local minimum."""
+        """Start without a radius and without local minima."""
         return SearchState(np.empty(0), (), np.empty((0, self.span.basis.shape[1])), generator)
 
     def region(self, radius: float) -> Ball:
-        """The ball of this radius, or what the cone leaves of it."""
+        """Return the ball of this radius, or what the cone leaves of it."""
         if self.cone is None:
             return Ball(radius)
         return Ball(radius, unit(self.cone.axis @ self.span.basis), self.cone.half_angle, self.cone.radius)
 
     def follow(self, state: SearchState, radius: float) -> SearchState:
-        """The best point found at one radius more, and what the search beyond it needs."""
+        """Return the best point found at the next radius, and the state for the search beyond it."""
         risk, branches, generator = self.risk, state.branches, state.generator
         smooth = SMOOTH_LOGIT / risk.logit_scale if risk.logit_scale > 0.0 else np.inf
         if len(state.radii):
@@ -153,7 +157,7 @@ class AttentionSearch(PathSearch):
         return state.reached(radius, branches[0], branches)
 
     def finish(self, state: SearchState) -> PathPoints:
-        """Points, tokens, excess risk over the last tokens, and what binds."""
+        """Return points, tokens, excess risk over the last tokens, and whether the ball binds."""
         c = np.stack(state.points)
         selected = self.risk.select(c)
         excess = self.risk.excess(c, np.broadcast_to(selected[-1], selected.shape))
@@ -167,14 +171,14 @@ class AttentionSearch(PathSearch):
         return PathPoints(points, selected, excess.log, excess.sign, binding)
 
     def kkt_residual(self, state: SearchState) -> FloatArray:
-        """(n_radii,) the gradient that no constraint holds, relative to its terms."""
+        """Return the gradient that no constraint balances, relative to its terms, (n_radii,)."""
         pairs = zip(state.points, state.radii.tolist(), strict=True)
         return np.array([kkt_residual(self.risk, c, self.region(radius)) for c, radius in pairs])
 
     # ---- starts
 
     def _directions(self, region: Ball, generator: np.random.Generator) -> FloatArray:
-        """Random unit vectors of the region, (restarts, r); the axis of the cone first."""
+        """Draw random unit vectors of the region, (restarts, r), after the axis of the cone."""
         r = self.span.basis.shape[1]
         directions = unit(generator.standard_normal((self.restarts, r))) if r else np.zeros((self.restarts, 0))
         if region.axis is None:
@@ -185,7 +189,7 @@ class AttentionSearch(PathSearch):
         return np.concatenate([region.axis[None], tilted])
 
     def _random_starts(self, region: Ball, generator: np.random.Generator) -> FloatArray:
-        """Random starts on the ball and inside it, and one down the slope at the origin; for balls so small that the risk is smooth."""
+        """Draw starts on the ball and inside it, and one down the slope at the origin, for balls so small that the risk is smooth."""
         directions = self._directions(region, generator)
         share = np.where(np.arange(len(directions)) % 2 == 0, 1.0, generator.random(len(directions)))
         downhill = -self.risk.second_order(np.zeros((1, directions.shape[1]))).gradient
@@ -194,7 +198,9 @@ class AttentionSearch(PathSearch):
         return np.concatenate([directions * (region.radius * share)[:, None], steepest])
 
     def _margin_starts(self, region: Ball, generator: np.random.Generator) -> FloatArray:
-        """Starts along the max-margin directions of what random directions select, and of the optimal tokens of a linear head."""
+        """Return starts along the max-margin directions of the tokens that random directions select, and of the optimal tokens
+        of a linear head.
+        """
         if self.span.basis.shape[1] == 0:
             return np.empty((0, 0))
         selected = self.risk.select(self._directions(region, generator))
@@ -207,7 +213,7 @@ class AttentionSearch(PathSearch):
     # ---- comparisons
 
     def _distinct(self, c: FloatArray, radius: float) -> FloatArray:
-        """The best of the points (m, r) first, then the others by risk without repetition, as many as are carried on."""
+        """Return the best of the points (m, r), then the others by risk without repetition, as many as are kept."""
         best_first: list[FloatArray] = []
         while len(c) and len(best_first) < max(MIN_BRANCHES, self.restarts):
             best = c[self._lowest(c)]
@@ -216,7 +222,7 @@ class AttentionSearch(PathSearch):
         return np.stack(best_first)
 
     def _lowest(self, c: FloatArray) -> int:
-        """Index of the smallest risk among points (m, r), decided relative to the tokens that the best one so far selects."""
+        """Return the index of the smallest risk among points (m, r), compared relative to the tokens that the best one so far selects."""
         best, selected = 0, self.risk.select(c)
         for _ in range(len(c)):
             excess = self.risk.excess(c, np.broadcast_to(selected[best], selected.shape))

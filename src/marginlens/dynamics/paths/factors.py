@@ -41,7 +41,7 @@ class FactorSearch(GeneralSearch):
         return True
 
     def follow(self, state: SearchState, radius: float) -> SearchState:
-        """The best point at one radius more."""
+        """Return the best point at the next radius."""
         last = state.points[-1] if state.points else None
         for rung in ladder(float(state.radii[-1]), radius, MAX_FACTOR_RATIO) if len(state.radii) else [radius]:
             starts = self._starts(rung, last, state.generator)
@@ -50,8 +50,8 @@ class FactorSearch(GeneralSearch):
         return state.reached(radius, last)
 
     def _starts(self, radius: float, last: FloatArray | None, generator: np.random.Generator) -> list[FloatArray]:
-        """Directions (size,): random ones in the first ball; then the point before, as it is and disturbed, since columns that are zero
-        would stay so, and the nuclear-norm solutions of what it, a linear head and random directions select.
+        """Return directions (size,): random ones in the first ball; then the point before, as it is and disturbed, since columns
+        that are zero would stay so, and the nuclear-norm solutions of what it, a linear head and random directions select.
         """
         directions = unit(generator.standard_normal((self.restarts, int(np.prod(self.risk.shape)))))
         if last is None:
@@ -66,7 +66,7 @@ class FactorSearch(GeneralSearch):
         return [before, disturbed, *(solution for solution in solutions if solution is not None)]
 
     def _nuclear_factors(self, selected: IntArray) -> FloatArray | None:
-        """(size,) the balanced factors of the nuclear-norm solution of a selection, of norm one; None if there is none."""
+        """Return the balanced factors of the nuclear-norm solution of a selection, of norm one, (size,); None if there is none."""
         solution = att_svm(self.risk.of_p.data, selected, norm=Nuclear(), query=self.risk.query)
         if solution.status not in (Status.OPTIMAL, Status.INACCURATE):
             return None
@@ -79,7 +79,7 @@ class FactorSearch(GeneralSearch):
         return unit(factors.ravel())
 
     def _lowest(self, points: list[FloatArray]) -> FloatArray:
-        """The point of smallest risk, decided relative to the tokens that the best one so far selects."""
+        """Return the point of smallest risk, compared relative to the tokens that the best one so far selects."""
         best = points[0]
         for _ in points:
             selected = self.risk.select(best)
@@ -91,14 +91,14 @@ class FactorSearch(GeneralSearch):
         return best
 
     def _height_above(self, x: FloatArray, selected: IntArray) -> float:
-        """A number that orders points by their risk: the logarithm of the excess where it is positive, far below that where not."""
+        """Return a number that orders points by their risk: the logarithm of the excess if it is positive, otherwise far below that."""
         excess = self.risk.excess(x, selected)
         log = float(excess.log)
         return log if float(excess.sign) > 0.0 else -np.inf if float(excess.sign) == 0.0 else -1e300 - log
 
     def _minimum(self, radius: float, start: FloatArray, above_tokens: bool = False) -> FloatArray:
-        """A local minimum on the sphere, from the direction `start` (size,): of the log risk, or of its excess over that of the tokens
-        which the start selects.
+        """Find a local minimum on the sphere, from the direction `start` (size,): of the log risk, or of its excess over that
+        of the tokens which the start selects.
         """
         selected = self.risk.select((radius * start).reshape(self.risk.shape)) if above_tokens else None
         shape, scale = self.risk.shape, 1.0 / (1.0 + radius**2)  # logits grow with the square of the factors

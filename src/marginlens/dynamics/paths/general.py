@@ -56,7 +56,7 @@ Projection = Callable[[FloatArray, float], FloatArray]
 
 
 def _onto_l1(x: FloatArray, radius: float) -> FloatArray:
-    """The nearest point of the ball of ℓ1, by the threshold that all moduli lose (Duchi et al., 2008)."""
+    """Project onto the ball of ℓ1, by the threshold that all moduli lose (Duchi et al., 2008)."""
     moduli = np.abs(x)
     if moduli.sum() <= radius:
         return x
@@ -67,13 +67,13 @@ def _onto_l1(x: FloatArray, radius: float) -> FloatArray:
 
 
 def _onto_rows(x: FloatArray, radius: float, axis: int | None) -> FloatArray:
-    """The nearest point whose rows, or the whole, are no longer than the radius."""
+    """Project onto the points whose rows, or the whole, are no longer than the radius."""
     lengths = np.sqrt(np.sum(x * x, axis=axis, keepdims=True))
     return x * np.minimum(1.0, radius / np.where(lengths > 0.0, lengths, 1.0))
 
 
 def _onto_values(x: FloatArray, radius: float, onto: Projection) -> FloatArray:
-    """The nearest point in a norm of singular values."""
+    """Project onto the ball of a norm of singular values."""
     left, values, right = np.linalg.svd(x, full_matrices=False)
     kept: FloatArray = (left * onto(values, radius)) @ right
     return kept
@@ -95,7 +95,7 @@ PROJECTIONS: dict[type, Projection] = {
 
 @path_search.register(object)
 def general_search(risk: Risk, region: object, restarts: int | None, norm: Norm = L2()) -> GeneralSearch:
-    """The search for a risk that has none of its own, and for balls of any norm."""
+    """Return the search for a risk without its own search, and for balls of any norm."""
     no_region(region, type(risk).__name__)
     return GeneralSearch(risk, 8 if restarts is None else restarts, norm)
 
@@ -110,7 +110,7 @@ class GeneralSearch(PathSearch):
     by_value: bool = False  # whether points are ordered by the risk itself
 
     def follow(self, state: SearchState, radius: float) -> SearchState:
-        """The best point found at one radius more, from the one before, steepest points and max-margin directions."""
+        """Return the best point found at the next radius, from the previous point, steepest points and max-margin directions."""
         shape, last = tuple(self.risk.shape), state.points[-1:]
         drawn = [self.norm.steepest(g) for g in state.generator.standard_normal((self.restarts, *shape))]
         downhill = -direction_of(self.norm, self.risk.gradient(np.zeros(shape)))
@@ -126,7 +126,7 @@ class GeneralSearch(PathSearch):
         return float(self.risk.excess(x, self.risk.best_tokens()).sign) < 0.0
 
     def _margin_starts(self) -> list[FloatArray]:
-        """The max-margin direction of the best tokens in the norm, of norm one, where there is one."""
+        """Return the max-margin direction of the best tokens in the norm, of norm one, if there is one."""
         if type(self.risk) is not AttentionRisk:
             return []
         try:
@@ -153,19 +153,19 @@ class GeneralSearch(PathSearch):
         return (False, float(self.risk.value(x))) if np.isnan(log) else (True, log)
 
     def _slope(self, x: FloatArray) -> tuple[float, FloatArray]:
-        """The height and its gradient."""
+        """Return the height and its gradient."""
         gradient, (is_log, height) = self.risk.gradient(x), self._height(x)
         if not is_log or not np.isfinite(height):
             return height, gradient.value()
         return height, np.exp(float(gradient.log_norm) - height) * gradient.direction()
 
     def _gap(self, x: FloatArray, g: FloatArray, radius: float) -> float:
-        """(⟨g, x⟩ + R ‖g‖_*)/(R ‖g‖_*), zero at stationary points."""
+        """Return (⟨g, x⟩ + R ‖g‖_*)/(R ‖g‖_*), which is zero at stationary points."""
         dual = self.norm.dual(g)
         return 0.0 if dual == 0.0 else float(np.sum(g * x)) / (radius * dual) + 1.0
 
     def _minimum(self, radius: float, start: FloatArray) -> FloatArray:
-        """A local minimum over the ball, from a point of it."""
+        """Find a local minimum over the ball from a point of it."""
         kind = defining_class(self.norm)
         project = PROJECTIONS.get(kind)
         if project is not None:
@@ -178,7 +178,7 @@ class GeneralSearch(PathSearch):
         return self._by_frank_wolfe(start, radius, MANY_STEPS)
 
     def _projected(self, x: FloatArray, radius: float, project: Projection) -> FloatArray:
-        """Projected gradient steps, until the gap is closed or nothing in the ball changes the height visibly.
+        """Take projected gradient steps until the gap is closed or nothing in the ball changes the height visibly.
 
         The lowest point is kept; of those that rounding does not tell apart that of the least gap.
         """
@@ -209,7 +209,7 @@ class GeneralSearch(PathSearch):
         return best
 
     def _by_frank_wolfe(self, x: FloatArray, radius: float, n_steps: int) -> FloatArray:
-        """Steps towards the steepest point of the ball, each as long as lowers the height most."""
+        """Take steps towards the steepest point of the ball, each of the length that lowers the height most."""
         for _ in range(n_steps):
             _, g = self._slope(x)
             if self._gap(x, g, radius) <= GAP_RTOL:
@@ -217,7 +217,7 @@ class GeneralSearch(PathSearch):
             move = -radius * self.norm.steepest(g) - x
 
             def along(share: float, x: FloatArray = x, move: FloatArray = move) -> float:
-                """The height after a share of the move."""
+                """Return the height after a share of the move."""
                 return float(self._height(x + share * move)[1])
 
             share = scipy.optimize.minimize_scalar(along, bounds=(0.0, 1.0), method="bounded").x
@@ -242,7 +242,7 @@ class GeneralSearch(PathSearch):
         return found if solved and ahead <= height + HEIGHT_RTOL * max(1.0, abs(height)) else x
 
     def finish(self, state: SearchState) -> PathPoints:
-        """Points, tokens, the risk itself or its excess over the last tokens, and whether the ball binds."""
+        """Return points, tokens, the risk itself or its excess over the last tokens, and whether the ball binds."""
         points = np.stack(state.points)
         selected = np.stack([np.asarray(self.risk.select(x)) for x in points])
         binds = np.array([self.norm.value(x) for x in points]) >= state.radii * (1.0 - GENERAL_BOUNDARY_RTOL)
@@ -260,7 +260,8 @@ class GeneralSearch(PathSearch):
         return PathPoints(points, selected, logs, np.where(values < 0.0, -1.0, 1.0), ball_bindings(binds), trusted)
 
     def kkt_residual(self, state: SearchState) -> FloatArray:
-        """(n_radii,) the gradient that a Euclidean ball does not hold, relative to all of it, inside the ball to that a short step away.
+        """Return the relative gradient that a Euclidean ball does not balance, (n_radii,); inside the ball relative to that a
+        short step away.
 
         In other norms the gap of Frank and Wolfe over R ‖∇L‖_*, or the gradient over that at zero if that is less.
         """
@@ -275,7 +276,7 @@ class GeneralSearch(PathSearch):
         return np.array(residuals)
 
     def _slopes(self, state: SearchState) -> FloatArray:
-        """(n_radii, 2) the residual of each point, and the logarithm of what the risk changes in a step around it."""
+        """Return the residual of each point, and the logarithm of the change of the risk in a step around it, (n_radii, 2)."""
         slopes = np.zeros((len(state.radii), 2))
         for k, (x, radius) in enumerate(zip(state.points, state.radii.tolist(), strict=True)):
             gradient, norm = self.risk.gradient(x), float(length(x.ravel()))
@@ -291,5 +292,5 @@ class GeneralSearch(PathSearch):
         return slopes
 
     def split(self, state: SearchState) -> Any:
-        """The parts of the points, where the risk has them."""
+        """Return the parts of the points, if the risk has parts."""
         return self.risk.split(np.stack(state.points)) if hasattr(self.risk, "split") else super().split(state)

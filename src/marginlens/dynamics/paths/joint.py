@@ -64,7 +64,7 @@ VANISHED_OUTPUT = (
 
 @path_search.register(JointRisk)
 def joint_search(risk: JointRisk, region: object, restarts: int | None) -> JointSearch:
-    """The search over v and p, for the log-loss."""
+    """Return the search over v and p, for the log-loss."""
     no_region(region, "a joint risk")
     if type(risk.loss) is not Logistic or compiled_code(risk.loss) < 0:
         raise InputError("loss", "ml.Logistic() for the path of a joint risk", type(risk.loss).__name__)
@@ -81,14 +81,14 @@ def log_mean_loss(margin: FloatArray) -> Any:
 
 
 def _loss_weights(margin: FloatArray, log_value: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """|ℓ'_i| and ℓ''_i over Σ ℓ, each (n_points, n_inputs): ℓ'' = |ℓ'| / (1 + e^-u)."""
+    """Return |ℓ'_i| and ℓ''_i over Σ ℓ, each (n_points, n_inputs): ℓ'' = |ℓ'| / (1 + e^-u)."""
     logs = np.asarray(Logistic().log_abs_derivative(margin)) - np.log(margin.shape[-1]) - log_value[:, None]
     weight = np.exp(logs)
     return weight, weight * np.exp(-np.logaddexp(0.0, -margin))
 
 
 def _second_order(log_value: FloatArray, rows: FloatArray, weight: FloatArray, hessian: FloatArray) -> SecondOrder:
-    """A risk from the gradients (n_points, n_inputs, r) of its margins with weights |ℓ'_i| over the risk, which is its scale."""
+    """Return a risk to second order from the gradients (n_points, n_inputs, r) of its margins, with weights |ℓ'_i| over the risk."""
     terms = np.einsum("bi,bi->b", weight, np.linalg.norm(rows, axis=-1))
     gradient = -np.einsum("bi,bir->br", weight, rows)
     return PositiveRisk.expansion(gradient, hessian, terms, log_value, log_value)
@@ -106,11 +106,11 @@ class HeadRisk(PositiveRisk):
         return float(np.max(np.linalg.norm(self.rows, axis=-1)))
 
     def log_value(self, x: FloatArray) -> FloatArray:
-        """Its logarithm at heads (n_points, d_model)."""
+        """Return the logarithm of the risk at heads (n_points, d_model)."""
         return log_mean_loss(x @ self.rows.T)
 
     def second_order(self, x: FloatArray) -> SecondOrder:
-        """Gradient and Hessian at heads (n_points, d_model)."""
+        """Return gradient and Hessian at heads (n_points, d_model)."""
         margin = x @ self.rows.T
         value = log_mean_loss(margin)
         weight, curvature = _loss_weights(margin, value)
@@ -119,7 +119,7 @@ class HeadRisk(PositiveRisk):
 
 
 def best_head(rows: FloatArray, r: float, start: FloatArray) -> FloatArray:
-    """The v of smallest mean logistic loss of the margins `rows` v, (n_inputs,), among those up to norm r."""
+    """Find the v of smallest mean logistic loss of the margins `rows` v, (n_inputs,), among those up to norm r."""
     return minimise(HeadRisk(rows), start[None], Ball(r), 100)[0]
 
 
@@ -142,7 +142,7 @@ class _PairRisk(PositiveRisk):
         return log_mean_loss(self._attend(x).margin)
 
     def second_order(self, x: FloatArray) -> SecondOrder:
-        r"""Gradient and Hessian at points (n_points, d_model + r).
+        r"""Return gradient and Hessian at points (n_points, d_model + r).
 
         .. math:: \nabla^2 L = \tfrac1n \sum_i \ell''_i \nabla m_i \nabla m_i^\top + \ell'_i \nabla^2 m_i,
             \quad m_i = Y_i v^\top X_i^\top s_i
@@ -177,7 +177,7 @@ class JointSearch(PathSearch):
     # ---- the search as a path calls it
 
     def check_radii(self, radii: ArrayLike) -> FloatArray:
-        """Limits (n_radii, 2) from such an array or from a pair (r, R), positive and never falling."""
+        """Check limits (n_radii, 2), from such an array or from a pair (r, R), positive and nondecreasing."""
         if not (isinstance(radii, tuple) and len(radii) == 2):
             array = real_array(radii, "radii", ("n_radii", 2), remedy="Or give a pair (r, R).")
             radii = (array[:, 0], array[:, 1])
@@ -194,14 +194,14 @@ class JointSearch(PathSearch):
         return np.stack(np.broadcast_arrays(*limits), axis=-1)
 
     def begin(self, generator: np.random.Generator) -> SearchState:
-        """Random starts that serve every size: directions at the end of descents, attention weights and their lengths."""
+        """Draw random starts that serve every size: directions at the end of descents, attention weights and their lengths."""
         directions = replace(self, data=self._in_units())._descended(generator)
         mixing = unit(generator.standard_normal((self.restarts, self.data.d_key)))
         lengths = 10.0 ** generator.uniform(-0.5, np.log10(NEAR_LOGIT), self.restarts) / self.reach[1]
         return SearchState(np.empty((0, 2)), (), ((directions, mixing, lengths), [], (np.zeros(2), [])), generator)
 
     def follow(self, state: SearchState, size: FloatArray) -> SearchState:
-        """The best pair found at one size more."""
+        """Return the best pair found at the next size."""
         starts, branches, (begun, settled) = state.branches
         last = state.radii[-1] if len(state.radii) else size
         carried = [self._grow(pair, last, size) for pair in branches]
@@ -221,7 +221,7 @@ class JointSearch(PathSearch):
         return state.reached(size, best, (starts, branches, (begun, settled)))
 
     def finish(self, state: SearchState) -> PathPoints:
-        """Points, tokens, log risk and which balls bind."""
+        """Return points, tokens, log risk and the balls that bind."""
         parts = self.split(state)
         at = logits(self.data.repeat(len(parts.p)), parts.p)
         norms = np.stack([np.linalg.norm(part, axis=-1) for part in parts], axis=-1)
@@ -236,7 +236,7 @@ class JointSearch(PathSearch):
         )
 
     def kkt_residual(self, state: SearchState) -> FloatArray:
-        """(n_radii, 2) the gradients in v and in p that no limit holds, each relative to its terms."""
+        """Return the gradients in v and in p that no limit balances, each relative to its terms, (n_radii, 2)."""
         return np.array([self._residual(pair, size) for pair, size in zip(state.points, state.radii, strict=True)])
 
     def split(self, state: SearchState) -> HeadAndAttention:
@@ -259,11 +259,11 @@ class JointSearch(PathSearch):
         return AttentionRisk(data, np.zeros(self.data.d_model), Logistic()).in_key_span()
 
     def _of_p(self, v: FloatArray) -> AttentionRisk:
-        """The risk in p, by coordinates of the keys' span, for one v."""
+        """Return the risk in p, in coordinates of the keys' span, for one v."""
         return replace(self._span.risk, head=v)
 
     def _of_v(self, pair: Pair) -> HeadRisk:
-        """The risk in v at the attention of a pair."""
+        """Return the risk in v at the attention of a pair."""
         at = self._attended(pair)
         return HeadRisk(self.data.y[:, None] * attention_output(self.data, at.log_s, at.alpha))
 
@@ -274,12 +274,12 @@ class JointSearch(PathSearch):
         return float(log_mean_loss(self._attended(pair).margin))
 
     def _residual(self, pair: Pair, size: FloatArray) -> tuple[float, float]:
-        """Gradients of a pair that no limit holds, relative to their terms."""
+        """Return the gradients of a pair that no limit balances, relative to their terms."""
         of_v = kkt_residual(self._of_v(pair), pair.v, Ball(float(size[0])))
         return of_v, kkt_residual(self._of_p(pair.v), pair.p @ self._span.basis, Ball(float(size[1])))
 
     def _blur(self, log_risk: float, size: FloatArray) -> float:
-        """Rounding of a log risk at this size."""
+        """Return the rounding of a log risk at this size."""
         return LOGIT_ROUNDOFF * (abs(log_risk) + float(np.max(size * self.reach)))
 
     def _signature(self, pair: Pair) -> Any:
@@ -288,14 +288,16 @@ class JointSearch(PathSearch):
         return tuple(at.alpha.tolist()), tuple((np.max(at.log_s, axis=-1) < np.log1p(-MIXED_ATTENTION)).tolist())
 
     def _first_size(self, size: FloatArray) -> FloatArray:
-        """Limits to begin at: `size` if that is near, else limits in the same ratio out to `FAR_LOGIT`, though none below `NEAR_LOGIT`."""
+        """Return the limits to begin at: `size` if it is near, otherwise limits in the same ratio out to `FAR_LOGIT`, at least
+        `NEAR_LOGIT`.
+        """
         nearer = size * min(1.0, FAR_LOGIT / float(np.max(size * self.reach)))
         return np.maximum(nearer, np.minimum(size, NEAR_LOGIT / self.reach))
 
     # ---- from a start to a local minimum
 
     def _grow(self, pair: Pair, last: FloatArray, size: FloatArray) -> Pair:
-        """A pair that is stationary within the limits `last`, followed to wider ones."""
+        """Follow a pair that is stationary within the limits `last` to wider limits."""
         n_rounds = max(1, int(np.ceil(np.log(np.max(size / last)) / np.log(JOINT_RADIUS_RATIO) - 1e-9)))
         factor = (size / last) ** (1.0 / n_rounds)
         for k in range(n_rounds):
@@ -307,7 +309,7 @@ class JointSearch(PathSearch):
         return pair
 
     def _settle(self, pair: Pair, size: FloatArray) -> Pair:
-        """The local minimum below a pair: joint Newton steps where tokens are mixed, alternation where one gradient hides the other."""
+        """Find the local minimum below a pair: joint Newton steps if tokens are mixed, alternation if one gradient hides the other."""
         enough = SETTLED_RTOL + LOGIT_ROUNDOFF * float(np.max(size * self.reach))
         best, left = pair, max(self._residual(pair, size))
         for k in range(MAX_RETRIES):
@@ -322,7 +324,7 @@ class JointSearch(PathSearch):
         return best
 
     def _better(self, pair: Pair, left: float, other: Pair, size: FloatArray) -> tuple[Pair, float]:
-        """The pair of lower risk with its residual; where rounding hides which it is, the one with the smaller residual."""
+        """Return the pair of lower risk with its residual; if rounding hides which it is, the one with the smaller residual."""
         residual = max(self._residual(other, size))
         risk, ahead = self._log_risk(pair), self._log_risk(other)
         blur = self._blur(risk, size)
@@ -331,7 +333,7 @@ class JointSearch(PathSearch):
         return pair, left
 
     def _newton(self, v: FloatArray, p: FloatArray, size: FloatArray) -> Pair:
-        """Newton steps in v and p together along the two balls, from starts (n_starts, d_model) and (n_starts, d_key)."""
+        """Take Newton steps in v and p together along the two balls, from starts (n_starts, d_model) and (n_starts, d_key)."""
         basis = self._span.basis
         scale = np.array(
             [size[0], min(float(size[1]), NEAR_LOGIT / self.reach[1])]
@@ -342,7 +344,7 @@ class JointSearch(PathSearch):
         return Pair(z[:, : self.data.d_model] * scale[0], (z[:, self.data.d_model :] * scale[1]) @ basis.T)
 
     def _alternate(self, pair: Pair, size: FloatArray, enough: float) -> Pair:
-        """The best v for a p and the best p for that v, in turn, until both gradients are held; sped up by Anderson mixing."""
+        """Alternate between the best v for a p and the best p for that v until both gradients are balanced, with Anderson mixing."""
         current, best, smallest, since = pair, pair, np.inf, 0
         rounds: list[tuple[FloatArray, FloatArray]] = []  # p before and after
         for _ in range(MAX_ALTERNATIONS):
@@ -362,13 +364,13 @@ class JointSearch(PathSearch):
     # ---- starts
 
     def _in_units(self) -> TokenDataset:
-        """The same problem with the longest token and the longest key of length one: directions of v and p mean the same there."""
+        """Scale the problem to a longest token and a longest key of length one; directions of v and p mean the same there."""
         data, keys = self.data, centred_keys(self.data)
         parts = [(data.X[i, :n] / self.reach[0], keys[i, :n] / self.reach[1]) for i, n in enumerate(data.lengths)]
         return TokenDataset([X for X, _ in parts], data.y, K=[K for _, K in parts])
 
     def _descended(self, rng: np.random.Generator) -> Pair:
-        """Unit pairs (m, d_model), (m, d_key) for data in units: where joint descent ends, one for each selection that it reaches.
+        """Return unit pairs (m, d_model), (m, d_key) at the ends of joint descents, one for each selection, for data in units.
 
         Half of its starts are random pairs near zero; half lean towards random tokens, far enough out to stay with them where they can.
         The lowest risks come first, judged near and far out in turn.
@@ -398,7 +400,7 @@ class JointSearch(PathSearch):
         return Pair(*(np.stack(parts) for parts in zip(*list(by_selection.values())[:MAX_DESCENDED], strict=True)))
 
     def _fresh(self, size: FloatArray, starts: Any) -> list[Pair]:
-        """Local minima that new starts lead to, the lowest for each selection of tokens, up to `SETTLED_STARTS` of them."""
+        """Return local minima that new starts lead to, the lowest for each selection of tokens, at most `SETTLED_STARTS`."""
         directions, mixing, lengths = starts
         margins = self._max_margins(size, np.concatenate([mixing, directions.p]))
         p = np.concatenate([np.minimum(lengths, size[1])[:, None] * mixing, margins])
@@ -411,7 +413,7 @@ class JointSearch(PathSearch):
         return [self._settle(pair, size) for pair in list(lowest.values())[:SETTLED_STARTS]]
 
     def _max_margins(self, size: FloatArray, p: FloatArray) -> FloatArray:
-        """Max-margin directions of the selections with the largest label margins, at full length, (m, d_key).
+        """Return max-margin directions of the selections with the largest label margins, at full length, (m, d_key).
 
         All selections are compared where they are few, else those of the directions `p` (n_directions, d_key).
         """
@@ -430,7 +432,7 @@ class JointSearch(PathSearch):
         return size[1] * unit(solution.x[ok][order])
 
     def _heads(self, p: FloatArray) -> FloatArray:
-        """Unit heads of the widest label margin at attention weights (m, d_key); along the mean output where there is none."""
+        """Return unit heads of the widest label margin at attention weights (m, d_key), or along the mean output if there is none."""
         many = self.data.repeat(len(p))
         outputs = np.einsum("bit,itd->bid", probabilities(logits(many, p), many.mask), self.data.X)
         outputs = np.where(np.abs(outputs) < VANISHED_OUTPUT * self.reach[0], 0.0, outputs)
@@ -441,7 +443,7 @@ class JointSearch(PathSearch):
     # ---- comparisons
 
     def _lowest(self, pairs: list[Pair], size: FloatArray, ceiling: float) -> Pair:
-        """The pair of lowest risk, none above the ceiling; among those that rounding alone tells apart, that of the smallest residual."""
+        """Return the pair of lowest risk, none above the ceiling; if only rounding distinguishes pairs, that of the smallest residual."""
         risks = np.array([self._log_risk(pair) for pair in pairs])
         lowest = float(risks.min())
         highest = max(lowest, min(lowest + self._blur(lowest, size), ceiling))
@@ -449,7 +451,7 @@ class JointSearch(PathSearch):
         return min(near, key=lambda pair: max(self._residual(pair, size)))
 
     def _distinct(self, pairs: list[Pair], best: Pair, size: FloatArray) -> list[Pair]:
-        """Pairs by risk, the lowest first, without repetition and without the best."""
+        """Return pairs by risk, the lowest first, without repetition and without the best."""
         tolerance, distinct = SAME_PAIR_RTOL * size, [best]
         for pair in sorted(pairs, key=self._log_risk):
             if not any(_alike(pair, other, tolerance) for other in distinct):
@@ -462,7 +464,7 @@ def _alike(pair: Pair, other: Pair, tolerance: FloatArray) -> bool:
 
 
 def _mixed(rounds: list[tuple[FloatArray, FloatArray]], radius: float) -> FloatArray:
-    """Anderson mixing: the combination of the last results whose beginnings and ends would differ least."""
+    """Mix by Anderson's method: combine the last results so that their beginnings and ends would differ least."""
     ends = np.stack([after for _, after in rounds])
     steps = ends - np.stack([before for before, _ in rounds])
     shares, *_ = np.linalg.lstsq((steps[1:] - steps[:-1]).T, steps[-1], rcond=1e-10)

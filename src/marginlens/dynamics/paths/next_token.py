@@ -70,7 +70,7 @@ class CyclicAndStrict(NamedTuple):
 
 @path_search.register(NextTokenRisk)
 def next_token_search(risk: NextTokenRisk, region: object, restarts: int | None) -> NextTokenSearch:
-    """The search over W of a dataset that some W realises."""
+    """Return the search over W of a dataset that some W realises."""
     data, loss, head = check_realizable(risk.datasets[0]), risk.loss, risk.heads[0]
     if not isinstance(loss, LabelLoss):
         expected = "a loss of the label's own output, such as ml.LogLoss() (C Assumption 1)"
@@ -92,7 +92,7 @@ def next_token_search(risk: NextTokenRisk, region: object, restarts: int | None)
 
 @path_search.register(ContextRisk)
 def decoder_search(risk: ContextRisk, region: object, restarts: int | None) -> NextTokenSearch:
-    """The search over W of a decoder: convex, so that it takes no restarts."""
+    """Return the search over W of a decoder, which is convex and needs no restarts."""
     no_region(region, "ContextRisk")
     data = risk.data
     n_formed = len(data.token) * data.n_vocabulary**2 * data.d_model
@@ -113,7 +113,9 @@ class NextTokenSearch(PathSearch):
 
     Attributes:
         limit: the Graph-SVM of the data, or the NTP-SVM of contexts, to whose direction the path converges.
+
         correction: the limit of its part along S_cyc.
+
         fixed: (n_cyclic,) the part along S_cyc, if it is given.
     """
 
@@ -133,7 +135,7 @@ class NextTokenSearch(PathSearch):
         return limits
 
     def follow(self, state: SearchState, radius: float) -> SearchState:
-        """The point (r,) of one radius more, from the one before, the max-margin direction and, where not convex, other starts."""
+        """Return the point (r,) of the next radius, from the previous point, the max-margin direction and, if not convex, other starts."""
         risk, first = self.split_risk, not state.points
         m, r = risk.n_cyclic, len(risk.basis)
         last = (
@@ -151,7 +153,7 @@ class NextTokenSearch(PathSearch):
     def _other_starts(
         self, radius: float, direction: FloatArray, *, first: bool, generator: np.random.Generator
     ) -> list[FloatArray]:
-        """The minimum along S_cyc with the max-margin direction, and the best that random starts lead to while the risk is smooth."""
+        """Return the minimum along S_cyc with the max-margin direction, and the best of random starts while the risk is smooth."""
         risk, starts = self.split_risk, []
         m = risk.n_cyclic
         if m and self.fixed is None:
@@ -170,7 +172,7 @@ class NextTokenSearch(PathSearch):
         return (smallest_risk if self.fixed is None else smallest_tail)(self.split_risk, starts, radius)
 
     def finish(self, state: SearchState) -> PathPoints:
-        """Points, tokens, excess risk over the infimum, and whether the ball binds."""
+        """Return points, tokens, excess risk over the infimum, and whether the ball binds."""
         c = np.stack(state.points)
         W = self.split_risk.matrix(c)
         parts = c if self.fixed is None else c[:, self.split_risk.n_cyclic :]
@@ -208,7 +210,7 @@ class NextTokenSearch(PathSearch):
         return left
 
     def split(self, state: SearchState) -> CyclicAndStrict:
-        """The projections of the points, from coordinates that hold what a matrix of norm 1e5 rounds off along S_cyc."""
+        """Return the projections of the points, from coordinates that keep what a matrix of norm 1e5 rounds off along S_cyc."""
         c, m, basis = np.stack(state.points), self.split_risk.n_cyclic, self.split_risk.basis
         parts = ((basis[:m], c[:, :m]), (basis[m:], c[:, m:]))
         return CyclicAndStrict(*(np.einsum("rde,kr->kde", rows, part) for rows, part in parts))
@@ -248,7 +250,7 @@ def _check_setting(data: SequenceDataset, head: NextTokenHead, loss: LabelLoss, 
 
 
 def _inside(risk: SplitRisk, W: FloatArray) -> FloatArray:
-    """The coordinates (n_cyclic,) of a matrix in S_cyc."""
+    """Return the coordinates (n_cyclic,) of a matrix in S_cyc."""
     c = risk.coordinates(W)[: risk.n_cyclic]
     outside = float(np.linalg.norm(W - np.einsum("rde,r->de", risk.basis[: risk.n_cyclic], c)))
     if outside > CYCLIC_PART_RTOL * float(np.linalg.norm(W)):
@@ -309,12 +311,12 @@ class _Tail(PositiveRisk):
         return self.expansion(gradient, hessian, terms, self.log_value(x), units)
 
     def whole(self, z: FloatArray) -> FloatArray:
-        """The points (n_points, r) with this part along S_cyc."""
+        """Return the points (n_points, r) with this part along S_cyc."""
         return np.concatenate([np.broadcast_to(self.cyclic, (len(z), len(self.cyclic))), z], axis=1)
 
 
 def smallest_tail(risk: SplitRisk, starts: FloatArray, radius: float) -> FloatArray:
-    """The lowest of the minima of T over z of norm at most `radius` that starts (n_starts, r) with one common x lead to, (r,)."""
+    """Return the lowest minimum of T over z of norm at most `radius`, from starts (n_starts, r) with a common x, (r,)."""
     m = risk.n_cyclic
     tail = _Tail(risk, starts[0, :m])
     minima = tail.whole(minimise(tail, starts[:, m:], Ball(radius)))
@@ -322,7 +324,7 @@ def smallest_tail(risk: SplitRisk, starts: FloatArray, radius: float) -> FloatAr
 
 
 def smallest_risk(risk: SplitRisk, starts: FloatArray, radius: float) -> FloatArray:
-    """The lowest of the minima of L over the ball that starts (n_starts, r) lead to, (r,)."""
+    """Return the lowest minimum of L over the ball, from starts (n_starts, r), (r,)."""
     if risk.n_cyclic == 0:
         return _polished(risk, smallest_tail(risk, starts, radius), radius)
     inside = np.stack([_on_the_ball(start, risk.n_cyclic, radius) for start in starts])
@@ -337,7 +339,7 @@ def smallest_risk(risk: SplitRisk, starts: FloatArray, radius: float) -> FloatAr
 
 
 def _polished(risk: SplitRisk, c: FloatArray, radius: float) -> FloatArray:
-    """A point near a minimum, moved by Newton steps as long as they help: the two parts of the conditions are of unlike size."""
+    """Move a point near a minimum by Newton steps as long as they help: the two parts of the conditions differ in size."""
     conditions = Conditions.at(risk, c, radius)
     for _ in range(MAX_POLISH_STEPS):
         trial = Conditions.at(risk, _on_the_ball(conditions.newton(), risk.n_cyclic, radius), radius)
@@ -348,7 +350,7 @@ def _polished(risk: SplitRisk, c: FloatArray, radius: float) -> FloatArray:
 
 
 def _on_the_ball(c: FloatArray, n_cyclic: int, radius: float) -> FloatArray:
-    """A point that has left the ball, or is within rounding of it, put on it by shortening z (or x where there is no z)."""
+    """Put a point that has left the ball, or is within rounding of it, on the ball by shortening z (or x if there is no z)."""
     if np.linalg.norm(c) < radius * (1.0 - BOUNDARY_RTOL):
         return c
     x, z = c[:n_cyclic], c[n_cyclic:]
@@ -373,7 +375,7 @@ class Conditions:
 
     @classmethod
     def at(cls, risk: SplitRisk, c: FloatArray, radius: float) -> Conditions:
-        """The conditions at a point of the ball."""
+        """Return the conditions at a point of the ball."""
         m, slopes = risk.n_cyclic, risk.slopes(c)
         binds = bool(np.linalg.norm(c) >= radius * (1.0 - BOUNDARY_RTOL))
         x, z = c[:m], c[m:]
@@ -401,7 +403,7 @@ class Conditions:
         return _ratio(self.residuals[1], self.slopes.outer_terms)
 
     def newton(self) -> FloatArray:
-        """The point (r,) where the conditions hold to first order; rows, steps and ν are scaled to have no units."""
+        """Return the point (r,) at which the conditions hold to first order; rows, steps and ν are scaled to have no units."""
         m, slopes = len(self.slopes.inner), self.slopes
         plain, (inner, outer) = np.exp(slopes.log_unit), self.residuals
         matrix = np.block(

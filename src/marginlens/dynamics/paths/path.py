@@ -43,8 +43,11 @@ class SearchState(NamedTuple):
 
     Attributes:
         radii: (n_radii,) or (n_radii, 2) the requested radii.
+
         points: the point of each, in the coordinates of the search.
+
         branches: local minima in the last ball that are followed further.
+
         generator: the source of random starts.
     """
 
@@ -120,13 +123,19 @@ class Path(Result, Tabular):
 
     Attributes:
         radii: (n_radii,) the limits R on the norm; (n_radii, 2) those on ‖v‖ and on ‖p‖ for a joint risk.
+
         points: `(n_radii, *risk.shape)` the points of smallest risk. `x` is another name for them.
+
         selected: (n_radii, n_inputs) the tokens with the most attention at each point.
+
         log_excess, excess_sign: (n_radii,) the risk less a reference, as logarithm and sign. The reference is the risk of selecting the
             last point's tokens outright for attention, the infimum for next tokens (nan if Graph-SVM is infeasible, because it is then
             unknown), and zero otherwise.
+
         binding: (n_radii,) a `Binding` for each radius, (n_radii, 2) for a joint risk.
+
         risk: what was minimised.
+
         trusted: (n_radii,) whether the risk distinguishes the point from others. It can be false only for your own risk: if the
             risk changes around the point by less than the rounding error of its value, the point need not be a minimum.
 
@@ -159,7 +168,7 @@ class Path(Result, Tabular):
         return self._by_part(lambda x, radius, q: length(x))
 
     def value(self) -> FloatArray:
-        """The risk at each point, (n_radii,), recomputed."""
+        """Return the risk at each point, (n_radii,), recomputed."""
         return np.array([float(self.risk.value(x)) for x in self.points])
 
     def distance(self, direction: ArrayLike) -> FloatArray:
@@ -176,7 +185,7 @@ class Path(Result, Tabular):
         return self._by_part(lambda x, R, q: np.asarray(correlation(x, q)), direction)
 
     def _by_part(self, measure: Any, direction: Any = None) -> FloatArray:
-        """A measure of flat points (n_radii, d), radii and direction (d,), for each part that has radii of its own."""
+        """Compute a measure of flat points (n_radii, d), radii and direction (d,), for each part with its own radii."""
         if self.radii.ndim == 1:
             parts, radii, directions = [self.points], [self.radii], [direction]
         else:
@@ -214,6 +223,7 @@ class Path(Result, Tabular):
 
         Args:
             radii: as for `path`.
+
             progress: as for `path`.
         """
         further = self._search.check_radii(radii)
@@ -292,19 +302,26 @@ def path(
 
     Args:
         problem: a risk of one problem, or a dataset with `head` and `loss`, as `descend` takes them.
+
         radii: (n_radii,) positive and increasing. For a joint risk (n_radii, 2) limits on ‖v‖ and ‖p‖, or a pair (r, R) of them, each a
             number or (n_radii,), neither of which may fall.
+
         norm: the norm of the balls: `L2()` by default (`Frobenius()` for matrices), or any other, including your own. Joint
             risks, regions and next tokens support only the Euclidean norm. In other norms `kkt_residual` is the gap of Frank
             and Wolfe, and 8 restarts are the default. The ball of radius r of a `FactorRisk`, ‖Q‖² + ‖K‖² ≤ r², is the ball
             ‖W‖_* ≤ r²/2 of its matrix W = Q Kᵀ in the nuclear norm.
+
         region: where a point may be; everywhere by default. A `Cone` for attention weights p; for a matrix W its axis is a
             matrix too, row by row: `Cone(W.ravel(), …)`. `CyclicPart(W)` for next tokens, which fixes the part along S_cyc, so
             that the balls bound only the other part.
+
         restarts: new starts at each radius; by default 16 for p and W, 64 for (v, p), 4 for next tokens, 8 for other risks.
             More restarts make it more likely that the minimum is global.
+
         rng: a `numpy.random.Generator`, or a whole number to seed one.
+
         progress: called as `progress(done, total)` after each radius. If it raises an error, the search ends, as with Ctrl-C.
+
     Returns:
         A `Path`; `path.resume(radii)` follows it further. Check it with `path.kkt_residual()`; to check that minima are global,
         use another `rng` and more restarts.
@@ -326,7 +343,7 @@ def path(
 
 
 def _in_norm(risk: Risk, norm: Norm, region: object, restarts: int | None) -> PathSearch:
-    """The general search, in balls of another norm than the Euclidean; refused where points have parts or a region is asked for."""
+    """Return the general search in balls of a norm other than the Euclidean; raise if points have parts or a region is given."""
     no_region(region, f"a path in {norm!r}")
     if hasattr(risk, "blocks") or hasattr(risk, "batch"):
         raise InputError("norm", f"ml.L2() for a {type(risk).__name__}", repr(norm))
@@ -336,7 +353,7 @@ def _in_norm(risk: Risk, norm: Norm, region: object, restarts: int | None) -> Pa
 def _extended(
     risk: Risk, search: PathSearch, state: SearchState, radii: FloatArray, progress: ProgressCallback | None
 ) -> Path:
-    """The path over the radii of `state` and these."""
+    """Return the path over the radii of `state` and these."""
     state = state._replace(generator=copy.deepcopy(state.generator))  # so that a path can be resumed twice
     with single_blas_thread():  # matrices this small only wait for each other's threads
         for k, radius in enumerate(radii):

@@ -41,13 +41,13 @@ class SmoothRisk(Protocol):
         """True if the risk is known never to be negative."""
 
     def excess(self, x: FloatArray, selected: IntArray) -> ExcessRisk:
-        """The risk less that of selecting these tokens outright."""
+        """Return the risk less that of selecting these tokens outright."""
 
     def log_value(self, x: FloatArray) -> FloatArray:
-        """The logarithm of the risk."""
+        """Return the logarithm of the risk."""
 
     def second_order(self, x: FloatArray) -> SecondOrder:
-        """Gradient and Hessian."""
+        """Return gradient and Hessian."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ class PositiveRisk(ABC):
 
     @abstractmethod
     def log_value(self, x: FloatArray) -> FloatArray:
-        """The logarithm of the risk at points (n_points, r); -inf if it is zero."""
+        """Return the logarithm of the risk at points (n_points, r); -inf if it is zero."""
 
     def excess(self, x: FloatArray, selected: IntArray) -> ExcessRisk:
-        """The risk itself."""
+        """Return the risk itself."""
         log = self.log_value(x)
         return ExcessRisk(np.where(np.isneginf(log), 0.0, 1.0), log)
 
@@ -72,7 +72,7 @@ class PositiveRisk(ABC):
     def expansion(
         gradient: FloatArray, hessian: FloatArray, terms: ArrayLike, log: FloatArray, log_scale: ArrayLike
     ) -> SecondOrder:
-        """Derivatives of a risk that selects nothing."""
+        """Return the derivatives of a risk that selects nothing."""
         nothing = np.zeros((len(gradient), 1), dtype=np.int64)
         return SecondOrder(nothing, gradient, hessian, np.asarray(terms), log, np.asarray(log_scale))
 
@@ -82,8 +82,11 @@ class ActiveConstraints(NamedTuple):
 
     Attributes:
         slope: (n_points, r) the gradient less what the constraints hold.
+
         normals: (n_points, 2, r) unit normals, zero rows for constraints that do not bind.
+
         multipliers: (n_points, 2), zero if nothing binds; that of a ball is negative at a cone's smallest norm.
+
         curvature: (n_points, r, r) what the curved boundary adds to the Hessian.
     """
 
@@ -94,13 +97,13 @@ class ActiveConstraints(NamedTuple):
 
     @classmethod
     def of(cls, gradient: FloatArray, normals: FloatArray, multipliers: FloatArray, curvature: FloatArray) -> Self:
-        """With the slope that these normals leave."""
+        """Make the result with the slope that these normals leave."""
         normals = normals * (multipliers != 0.0)[..., None]
         slope = gradient - np.einsum("bk,bkr->br", np.einsum("bkr,br->bk", normals, gradient), normals)
         return cls(slope, normals, multipliers, curvature)
 
     def take(self, which: Index) -> ActiveConstraints:
-        """The same for some of the points."""
+        """Take some of the points."""
         return ActiveConstraints(*(part[which] for part in self))
 
 
@@ -114,7 +117,7 @@ class Ball:
     shortest: float = 0.0
 
     def project(self, c: FloatArray) -> FloatArray:
-        """Points (n_points, r) rotated about the origin into the cone, then shortened or lengthened into the ball."""
+        """Rotate points (n_points, r) about the origin into the cone, then shorten or lengthen them into the ball."""
         norm = np.linalg.norm(c, axis=-1, keepdims=True)
         u = _normalized(c)
         if self.axis is not None:
@@ -167,12 +170,12 @@ class TwoBalls:
         return float(np.min(self.radii))
 
     def project(self, c: FloatArray) -> FloatArray:
-        """Each part shortened into its ball."""
+        """Shorten each part into its ball."""
         parts = zip(np.split(c, [self.split], axis=-1), self.radii, strict=True)
         return np.concatenate([Ball(float(radius)).project(part) for part, radius in parts], axis=-1)
 
     def kkt_multipliers(self, c: FloatArray, gradient: FloatArray) -> ActiveConstraints:
-        """Multipliers of the two balls."""
+        """Return the multipliers of the two balls."""
         normals, multipliers = np.zeros((len(c), 2, c.shape[-1])), np.zeros((len(c), 2))
         curvature = np.zeros((len(c), c.shape[-1], c.shape[-1]))
         for k, part in enumerate((slice(0, self.split), slice(self.split, None))):
@@ -186,14 +189,14 @@ Region = Ball | TwoBalls  # where points may be
 
 
 def kkt_residual(risk: SmoothRisk, c: FloatArray, region: Region) -> float:
-    """The gradient at a point (r,) that no constraint holds, relative to the terms it is summed from."""
+    """Return the gradient at a point (r,) that no constraint balances, relative to the terms of its sum."""
     at = risk.second_order(c[None])
     slope = region.kkt_multipliers(c[None], at.gradient).slope
     return float(np.linalg.norm(slope)) / float(at.terms[0]) if at.terms[0] > 0.0 else 0.0
 
 
 def minimise(risk: SmoothRisk, starts: FloatArray, region: Region, max_steps: int = 60) -> FloatArray:
-    """Local minima of the risk over the region, one for each start (n_points, r); after `max_steps` a point stays where it is."""
+    """Find local minima of the risk over the region, one for each start (n_points, r); after `max_steps` a point stays where it is."""
     c = region.project(starts)
     tolerance = STATIONARY_RTOL + LOGIT_ROUNDOFF * region.radius * risk.logit_scale
     moving = np.arange(len(c))
@@ -214,7 +217,7 @@ def minimise(risk: SmoothRisk, starts: FloatArray, region: Region, max_steps: in
 
 
 def _step(risk: SmoothRisk, region: Region, c: FloatArray, at: SecondOrder, active: ActiveConstraints) -> FloatArray:
-    """One Newton step along the boundary that binds, halved until the risk falls; the same points where it never does."""
+    """Take one Newton step along the boundary that binds, halved until the risk falls; return the same points if it never does."""
     model = _Model.at(risk, c, at)
     slope = active.slope * model.scale[:, None]
     step = _newton_step(region, c, at, active, model)
@@ -299,7 +302,7 @@ def below_selected_risk(risk: SmoothRisk, c: FloatArray, excess: ExcessRisk) -> 
 def _newton_step(
     region: Region, c: FloatArray, at: SecondOrder, active: ActiveConstraints, model: _Model
 ) -> FloatArray:
-    """Minimiser of the quadratic model along the binding boundary, with eigenvalues taken in absolute value, (n_points, r)."""
+    """Return the minimiser of the quadratic model along the binding boundary, with eigenvalues in absolute value, (n_points, r)."""
     scale = model.scale[:, None, None]
     g = at.gradient * model.scale[:, None]
     hessian = (at.hessian + active.curvature) * scale + (model.outer_factor[:, None] * g)[:, :, None] * g[:, None, :]
@@ -313,13 +316,13 @@ def _newton_step(
 
 
 def _normalized(x: FloatArray) -> FloatArray:
-    """Rows divided by their lengths; zero if they are zero."""
+    """Divide rows by their lengths; zero rows stay zero."""
     norm = np.linalg.norm(x, axis=-1, keepdims=True)
     return np.where(norm > 0.0, x / np.where(norm > 0.0, norm, 1.0), 0.0)
 
 
 def _across(x: FloatArray, axis: FloatArray) -> FloatArray:
-    """Vectors across the axis as unit vectors; where they vanish, any direction across it."""
+    """Return the parts of vectors across the axis as unit vectors; if they vanish, any direction across it."""
     other = np.eye(len(axis))[np.argmin(np.abs(axis))]
     other = _normalized((other - (other @ axis) * axis)[None])[0]
     return np.where(np.linalg.norm(x, axis=-1, keepdims=True) > 0.0, _normalized(x), other)

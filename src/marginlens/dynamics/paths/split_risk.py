@@ -29,10 +29,15 @@ class Slopes:
 
     Attributes:
         inner: (n_cyclic,) slope along S_cyc.
+
         outer: (r - n_cyclic,) slope along its complement, scaled.
+
         inner_terms, outer_terms: their lengths if no two terms cancelled.
+
         inner_hessian: second derivatives within S_cyc.
+
         cross_hessian: (r - n_cyclic, n_cyclic) scaled.
+
         outer_hessian: scaled.
     """
 
@@ -58,13 +63,14 @@ class SplitRisk:
 
     Attributes:
         basis: (r, d_model, d_model) orthonormal, the first `n_cyclic` spanning S_cyc.
+
         reach: the longest row.
     """
 
     def __init__(
         self, data: SequenceDataset, graphs: Mapping[int, PriorityGraph], scores: FloatArray | None, loss: LabelLoss
     ) -> None:
-        """`scores` (n_vocabulary, n_vocabulary) is C Eᵀ; None stands for C Eᵀ = I."""
+        """Make the risk; `scores` (n_vocabulary, n_vocabulary) is C Eᵀ, and None stands for C Eᵀ = I."""
         problem = self.problem = reduce_sequences(data)
         self.loss, self._sample = loss, problem.sample
         sample, labels = self._sample, problem.labels[self._sample]
@@ -99,17 +105,17 @@ class SplitRisk:
     # ---- coordinates
 
     def coordinates(self, W: FloatArray) -> FloatArray:
-        """(…, r) the coordinates of matrices (…, d_model, d_model)."""
+        """Return the coordinates of matrices (…, d_model, d_model), (…, r)."""
         return np.einsum("rde,...de->...r", self.basis, W)
 
     def matrix(self, c: FloatArray) -> FloatArray:
-        """(…, d_model, d_model) the matrices at coordinates (…, r)."""
+        """Return the matrices (…, d_model, d_model) at coordinates (…, r)."""
         return np.einsum("rde,...r->...de", self.basis, c)
 
     # ---- values
 
     def body(self, c: FloatArray) -> FloatArray:
-        """L̄ at points (batch, r)."""
+        """Return L̄ at points (batch, r)."""
         logits = self._logits(c)
         if not self.likelihood:
             return self.loss.scalar(self._best(logits))[0] @ self.problem.share
@@ -133,7 +139,7 @@ class SplitRisk:
             return largest[:, 0] + np.log(np.sum(np.exp(logs - largest), axis=1))
 
     def log_tails(self, c: FloatArray) -> FloatArray:
-        """(batch, n_samples) the logarithm of what each merged sample adds to T, before its share."""
+        """Return the logarithm of the contribution of each merged sample to T, without its share, (batch, n_samples)."""
         logits = self._logits(c)
         log_ratio, log_rho = self._ratios(logits)
         log_total = np.logaddexp(0.0, log_rho)
@@ -148,7 +154,9 @@ class SplitRisk:
         return np.where(np.isnan(logs), np.inf, logs)
 
     def log_pull(self, c: FloatArray) -> FloatArray:
-        """(batch, n_entries) the log of what each lower entry weighs in T's slope across S_cyc, to first order in T; else -inf."""
+        """Return the log of the weight of each lower entry in T's slope across S_cyc, to first order in T, (batch, n_entries);
+        otherwise -inf.
+        """
         logits = self._logits(c)
         log_ratio, _ = self._ratios(logits)
         log_pull = log_ratio + np.log(self.problem.share)[self._sample]
@@ -163,7 +171,7 @@ class SplitRisk:
     # ---- slopes
 
     def slopes(self, c: FloatArray) -> Slopes:
-        r"""First and second derivatives at a point (r,).
+        r"""Return the first and second derivatives at a point (r,).
 
         With :math:`a_{it}` the row of token t less that of the label, :math:`w_{it} = \ell'(u_i) s_{it} (\gamma_{it} - u_i)`,
         :math:`g_i = \sum_t w_{it} a_{it}` and :math:`\bar a_i = \sum_t s_{it} a_{it}`,
@@ -203,7 +211,7 @@ class SplitRisk:
         )
 
     def _weights(self, log_s: FloatArray, best: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Sign and logarithm of w per entry, and ℓ''/ℓ'² per sample; `best` (n_samples,) holds the outputs over R_i alone."""
+        """Return sign and logarithm of w per entry, and ℓ''/ℓ'² per sample; `best` (n_samples,) holds the outputs over R_i only."""
         if self.likelihood:
             return np.ones(len(log_s)), log_s, np.ones(len(self.problem.labels))
         sample = self._sample
@@ -218,11 +226,11 @@ class SplitRisk:
     # ---- sums over samples
 
     def _logits(self, c: FloatArray) -> FloatArray:
-        """(batch, n_entries) logits less that of the label, multiplicities included."""
+        """Return the logits less that of the label, multiplicities included, (batch, n_entries)."""
         return c @ self._rows.T + self.problem.log_counts
 
     def _best(self, logits: FloatArray) -> FloatArray:
-        """(batch, n_samples) the output over R_i alone, given logits (batch, n_entries): the label's own score on acyclic data."""
+        """Return the output over R_i only, (batch, n_samples), from logits (batch, n_entries): the label's own score on acyclic data."""
         if self.n_cyclic == 0:
             return np.broadcast_to(self._top, (len(logits), len(self._top)))
         inside = self._log_sum(np.where(self._tied, logits, -np.inf))
@@ -245,14 +253,14 @@ class SplitRisk:
 
 
 def tied_entries(problem: ReducedProblem, graphs: Mapping[int, PriorityGraph]) -> BoolArray:
-    """(n_entries,) whether an entry's token is in its label's component."""
+    """Return whether each entry's token is in its label's component, (n_entries,)."""
     table, column = component_table(graphs, len(problem.E))
     place = column[problem.queries[problem.column]][problem.sample]
     return table[problem.tokens, place] == table[problem.labels[problem.sample], place]
 
 
 def _orthonormal(rows: FloatArray, scale: float) -> FloatArray:
-    """(rank, d) orthonormal rows that span the given ones (m, d), but for what is rounding at this scale."""
+    """Return orthonormal rows (rank, d) that span the given ones (m, d), except for rounding at this scale."""
     _, singular, directions = np.linalg.svd(rows, full_matrices=False)
     return directions[singular > STRICT_SPAN_RTOL * scale]
 

@@ -72,6 +72,7 @@ def augmented_lagrangian(rows: BilinearRows, lower: FloatArray, is_equality: Boo
 
     Args:
         lower: (n_rows,) at least 0.
+
         is_equality: (n_rows,) rows whose multiplier has either sign.
     """
     scale = float(lower.max())

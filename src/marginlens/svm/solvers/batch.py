@@ -67,9 +67,13 @@ def over_working_rows(
 
     Args:
         A: (n_rows, d).
+
         b: (n_rows,).
+
         x: (d,) the point to start from, which `solve` overwrites.
+
         first: rows that are in the working set from the start, in addition to those that x satisfies least.
+
         solve: solves the problem of the rows with these indices, and returns the smallest a_r·x/b_r of its x, whose scale is free.
     """
     members = np.union1d(np.argsort(A @ x - b, kind="stable")[:_FIRST_WORKING_ROWS], first)

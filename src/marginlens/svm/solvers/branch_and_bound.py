@@ -29,7 +29,9 @@ class Alternatives:
 
     Attributes:
         rows: (n_groups, n_ways, n_rows, d); groups smaller than the largest are padded by zero rows with lower 0.
+
         lower: (n_groups, n_ways, n_rows), each 0 or 1.
+
         allowed: (n_groups, n_ways) whether group i has an alternative a that any x can satisfy.
     """
 
@@ -86,7 +88,9 @@ class Planes:
 
     Attributes:
         normal: (n_groups, n_ways, d) unit vectors u, zero if an alternative is not allowed.
+
         height: (n_groups, n_ways) h, inf if not allowed.
+
         spread: κ >= 1.
     """
 
@@ -126,10 +130,15 @@ class SearchTree:
 
     Attributes:
         open: partial choices that are still open; none once the search is complete.
+
         best: the norm of the shortest vector found, inf if there is none.
+
         guess: the first vector found.
+
         runner_up: the smallest bound among the choices discarded as too long.
+
         explored: convex problems solved.
+
         n_covered: complete choices accounted for by a point or by a bound.
     """
 

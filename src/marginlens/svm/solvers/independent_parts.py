@@ -66,10 +66,15 @@ def solve_orthonormal(
 
     Args:
         E: (n_vocabulary, d_model) with orthonormal rows.
+
         graphs: by last token.
+
         rows, ties: of all graphs; ties compare the first token of a component with the others.
+
         sufficient: which rows of each last token imply its others.
+
         progress: called as `progress(done, total)` after each last token.
+
     Returns:
         W with its multipliers, which are zero for other rows; None if a problem was not solved to full accuracy.
     """

@@ -39,8 +39,11 @@ class BilinearRows(Described):
 
     Args:
         X: (n_tokens, d_tokens) the tokens.
+
         Q: (n_queries, d_queries) the queries; in Graph-SVM both are the embeddings.
+
         triples: (n_rows, 3) query k, token i and token j of each row, ordered by k.
+
         scale: (n_rows,) the factors s, one by default.
 
     `np.asarray(rows)` forms them, (n_rows, d_tokens times d_queries).

@@ -109,7 +109,7 @@ class _WorkingSets:
         return Guess(multipliers, unsolved)
 
     def _slack_atol(self, current: _Set) -> float:
-        """The largest violation that counts as none."""
+        """Return the largest violation that counts as none."""
         norm = (2.0 * max(self._value(current), 0.0)) ** 0.5
         return max(RESIDUAL_GOAL * norm, 16 * EPS * float(current.multipliers.sum()))
 
