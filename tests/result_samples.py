@@ -73,6 +73,9 @@ def theorems():
     yield "a forecast", prediction.certificate.forecast([0, 10, 100])
     finite, head = ml.data.sphere_tokens(12, 2, 4, 3, 0)
     yield "a proof of a minimum", theory.predict_limit(finite[11], head[11]).certificate
+    steps = ml.SignDescent(0.02)
+    point = ml.descend(ml.AttentionRisk(batch[0], heads[0]), optimizer=steps, n_steps=2000).final
+    yield "a proof in a norm", theory.certify(batch[0], heads[0], point, optimizer=steps)
     yield "a theorem", prediction.verdicts[0]
     yield "a condition", theory.check_assumption_a(data, v)
     yield (

@@ -449,9 +449,9 @@ def test_tampered_files_are_refused_or_do_not_verify(tmp_path):
 
 def test_the_checker_shares_nothing_with_the_search():
     """Not even through what it imports: the modules that decide reach the search, its core and its solvers nowhere."""
-    for checker in ("tube_conditions", "minimum_conditions", "intervals"):
+    for checker in ("tube_conditions", "minimum_conditions", "any_norm_conditions", "exact_rows", "intervals"):
         direct = _imports(f"marginlens.theory.{checker}")
-        allowed = {"losses.margin", "optimizers", "theory.intervals", "theory.checks"}
+        allowed = {"losses.margin", "norms", "optimizers", "theory.exact_rows", "theory.intervals", "theory.checks"}
         assert {name.removeprefix("marginlens.") for name in direct} <= allowed, checker
         reached, to_read = set(), [f"marginlens.theory.{checker}"]
         while to_read:
@@ -461,7 +461,7 @@ def test_the_checker_shares_nothing_with_the_search():
                 to_read += _imports(name)
         search = {
             f"marginlens.theory.{name}"
-            for name in ("attraction", "certificate", "finite_minimum", "forecast", "residual_law")
+            for name in ("any_norm", "attraction", "certificate", "finite_minimum", "forecast", "residual_law")
         }
         assert not reached & search
 

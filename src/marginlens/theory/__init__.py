@@ -16,7 +16,8 @@ from marginlens.theory.assumptions import (
 )
 from marginlens.theory.attention_bounds import attention_sensitivity, entropy_floor, head_entropy_floor
 from marginlens.theory.basin import BasinCone, basin_cone, in_cone, sample_cone
-from marginlens.theory.certificate import Certificate, certify
+from marginlens.theory.certificate import Certificate
+from marginlens.theory.certification import certify
 from marginlens.theory.checks import Check, TheoremVerdict
 from marginlens.theory.embedding_limits import (
     check_class_window,
@@ -44,6 +45,7 @@ from marginlens.theory.other_risks import check_steepest_theorem, predict_copyin
 from marginlens.theory.outcome import Outcome
 from marginlens.theory.prediction import Candidates, Prediction, predict, predict_limit
 from marginlens.theory.residual_law import residual_law
+from marginlens.theory.steepest_certificate import SteepestCertificate
 
 __all__ = [
     "BasinCone",
@@ -55,6 +57,7 @@ __all__ = [
     "MinimumCertificate",
     "Outcome",
     "Prediction",
+    "SteepestCertificate",
     "TheoremVerdict",
     "TokenOptimality",
     "attention_sensitivity",

@@ -14,7 +14,7 @@ import numpy as np
 from marginlens.arithmetic.directions import length
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import NOT_NUMBERS, InputError, whole_number
-from marginlens.losses.margin import Logistic, Loss
+from marginlens.losses.margin import Loss
 from marginlens.names import LOSSES
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.optimizers.gradient_descent import has_plain_steps
@@ -22,7 +22,7 @@ from marginlens.optimizers.protocol import Optimizer
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular
 from marginlens.runtime.files import read_result, write_result
-from marginlens.theory.attraction import STEEPNESS, Missing, Tubes, find_tubes, missing_fact, moving_fact
+from marginlens.theory.attraction import STEEPNESS, Tubes, moving_fact
 from marginlens.theory.checks import Check, TheoremVerdict
 from marginlens.theory.forecast import Forecast, forecast
 from marginlens.theory.intervals import exact_steps
@@ -31,6 +31,7 @@ from marginlens.typing import ArrayLike, FloatArray, IntArray
 from marginlens.words import Fact
 
 _LARGEST = sys.float_info.max
+_APART = ("optimizer", "steepest_in", "shape")  # fields about the steps
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -63,13 +64,13 @@ class Proof(Result, Tabular):
         """
         data = self.data
         yield "data", type(data) is TokenDataset and _is_one_problem(data), Fact("field.one_problem")
-        yield "head", _is_vector(self.head, data.d_model), Fact("field.vector", {"size": data.d_model})
+        yield "head", is_array(self.head, (data.d_model,)), Fact("field.vector", {"size": data.d_model})
         yield "loss", type(self.loss) in STEEPNESS, Fact("field.loss", {"losses": list(LOSSES.classes)})
-        yield "point", _is_vector(self.point, data.d_key), Fact("field.vector", {"size": data.d_key})
+        yield "point", is_array(self.point, (data.d_key,)), Fact("field.vector", {"size": data.d_key})
         for name in self.not_negative:
-            yield name, _is_number(getattr(self, name)) and getattr(self, name) >= 0.0, Fact("field.not_negative")
+            yield name, is_number(getattr(self, name)) and getattr(self, name) >= 0.0, Fact("field.not_negative")
         for name in self.positive:
-            yield name, _is_number(getattr(self, name)) and getattr(self, name) > 0.0, Fact("field.positive")
+            yield name, is_number(getattr(self, name)) and getattr(self, name) > 0.0, Fact("field.positive")
 
     def refused(self) -> tuple[Check, ...]:
         """Return the condition that the first wrong field fails; none if all fields are as the theorem requires."""
@@ -82,8 +83,8 @@ class Proof(Result, Tabular):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the certificate and its problem to a .npz file, which `load` of its class reads."""
         problem = {**self.data.arrays(), "head": self.head, "loss": np.array(LOSSES.name_of(self.loss))}
-        named = {name: getattr(self, name) for name in (*self.steps, *self._numbers())}
-        write_result(path, self.format, problem | named)
+        named = {name: getattr(self, name) for name in self._numbers()}
+        write_result(path, self.format, problem | named | self._arrays_of_steps())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -95,10 +96,7 @@ class Proof(Result, Tabular):
         try:
             data, head, loss = _problem_of(arrays)
             read: dict[str, Any] = {name: arrays[name] if arrays[name].ndim else float(arrays[name]) for name in names}
-            if cls.steps:
-                size = float(arrays["size"])
-                plain = GradientDescent(size) if size != 0.0 else None
-                read["optimizer"] = NormalizedGD(size) if arrays["normalized"] else plain
+            read |= cls._read_steps(arrays)
         except InputError:
             raise
         except (*NOT_NUMBERS, IndexError) as problem:
@@ -107,8 +105,17 @@ class Proof(Result, Tabular):
 
     @classmethod
     def _numbers(cls) -> list[str]:
-        """Return the fields that a file holds, by name: all but the problem and the optimizer."""
-        return [field.name for field in fields(cls) if field.name not in ("data", "head", "loss", "optimizer")]
+        """Return the fields that a file holds as they are, by name: all but the problem and the steps."""
+        return [field.name for field in fields(cls) if field.name not in (*_APART, "data", "head", "loss")]
+
+    def _arrays_of_steps(self) -> dict[str, Any]:
+        """Return what a file holds of the steps, under the names in `steps`."""
+        return {}
+
+    @classmethod
+    def _read_steps(cls, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields that `_arrays_of_steps` wrote."""
+        return {}
 
     def _columns(self) -> dict[str, Any]:
         checks = self.verify().conditions
@@ -185,19 +192,28 @@ class Certificate(Proof):
         yield from super().requirements()
         data = self.data
         yield "share", self.share < 1.0, Fact("field.below_one")
-        yield "along", _is_number(self.along), Fact("field.finite")
-        yield "direction", _is_vector(self.direction, data.d_key), Fact("field.vector", {"size": data.d_key})
+        yield "along", is_number(self.along), Fact("field.finite")
+        yield "direction", is_array(self.direction, (data.d_key,)), Fact("field.vector", {"size": data.d_key})
         size = getattr(self.optimizer, "size", 0.0)
-        is_plain = self.optimizer is None or (_is_number(size) and has_plain_steps(self.optimizer))
+        is_plain = self.optimizer is None or (is_number(size) and has_plain_steps(self.optimizer))
         yield "optimizer", is_plain, Fact("field.optimizer")
         selected, support = self.selected, self.support
-        yield "selected", _are_indices(selected, (data.n_inputs,), data.lengths), Fact("field.selection")
+        yield "selected", are_indices(selected, (data.n_inputs,), data.lengths), Fact("field.selection")
         shape, below = (max(1, np.size(support) // 2), 2), np.array([data.n_inputs, data.n_tokens])
-        yield "support", _are_indices(support, shape, below), Fact("field.tokens")
+        yield "support", are_indices(support, shape, below), Fact("field.tokens")
         i, t = support.T
         is_unselected = bool((t < data.lengths[i]).all() and (t != selected[i]).all())
         yield "support", is_unselected, Fact("field.not_selected")
         yield "support", len(np.unique(support, axis=0)) == len(support), Fact("field.distinct")
+
+    def _arrays_of_steps(self) -> dict[str, Any]:
+        return {"normalized": self.normalized, "size": self.size}
+
+    @classmethod
+    def _read_steps(cls, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        size = float(arrays["size"])
+        plain = GradientDescent(size) if size != 0.0 else None
+        return {"optimizer": NormalizedGD(size) if arrays["normalized"] else plain}
 
     def forecast(self, steps: ArrayLike) -> Forecast:
         r"""Predict norm and angle after further steps, or after a further length of the flow, with proved bounds.
@@ -266,21 +282,24 @@ def _is_one_problem(data: TokenDataset) -> bool:
     inputs, tokens, _ = data.X.shape
     shapes = data.K.shape[:2] == (inputs, tokens) and data.y.shape == (inputs,)
     signs = bool(np.isin(data.y, (-1.0, 1.0)).all())
-    lengths = _are_indices(data.lengths - 1, (inputs,), np.full(inputs, tokens))
+    lengths = are_indices(data.lengths - 1, (inputs,), np.full(inputs, tokens))
     return shapes and signs and lengths and bool(np.isfinite(data.X).all() and np.isfinite(data.K).all())
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Return whether a field is a finite number."""
     return isinstance(value, float | int) and type(value) is not bool and bool(-_LARGEST <= value <= _LARGEST)
 
 
-def _is_vector(value: object, size: int) -> bool:
+def is_array(value: object, shape: tuple[int, ...]) -> bool:
+    """Return whether a field is an array of this shape with finite doubles."""
     if not (type(value) is np.ndarray and value.dtype == np.float64):
         return False
-    return value.shape == (size,) and bool(np.isfinite(value).all())
+    return value.shape == shape and bool(np.isfinite(value).all())
 
 
-def _are_indices(value: object, shape: tuple[int, ...], below: IntArray) -> bool:
+def are_indices(value: object, shape: tuple[int, ...], below: IntArray) -> bool:
+    """Return whether a field is an array of this shape with whole numbers from 0 on and below these."""
     if not (type(value) is np.ndarray and np.issubdtype(value.dtype, np.integer)):
         return False
     return value.shape == shape and bool(np.all((value >= 0) & (value < below)))
@@ -324,53 +343,3 @@ def certificate_of(
         direction=tubes.direction[j],
         **{name: float(getattr(tubes, name)[j]) for name in names},
     )
-
-
-@implements("X", "Thm 1")
-def certify(
-    data: TokenDataset,
-    head: ArrayLike,
-    point: ArrayLike,
-    *,
-    optimizer: Optimizer | None = None,
-    loss: Loss | None = None,
-) -> Certificate:
-    """Certify that training from `point` on converges in direction to the max-margin direction of the tokens that lead there.
-
-    Args:
-        data: one problem.
-
-        head: v (d_model,).
-
-        point: (d_key,).
-
-        optimizer: `NormalizedGD(size)`, `GradientDescent(size)`, or None for the gradient flow.
-
-        loss: logistic by default.
-
-    Raises:
-        InputError: if no proof begins at this point; it says what is missing.
-
-    Examples:
-        >>> import marginlens as ml
-        >>> data, heads = ml.data.sphere_tokens(1, n_inputs=3, n_tokens=4, d_model=5, rng=0)
-        >>> risk = ml.AttentionRisk(data[0], heads[0])
-        >>> point = ml.descend(risk, optimizer=ml.NormalizedGD(1.0), n_steps=300).final
-        >>> proof = ml.theory.certify(data[0], heads[0], point, optimizer=ml.NormalizedGD(1.0))
-        >>> proof.verify().applies
-        True
-    """
-    if type(data) is not TokenDataset:
-        raise InputError("data", "a TokenDataset itself, not a subclass", type(data).__name__)
-    v, p, risk_loss = data.head(head), data.point(point, "point"), Logistic() if loss is None else loss
-    if type(risk_loss) not in STEEPNESS:
-        raise InputError(
-            "loss", f"one of {', '.join(LOSSES.classes)}, whose slopes the proof bounds", type(risk_loss).__name__
-        )
-    tubes = find_tubes(data.as_batch(), v[None], p[None], optimizer, risk_loss)
-    if tubes.missing[0]:
-        expected = "a point from which the limit is proved"
-        raise InputError(
-            "point", expected, f"one of norm {float(length(p)):.4g} at which {missing_fact(Missing(tubes.missing[0]))}"
-        )
-    return certificate_of(data, v, risk_loss, optimizer, p, tubes, 0)

@@ -22,7 +22,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from marginlens.optimizers import NormalizedGD
-from marginlens.theory.intervals import Exact, Proving, slope_in, steepness_of
+from marginlens.theory.exact_rows import exact_rows
+from marginlens.theory.intervals import Exact, Proving, steepness_of
 
 if TYPE_CHECKING:
     from flint import arb
@@ -69,31 +70,15 @@ class _Rows(NamedTuple):
 
 def _setting(proving: Proving, proof: Certificate) -> _Rows:
     """Setting: the rows, and that the support is among them with Δ > 0."""
-    data, alpha = proof.data, proof.selected.tolist()
-    n_inputs, n_tokens, lengths = data.n_inputs, data.n_tokens, data.lengths.tolist()
-    every = [data.X.reshape(n_inputs * n_tokens, -1), data.K.reshape(n_inputs * n_tokens, -1)]
-    scores, keys = Exact.of(every[0]) @ Exact.of(proof.head), Exact.of(every[1])
-    gamma = [int(data.y[k // n_tokens]) * score for k, [score] in enumerate(scores.whole.tolist())]
-    tokens: list[tuple[int, int]] = []
-    for i, length in enumerate(lengths):
-        first = i * n_tokens
-        has_scores = any(gamma[first + t] != gamma[first] for t in range(length))
-        has_keys = bool((data.K[i, :length] != data.K[i, 0]).any())
-        # With one score or one key the output does not depend on p, and the input is left out.
-        if has_scores and has_keys:
-            tokens += [(i, t) for t in range(length) if t != alpha[i]]
+    rows = exact_rows(proving, proof.data, proof.head, proof.loss, proof.selected)
+    tokens, a = rows.tokens, rows.a
     stated = {tuple(token) for token in proof.support.tolist()}
     S = [r for r, token in enumerate(tokens) if token in stated]
     proving.require("tube.support_rows", len(S) == len(stated))
-    pairs = [(i * n_tokens + alpha[i], i * n_tokens + t) for i, t in tokens]
-    a = keys.differences(pairs)
     gram = proving.numbers(a @ a.rows(S).T)
     square = [proving.number(sum(x * x for x in row), 2 * a.power) for row in a.whole.tolist()]
-    delta = [proving.number(gamma[k] - gamma[m], scores.power) for k, m in pairs]
-    proving.require("tube.support_scores", all(delta[r] > 0 for r in S))
-    at_selected = [proving.number(gamma[k], scores.power) for k, _ in pairs]
-    c = [slope_in(proving, proof.loss, score) / n_inputs for score in at_selected]
-    return _Rows(tokens, [i for i, _ in tokens], a, gram, square, delta, c, S)
+    proving.require("tube.support_scores", all(rows.delta[r] > 0 for r in S))
+    return _Rows(tokens, rows.input, a, gram, square, rows.delta, rows.c, S)
 
 
 class _Ray(NamedTuple):

@@ -1,0 +1,329 @@
+"""Proofs that steepest descent in any norm selects its tokens for ever, found at points of a run: X Theorem 4."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import logsumexp
+
+from marginlens.losses.margin import slope_of
+from marginlens.norms import L2, Norm
+from marginlens.optimizers import NormalizedGD, SteepestDescent
+from marginlens.optimizers.protocol import Optimizer
+from marginlens.optimizers.schedules import PowerDecay, size_at
+from marginlens.status import Status
+from marginlens.svm import MarginSolution
+from marginlens.svm.solvers.least_distance import shortest_above
+from marginlens.theory.any_norm_conditions import KNOWN_NORMS
+from marginlens.theory.scored_tokens import ScoredTokens
+from marginlens.theory.steepest_certificate import SteepestCertificate
+from marginlens.theory.unproved_steps import steps_of
+from marginlens.typing import BoolArray, FloatArray, IntArray
+from marginlens.words import Fact
+
+TOLERANCE = 1e-6  # radius of the ball around a point that a proof has to hold, relative to the point's norm
+ROOM = 1e-9  # by which stated numbers stay inside what the theorem allows, because both are computed in doubles
+NEAR = 1e-7  # slack up to which a row is on the margin
+CARRIES = 1e-9  # multipliers, relative to the largest, below which a row carries nothing of the margin
+KEPT = 0.98  # share of the largest rate that other rows have to stay below, so that errors at the point leave room
+
+
+class Lacking(IntEnum):
+    """The condition of X Theorem 4 that a point fails."""
+
+    NOTHING = 0
+    INFEASIBLE = 1
+    SUPPORT_SCORES_HIGHER = 2
+    STEPS_TOO_LONG = 3
+    OUTRUN = 4
+    WEIGHTS_TOO_LARGE = 5
+    ROUNDING_DECIDES = 6
+
+
+def lacking_fact(lacking: Lacking) -> Fact:
+    """State the condition that a point fails, as a clause."""
+    return Fact(f"outcome.lacking.{lacking.name.lower()}")
+
+
+class SteepestSteps(NamedTuple):
+    """The steps of an optimizer from a point on, as X Theorem 4 sees them.
+
+    Attributes:
+        norm: in which they are steepest.
+        longest: a bound on their length.
+        limit: a bound on their length in the limit.
+    """
+
+    norm: Norm
+    longest: float
+    limit: float
+
+
+def steepest_steps(optimizer: Optimizer, taken: int = 0) -> SteepestSteps | None:
+    """Return what the theorem needs of the steps after `taken` ones; None if it does not cover them.
+
+    It covers normalised steps in a norm of this library without momentum and weight decay, of constant length or falling like a
+    power of at most one of the number of the step.
+    """
+    steps = steps_of(optimizer)
+    if steps.kind not in (SteepestDescent, NormalizedGD) or steps.momentum > 0.0 or steps.weight_decay > 0.0:
+        return None
+    norm = L2() if steps.kind is NormalizedGD else steps.norm
+    if norm is None or type(norm) not in KNOWN_NORMS or steps.size is None or steps.power is None or steps.power > 1.0:
+        return None
+    falls = isinstance(steps.size, PowerDecay) and steps.power > 0.0
+    longest = size_at(steps.size, taken)
+    return SteepestSteps(norm, longest, 0.0 if falls else longest)
+
+
+class Rows(NamedTuple):
+    """Rows r = (i, t) of a selection of one problem, for the inputs whose output depends on p.
+
+    Attributes:
+        selected: (n_inputs,) α.
+        tokens: (n_rows, 2) input and token.
+        a: (n_rows, d_key) k_α - k_t.
+        delta: (n_rows,) Δ_r.
+        log_slope: (n_rows,) log c_i^∞.
+        near: (n_rows,) whether rounding decides which of the two tokens scores higher.
+    """
+
+    selected: IntArray
+    tokens: IntArray
+    a: FloatArray
+    delta: FloatArray
+    log_slope: FloatArray
+    near: BoolArray
+
+
+def rows_of(problem: ScoredTokens, selected: IntArray) -> Rows:
+    """Compute the rows of a selection of one problem."""
+    data = problem.data
+    difference, near = problem.sharp_differences(selected)
+    is_row = data.mask & problem.dependent[:, None] & (np.arange(data.n_tokens) != selected[:, None])
+    tokens = np.argwhere(is_row)
+    i, t = tokens.T
+    chosen = problem.scores[np.arange(data.n_inputs), selected]
+    log_slope = slope_of(problem.loss, chosen).log - np.log(data.n_inputs)
+    return Rows(selected, tokens, data.K[i, selected[i]] - data.K[i, t], difference[is_row], log_slope[i], near[is_row])
+
+
+class Plan(NamedTuple):
+    """What the theorem needs of a selection in a norm, wherever the point is.
+
+    Attributes:
+        lacking: `NOTHING` if a proof can begin at some point.
+        rows: the rows of the selection.
+        leading: (n_rows,) 𝒢.
+        gamma: a lower bound on γ.
+        high: an upper bound on γ.
+        longest, widest: D and D₂.
+        witness, weights: p̂ and π.
+        multipliers: (n_others, n_leading) μ.
+        rest: (n_others,) ‖v_r‖_*.
+        sizes: (n_others,) ‖a_r‖_*.
+    """
+
+    lacking: Lacking
+    rows: Rows
+    leading: BoolArray
+    gamma: float = 0.0
+    high: float = 0.0
+    longest: float = 0.0
+    widest: float = 0.0
+    witness: FloatArray = np.empty(0)
+    weights: FloatArray = np.empty(0)
+    multipliers: FloatArray = np.empty((0, 0))
+    rest: FloatArray = np.empty(0)
+    sizes: FloatArray = np.empty(0)
+
+
+def plan_for(problem: ScoredTokens, selected: IntArray, steps: SteepestSteps, shape: tuple[int, ...]) -> Plan:
+    """Choose the leading rows of a selection, and compare all others with them.
+
+    Leading rows are those on the margin, and those that score lower and come too close to the margin for the comparison. If a
+    row that scores higher comes too close, all rows that score lower lead.
+    """
+    rows = rows_of(problem, selected)
+    leading = np.zeros(len(rows.a), dtype=bool)
+    if not len(rows.a):
+        return Plan(Lacking.INFEASIBLE, rows, leading)
+    every = _widest_margin(rows.a, steps.norm, shape)
+    if every.status is Status.INFEASIBLE:
+        return Plan(Lacking.INFEASIBLE, rows, leading)
+    lead, carried = rows.a @ every.x.ravel(), every.multipliers
+    carries = carried > CARRIES * carried.max()
+    forward = rows.delta > 0.0
+    if (carries & ~forward).any():
+        return Plan(Lacking.SUPPORT_SCORES_HIGHER, rows, leading)
+    leading = (carries | (lead <= lead.min() * (1.0 + NEAR))) & forward
+    while True:
+        if problem.undecided.any() or rows.near[leading].any():
+            return Plan(Lacking.ROUNDING_DECIDES, rows, leading)
+        plan = _with_leading(rows, leading, steps, shape)
+        if plan.lacking is not Lacking.OUTRUN:
+            return plan
+        others = np.flatnonzero(~leading)
+        mass = plan.multipliers.sum(axis=1) - 1.0
+        fails = others[plan.rest >= KEPT * _fastest(plan, steps) * mass]
+        joining = fails[forward[fails]] if forward[fails].any() else others[forward[others]]
+        if not len(joining):
+            return plan
+        leading = leading.copy()
+        leading[joining] = True
+
+
+def _fastest(plan: Plan, steps: SteepestSteps) -> float:
+    """Return the rate of points at infinity, γ - hD₂²/8."""
+    return plan.gamma - steps.longest * plan.widest**2 / 8.0
+
+
+def _widest_margin(a: FloatArray, norm: Norm, shape: tuple[int, ...]) -> MarginSolution:
+    return shortest_above(a.reshape(len(a), *shape), np.ones(len(a)), norm=norm)
+
+
+def _with_leading(rows: Rows, leading: BoolArray, steps: SteepestSteps, shape: tuple[int, ...]) -> Plan:
+    """Compute γ, D and D₂ for leading rows, and the comparison of every other row with them."""
+    a, norm = rows.a[leading], steps.norm
+    best = _widest_margin(a, norm, shape)
+    if best.status is Status.INFEASIBLE:
+        return Plan(Lacking.INFEASIBLE, rows, leading)
+    size = norm.value(best.x) * (1.0 + ROOM)
+    witness, weights = best.x.ravel() / size, np.maximum(best.multipliers, 0.0)
+    weights = weights / weights.sum()
+    others = np.flatnonzero(~leading)
+    multipliers, rest = _comparisons(a, rows.a[others], norm, shape)
+    pairs = np.triu_indices(len(a), 1)
+    widest = max((norm.dual(row.reshape(shape)) for row in a[pairs[0]] - a[pairs[1]]), default=0.0)
+    plan = Plan(
+        Lacking.NOTHING,
+        rows,
+        leading,
+        gamma=float(np.min(a @ witness)),
+        high=norm.dual((weights @ a).reshape(shape)),
+        longest=max(norm.dual(row.reshape(shape)) for row in a),
+        widest=widest,
+        witness=witness,
+        weights=weights,
+        multipliers=multipliers,
+        rest=rest,
+        sizes=np.array([norm.dual(row.reshape(shape)) for row in rows.a[others]]),
+    )
+    fastest = _fastest(plan, steps)
+    if not fastest > 0.0:
+        return plan._replace(lacking=Lacking.STEPS_TOO_LONG)
+    outrun = bool((rest >= KEPT * fastest * (multipliers.sum(axis=1) - 1.0)).any())
+    return plan._replace(lacking=Lacking.OUTRUN) if outrun else plan
+
+
+def _comparisons(
+    leading: FloatArray, others: FloatArray, norm: Norm, shape: tuple[int, ...]
+) -> tuple[FloatArray, FloatArray]:
+    """Compare rows with leading ones by the convex problem of the proof: μ (n_others, n_leading) and ‖v‖_* (n_others,)."""
+    n, m = len(others), len(leading)
+    if not n:
+        return np.empty((0, m)), np.empty(0)
+    beyond = np.broadcast_to(leading, (n, *leading.shape))
+    rows = np.concatenate([beyond, leading - others[:, None]], axis=1)
+    lower = np.concatenate([np.ones((n, m)), np.zeros((n, m))], axis=1)
+    solved = shortest_above(rows.reshape(n, 2 * m, *shape), lower, norm=norm)
+    found = np.asarray(solved.multipliers)
+    if solved.certificate is not None:
+        # Along no direction is the row behind every leading one: the proof of that compares them without a rest.
+        found = np.where(np.isnan(found), np.asarray(solved.certificate), found)
+    found = np.maximum(np.nan_to_num(found), 0.0)
+    ahead, behind = found[:, :m], found[:, m:]
+    total = behind.sum(axis=1, keepdims=True)
+    multipliers = np.divide(ahead + behind, total, out=np.zeros_like(ahead), where=total > 0.0)
+    rests = others - multipliers @ leading
+    return multipliers, np.array([norm.dual(row.reshape(shape)) for row in rests])
+
+
+class Place(NamedTuple):
+    """What the theorem says at a point: the rate g, and what is lacking if it is not positive enough."""
+
+    lacking: Lacking
+    rate: float
+    tolerance: float
+
+
+def place_at(plan: Plan, point: FloatArray, steps: SteepestSteps, steepness: float, shape: tuple[int, ...]) -> Place:
+    """Compute the rate of Eq. (11) at a point.
+
+    Args:
+        plan: the plan of the tokens that lead at the point.
+
+        point: (d_key,).
+
+        steps: the steps from the point on.
+
+        steepness: Λ of the loss.
+
+        shape: the shape of the weights in the norm.
+    """
+    tolerance = TOLERANCE * float(steps.norm.value(point.reshape(shape)))
+    if plan.lacking is not Lacking.NOTHING:
+        return Place(plan.lacking, 0.0, tolerance)
+    rows, leading = plan.rows, plan.leading
+    at = rows.a @ point
+    log_limit = rows.log_slope[leading] + np.log(rows.delta[leading])
+    log_F = float(logsumexp(log_limit - at[leading])) + plan.longest * tolerance
+    logs = np.empty(len(at))
+    logs[leading] = log_F - log_limit
+    behind = plan.multipliers @ at[leading] - at[~leading] + plan.rest * tolerance
+    logs[~leading] = behind + plan.multipliers @ logs[leading]
+    inputs = rows.tokens[:, 0]
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        nu = _errors(plan, np.exp(logs), logs - log_F, inputs, steepness)
+        rate = _fastest(plan, steps) - 2.0 * nu - ROOM * plan.gamma
+    mass = plan.multipliers.sum(axis=1) - 1.0
+    if not (rate > 0.0 and (plan.rest < (1.0 - ROOM) * rate * mass).all()):
+        return Place(Lacking.WEIGHTS_TOO_LARGE, 0.0, tolerance)
+    return Place(Lacking.NOTHING, float(rate), tolerance)
+
+
+def _errors(plan: Plan, phi: FloatArray, log_shares: FloatArray, inputs: IntArray, steepness: float) -> float:
+    """Compute ν of Eq. (10) from φ_r and log(φ_r/F_0); infinite if a token's share is not bounded."""
+    rows, leading = plan.rows, plan.leading
+    n, delta = int(inputs.max()) + 1, rows.delta
+    epsilon = np.bincount(inputs, phi, n)
+    plus, minus = np.zeros(n), np.zeros(n)
+    np.maximum.at(plus, inputs, delta)
+    np.maximum.at(minus, inputs, -delta)
+    e, up, down = epsilon[inputs], plus[inputs], minus[inputs]
+    share = np.divide(e * up, delta, out=np.zeros_like(e), where=leading)
+    if not ((e < 1.0).all() and (share < 1.0).all()):
+        return np.inf
+    more = np.expm1(e * (steepness * up + np.divide(down, delta, out=np.zeros_like(e), where=leading)))
+    less = 1.0 - (1.0 - e) * (1.0 - share) * np.exp(-e * steepness * down)
+    zeta = float(np.max(np.maximum(more, less)[leading]))
+    o = ~leading
+    bound = np.exp(rows.log_slope + steepness * e * up + log_shares) * (np.abs(delta) + e * np.maximum(up, down))
+    return zeta * plan.longest + float(np.sum(bound[o] * plan.sizes))
+
+
+def certificate_at(
+    problem: ScoredTokens, point: FloatArray, plan: Plan, place: Place, steps: SteepestSteps, shape: tuple[int, ...]
+) -> SteepestCertificate:
+    """Make the certificate of a place at which nothing is lacking."""
+    return SteepestCertificate(
+        data=problem.data,
+        head=problem.head,
+        loss=problem.loss,
+        point=point,
+        tolerance=place.tolerance,
+        selected=plan.rows.selected,
+        steepest_in=steps.norm,
+        shape=shape,
+        longest=steps.longest,
+        limit=steps.limit,
+        leading=plan.rows.tokens[plan.leading],
+        witness=plan.witness,
+        weights=plan.weights,
+        multipliers=plan.multipliers,
+        rate=place.rate,
+        low=plan.gamma - steps.limit * plan.widest**2 / 8.0 - ROOM * plan.gamma,
+        high=plan.high * (1.0 + ROOM),
+    )

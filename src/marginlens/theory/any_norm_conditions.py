@@ -1,0 +1,242 @@
+"""The conditions of X Theorem 4 in intervals: the paragraphs of docs/proofs/any_norm.md in its order, letters and equation numbers.
+
+Like `tube_conditions`, this module decides what "proved" means, shares no code with the search, and takes nothing on trust:
+
+    _setting      Setting, Eqs (2) and (3): rows, sizes and both bounds on γ
+    _comparisons  Bounds along the way, Eqs (6) and (7)
+    _saturation   Saturation, Eqs (9) and (10)
+    _rate         The theorem, Eqs (11) and (12)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from flint import arb, ctx
+
+from marginlens.norms import L1, L2, Frobenius, LInf, Lp, MaxRow, Norm, Nuclear, Spectral
+from marginlens.theory.exact_rows import ExactRows, exact_rows
+from marginlens.theory.intervals import Exact, Proving, steepness_of
+
+if TYPE_CHECKING:
+    from marginlens.theory.checks import Check
+    from marginlens.theory.steepest_certificate import SteepestCertificate
+
+KNOWN_NORMS: tuple[type[Norm], ...] = (L1, L2, LInf, Lp, Frobenius, Spectral, Nuclear, MaxRow)
+SIZE_BITS = 64  # of lengths of rows, which need no more: a bound that is too large by 1e-15 decides nothing
+
+
+def steepest_conditions(proof: SteepestCertificate) -> list[Check]:
+    """Check the conditions of the theorem on a certificate whose fields are valid, up to the first that does not hold."""
+    proving = Proving()
+    with proving.until_refuted():
+        sizes = Sizes(proving, proof.steepest_in, proof.shape)
+        setting = _setting(proving, proof, sizes)
+        compared = _comparisons(proving, proof, setting, sizes)
+        nu = _saturation(proving, proof, setting, compared, sizes)
+        _rate(proving, proof, setting, compared, nu)
+    return proving.checks
+
+
+class Sizes:
+    """Upper bounds on a norm and on its dual norm, for points whose entries are intervals.
+
+    Args:
+        proving: the intervals.
+
+        norm: one of `KNOWN_NORMS`.
+
+        shape: the shape of a point: (d,), or (n_rows, n_columns) if the norm is one of matrices.
+    """
+
+    def __init__(self, proving: Proving, norm: Norm, shape: tuple[int, ...]) -> None:
+        self.proving, self.norm, self.shape = proving, norm, shape
+
+    def value(self, x: Sequence[arb]) -> Any:
+        """Bound ‖x‖ from above."""
+        return self._bound(x, dual=False)
+
+    def dual(self, x: Sequence[arb]) -> Any:
+        """Bound ‖x‖_* from above."""
+        return self._bound(x, dual=True)
+
+    def _bound(self, x: Sequence[arb], dual: bool) -> Any:
+        """Bound a norm with few bits."""
+        norm, proving = self.norm, self.proving
+        with ctx.workprec(SIZE_BITS):
+            if isinstance(norm, MaxRow):
+                rows = [self._euclidean(row) for row in self._rows(x)]
+                return proving.sum(rows).upper() if dual else proving.largest(rows)
+            if isinstance(norm, Spectral | Nuclear):
+                return self._by_singular_values(x, total=isinstance(norm, Spectral) == dual)
+            if isinstance(norm, L1 | LInf):
+                sizes = [abs(entry) for entry in x]
+                return proving.sum(sizes).upper() if isinstance(norm, LInf) == dual else proving.largest(sizes)
+            power = proving.real(norm.p) if isinstance(norm, Lp) else proving.real(2)
+            return self._power_norm(x, power / (power - 1) if dual else power).upper()
+
+    def _rows(self, x: Sequence[arb]) -> list[Sequence[arb]]:
+        width = self.shape[-1]
+        return [x[k : k + width] for k in range(0, len(x), width)]
+
+    def _euclidean(self, x: Sequence[arb]) -> Any:
+        return self.proving.root(self.proving.sum(entry * entry for entry in x))
+
+    def _power_norm(self, x: Sequence[arb], power: arb) -> Any:
+        """(Σ |x|^q)^(1/q), with roots where q is 2 or 3/2."""
+        proving, sizes = self.proving, [abs(entry) for entry in x]
+        if power == 2:
+            return self._euclidean(x)
+        largest = proving.largest(sizes)
+        if not largest > 0:
+            return proving.real(0)
+        shares = [(size / largest).upper() for size in sizes]
+        three_halves = power == proving.real(1.5)
+        powers = [share * share.sqrt() if three_halves else self._power(share, power) for share in shares]
+        return largest * self._power(proving.sum(powers), 1 / power)
+
+    def _power(self, base: arb, power: arb) -> Any:
+        return (power * base.log()).exp() if base > 0 else self.proving.real(0)
+
+    def _by_singular_values(self, x: Sequence[arb], total: bool) -> Any:
+        """Bound the sum of the singular values, or the largest, by those of the matrix of midpoints in doubles and the rest.
+
+        With any U, s, V the matrix is U diag(s) Vᵀ and a rest. The first has nuclear norm at most Σ s ‖u‖‖v‖, and spectral norm at
+        most max s · ‖U‖‖V‖ with ‖U‖² ≤ 1 + ‖UᵀU - I‖_F. The rest has at most its Frobenius norm times √rank, or times 1.
+        """
+        proving, middles = self.proving, np.array([float(entry.mid()) for entry in x]).reshape(self.shape)
+        U, s, Vt = np.linalg.svd(middles, full_matrices=False)
+        left, right, weights = ([[arb(a) for a in row] for row in m] for m in (U.T.tolist(), Vt.tolist(), [s.tolist()]))
+        scaled = [[weight * entry for entry in row] for weight, row in zip(weights[0], left, strict=True)]
+        columns = [list(column) for column in zip(*scaled, strict=True)]
+        made = [entry for row in proving.product(columns, right) for entry in row]
+        rest = self._euclidean([entry - other for entry, other in zip(x, made, strict=True)])
+        if total:
+            lengths = [self._euclidean(u) * self._euclidean(v) for u, v in zip(left, right, strict=True)]
+            rank = proving.real(len(s)).sqrt()
+            return (proving.dot(weights[0], lengths) + rank * rest).upper()
+        stretch = self._stretch(left) * self._stretch(right)
+        return (proving.largest(weights[0]) * stretch.sqrt() + rest).upper()
+
+    def _stretch(self, vectors: list[list[arb]]) -> Any:
+        """Bound the square of the largest singular value of nearly orthonormal vectors."""
+        gram = self.proving.product(vectors, [list(column) for column in zip(*vectors, strict=True)])
+        apart = [entry - int(i == j) for i, row in enumerate(gram) for j, entry in enumerate(row)]
+        return 1 + self._euclidean(apart)
+
+
+class _Setting(NamedTuple):
+    """Rows, the leading ones among them, their sizes, and bounds on γ."""
+
+    rows: ExactRows
+    a: list[list[Any]]
+    leading: list[int]  # 𝒢
+    others: list[int]  # 𝒪
+    longest: Any  # D
+    widest: Any  # D₂
+    gamma: Any  # a lower bound on γ
+    potential: Any  # F_0 in the ball around the point
+    at_point: list[Any]  # a_r · p_0
+
+
+def _setting(proving: Proving, proof: SteepestCertificate, sizes: Sizes) -> _Setting:
+    """Setting: leading rows score lower than the selected token; p̂ bounds γ from below and π from above, Eq. (3)."""
+    rows = exact_rows(proving, proof.data, proof.head, proof.loss, proof.selected)
+    stated = {tuple(token) for token in proof.leading.tolist()}
+    leading = [r for r, token in enumerate(rows.tokens) if token in stated]
+    others = [r for r in range(len(rows.tokens)) if r not in set(leading)]
+    proving.require("steepest.leading_rows", len(leading) == len(stated))
+    proving.require("steepest.other_rows", len(others) == len(proof.multipliers), rows=len(others))
+    proving.require("steepest.leading_scores", all(rows.delta[r] > 0 for r in leading))
+    a = proving.numbers(rows.a)
+    witness = [proving.real(entry) for entry in proof.witness.tolist()]
+    proving.at_most("steepest.witness", sizes.value(witness), proving.real(1))
+    lead = proving.product([a[r] for r in leading], [[entry] for entry in witness])
+    gamma = proving.smallest(entry for [entry] in lead)
+    proving.demand("steepest.margin", proving.real(0), gamma)
+    pi = [proving.real(weight) for weight in proof.weights.tolist()]
+    total = proving.sum(pi)
+    [mean] = proving.product([[weight / total for weight in pi]], [a[r] for r in leading])
+    proving.at_most("steepest.high", sizes.dual(mean), proving.real(proof.high))
+    exact_point = Exact.of(proof.point)
+    at_point = [entry for [entry] in proving.numbers(rows.a @ exact_point)]
+    longest = proving.largest(sizes.dual(a[r]) for r in leading)
+    pairs = [(r, s) for r in leading for s in leading if s < r]
+    apart = proving.numbers(rows.a.differences(pairs)) if pairs else []
+    widest = proving.largest(sizes.dual(row) for row in apart)
+    terms = [rows.c[r] * rows.delta[r] * proving.exp(-at_point[r]) for r in leading]
+    potential = proving.sum(terms) * proving.exp(longest * proving.real(proof.tolerance))
+    return _Setting(rows, a, leading, others, longest, widest, gamma, potential, at_point)
+
+
+class _Compared(NamedTuple):
+    """What each row is at most, at x = 0: e^(-a_r·p) ≤ φ_r, and how other rows compare with leading ones."""
+
+    phi: dict[int, Any]
+    mass: dict[int, Any]  # m_r on 𝒪
+    rest: dict[int, Any]  # ‖v_r‖_* on 𝒪
+
+
+def _comparisons(proving: Proving, proof: SteepestCertificate, setting: _Setting, sizes: Sizes) -> _Compared:
+    """Bounds along the way: φ_r of leading rows, and of the others by Eqs (6) and (7) in the ball around the point."""
+    leading, others, a, at = setting.leading, setting.others, setting.a, setting.at_point
+    limit = [setting.rows.c[s] * setting.rows.delta[s] for s in leading]
+    phi = {s: setting.potential / size for s, size in zip(leading, limit, strict=True)}
+    mass: dict[int, Any] = {}
+    rest: dict[int, Any] = {}
+    if not others:
+        return _Compared(phi, mass, rest)
+    mu = [[proving.real(weight) for weight in row] for row in proof.multipliers.tolist()]
+    combined = proving.product(mu, [[*a[s], at[s]] for s in leading])
+    logs = [proving.log(phi[s]) for s in leading]
+    for r, weights, (*sums, sum_at) in zip(others, mu, combined, strict=True):
+        mass[r] = proving.sum(weights)
+        rest[r] = sizes.dual([entry - other for entry, other in zip(a[r], sums, strict=True)])
+        behind = sum_at - at[r] + rest[r] * proving.real(proof.tolerance)
+        phi[r] = proving.exp(behind + proving.dot(weights, logs))
+    return _Compared(phi, mass, rest)
+
+
+def _saturation(
+    proving: Proving, proof: SteepestCertificate, setting: _Setting, compared: _Compared, sizes: Sizes
+) -> Any:
+    """Saturation: ε_i, ζ of Eq. (9), and ν of Eq. (10)."""
+    rows, delta, phi = setting.rows, setting.rows.delta, compared.phi
+    zero, one, steep = proving.real(0), proving.real(1), steepness_of(proof.loss)
+    epsilon: dict[int, Any] = {}
+    plus: dict[int, Any] = {}
+    minus: dict[int, Any] = {}
+    inputs = rows.input
+    for i in set(inputs):
+        own = [r for r, j in enumerate(inputs) if j == i]
+        epsilon[i] = proving.sum(phi[r] for r in own)
+        plus[i] = proving.largest([zero, *(delta[r] for r in own)])
+        minus[i] = proving.largest([zero, *(-delta[r] for r in own)])
+    proving.demand("steepest.epsilon", proving.largest(epsilon.values()), one)
+    lost = {r: epsilon[inputs[r]] * plus[inputs[r]] / delta[r] for r in setting.leading}
+    proving.demand("steepest.leading_forward", proving.largest(lost.values()), one)
+    errors = []
+    for r in setting.leading:
+        e, up, down = epsilon[inputs[r]], plus[inputs[r]], minus[inputs[r]]
+        errors.append(proving.exp(e * (steep * up + down / delta[r])) - 1)
+        errors.append(1 - (1 - e) * (1 - lost[r]) * proving.exp(-e * steep * down))
+    omega = zero
+    for r in setting.others:
+        e, up, down = epsilon[inputs[r]], plus[inputs[r]], minus[inputs[r]]
+        bound = rows.c[r] * proving.exp(steep * e * up) * (abs(delta[r]) + e * proving.largest([up, down]))
+        omega += bound * sizes.dual(setting.a[r]) * phi[r] / setting.potential
+    return proving.largest(errors) * setting.longest + omega
+
+
+def _rate(proving: Proving, proof: SteepestCertificate, setting: _Setting, compared: _Compared, nu: arb) -> None:
+    """The theorem: g > 0 is at most γ - δ, Eq. (11), no other row outruns it, and the bracket of Eq. (12)."""
+    g, h = proving.real(proof.rate), proving.real(proof.longest)
+    square = proving.square(setting.widest) / 8
+    proving.at_most("steepest.rate", g + 2 * nu + h * square, setting.gamma)
+    for r in setting.others:
+        i, t = setting.rows.tokens[r]
+        ahead = (compared.mass[r] - 1) * g
+        proving.demand("steepest.outrun", compared.rest[r], ahead, token=t, input=i)
+    proving.at_most("steepest.low", proving.real(proof.low) + proving.real(proof.limit) * square, setting.gamma)

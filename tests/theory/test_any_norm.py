@@ -1,0 +1,468 @@
+"""X Theorem 4: every inequality of docs/proofs/any_norm.md on random problems, long runs after certificates, and faults in every field."""
+
+from dataclasses import fields, replace
+from functools import cache
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog
+
+import marginlens as ml
+from marginlens.losses import CorrelationLoss, Exponential, Logistic
+from marginlens.theory import SteepestCertificate
+from marginlens.theory.any_norm import Lacking, certificate_at, place_at, plan_for, rows_of, steepest_steps
+from marginlens.theory.attraction import STEEPNESS
+from marginlens.theory.optimality import directional_margin
+from marginlens.theory.scored_tokens import ScoredTokens
+
+VECTOR_RULES = {
+    "sign": ml.SignDescent,
+    "coordinate": ml.CoordinateDescent,
+    "l3": lambda size: ml.SteepestDescent(ml.Lp(3.0), size),
+    "l1.4": lambda size: ml.SteepestDescent(ml.Lp(1.4), size),
+    "euclidean": lambda size: ml.SteepestDescent(ml.L2(), size),
+}
+MATRIX_RULES = {
+    "muon": lambda size: ml.Muon(size, momentum=0.0, nesterov=False),
+    "nuclear": lambda size: ml.SteepestDescent(ml.Nuclear(), size),
+    "max-row": lambda size: ml.SteepestDescent(ml.MaxRow(), size),
+    "frobenius": lambda size: ml.SteepestDescent(ml.Frobenius(), size),
+}
+RULES = VECTOR_RULES | MATRIX_RULES
+MARKS = 2 ** np.arange(4, 16)
+
+
+def drawn(seed, n, T, d):
+    """A problem of unit tokens with scores from a random head."""
+    data, heads = ml.data.sphere_tokens(1, n_inputs=n, n_tokens=T, d_model=d, rng=seed)
+    return data[0], heads[0]
+
+
+def with_queries(seed, n, T, shape):
+    """The risk of W on inputs with different queries, and the same problem on the products of queries and tokens."""
+    rng = np.random.default_rng([5, seed])
+    X = rng.normal(size=(n, T, shape[1]))
+    data, v, U = (
+        ml.TokenDataset(X, rng.choice([-1.0, 1.0], n)),
+        rng.normal(size=shape[1]),
+        rng.normal(size=(n, shape[0])),
+    )
+    wide = np.einsum("nq,ntd->ntqd", U, X).reshape(n, T, -1)
+    return ml.AttentionRisk(data, v).as_matrix(U), ScoredTokens(data.with_keys(wide), v)
+
+
+def problem_of(rule, seed, shape=(3, 4, 5)):
+    """A risk, its problem of vectors, and the shape of its weights."""
+    if rule in MATRIX_RULES:
+        risk, problem = with_queries(seed, shape[0], shape[1], (3, 4))
+        return risk, problem, (3, 4)
+    data, v = drawn(seed, *shape)
+    return ml.AttentionRisk(data, v), ScoredTokens(data, v), (data.d_key,)
+
+
+def size_for(rule, problem, shape, share=0.25):
+    """The length of steps with hD₂²/8 = share · γ for the optimal tokens; None if they are not separable."""
+    plan = plan_for(problem, problem.optimal, steepest_steps(RULES[rule](1e-9)), shape)
+    return share * 8.0 * plan.gamma / plan.widest**2 if plan.widest > 0.0 else None
+
+
+def proof_of(rule, seed, shape=(3, 4, 5), loss=None, size=None):
+    """The first proof along a run from zero, with its risk, or what is lacking at the end."""
+    risk, problem, form = problem_of(rule, seed, shape)
+    if loss is not None:
+        risk = ml.AttentionRisk(problem.data, problem.head, loss)
+        problem = ScoredTokens(problem.data, problem.head, loss)
+    size = size_for(rule, problem, form) if size is None else size
+    if size is None:
+        return risk, Lacking.INFEASIBLE
+    optimizer, point, taken, lacking = RULES[rule](size), np.zeros(form), 0, Lacking.INFEASIBLE
+    for mark in MARKS:
+        point = ml.descend(risk, start=point, optimizer=optimizer, n_steps=int(mark) - taken).final
+        taken, steps = int(mark), steepest_steps(optimizer, int(mark))
+        at = directional_margin(problem.data, point.ravel())
+        plan = plan_for(problem, at.selected, steps, form)
+        place = place_at(plan, point.ravel(), steps, STEEPNESS[type(problem.loss)], form)
+        lacking = place.lacking
+        if lacking is Lacking.NOTHING:
+            return risk, certificate_at(problem, point.ravel(), plan, place, steps, form)
+    return risk, lacking
+
+
+@cache
+def proofs(rule, count=4):
+    """Some proofs, from several seeds and two shapes."""
+    found = []
+    for seed in range(60):
+        risk, proof = proof_of(rule, seed, (3, 4, 5) if seed % 2 else (2, 3, 2))
+        if isinstance(proof, SteepestCertificate):
+            found.append((risk, proof))
+        if len(found) == count:
+            return found
+    raise AssertionError(f"too few proofs for {rule}")
+
+
+def potential(proof):
+    """The rows of a proof in doubles, and its potential as a function of the weights."""
+    problem = ScoredTokens(proof.data, proof.head, proof.loss)
+    rows = rows_of(problem, proof.selected)
+    named = {tuple(token) for token in proof.leading.tolist()}
+    leads = np.array([tuple(token) in named for token in rows.tokens.tolist()])
+    a, limit = rows.a[leads], np.exp(rows.log_slope[leads]) * rows.delta[leads]
+    return rows, leads, lambda p: limit * np.exp(-a @ p)
+
+
+# ---- the inequalities
+
+
+@pytest.mark.statement("X Thm 4")
+@pytest.mark.parametrize("rule", RULES)
+def test_every_step_after_a_proof_obeys_the_inequalities(rule):
+    for risk, proof in proofs(rule):
+        rows, leads, terms = potential(proof)
+        norm, form, h = proof.steepest_in, proof.shape, proof.longest
+        a, slack = rows.a[leads], 1e-9
+        D2 = max(norm.dual((r - s).reshape(form)) for r in a for s in a) if len(a) > 1 else 0.0
+        gamma = proof.low + proof.limit * D2**2 / 8.0
+        point, F_0 = proof.point, terms(proof.point).sum()
+        for t in range(60):
+            weights = terms(point)
+            F, u = weights.sum(), weights @ a / weights.sum()
+            gradient = risk.gradient(point.reshape(form)).value().ravel()
+            step = (
+                ml.descend(risk, start=point.reshape(form), optimizer=RULES[rule](h), n_steps=1).final.ravel() - point
+            )
+            s, e = step / h, norm.dual((-gradient / F - u).reshape(form))
+            assert norm.value(s.reshape(form)) <= 1.0 + slack
+            assert norm.dual(u.reshape(form)) >= gamma - slack
+            fall = np.log(F) - np.log(terms(point + step).sum())
+            assert fall >= h * u @ s - h**2 * D2**2 / 8.0 - slack  # Eq. (4)
+            assert u @ s >= gamma - 2.0 * e - slack  # Eq. (5)
+            assert fall >= proof.rate * h - slack
+            assert F_0 * np.exp(-proof.rate * h * t) * (1.0 + slack) >= F
+            others = rows.a[~leads]
+            rest = others - proof.multipliers @ a
+            lag = np.array([norm.dual(v.reshape(form)) for v in rest])
+            bound = (
+                rest @ proof.point
+                - lag * h * t
+                + proof.multipliers @ (-np.log(weights / (terms(np.zeros_like(point)))))
+            )
+            assert (others @ point >= bound - 1e-6).all()  # Eq. (7) before its logarithms of F
+            point = point + step
+
+
+@pytest.mark.statement("X Thm 4")
+@pytest.mark.parametrize("rule", RULES)
+def test_long_runs_after_a_proof_keep_its_tokens_and_its_margin(rule):
+    for risk, proof in proofs(rule):
+        assert proof.verify().applies, proof.verify()
+        end = ml.descend(
+            risk, start=proof.point.reshape(proof.shape), optimizer=RULES[rule](proof.longest), n_steps=20_000
+        ).final
+        at = directional_margin(proof.data, end.ravel())
+        assert at.selected.tolist() == proof.selected.tolist()
+        rows, _, _ = potential(proof)
+        margin = (rows.a @ end.ravel()).min() / proof.steepest_in.value(end)
+        travelled = proof.longest * 20_000
+        room = 4.0 * (proof.steepest_in.value(proof.point.reshape(proof.shape)) + 10.0) / travelled
+        assert proof.low - room <= margin <= proof.high + 1e-9
+
+
+@pytest.mark.statement("X Thm 4")
+@pytest.mark.parametrize("loss", [Logistic(), Exponential(), CorrelationLoss()])
+def test_steps_that_tend_to_zero_reach_the_whole_margin(loss):
+    data, v = drawn(3, 2, 3, 4)
+    problem, rule = ScoredTokens(data, v, loss), ml.SignDescent(ml.optimizers.PowerDecay(0.5, 0.5))
+    point = ml.descend(ml.AttentionRisk(data, v, loss), optimizer=rule, n_steps=4_000).final
+    steps = steepest_steps(rule, 4_000)
+    assert steps.limit == 0.0
+    assert steps.longest < 0.01
+    plan = plan_for(problem, directional_margin(data, point).selected, steps, (4,))
+    place = place_at(plan, point, steps, STEEPNESS[type(loss)], (4,))
+    assert place.lacking is Lacking.NOTHING
+    proof = certificate_at(problem, point, plan, place, steps, (4,))
+    assert proof.verify().applies
+    assert proof.high - proof.low < 1e-6 * proof.high
+
+
+def simplex(rng, n):
+    return rng.dirichlet(np.full(n, rng.choice([0.1, 1.0, 10.0])))
+
+
+@pytest.mark.statement("X Thm 4")
+@pytest.mark.parametrize("q", [1.2, 1.6, 2.0, 3.0, 7.0])
+def test_points_with_nearly_the_largest_margin_are_as_close_as_the_proof_says(q):
+    rng, seen = np.random.default_rng([6, int(10 * q)]), 0
+    for _ in range(30):
+        a = rng.normal(size=(4, 3)) + 0.8
+        norm = ml.Lp(q) if q != 2.0 else ml.L2()
+        best = ml.least_distance(a, np.ones(4), norm=norm)
+        if best.status is not ml.Status.OPTIMAL:
+            continue
+        gamma, star = 1.0 / norm.value(best.x), best.x / norm.value(best.x)
+        for other in star + 0.3 * rng.normal(size=(200, 3)) * rng.uniform(size=(200, 1)) ** 2:
+            p = other / max(1.0, norm.value(other))
+            theta = gamma - (a @ p).min()
+            share = theta / gamma
+            if not 0.0 <= share < 1.0:
+                continue
+            seen += 1
+            bound = (
+                2.0 * (1.0 - (1.0 - share / 2.0) ** q) ** (1.0 / q)
+                if q >= 2.0
+                else 2.0 * np.sqrt((1.0 - (1.0 - share / 2.0) ** 2) / (q - 1.0))
+            )
+            assert norm.value(p - star) <= bound + 1e-7  # Eq. (13)
+    assert seen > 1000
+
+
+@pytest.mark.statement("X Thm 4")
+def test_a_linear_programme_bounds_a_step_of_coordinate_descent_better_than_the_range():
+    rng, sharper = np.random.default_rng(7), 0
+    for _ in range(40):
+        a, h = rng.normal(size=(5, 3)) + 0.6, float(rng.uniform(0.05, 1.0))
+        ends = np.concatenate([np.eye(3), -np.eye(3)])
+        for s in ends:
+            below = np.concatenate([a @ (end - s) for end in ends]).reshape(len(ends), -1)
+            solved = linprog(
+                -np.exp(-h * a @ s), A_ub=below, b_ub=np.zeros(len(ends)), A_eq=np.ones((1, 5)), b_eq=[1.0]
+            )
+            if solved.status != 0:
+                continue
+            bound, spread = np.log(-solved.fun), np.ptp(a @ s)
+            for _ in range(20):
+                w = simplex(rng, 5)
+                if (below @ w > 0.0).any():
+                    continue
+                fall = np.log(w @ np.exp(-h * a @ s))
+                assert fall <= bound + 1e-9  # Eq. (14)
+                assert fall <= -h * (w @ a) @ s + h**2 * spread**2 / 8.0 + 1e-12
+                half = np.log(w @ np.exp(-0.5 * h * a @ s))
+                assert half <= 0.5 * fall + 1e-12
+            gamma = min(np.abs(w @ a).max() for w in [solved.x])
+            sharper += bound < -h * gamma + h**2 * spread**2 / 8.0
+    assert sharper > 20
+
+
+@pytest.mark.statement("X Thm 4")
+def test_memory_loses_no_more_than_the_proof_says():
+    rng = np.random.default_rng(8)
+    for _ in range(300):
+        n, d, h, beta = 4, 3, float(rng.uniform(0.01, 0.2)), float(rng.uniform(0.1, 0.9))
+        a, norm = rng.normal(size=(n, d)), (ml.LInf(), ml.L1(), ml.L2())[rng.integers(3)]
+        D, D2 = max(norm.dual(r) for r in a), max(norm.dual(r - s) for r in a for s in a)
+        b, limit = beta * np.exp(h * D), np.exp(rng.normal(size=n))
+        p, us, Fs = rng.normal(size=d), [], []
+        for _ in range(25):
+            terms = limit * np.exp(-a @ p)
+            us.append(terms @ a / terms.sum())
+            Fs.append(terms.sum())
+            step = norm.steepest(rng.normal(size=d))
+            p = p + h * step
+        u, F = np.array(us[::-1]), np.array(Fs[::-1])
+        s = norm.steepest(rng.normal(size=d))
+        k = np.arange(len(u))
+        assert ((u - u[0]) @ s <= D2 * np.tanh(k * h * D2 / 4.0) + 1e-12).all()  # Eq. (16)
+        assert (F[1:] <= F[:-1] * np.exp(h * D) * (1.0 + 1e-12)).all()
+        if b < 1.0:
+            q = beta**k * F / (beta**k * F).sum()
+            far = np.arange(5_000)
+            J = (1.0 - b) * np.sum(b**far * D2 * np.tanh(far * h * D2 / 4.0))
+            assert (q @ u - u[0]) @ s <= J + 1e-12  # Eq. (17)
+            assert b / (1.0 - b) * h * D2**2 / 4.0 + 1e-12 >= J
+
+
+def test_two_distributions_whose_log_ratio_is_bounded_are_close():
+    rng = np.random.default_rng(9)
+    for _ in range(2_000):
+        w, R = simplex(rng, 5), float(rng.uniform(0.0, 6.0))
+        tilted = w * np.exp(R * rng.choice([0.0, 1.0, rng.uniform()], 5))
+        assert 0.5 * np.abs(w - tilted / tilted.sum()).sum() <= np.tanh(R / 4.0) + 1e-12
+
+
+# ---- what is covered, and what is lacking
+
+
+def test_only_steps_that_the_theorem_covers_have_a_norm():
+    decay = ml.optimizers.PowerDecay
+    assert steepest_steps(ml.SignDescent(0.3)) == (ml.LInf(), 0.3, 0.3)
+    assert steepest_steps(ml.SteepestDescent(ml.Lp(3.0), decay(1.0, 1.0)), 9) == (ml.Lp(3.0), 0.1, 0.0)
+    assert steepest_steps(ml.NormalizedGD(0.5)) == (ml.L2(), 0.5, 0.5)
+
+    class Redefined(ml.SignDescent):
+        def update(self, gradient, state):
+            return -gradient.value(), state
+
+    class OwnNorm(ml.L2):
+        pass
+
+    refused = [
+        ml.SignDescent(0.1, momentum=0.5),
+        ml.SignDescent(0.1, weight_decay=0.1),
+        ml.SignDescent(decay(1.0, 1.1)),
+        ml.SignDescent(lambda t: 0.1),
+        ml.Muon(0.1),
+        ml.Adam(0.1),
+        ml.MirrorDescent(3.0, 0.1),
+        ml.GradientDescent(0.1),
+        Redefined(0.1),
+        ml.SteepestDescent(OwnNorm(), 0.1),
+    ]
+    assert [steepest_steps(optimizer) for optimizer in refused] == [None] * len(refused)
+
+
+def lacking_at(data, v, point, size):
+    problem, steps = ScoredTokens(data, v), steepest_steps(ml.SignDescent(size))
+    plan = plan_for(problem, directional_margin(data, point).selected, steps, (data.d_key,))
+    return place_at(plan, np.asarray(point, dtype=np.float64), steps, 1.0, (data.d_key,)).lacking
+
+
+def test_each_condition_that_fails_has_its_name():
+    X = np.array([[[1.0, 0.0], [-1.0, 0.5]]])
+    data, v = ml.TokenDataset(X, [1.0]), np.array([1.0, 0.0])
+    assert lacking_at(data, v, [20.0, 0.0], 0.1) is Lacking.NOTHING
+    assert lacking_at(data, v, [0.1, 0.0], 0.1) is Lacking.WEIGHTS_TOO_LARGE
+    assert lacking_at(data, v, [-20.0, 0.0], 0.1) is Lacking.SUPPORT_SCORES_HIGHER
+    opposed = ml.TokenDataset(np.array([[[1.0, 0.0], [0.5, 0.0]], [[0.5, 0.0], [1.0, 0.0]]]), [1.0, 1.0])
+    assert (
+        plan_for(ScoredTokens(opposed, v), np.array([0, 0]), steepest_steps(ml.SignDescent(0.1)), (2,)).lacking
+        is Lacking.INFEASIBLE
+    )
+    two = ml.TokenDataset(np.array([[[1.0, 0.0], [-1.0, 0.0]], [[0.0, 1.0], [-0.1, -1.0]]]), [1.0, 1.0])
+    assert lacking_at(two, np.array([1.0, 1.0]), [20.0, 20.0], 10.0) is Lacking.STEPS_TOO_LONG
+    level = ml.TokenDataset(np.array([[[1.0, 0.0, 1.0], [-1.0, 0.0, 1.0 + 1e-16], [-0.9, 0.0, 1.0 + 3e-16]]]), [1.0])
+    assert lacking_at(level, np.array([0.0, 0.0, 1.0]), [20.0, 0.0, 0.0], 0.1) is not Lacking.NOTHING
+
+
+# ---- files and faults
+
+
+@pytest.mark.parametrize("rule", ["sign", "l3", "muon"])
+def test_a_proof_survives_a_file(rule, tmp_path):
+    _, proof = proofs(rule)[0]
+    proof.save(tmp_path / "proof.npz")
+    read = SteepestCertificate.load(tmp_path / "proof.npz")
+    assert read.steepest_in == proof.steepest_in
+    assert read.shape == proof.shape
+    assert read.verify().applies
+    for field in fields(proof):
+        if field.name not in ("data", "loss"):
+            assert np.array_equal(getattr(read, field.name), getattr(proof, field.name))
+
+
+def no_numbers(x):
+    return [
+        np.nan,
+        np.inf,
+        -np.inf,
+        -abs(x) - 1.0,
+        "1.0",
+        None,
+        1j,
+        np.array([x]),
+        [x],
+        np.float32(x),
+        10**400,
+        np.array(x),
+    ]
+
+
+def no_vectors(x):
+    wrong = [
+        x[:, None],
+        x.astype(np.float32),
+        x.tolist(),
+        np.append(x, 0.0),
+        x.astype(object),
+        None,
+        "x",
+        x.astype(complex),
+    ]
+    return [*wrong, np.where(x == x[0], np.nan, x), np.where(x == x[-1], np.inf, x)]
+
+
+def no_tokens(x):
+    return [
+        x.astype(float),
+        x.tolist(),
+        None,
+        np.append(x, x[:1], axis=0),
+        x - 100,
+        x + 100,
+        x.astype(object),
+        x.astype(bool),
+    ]
+
+
+def other_norms(c):
+    class OwnNorm(type(c.steepest_in)):
+        pass
+
+    own = OwnNorm(3.0) if isinstance(c.steepest_in, ml.Lp) else OwnNorm()
+    tampered = ml.Lp(3.0)
+    object.__setattr__(tampered, "p", 0.5)
+    return [None, type(c.steepest_in), own, "l-inf", 2.0, tampered]
+
+
+FAULTS = {
+    "data": lambda c: [
+        None,
+        c.data.X,
+        c.data.as_batch(),
+        *(c.data.with_keys(K) for K in (-c.data.K, 0.0 * c.data.K, 2.0 * c.data.K)),
+    ],
+    "head": lambda c: [*no_vectors(c.head), -c.head, 0.0 * c.head],
+    "loss": lambda c: [None, Logistic, ml.losses.Loss(), "Logistic"],
+    "point": lambda c: [*no_vectors(c.point), -c.point, 0.0 * c.point, 0.1 * c.point],
+    "tolerance": lambda c: [*no_numbers(c.tolerance), -1e-300, 10.0 * c.norm, True],
+    "selected": lambda c: [
+        (c.selected + 1) % c.data.lengths,
+        c.selected - 100,
+        c.selected.astype(float),
+        None,
+        c.selected[:, None],
+    ],
+    "steepest_in": other_norms,
+    "shape": lambda c: [
+        None,
+        list(c.shape),
+        (),
+        (0,),
+        (-1, -c.data.d_key),
+        (c.data.d_key + 1,),
+        (1, 1, c.data.d_key),
+        (float(c.data.d_key),),
+    ],
+    "longest": lambda c: [*no_numbers(c.longest), 0.0, 0.5 * c.limit, 1e6],
+    "limit": lambda c: [*no_numbers(c.limit), 2.0 * c.longest],
+    "leading": lambda c: [
+        *no_tokens(c.leading),
+        c.leading[:0],
+        c.leading[::-1] if len(c.leading) > 1 else None,
+        np.column_stack([c.leading[:, 0], c.selected[c.leading[:, 0]]]),
+    ],
+    "witness": lambda c: [*no_vectors(c.witness), 1.001 * c.witness, -c.witness, 0.0 * c.witness],
+    "weights": lambda c: [*no_vectors(c.weights), -c.weights, 0.0 * c.weights],
+    "multipliers": lambda c: [
+        None,
+        c.multipliers.tolist() or None,
+        np.vstack([c.multipliers, np.ones((1, len(c.leading)))]),
+        *([-1.0 - c.multipliers, 0.0 * c.multipliers, c.multipliers * np.nan] if c.multipliers.size else []),
+    ],
+    "rate": lambda c: [*no_numbers(c.rate), 0.0, 1.01 * c.high, 2.0 * c.rate + 1.0],
+    "low": lambda c: [np.nan, np.inf, "1.0", None, 1j, 1.001 * c.high, c.high + 1.0],
+    "high": lambda c: [*no_numbers(c.high), 0.0, 0.99 * c.low if c.low > 0.0 else 0.0],
+}
+
+
+@pytest.mark.statement("X Thm 4")
+@pytest.mark.parametrize("rule", ["sign", "coordinate", "l3", "muon", "max-row"])
+def test_every_field_has_faults_and_none_of_them_verifies(rule):
+    planted = 0
+    for _, right in proofs(rule, 2):
+        assert set(FAULTS) == {field.name for field in fields(right)}
+        for name, wrong_values in FAULTS.items():
+            for wrong in wrong_values(right):
+                planted += 1
+                assert not replace(right, **{name: wrong}).verify().applies, (name, wrong)
+    assert planted > 240
