@@ -33,6 +33,8 @@ from marginlens.typing import ArrayLike, BoolArray, FloatArray
 BY_GRAM_MATRIX, BY_BLOCK_PIVOTS, BY_DUAL_ACTIVE_SET = range(3)
 # With no more rows than this, the Gram matrix of all rows is worth its cost at any width.
 MAX_GRAM_ROWS = 64
+# Operations of one problem, by which threads are started: measured, and per entry of its rows.
+SOLVING_COST, COST_PER_ENTRY = 4e3, 20.0
 # Singular values, and parts of a row outside a span, that are smaller than so many roundoffs count as zero.
 _RANK_ROUNDOFFS = 64
 _MAX_EXACT_REFINEMENTS = 60
@@ -146,7 +148,8 @@ def _solve_batch(rows: FloatArray, lower: FloatArray, argument: str) -> Solved:
     solved = Solved.empty(n_problems, n_rows, d)
     few = n_rows <= MAX_GRAM_ROWS or 2 * n_rows <= d
     quick = BY_GRAM_MATRIX if few else BY_BLOCK_PIVOTS
-    parallel_over(core.solve_margins, n_problems, np.arange(n_problems), quick, rows, lower, *solved)
+    every, cost = np.arange(n_problems), SOLVING_COST + COST_PER_ENTRY * n_rows * d
+    parallel_over(core.solve_margins, n_problems, every, quick, rows, lower, *solved, step_cost=cost)
     unverified = np.flatnonzero(solved.outcome == UNVERIFIED)
     if len(unverified):
         parallel_over(core.solve_margins, len(unverified), unverified, BY_DUAL_ACTIVE_SET, rows, lower, *solved)
