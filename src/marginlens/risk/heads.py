@@ -55,7 +55,7 @@ class LinearHead:
             return at.top_score, np.log(np.abs(at.shortfall)) + at.log_unit, np.sign(at.shortfall)
 
     def token_margins(self) -> FloatArray:
-        """Return the scores."""
+        """Return the scores of tokens, their margins if they alone are attended to."""
         return self.scores
 
 

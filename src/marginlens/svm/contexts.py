@@ -193,7 +193,7 @@ class _Block(NamedTuple):
 
 @implements("G", "NTP-SVM", "Def 2", "Def 3")
 def ntp_svm(data: ContextDataset, *, progress: ProgressCallback | None = None) -> ContextSolution:
-    r"""Find the shortest W that gives all tokens that follow a context one logit, at least one above that of every other token.
+    r"""Find the shortest W that gives all tokens that follow a context the same logit, at least one above that of every other token.
 
     .. math:: W^{mm} = \arg\min_W \|W\|_F \ \text{s.t.}\ (e_z - e_{z'})^\top W h_j = 0,\ (e_z - e_v)^\top W h_j \ge 1,
         \quad z, z' \in \mathcal S_j,\ v \notin \mathcal S_j

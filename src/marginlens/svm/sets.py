@@ -46,7 +46,7 @@ class SetSolution(Result, Tabular):
         runner_up: the smallest bound among discarded choices, inf if none were. A choice that agrees with a solution on those
             few inputs may be shorter than this, but is longer than the solution.
 
-        explored: convex problems solved.
+        explored: the number of convex problems solved.
 
         n_choices: the number of complete choices.
 

@@ -41,7 +41,7 @@ def default_step(optimizer: str, problem: str) -> float:
 
 
 def checked_start(start: ArrayLike) -> Any:
-    """ "zero", "normal:SCALE" or numbers: a start as a plan holds it."""
+    """Return a start as a plan holds it: "zero", "normal:SCALE" or numbers."""
     if isinstance(start, str):
         if start == "zero":
             return start

@@ -14,7 +14,7 @@ from marginlens.typing import FloatArray
 
 @dataclass(frozen=True, repr=False, eq=False)
 class KeyQueryMap(Described):
-    r"""The logits of one head: token x has for query z the following logit, up to a constant per query.
+    r"""The logits of one head: the logit of token x for query z, up to a constant per query.
 
     .. math:: x^\top W z + x^\top w_0, \quad W = c\, W_K W_Q^\top,\ w_0 = c\, W_K b_Q
 

@@ -137,7 +137,7 @@ class SearchTree:
 
         runner_up: the smallest bound among the choices discarded as too long.
 
-        explored: convex problems solved.
+        explored: the number of convex problems solved.
 
         n_covered: complete choices accounted for by a point or by a bound.
     """
