@@ -177,6 +177,8 @@ def _compiled(command: list[str], level: str, name: str | None) -> Path:
         files = [FOLDER / f"{PROCESSOR}.cpp"] if level == PROCESSOR else sources()
         given = [str(file) for file in files if file.suffix == ".cpp"]
         options = [*COMMON, *_options_of(level, command, name), *(SANITIZED if "sanitized" in path.name else [])]
+        if path.suffix == ".dylib":  # without this name a library holds the path at which it was compiled
+            options.append(f"-Wl,-install_name,@rpath/{path.name}")
         called = [*command, *options, *given, "-o", str(made)]
         done = subprocess.run(called, capture_output=True, text=True, errors="replace")
         if done.returncode:
