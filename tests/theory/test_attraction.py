@@ -491,7 +491,9 @@ def test_undecided_questions_have_a_reason():
     one_key = ml.TokenDataset(np.ones((1, 3, 2)), [1])
     assert ml.predict_limit(one_key, [1.0, 2.0]).outcome.certificate is None
     assert ml.predict_limit(*_single(), prove=False).outcome is None
-    assert ml.predict_limit(*_single(), optimizer=ml.Adam(0.1)).outcome is None
+    computed = ml.predict_limit(*_single(), optimizer=ml.Adam(0.1)).outcome
+    assert computed.proof.code == "outcome.verified.only_computed"
+    assert not computed.proved
 
 
 def _single():

@@ -14,8 +14,7 @@ from marginlens.dynamics import descend
 from marginlens.dynamics.compiled_loops import RAN_ALL, STATIONARY
 from marginlens.dynamics.flow import FlowRun, field_of
 from marginlens.optimizers import GradientDescent, NormalizedGD
-from marginlens.optimizers.gradient_descent import PlainDescent, has_plain_steps
-from marginlens.optimizers.protocol import Optimizer
+from marginlens.optimizers.gradient_descent import PlainDescent
 from marginlens.result import Result, Tabular
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.status import Status
@@ -28,12 +27,13 @@ from marginlens.theory.attraction import (
     moving_fact,
     tubes_at,
 )
+from marginlens.theory.bias_table import norm_words
 from marginlens.theory.certificate import Certificate, certificate_of
 from marginlens.theory.checks import TheoremVerdict
 from marginlens.theory.finite_minimum import MinimumCertificate, certify_minimum
 from marginlens.theory.optimality import directional_margin, largest_distance
 from marginlens.theory.scored_tokens import ScoredTokens
-from marginlens.theory.unproved_steps import optimizer_words
+from marginlens.theory.steepest_certificate import SteepestCertificate
 from marginlens.typing import BoolArray, FloatArray, IntArray
 from marginlens.words import Fact
 
@@ -115,7 +115,8 @@ class Outcome(Result, Tabular):
 
     Attributes:
         selected: (n_inputs,) the tokens that lead at the last point.
-        direction: (d_key,) their max-margin direction; None if training ends at a finite minimum or nothing is known.
+        direction: (d_key,) their max-margin direction; None if training ends at a finite minimum, or if only the tokens or nothing is
+            known.
         point: (d_key,) the last point that was computed.
         n_steps: how many steps were taken, 0 for the flow.
         arc_length: the length for which the flow was followed after them, 0.0 if it was not.
@@ -131,6 +132,8 @@ class Outcome(Result, Tabular):
             to prove.
         rivals: the runner-up of each input.
         constant: whether no output depends on p, so that training leaves p at the start.
+        settled: for steps in other norms, whether two runs from nearly the same start select the same tokens, for ever if there
+            is a certificate, or else by a lead beyond which nothing is expected to change.
 
     The proof begins at `point`. That the run reaches it is computed, not proved. For steps,
     `certificate.verify(start, n_steps)` proves it by repeating them in intervals; for the flow there is no such proof.
@@ -145,22 +148,29 @@ class Outcome(Result, Tabular):
     arc_length: float
     optimizer: Any
     by_flow: bool
-    certificate: Certificate | MinimumCertificate | None
+    certificate: Certificate | MinimumCertificate | SteepestCertificate | None
     verdict: TheoremVerdict | None
     missing: Fact | None
     finite: bool
     error: float
     rivals: tuple[Rival, ...]
     constant: bool = False
+    settled: bool = False
 
     @property
     def is_repeatable(self) -> bool:
         """True if rounding and the integrator's error cannot move the point out of the region in which the proof holds, or
         would hold if there were one.
         """
+        if self.settled:
+            # Both runs select these tokens, however far apart they are.
+            return True
         if self.certificate is None:
             return self.error <= TOLERANCE * self.norm
-        return self.error <= (self.certificate.radius if self.finite else self.certificate.tolerance)
+        region = (
+            self.certificate.radius if isinstance(self.certificate, MinimumCertificate) else self.certificate.tolerance
+        )
+        return self.error <= region
 
     @property
     def proved(self) -> bool:
@@ -197,7 +207,7 @@ class Outcome(Result, Tabular):
         code = "outcome.token.alone" if alone else "outcome.token.of_input"
         tokens = [Fact(code, {"token": token, "input": i}) for i, token in enumerate(self.selected.tolist())]
         numbers = {"tokens": tokens, "count": len(tokens)}
-        if self.direction is None and not self.finite:
+        if self.direction is None and not (self.finite or self.settled):
             return Fact("outcome.ends_at.unknown", numbers)
         return Fact(f"outcome.ends_at.{'direction' if self.is_repeatable else 'amplified'}", numbers)
 
@@ -208,7 +218,7 @@ class Outcome(Result, Tabular):
             return None
         case = "flow" if self.optimizer is None or self.by_flow else "steps"
         numbers = {"steps": self.n_steps, "length": self.arc_length, "norm": self.norm, "case": case}
-        if self.ends_at.code == "outcome.ends_at.direction":
+        if self.direction is not None and self.ends_at.code == "outcome.ends_at.direction":
             return Fact("outcome.reached.towards", {**numbers, "angle": self.angle})
         return Fact("outcome.reached.elsewhere", numbers)
 
@@ -217,7 +227,7 @@ class Outcome(Result, Tabular):
         """The runner-up of each input and why it loses; only the first inputs if there are many."""
         if self.constant:
             return (Fact("outcome.because.nothing"),)
-        if self.direction is None:
+        if self.direction is None and not self.settled:
             return (Fact("outcome.because.finite" if self.finite else "outcome.because.unknown"),)
         if not self.rivals:
             return (Fact("outcome.because.alone"),)
@@ -240,6 +250,11 @@ class Outcome(Result, Tabular):
         """State what the certificate proves, and by which theorem."""
         if isinstance(self.certificate, MinimumCertificate):
             return {"claim": Fact("outcome.ball", {"radius": self.certificate.radius}), "citation": "X Thm 2"}
+        if isinstance(self.certificate, SteepestCertificate):
+            proof = self.certificate
+            bracket = {"low": proof.low, "high": proof.high, "longest": proof.longest, "norm": self.norm}
+            claim = Fact("outcome.margin_between", {**bracket, "measure": norm_words(proof.steepest_in)})
+            return {"claim": claim, "citation": "X Thm 4"}
         kind = moving_fact(self.optimizer).code.rpartition(".")[2]
         numbers = {"norm": self.norm, "radius": 0.0 if self.certificate is None else self.certificate.radius}
         numbers["size"] = 0.0 if self.optimizer is None else self.optimizer.size
@@ -254,6 +269,8 @@ class Outcome(Result, Tabular):
             return Fact("outcome.path.circling")
         if self.by_flow:
             return Fact("outcome.way.follows")
+        if self.settled:
+            return Fact("outcome.path.computed", {"steps": self.n_steps})
         return (
             Fact("outcome.path.flow") if self.optimizer is None else Fact("outcome.path.steps", {"steps": self.n_steps})
         )
@@ -270,6 +287,7 @@ class Outcome(Result, Tabular):
         if self.constant:
             return "Outcome(no output depends on p, proved)"
         known = "finite minimum" if self.finite else "direction unknown" if self.direction is None else "direction"
+        known = "tokens" if self.settled else known
         return f"Outcome({known}, selects {self.selected.tolist()}, {'proved' if self.proved else 'not proved'})"
 
     def _columns(self) -> dict[str, Any]:
@@ -278,15 +296,13 @@ class Outcome(Result, Tabular):
         return {"input": index, "selected": selected, "runner_up": token, "lead": lead, "score": score}
 
 
-def why_not_followed(problem: ScoredTokens, optimizer: Optimizer | None) -> Fact | None:
-    """Return the reason why no run of this kind is followed, None if it is followed."""
+def why_not_followed(problem: ScoredTokens) -> Fact | None:
+    """Return the reason why no run on a problem is followed, None if runs are followed."""
     data, losses = problem.data, [kind.__name__ for kind in STEEPNESS]
     if type(data) is not TokenDataset:
         return Fact("not_followed.data", {"kind": type(data).__name__})
     if type(problem.loss) not in STEEPNESS:
         return Fact("not_followed.loss", {"kind": type(problem.loss).__name__, "losses": losses})
-    if not (optimizer is None or has_plain_steps(optimizer)):
-        return Fact("not_followed.optimizer", {"optimizer": optimizer_words(optimizer)})
     if data.n_inputs * data.n_tokens > MAX_TOKENS:
         return Fact("not_followed.tokens", {"most": MAX_TOKENS})
     return None if _in_range(problem) else Fact("not_followed.range")
@@ -311,12 +327,12 @@ def outcomes(
     """
     starts = np.zeros((len(problem), problem.data.d_key)) if starts is None else starts
     moves: BoolArray = np.any(problem.dependent | problem.undecided, axis=-1)
-    still = {int(j): _unmoved(problem[j].data, starts[j], optimizer) for j in np.flatnonzero(~moves)}
+    still = {int(j): unmoved(problem[j].data, starts[j], optimizer) for j in np.flatnonzero(~moves)}
     which = np.flatnonzero(moves)
     looks = MAX_DOUBLINGS if optimizer is None else _most_looks(optimizer)
     counter = Progress(progress, len(which) * looks)
     if optimizer is None:
-        runs = {int(j): _by_flow(problem[j], starts[j], None, progress=counter) for j in which}
+        runs = {int(j): by_flow(problem[j], starts[j], None, progress=counter) for j in which}
     else:
         part = problem if moves.all() else problem[which] if len(which) else None
         ends = [] if part is None else _by_steps(part, starts[which], optimizer, counter)
@@ -325,7 +341,7 @@ def outcomes(
     return [still[j] if j in still else runs[j] for j in range(len(problem))]
 
 
-def _unmoved(data: TokenDataset, start: FloatArray, optimizer: PlainDescent | None) -> Outcome:
+def unmoved(data: TokenDataset, start: FloatArray, optimizer: Any) -> Outcome:
     """Make the outcome if no output depends on p: every gradient is zero."""
     return Outcome(
         selected=directional_margin(data, start if np.any(start) else np.ones_like(start)).selected,
@@ -351,7 +367,7 @@ def _in_range(problem: ScoredTokens) -> bool:
     return 1.0 / MAX_KEY <= largest <= MAX_KEY and float(np.max(np.abs(scores))) <= MAX_SCORE
 
 
-def _nudged(starts: FloatArray, sizes: FloatArray) -> FloatArray:
+def nudged(starts: FloatArray, sizes: FloatArray) -> FloatArray:
     """Move starts by these lengths in random directions, which are the same in every call."""
     moves = np.random.default_rng(0).standard_normal(starts.shape)
     return starts + (sizes / length(moves))[:, None] * moves
@@ -386,7 +402,7 @@ def _most_looks(optimizer: PlainDescent) -> int:
 def _by_steps(problem: ScoredTokens, starts: FloatArray, optimizer: PlainDescent, progress: Progress) -> list[Outcome]:
     """Take steps on all problems, and check each point after ever longer intervals, until its limit is proved."""
     points = starts.copy()
-    twins = _nudged(starts, NUDGE * np.maximum(length(starts), optimizer.size))
+    twins = nudged(starts, NUDGE * np.maximum(length(starts), optimizer.size))
     found: dict[int, Outcome] = {}
     open_, taken, marks = np.arange(len(problem)), 0, list(_marks(optimizer))
     part, twice = problem, problem[np.concatenate([open_, open_])]
@@ -404,7 +420,7 @@ def _by_steps(problem: ScoredTokens, starts: FloatArray, optimizer: PlainDescent
             found[j] = _outcome(end, tubes, int(k))
             # A finite minimum, perhaps, or more steps than can be taken.
             if found[j].certificate is None:
-                flowed = _by_flow(part[k], points[j], optimizer, taken, end.error)
+                flowed = by_flow(part[k], points[j], optimizer, taken, end.error)
                 found[j] = flowed if flowed.finite or isinstance(optimizer, GradientDescent) else found[j]
         progress.advance(len(open_))
         if ended.all():
@@ -416,7 +432,7 @@ def _by_steps(problem: ScoredTokens, starts: FloatArray, optimizer: PlainDescent
     return [found[j] for j in range(len(problem))]
 
 
-def _by_flow(
+def by_flow(
     problem: ScoredTokens,
     start: FloatArray,
     optimizer: PlainDescent | None,
@@ -453,7 +469,7 @@ def _by_flow(
             break
     ended, error = run.reason == STATIONARY, 0.0
     if ended or tubes.missing[0] == Missing.NOTHING:
-        twin = FlowRun(field, _nudged(start[None], FLOW_NUDGE * np.maximum(length(start[None]), 1.0 / size))[0])
+        twin = FlowRun(field, nudged(start[None], FLOW_NUDGE * np.maximum(length(start[None]), 1.0 / size))[0])
         twin.follow(way)
         error = float(length(twin.point - point))
     error = error if ended else max(error, start_error)
@@ -477,7 +493,7 @@ def _outcome(run: _Run, tubes: Tubes, k: int) -> Outcome:
         certificate = certify_minimum(problem, point)
     elif proved:
         certificate = certificate_of(problem.data, problem.head, problem.loss, run.optimizer, point, tubes, k)
-    verdict = None if certificate is None else _verdict_on(certificate)
+    verdict = None if certificate is None else verdict_on(certificate)
     if verdict is not None and not verdict.applies:
         certificate, lacking = None, Fact("outcome.verified.refused", {"condition": verdict.failed[0].name})
     return Outcome(
@@ -493,11 +509,11 @@ def _outcome(run: _Run, tubes: Tubes, k: int) -> Outcome:
         missing=lacking,
         finite=finite,
         error=run.error,
-        rivals=_rivals(problem, selected, tubes.direction[k]) if known else (),
+        rivals=rivals_of(problem, selected, tubes.direction[k]) if known else (),
     )
 
 
-def _verdict_on(proof: Certificate | MinimumCertificate) -> TheoremVerdict | None:
+def verdict_on(proof: Certificate | MinimumCertificate | SteepestCertificate) -> TheoremVerdict | None:
     """Return what `verify()` says about a proof; None if the proof is so large that this may take more than two seconds."""
     data = proof.data
     if isinstance(proof, MinimumCertificate) and data.d_key > VERIFIED_WIDTH:
@@ -505,7 +521,7 @@ def _verdict_on(proof: Certificate | MinimumCertificate) -> TheoremVerdict | Non
     return proof.verify() if data.n_inputs * data.n_tokens <= VERIFIED_TOKENS else None
 
 
-def _rivals(problem: ScoredTokens, selected: IntArray, direction: FloatArray) -> tuple[Rival, ...]:
+def rivals_of(problem: ScoredTokens, selected: IntArray, direction: FloatArray) -> tuple[Rival, ...]:
     """Find the runner-up of every input with at least two tokens, in the limit."""
     data, scores, rivals = problem.data, problem.scores, []
     for i, chosen in enumerate(selected.tolist()):

@@ -12,6 +12,7 @@ from marginlens.data.tokens import TokenDataset
 from marginlens.errors import InputError, whole_number
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.losses.next_token import NextTokenLoss
+from marginlens.norms import Norm
 from marginlens.optimizers.protocol import Optimizer, as_optimizer
 from marginlens.papers import implements
 from marginlens.result import Displayed, Result, Tabular, axes_for, table
@@ -28,6 +29,7 @@ from marginlens.theory.finite_minimum import MinimumCertificate
 from marginlens.theory.implicit_bias import ImplicitBias, implicit_bias
 from marginlens.theory.observations import claim_words
 from marginlens.theory.outcome import Answer, Outcome
+from marginlens.theory.steepest_certificate import SteepestCertificate
 from marginlens.theory.unproved_steps import UnprovedSteps, as_theorems_see
 from marginlens.typing import ArrayLike, Axes, FloatArray, IntArray
 from marginlens.words import Fact, text
@@ -85,6 +87,8 @@ class Request(NamedTuple):
         prove: whether to follow the run.
 
         progress: a function progress(done, total), or None.
+
+        norm: the norm in which the optimizer's bias is, None if it is not known.
     """
 
     start: Any
@@ -92,6 +96,7 @@ class Request(NamedTuple):
     max_problems: int
     prove: bool = True
     progress: ProgressCallback | None = None
+    norm: Norm | None = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -154,7 +159,7 @@ class Prediction(Result, Tabular):
         return Fact("certainty.from_start")
 
     @property
-    def certificate(self) -> Certificate | MinimumCertificate | None:
+    def certificate(self) -> Certificate | MinimumCertificate | SteepestCertificate | None:
         """The proof of the computed limit, None if there is none."""
         return None if self.outcome is None else self.outcome.certificate
 
@@ -294,13 +299,16 @@ def predict(
             raise InputError("batch_size", "None if no optimizer is given", f"{batch_size}")
         if batch_size < getattr(risk, "n_inputs", 0):
             rule = UnprovedSteps(given, batch_size)
-    found = predictions(risk, Request(start, rule, max_problems, prove, as_progress(progress)))
+    biases: list[ImplicitBias | None] = []
+    if isinstance(risk, AttentionRisk | MatrixRisk | FactorRisk | MulticlassRisk) and given is not None:
+        known = implicit_bias(given, risk, start=start, batch_size=batch_size)
+        biases = known if isinstance(known, list) else [known]
+    norm = next((bias.norm for bias in biases if bias is not None), None)
+    found = predictions(risk, Request(start, rule, max_problems, prove, as_progress(progress), norm))
     reason = Fact("not_followed.risk" if prove else "not_followed.not_asked")
     found = [each if each.outcome or each.not_followed else replace(each, not_followed=reason) for each in found]
-    if isinstance(risk, AttentionRisk | MatrixRisk | FactorRisk | MulticlassRisk) and given is not None:
-        biases = implicit_bias(given, risk, start=start, batch_size=batch_size)
-        every = biases if isinstance(biases, list) else [biases]
-        found = [replace(prediction, bias=bias) for prediction, bias in zip(found, every, strict=True)]
+    if biases:
+        found = [replace(prediction, bias=bias) for prediction, bias in zip(found, biases, strict=True)]
     return found if holds_batch(risk) else found[0]
 
 

@@ -12,6 +12,7 @@ from marginlens.arithmetic.directions import length, unit
 from marginlens.errors import InputError
 from marginlens.losses.margin import rising_margin
 from marginlens.optimizers import GradientDescent, NormalizedGD
+from marginlens.optimizers.gradient_descent import has_plain_steps
 from marginlens.optimizers.protocol import Optimizer
 from marginlens.risk import AttentionRisk, MatrixRisk, matrix_from_vector
 from marginlens.risk.protocol import starting_points
@@ -42,6 +43,9 @@ from marginlens.theory.optimality import (
 from marginlens.theory.outcome import Outcome, outcomes, why_not_followed
 from marginlens.theory.prediction import SET_LABEL, Candidates, Prediction, Request, predictions, without_theorem
 from marginlens.theory.scored_tokens import ScoredTokens
+from marginlens.theory.steepest_certificate import SteepestCertificate
+from marginlens.theory.steepest_runs import Runs, outcomes_of
+from marginlens.theory.unproved_steps import UnprovedSteps, optimizer_words
 from marginlens.typing import BoolArray, FloatArray, IntArray
 from marginlens.words import Fact
 
@@ -75,34 +79,38 @@ def predict_attention(risk: AttentionRisk, request: Request) -> list[Prediction]
     starts = starting_points(risk, request.start)
     given = [None] * len(problem) if request.start is None else starts
     found = [predict_vector(one, start, request) for one, start in zip(problem, given, strict=True)]
-    return _followed(found, problem, starts, request)
+    return _followed(found, problem, _runs(risk, starts, request), request)
 
 
 @predictions.register
 def predict_matrix(risk: MatrixRisk, request: Request) -> list[Prediction]:
     """Predict where training W ends, problem by problem.
 
-    By Lemma 1, Wᵀu takes the steps of p under `matching_optimizer`, and W/‖W‖_F tends to the matrix of p's limit. If queries
-    differ between inputs, runs are followed on the keys u_i ⊗ x of the tokens x; no theorem checked here covers them.
+    By Lemma 1, Wᵀu takes the steps of p under plain and normalised descent, and W/‖W‖_F tends to the matrix of p's limit. If
+    queries differ between inputs, or for other steps, runs are followed on the keys u_i ⊗ x of the tokens x; no theorem checked
+    here covers them.
     """
     if not risk.of_p.is_linear:
         return [without_theorem(risk, request.optimizer)] * len(risk)
-    if not risk.shares_query:
-        found = [without_theorem(risk, request.optimizer)] * len(risk)
-        start = None if request.start is None else np.reshape(request.start, (*np.shape(request.start)[:-2], -1))
-        wide = _wide(risk)
-        problem = ScoredTokens.of_risk(wide).as_batch()
-        return _followed(found, problem, starting_points(wide, start), request, lambda x: x.reshape(risk.shape))
-    size = float(length(risk.query))
+    moves_as_p = risk.shares_query and _moves_as_p(request.optimizer)
+    found = [without_theorem(risk, request.optimizer)] * len(risk)
+    if risk.shares_query:
+        size = float(length(risk.query))
+        of_p = request._replace(
+            start=None if request.start is None else risk.vector(request.start),
+            optimizer=_on_p(request.optimizer, size),
+            prove=request.prove and moves_as_p,
+        )
 
-    def as_matrix(p: FloatArray) -> FloatArray:
-        return size * matrix_from_vector(p, risk.query)
+        def as_matrix(p: FloatArray) -> FloatArray:
+            return size * matrix_from_vector(p, risk.query)
 
-    of_p = request._replace(
-        start=None if request.start is None else risk.vector(request.start),
-        optimizer=_on_p(request.optimizer, size),
-    )
-    return [_of_matrix(found, as_matrix) for found in predict_attention(risk.of_p, of_p)]
+        found = [_of_matrix(each, as_matrix) for each in predict_attention(risk.of_p, of_p)]
+    if moves_as_p:
+        return found
+    runs = _runs(risk, starting_points(risk, request.start), request)
+    wide = ScoredTokens.of_risk(_wide(risk)).as_batch()
+    return _followed(found, wide, runs, request, lambda x: x.reshape(risk.shape))
 
 
 def _of_matrix(found: Prediction, as_matrix: Callable[[FloatArray], FloatArray]) -> Prediction:
@@ -116,8 +124,14 @@ def _of_matrix(found: Prediction, as_matrix: Callable[[FloatArray], FloatArray])
 def _wide(risk: MatrixRisk) -> AttentionRisk:
     """Make the risk of W as a vector, with keys u_i ⊗ x of the tokens x."""
     data = risk.of_p.data
-    keys = risk.query[..., :, None, :, None] * data.X[..., :, :, None, :]
+    query = np.broadcast_to(risk.query, (*data.y.shape, risk.query.shape[-1]))
+    keys = query[..., :, None, :, None] * data.X[..., :, :, None, :]
     return AttentionRisk(data.with_keys(keys.reshape(*data.X.shape[:-1], -1)), risk.of_p.head, risk.of_p.loss)
+
+
+def _moves_as_p(optimizer: Optimizer | None) -> bool:
+    """Return whether steps of W are steps of p = Wᵀu that a plain optimizer of p takes."""
+    return optimizer is None or isinstance(optimizer, GradientDescent | NormalizedGD)
 
 
 def _on_p(optimizer: Optimizer | None, size: float) -> Any:
@@ -130,31 +144,50 @@ def _on_p(optimizer: Optimizer | None, size: float) -> Any:
 # ---- the run that is followed
 
 
+def _runs(risk: AttentionRisk | MatrixRisk, starts: FloatArray, request: Request) -> Runs:
+    """Return the runs of a risk, one for each problem."""
+    return Runs([risk[j] for j in range(len(risk))] if risk.is_batch else [risk], starts, request.norm)
+
+
 def _followed(
     found: list[Prediction],
     problem: ScoredTokens,
-    starts: FloatArray,
+    runs: Runs,
     request: Request,
     as_x: Callable[[FloatArray], FloatArray] = lambda direction: direction,
 ) -> list[Prediction]:
     """Add to the predictions the end of the run from each start, and the limits that its proof makes certain."""
     if not request.prove:
         return found
-    reason = why_not_followed(problem, request.optimizer)
+    optimizer = request.optimizer
+    reason = why_not_followed(problem)
+    if isinstance(optimizer, UnprovedSteps) and optimizer.batch_size is not None:
+        reason = Fact("not_followed.batches", {"optimizer": optimizer_words(optimizer)})
     if reason is not None:
         return [replace(each, not_followed=reason, notes=(*each.notes, reason)) for each in found]
-    ends = outcomes(problem, starts, request.optimizer, request.progress)
-    answers = []
-    for prediction, outcome in zip(found, ends, strict=True):
-        answer = replace(prediction, outcome=outcome)
-        if outcome.constant:
-            answer = replace(answer, reasons=(Fact("reason.constant"),))
-        limit = outcome.direction if outcome.proved and isinstance(outcome.certificate, Certificate) else None
-        if limit is not None and prediction.direction is None:
-            reasons = (_from_a_point(outcome, request),)
-            answer = replace(answer, direction=as_x(limit), from_norm=outcome.norm, reasons=reasons)
-        answers.append(answer)
-    return answers
+    if optimizer is None or has_plain_steps(optimizer):
+        ends = outcomes(problem, runs.starts.reshape(len(problem), -1), optimizer, request.progress)
+    else:
+        ends = outcomes_of(problem, runs, optimizer, request.progress)
+    return [_with_outcome(prediction, end, request, as_x) for prediction, end in zip(found, ends, strict=True)]
+
+
+def _with_outcome(
+    prediction: Prediction, outcome: Outcome, request: Request, as_x: Callable[[FloatArray], FloatArray]
+) -> Prediction:
+    """Add the end of the run to a prediction, and what its proof makes certain."""
+    answer = replace(prediction, outcome=outcome)
+    if outcome.constant:
+        return replace(answer, reasons=(Fact("reason.constant"),))
+    if not outcome.proved or prediction.direction is not None:
+        return answer
+    if isinstance(outcome.certificate, Certificate) and outcome.direction is not None:
+        reasons = (_from_a_point(outcome, request),)
+        return replace(answer, direction=as_x(outcome.direction), from_norm=outcome.norm, reasons=reasons)
+    if isinstance(outcome.certificate, SteepestCertificate):
+        numbers = {"norm": outcome.norm, "selected": str(outcome.selected.tolist()), "steps": outcome.n_steps}
+        return replace(answer, selected=outcome.selected, reasons=(Fact("reason.tokens_from_a_point", numbers),))
+    return answer
 
 
 def _from_a_point(outcome: Outcome, request: Request) -> Fact:
