@@ -123,7 +123,7 @@ def test_the_catalogue_is_complete_and_ordered():
     assert len(set(ids)) == len(ids)
     needed = "A-L1 A-S A-K3 A-F1a A-F1b A-F1c A-F2 A-F3 A-F4 A-F5 A-F67 A-F8 A-F9 A-L2 A-L4 A-L8 A-T1 A-T2 A-T3 A-T4 A-T8 X-O X-B X-T5"
     needed += " B-L2 B-I B-L7 B-L3 B-D2 B-T5 B-L6 B-L19 B-F2 B-F3 B-F14"
-    needed += " D-1 D-2 D-3 E-1 F-1 X-N1 X-N2 X-N3 X-N4 X-N5 X-N6 X-N7 X-N8 X-H"
+    needed += " D-1 D-2 D-3 E-1 F-1 X-N1 X-N2 X-N3 X-N4 X-N5 X-N6 X-N7 X-N8 X-N9 X-H"
     needed += " C-G C-L1 C-L2 C-L3 C-T1 C-T2 C-T2a C-T3 C-F3 C-F4 C-F5 C-F6 C-A C-H C-L C-O"
     assert set(needed.split()) <= set(ids)
 

@@ -1,8 +1,14 @@
 """X Theorem 4: every inequality of docs/proofs/any_norm.md on random problems, long runs after certificates, and faults in every field."""
 
+import runpy
+import subprocess
+import sys
 from dataclasses import fields, replace
+from fractions import Fraction
 from functools import cache
+from pathlib import Path
 
+import mpmath
 import numpy as np
 import pytest
 from scipy.optimize import linprog
@@ -348,6 +354,61 @@ def test_a_proof_survives_a_file(rule, tmp_path):
     for field in fields(proof):
         if field.name not in ("data", "loss"):
             assert np.array_equal(getattr(read, field.name), getattr(proof, field.name))
+
+
+CHECK = Path(__file__).parents[2] / "docs/proofs/check.py"
+
+
+def says_yes(proof, place):
+    """Whether the checker that uses fractions alone accepts a proof."""
+    proof.save(place)
+    return subprocess.run([sys.executable, "-I", CHECK, place], capture_output=True, text=True).stdout.startswith("yes")
+
+
+@pytest.mark.statement("X Thm 4")
+@pytest.mark.parametrize("rule", ["sign", "coordinate", "l3", "euclidean", "max-row", "frobenius"])
+def test_fractions_alone_confirm_a_proof(rule, tmp_path):
+    for _, proof in proofs(rule, 2):
+        assert says_yes(proof, tmp_path / "proof.json")
+
+
+def test_fractions_refuse_what_is_false(tmp_path):
+    _, right = proofs("sign")[0]
+    place = tmp_path / "proof.json"
+    wrong = {
+        "rate": 1.01 * right.high,
+        "longest": 1e3,
+        "low": 1.001 * right.high,
+        "high": 0.9 * right.low,
+        "witness": 1.001 * right.witness,
+        "weights": -right.weights,
+        "point": 0.1 * right.point,
+        "tolerance": right.norm,
+        "selected": (right.selected + 1) % right.data.lengths,
+        "leading": right.leading[:-1],
+        "multipliers": 0.0 * right.multipliers,
+        "head": -right.head,
+    }
+    for name, value in wrong.items():
+        if np.size(value):
+            assert not says_yes(replace(right, **{name: value}), place), name
+    _, matrix = proofs("muon")[0]
+    assert not says_yes(matrix, place)  # nobody has an exact formula for its norm
+
+
+def test_bounds_of_fractions_hold_what_they_enclose():
+    bounds = runpy.run_path(str(CHECK))
+    rng = np.random.default_rng(12)
+    for x in [0.0, 1e-9, -1e-9, 0.5, 1.0, 2.0, *rng.normal(size=40) * 10.0 ** rng.uniform(-3, 1.5, 40)]:
+        exact = Fraction(float(x))
+        for name, value in (("exp", exact), ("log", abs(exact) + Fraction(1, 10**6)), ("root", abs(exact))):
+            low, high = bounds[name](value)
+            with mpmath.workdps(120):
+                number = mpmath.mpf(value.numerator) / value.denominator
+                true = {"exp": mpmath.exp, "log": mpmath.log, "root": mpmath.sqrt}[name](number)
+                ends = [mpmath.mpf(end.numerator) / end.denominator for end in (low, high)]
+                assert ends[0] <= true <= ends[1], (name, x)
+                assert ends[1] - ends[0] < 1e-60 * max(1, abs(true))
 
 
 def no_numbers(x):

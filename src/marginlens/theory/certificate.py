@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from abc import abstractmethod
@@ -21,7 +22,7 @@ from marginlens.optimizers.gradient_descent import has_plain_steps
 from marginlens.optimizers.protocol import Optimizer
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular
-from marginlens.runtime.files import read_result, write_result
+from marginlens.runtime.files import as_path, read_result, write_result, write_whole
 from marginlens.theory.attraction import STEEPNESS, Tubes, moving_fact
 from marginlens.theory.checks import Check, TheoremVerdict
 from marginlens.theory.forecast import Forecast, forecast
@@ -81,10 +82,21 @@ class Proof(Result, Tabular):
         return (Check("proof.field", False, {"room": float("nan"), "field": field, "expected": expected}),)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the certificate and its problem to a .npz file, which `load` of its class reads."""
+        """Write the certificate and its problem to a .npz file, which `load` of its class reads, or to a .json file.
+
+        A .json file has every number to its last digit, for checkers that share no code with this library, such as
+        docs/proofs/check.py.
+        """
         problem = {**self.data.arrays(), "head": self.head, "loss": np.array(LOSSES.name_of(self.loss))}
         named = {name: getattr(self, name) for name in self._numbers()}
-        write_result(path, self.format, problem | named | self._arrays_of_steps())
+        arrays = problem | named | self._arrays_of_steps()
+        if not str(path).endswith(".json"):
+            write_result(path, self.format, arrays)
+            return
+        arrays.pop("W", None)
+        listed = {name: np.asarray(array).tolist() for name, array in (arrays | {"K": self.data.K}).items()}
+        content = json.dumps({"format": self.format, **listed}).encode()
+        write_whole(as_path(path, "path", "the path of a file"), content, "path")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

@@ -237,7 +237,7 @@ class Prediction(Result, Tabular):
 
 @implements("A", "Thm 1", "Thm 2", "Thm 3", "Thm 5", "Thm 6", "Thm 8")
 @implements("C", "Thm 1", "Thm 2", "Thm 3", "Eq. (2)", "Eq. (3)")
-@implements("X", "Thm 1", "Thm 3")
+@implements("X", "Thm 1", "Thm 3", "Thm 4")
 def predict(
     risk: Risk,
     *,
@@ -260,8 +260,10 @@ def predict(
     reported as `details.basin`. *`JointRisk`*: A Theorems 5 and 6 on the joint path, and X Theorem 3 on descent for one input
     of orthogonal tokens. *`NextTokenRisk`*: C Theorems 1 to 3. *`MulticlassRisk`*: F Theorems 1 and 2, for the given optimizer.
 
-    On p and W the run itself is followed as well, until X Theorem 1 gives its limit: the gradient flow, or normalised or plain steps.
-    `outcome` says where it ends and why, and holds the proof, a `Certificate`, once `verify()` has confirmed it.
+    On p and W the run itself is followed as well. X Theorem 1 gives the limit of the gradient flow and of normalised or plain
+    steps, and X Theorem 4 the tokens of steps that are steepest in another norm; of other steps the tokens are computed.
+    `outcome` says where the run ends and why, and holds the proof, a `Certificate` or a `SteepestCertificate`, once `verify()`
+    has confirmed it.
 
     Args:
         risk: the risk of one problem or of a batch.

@@ -1,0 +1,277 @@
+"""X P4 and X N9: how often X Theorem 4 proves the tokens of steps in other norms, and what the length of steps costs of the margin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import marginlens as ml
+from marginlens.data.counter_based import sphere_problems
+from marginlens.norms import Norm
+from marginlens.optimizers import Optimizer
+from marginlens.risk import AttentionRisk, MatrixRisk
+from marginlens.theory import SteepestCertificate
+from marginlens.theory.any_norm import SteepestSteps, plan_for
+from marginlens.theory.scored_tokens import ScoredTokens
+from marginlens.theory.steepest_runs import Runs, outcomes_of
+from marginlens.typing import Figure, FloatArray, IntArray
+from marginlens_papers.claim import Claim, Effort, Finding, Progress
+from marginlens_papers.claims.drawing import level
+
+SEED = 71
+SIZES = ((1, 3, 2), (2, 4, 3), (3, 5, 10), (4, 6, 90))  # n, T, d
+SHARE = 0.25  # hD₂²/(8γ) of the steps of X P4
+D_QUERY = 3  # rows of W
+LEAST_FURTHER, MORE = 10_000, 10  # steps after a proof: ten times as many, at least 10,000
+SIZE_N9 = (4, 6, 10)
+LEAD = 400.0  # logits that steps at the full margin gain until the end of a run
+MEASURED = 4  # the margin is that of the last quarter of a run, where even runs that take long to settle have settled
+LOSSES_N9 = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 15.0)  # medians of hD₂²/(8γ)
+SETTLED = 0.002  # by which the shares of both halves of that quarter differ at most
+FEWEST_STEPS, MOST_STEPS = 8_000, 40_000
+
+
+class Rule(NamedTuple):
+    """Steepest descent in a norm.
+
+    Attributes:
+        norm: the norm.
+        make: makes the optimizer for a length of steps.
+        on_matrices: whether W is trained, with a query for each input, instead of p.
+    """
+
+    norm: Norm
+    make: Callable[[float], Optimizer]
+    on_matrices: bool = False
+
+
+RULES = {
+    "sign": Rule(ml.LInf(), ml.SignDescent),
+    "coordinate": Rule(ml.L1(), ml.CoordinateDescent),
+    "ℓ3": Rule(ml.Lp(3.0), lambda size: ml.SteepestDescent(ml.Lp(3.0), size)),
+    "Muon, β = 0": Rule(ml.Spectral(), lambda size: ml.Muon(size, 0.0, nesterov=False), on_matrices=True),
+    "max-row": Rule(ml.MaxRow(), lambda size: ml.SteepestDescent(ml.MaxRow(), size), on_matrices=True),
+}
+EUCLIDEAN = "Euclidean"
+
+
+class Trained(NamedTuple):
+    """One problem: what is trained, and its rows as those of vectors."""
+
+    risk: AttentionRisk | MatrixRisk
+    problem: ScoredTokens
+    shape: tuple[int, ...]
+
+
+def drawn(rule: Rule, n_problems: int, size: tuple[int, int, int], cell: int) -> Iterator[Trained]:
+    """Draw problems of one size."""
+    data, heads = sphere_problems(0, n_problems, *size, SEED, cell)
+    queries = np.random.default_rng([SEED, cell]).standard_normal((n_problems, size[0], D_QUERY))
+    for j, query in enumerate(queries):
+        one, v = data[j], heads[j]
+        risk = AttentionRisk(one, v)
+        if rule.on_matrices:
+            keys = query[:, None, :, None] * one.X[:, :, None, :]
+            wide = one.with_keys(keys.reshape(*one.X.shape[:2], -1))
+            yield Trained(risk.as_matrix(query), ScoredTokens(wide, v), (D_QUERY, size[2]))
+        else:
+            yield Trained(risk, ScoredTokens.of_risk(risk), (size[2],))
+
+
+class Geometry(NamedTuple):
+    """γ and D₂ of the rows of a selection in a norm; zeros if nothing selects it."""
+
+    margin: float
+    widest: float
+
+
+def geometry(trained: Trained, norm: Norm, selected: IntArray, of_margin: bool) -> Geometry:
+    """Compute γ and D₂, of the rows that lead in the proof for short steps, or of all rows."""
+    plan = plan_for(trained.problem, selected, SteepestSteps(norm, 1e-300, 0.0), trained.shape)
+    a = plan.rows.a
+    if of_margin or not plan.gamma > 0.0:
+        return Geometry(plan.gamma, plan.widest)
+    first, second = np.triu_indices(len(a), 1)
+    apart = [norm.dual(row.reshape(trained.shape)) for row in a[first] - a[second]]
+    return Geometry(plan.gamma, max(apart, default=0.0))
+
+
+def followed(trained: Trained, rule: Rule, share: float) -> Any:
+    """Follow a run from zero, with steps whose length h has hD₂²/(8γ) = share for the tokens that it selects; None if there are none."""
+    selected, outcome = trained.problem.optimal, None
+    for _ in range(3):
+        margin, widest = geometry(trained, rule.norm, selected, of_margin=True)
+        if not margin > 0.0:
+            return outcome
+        size = 8.0 * share * margin / widest**2 if widest > 0.0 else 0.1 / margin
+        runs = Runs([trained.risk], np.zeros((1, *trained.shape)), rule.norm)
+        [outcome] = outcomes_of(trained.problem.as_batch(), runs, rule.make(size))
+        if np.array_equal(outcome.selected, selected):
+            return outcome
+        selected = outcome.selected
+    return outcome
+
+
+def is_contradicted(trained: Trained, rule: Rule, proof: SteepestCertificate, n_steps: int) -> bool:
+    """Return whether further steps select other tokens, or leave the bracket of the margin by more than their number explains."""
+    point, more = proof.point.reshape(trained.shape), max(MORE * n_steps, LEAST_FURTHER)
+    end = ml.descend(trained.risk, start=point, optimizer=rule.make(proof.longest), n_steps=more).final
+    data, norm = trained.problem.data, proof.steepest_in
+    logits = np.where(data.mask, data.K @ end.ravel(), -np.inf)
+    counts = trained.problem.dependent
+    if (np.argmax(logits, axis=-1) != proof.selected)[counts].any():
+        return True
+    ordered = np.sort(logits[counts], axis=-1)
+    # By X Theorem 4 leads are at least those of the point, and the rate for every step.
+    start = np.sort(np.where(data.mask, data.K @ proof.point, -np.inf)[counts], axis=-1)
+    least = (
+        float(np.min(start[:, -1] - start[:, -2]))
+        - np.log(len(proof.leading) * 1e6)
+        + proof.rate * proof.longest * more
+    )
+    too_low = float(np.min(ordered[:, -1] - ordered[:, -2])) < least
+    return too_low or float(np.min(ordered[:, -1] - ordered[:, -2])) > proof.high * norm.value(end) * (1.0 + 1e-9)
+
+
+class X_P4(Claim):
+    labels = ("X Thm 4",)
+
+    def compute(self, effort: Effort, progress: Progress) -> Finding:
+        """Follow runs in every norm and size, count those that saturate and those that are proved, and go on after each proof."""
+        n_problems = 25 if effort is Effort.PAPER else 4
+        progress.expect(len(SIZES) * len(RULES))
+        numbers: dict[str, float] = {}
+        shares = np.zeros((len(RULES), len(SIZES)))
+        saturated = proved = wrong = verified = 0
+        for k, (name, rule) in enumerate(RULES.items()):
+            for cell, size in enumerate(SIZES):
+                settled, found = 0, 0
+                for trained in drawn(rule, n_problems, size, cell):
+                    outcome = followed(trained, rule, SHARE)
+                    if outcome is None or not (outcome.settled or outcome.proved):
+                        continue
+                    settled += 1
+                    if outcome.certificate is not None:
+                        found += outcome.proved
+                        verified += outcome.verdict is not None and outcome.verdict.applies
+                        wrong += is_contradicted(trained, rule, outcome.certificate, outcome.n_steps)
+                shares[k, cell] = found / max(1, settled)
+                numbers[f"proved_{name}_{'_'.join(map(str, size))}"] = shares[k, cell]
+                saturated, proved = saturated + settled, proved + found
+                progress.advance()
+        numbers |= {
+            "share_proved": proved / max(1, saturated),
+            "least_share_proved": float(shares.min()),
+            "contradictions": float(wrong),
+            "proved": float(proved),
+            "saturated": float(saturated),
+            "share_verified": verified / max(1, proved),
+        }
+        lowest = np.unravel_index(np.argmin(shares), shares.shape)
+        measured = (
+            f"{proved:,} of {saturated:,} runs that saturate are proved ({100 * numbers['share_proved']:.0f}%), fewest for "
+            f"{list(RULES)[lowest[0]]} at n = {SIZES[lowest[1]][0]}, T = {SIZES[lowest[1]][1]}, d = {SIZES[lowest[1]][2]} "
+            f"({100 * shares[lowest]:.0f}%). Further steps contradict {wrong}."
+        )
+        return Finding(measured, numbers, {"shares": shares})
+
+    def draw(self, finding: Finding) -> dict[str, Figure]:
+        """Draw the share of runs that are proved, by norm and size."""
+        fig, [ax] = ml.plotting.figure(1, width=7.6, height=4.2)
+        places = np.arange(len(SIZES))
+        for k, (name, shares) in enumerate(zip(RULES, finding.arrays["shares"], strict=True)):
+            ax.bar(places + 0.16 * (k - 2), shares, width=0.15, color=ml.plotting.ACCENTS[k], label=name)
+        ax.set_xticks(places, ["n = {}, T = {}, d = {}".format(*size) for size in SIZES])
+        ax.set(ylim=(0.0, 1.05), ylabel="share of saturated runs that are proved")
+        fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncol=len(RULES))
+        return {"shares": fig}
+
+
+class X_N9(Claim):
+    labels = ("X Thm 4",)
+
+    def compute(self, effort: Effort, progress: Progress) -> Finding:
+        """Run steps of many lengths in every norm, and compare their margins with the largest ones and with the bound."""
+        n_problems = 30 if effort is Effort.PAPER else 3
+        rules = {**RULES, EUCLIDEAN: Rule(ml.L2(), ml.NormalizedGD)}
+        progress.expect(len(rules) * len(LOSSES_N9))
+        points: dict[str, FloatArray] = {}
+        for name, rule in rules.items():
+            drawn_ones = list(drawn(rule, n_problems, SIZE_N9, len(SIZES)))
+            usual = [geometry(one, rule.norm, one.problem.optimal, of_margin=False) for one in drawn_ones]
+            unit = float(np.median([8.0 * margin / widest**2 for margin, widest in usual if margin > 0.0]))
+            rows = []
+            for loss in LOSSES_N9:
+                rows += [_loss_and_share(one, rule, loss * unit) for one in drawn_ones]
+                progress.advance()
+            points[name] = np.array([row for row in rows if row is not None])
+        below = {name: float((share < 1.0 - loss - 0.02).sum()) for name, (loss, share) in _columns(points)}
+        short = {name: float(share[loss <= 0.1].min()) for name, (loss, share) in _columns(points)}
+        long = {name: float(share[loss >= 1.0].min()) for name, (loss, share) in _columns(points)}
+        control = float(points[EUCLIDEAN][:, 1].min())
+        numbers = {
+            "runs_below_the_bound": sum(below.values()) - below[EUCLIDEAN],
+            "least_share_of_short_steps": min(share for name, share in short.items() if name != EUCLIDEAN),
+            "least_share_of_long_steps": min(share for name, share in long.items() if name != EUCLIDEAN),
+            "least_share_euclidean": control,
+            "runs": float(sum(map(len, points.values()))),
+        }
+        numbers |= {f"runs_{name}": float(len(rows)) for name, rows in points.items()}
+        measured = (
+            f"Of {numbers['runs']:,.0f} runs that settle, {numbers['runs_below_the_bound']:.0f} in other norms have less than "
+            f"1 - hD₂²/(8γ) of the margin. Steps with hD₂²/(8γ) up to .1 have at least {numbers['least_share_of_short_steps']:.3f} of it, "
+            f"those from 1 on down to {numbers['least_share_of_long_steps']:.2f}. Euclidean steps of any of these lengths have at "
+            f"least {control:.3f}."
+        )
+        return Finding(measured, numbers, {"points": points})
+
+    def draw(self, finding: Finding) -> dict[str, Figure]:
+        """Draw the share of the margin over the bound's loss, a dot for every run."""
+        fig, [ax] = ml.plotting.figure(1, width=7.6, height=4.6)
+        for k, (name, (loss, share)) in enumerate(_columns(finding.arrays["points"])):
+            colour = ml.plotting.INK if name == EUCLIDEAN else ml.plotting.ACCENTS[k]
+            ax.plot(loss, share, "x" if name == EUCLIDEAN else "o", ms=3.5, alpha=0.7, color=colour, label=name)
+        along = np.geomspace(0.005, 1.0, 200)
+        ax.plot(along, 1.0 - along, "--", color=ml.plotting.INK, lw=1.4, label="1 − hD₂²/(8γ)")
+        ax.set(
+            xscale="log", xlim=(0.005, 40.0), ylim=(0.0, 1.03), xlabel="hD₂²/(8γ)", ylabel="share of the largest margin"
+        )
+        level(ax, 1.0, "")
+        fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncol=4)
+        return {"shares": fig}
+
+
+def _columns(points: dict[str, FloatArray]) -> Iterator[tuple[str, FloatArray]]:
+    return ((name, rows.T) for name, rows in points.items())
+
+
+def _loss_and_share(trained: Trained, rule: Rule, size: float) -> tuple[float, float] | None:
+    """Compute hD₂²/(8γ) and the share of the margin γ of the tokens that a run selects; None if it selects none."""
+    usual = geometry(trained, rule.norm, trained.problem.optimal, of_margin=True).margin
+    if not usual > 0.0:
+        return None
+    last = int(np.clip(LEAD / (size * usual), FEWEST_STEPS, MOST_STEPS))
+    first, part = last - last // MEASURED, last // MEASURED // 2
+    run = ml.descend(trained.risk, start=np.zeros(trained.shape), optimizer=rule.make(size), n_steps=first)
+    points = [run.final]
+    for _ in range(2):
+        run = run.resume(part)
+        points.append(run.final)
+    data = trained.problem.data
+    leading = [np.argmax(np.where(data.mask, data.K @ x.ravel(), -np.inf), axis=-1) for x in points]
+    if (np.diff(leading, axis=0) != 0).any():
+        return None
+    margin, widest = geometry(trained, rule.norm, leading[-1], of_margin=False)
+    if not margin > 0.0:
+        return None
+    rows = plan_for(trained.problem, leading[-1], SteepestSteps(rule.norm, 1e-300, 0.0), trained.shape).rows.a
+    ways = np.diff(points, axis=0)
+    if not all(np.any(way) for way in ways):
+        return None
+    shares = [float(np.min(rows @ way.ravel())) / rule.norm.value(way) / margin for way in ways]
+    # A run that circles around a finite minimum, or whose tokens still change, has no limit to measure.
+    grows = rule.norm.value(points[-1]) > 1.1 * rule.norm.value(points[0])
+    settled = grows and abs(shares[1] - shares[0]) < SETTLED
+    return (size * widest**2 / (8.0 * margin), shares[1]) if settled else None
