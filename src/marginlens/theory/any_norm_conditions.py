@@ -23,8 +23,10 @@ from marginlens.theory.intervals import Exact, Proving, steepness_of
 if TYPE_CHECKING:
     from marginlens.theory.checks import Check
     from marginlens.theory.steepest_certificate import SteepestCertificate
+    from marginlens.typing import FloatArray
 
 KNOWN_NORMS: tuple[type[Norm], ...] = (L1, L2, LInf, Lp, Frobenius, Spectral, Nuclear, MaxRow)
+NEARLY = 1e-3  # share by which distances in doubles may miss the exact ones
 SIZE_BITS = 64  # of lengths of rows, which need no more: a bound that is too large by 1e-15 decides nothing
 
 
@@ -61,6 +63,20 @@ class Sizes:
     def dual(self, x: Sequence[arb]) -> Any:
         """Bound ‖x‖_* from above."""
         return self._bound(x, dual=True)
+
+    def roughly_dual(self, rows: FloatArray) -> FloatArray:
+        """Compute dual norms of rows (n, d) in doubles."""
+        norm, matrices = self.norm, rows.reshape(len(rows), -1, self.shape[-1])
+        if isinstance(norm, MaxRow):
+            return np.asarray(np.sqrt((matrices**2).sum(axis=-1)).sum(axis=-1))
+        if isinstance(norm, Spectral | Nuclear):
+            values = np.linalg.svd(matrices, compute_uv=False)
+            return np.asarray(values.sum(axis=-1) if isinstance(norm, Spectral) else values.max(axis=-1))
+        if isinstance(norm, L1):
+            return np.asarray(np.abs(rows).max(axis=-1))
+        power = 1.0 if isinstance(norm, LInf) else norm.p / (norm.p - 1.0) if isinstance(norm, Lp) else 2.0
+        scale = np.abs(rows).max(initial=1e-300)
+        return np.asarray(scale * np.sum((np.abs(rows) / scale) ** power, axis=-1) ** (1.0 / power))
 
     def _bound(self, x: Sequence[arb], dual: bool) -> Any:
         """Bound a norm with few bits."""
@@ -163,12 +179,27 @@ def _setting(proving: Proving, proof: SteepestCertificate, sizes: Sizes) -> _Set
     exact_point = Exact.of(proof.point)
     at_point = [entry for [entry] in proving.numbers(rows.a @ exact_point)]
     longest = proving.largest(sizes.dual(a[r]) for r in leading)
-    pairs = [(r, s) for r in leading for s in leading if s < r]
-    apart = proving.numbers(rows.a.differences(pairs)) if pairs else []
-    widest = proving.largest(sizes.dual(row) for row in apart)
+    widest = proving.largest(sizes.dual(row) for row in _farthest(proving, proof, rows, leading, sizes))
     terms = [rows.c[r] * rows.delta[r] * proving.exp(-at_point[r]) for r in leading]
     potential = proving.sum(terms) * proving.exp(longest * proving.real(proof.tolerance))
     return _Setting(rows, a, leading, others, longest, widest, gamma, potential, at_point)
+
+
+def _farthest(
+    proving: Proving, proof: SteepestCertificate, rows: ExactRows, leading: list[int], sizes: Sizes
+) -> list[list[Any]]:
+    """Return the differences of the leading rows that are farthest apart, as intervals.
+
+    Distances in doubles, which err by far less than `NEARLY`, leave out pairs that cannot be the farthest.
+    """
+    pairs = [(r, s) for r in leading for s in leading if s < r]
+    if not pairs:
+        return []
+    chosen = [rows.tokens[r] for r in leading]
+    a = {r: proof.data.K[i, proof.selected[i]] - proof.data.K[i, t] for r, (i, t) in zip(leading, chosen, strict=True)}
+    roughly = sizes.roughly_dual(np.array([a[r] - a[s] for r, s in pairs]))
+    far = [pair for pair, size in zip(pairs, roughly, strict=True) if not size < (1.0 - NEARLY) * roughly.max()]
+    return proving.numbers(rows.a.differences(far))
 
 
 class _Compared(NamedTuple):
