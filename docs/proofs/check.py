@@ -149,7 +149,7 @@ def check(proof):
     if len(mu) != len(others) or any(len(m) != len(leading) for m in mu) or any(w < 0 for m in (pi, *mu) for w in m):
         fail("multipliers and weights are numbers of at least 0, one for each row")
     if min(g, h) <= 0 or min(h_limit, rho) < 0 or h_limit > h or len(pi) != len(leading) or sum(pi) <= 0:
-        fail("rate and length of steps are above 0, and the limit is no longer")
+        fail("rate and length of steps are above 0, and the limit is at most that length")
     # Eq. (3): γ from below by the witness, and from above by the weights.
     need("the witness is in the unit ball", length(witness, norm, width, dual=False), 1)
     gamma = min(dot(a, witness) for _, a, _, _ in leading)

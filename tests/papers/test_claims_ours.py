@@ -1,5 +1,7 @@
 """What is particular to the claims of our own: the clock of the residual law, and the fences around finite minima."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from marginlens.optimizers import NormalizedGD
 from marginlens.risk import AttentionRisk
 from marginlens.theory import locally_optimal_directions
 from marginlens_papers.claim import Progress
+from marginlens_papers.claims.ours import any_norm as x_p4
 from marginlens_papers.claims.ours import basins as x_b
 from marginlens_papers.claims.ours import residual_law as x_o
 from tolerances import ROUNDING
@@ -72,3 +75,21 @@ def test_shares_sum_to_one_and_time_increases():
     np.testing.assert_allclose(shares[run["holds"]], 1.0, rtol=ROUNDING, atol=0.0)
     assert np.all(np.diff(run["clock"][run["stable"]], axis=-1) > 0.0)
     assert not run["settled"][~run["stable"]].any()
+
+
+# ---- proofs in any norm
+
+
+@pytest.mark.parametrize("name", ["sign", "Muon, β = 0"])
+def test_a_false_proof_in_a_norm_is_contradicted(name):
+    rule = x_p4.RULES[name]
+    followed = ((each, x_p4.followed(each, rule, x_p4.SHARE)) for each in x_p4.drawn(rule, 20, (2, 4, 3), 0))
+    trained, outcome = next((each, end) for each, end in followed if end is not None and end.proved)
+    proof = outcome.certificate
+    wrong = [
+        replace(proof, rate=3.0 * proof.high),
+        replace(proof, high=0.5 * proof.low),
+        replace(proof, selected=(proof.selected + 1) % trained.problem.data.lengths),
+    ]
+    found = [x_p4.is_contradicted(trained, rule, each, outcome.n_steps) for each in (proof, *wrong)]
+    assert found == [False, True, True, True]

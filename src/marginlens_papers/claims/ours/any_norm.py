@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import logsumexp
 
 import marginlens as ml
 from marginlens.data.counter_based import sphere_problems
@@ -13,7 +14,7 @@ from marginlens.norms import Norm
 from marginlens.optimizers import Optimizer
 from marginlens.risk import AttentionRisk, MatrixRisk
 from marginlens.theory import SteepestCertificate
-from marginlens.theory.any_norm import SteepestSteps, plan_for
+from marginlens.theory.any_norm import SteepestSteps, plan_for, rows_of
 from marginlens.theory.scored_tokens import ScoredTokens
 from marginlens.theory.steepest_runs import Runs, outcomes_of
 from marginlens.typing import Figure, FloatArray, IntArray
@@ -25,6 +26,7 @@ SIZES = ((1, 3, 2), (2, 4, 3), (3, 5, 10), (4, 6, 90))  # n, T, d
 SHARE = 0.25  # hD₂²/(8γ) of the steps of X P4
 D_QUERY = 3  # rows of W
 LEAST_FURTHER, MORE = 10_000, 10  # steps after a proof: ten times as many, at least 10,000
+ROUNDING = 1e-9  # of a run, relative to what it is compared with
 SIZE_N9 = (4, 6, 10)
 LEAD = 400.0  # logits that steps at the full margin gain until the end of a run
 MEASURED = 4  # the margin is that of the last quarter of a run, where even runs that take long to settle have settled
@@ -115,24 +117,18 @@ def followed(trained: Trained, rule: Rule, share: float) -> Any:
 
 
 def is_contradicted(trained: Trained, rule: Rule, proof: SteepestCertificate, n_steps: int) -> bool:
-    """Return whether further steps select other tokens, or leave the bracket of the margin by more than their number explains."""
+    """Return whether further steps select other tokens, lower the potential by less than the proof says, or exceed the bracket."""
     point, more = proof.point.reshape(trained.shape), max(MORE * n_steps, LEAST_FURTHER)
     end = ml.descend(trained.risk, start=point, optimizer=rule.make(proof.longest), n_steps=more).final
-    data, norm = trained.problem.data, proof.steepest_in
-    logits = np.where(data.mask, data.K @ end.ravel(), -np.inf)
-    counts = trained.problem.dependent
-    if (np.argmax(logits, axis=-1) != proof.selected)[counts].any():
+    rows = rows_of(trained.problem, proof.selected)
+    ahead = rows.a @ end.ravel()
+    if (ahead <= 0.0).any():
         return True
-    ordered = np.sort(logits[counts], axis=-1)
-    # By X Theorem 4 leads are at least those of the point, and the rate for every step.
-    start = np.sort(np.where(data.mask, data.K @ proof.point, -np.inf)[counts], axis=-1)
-    least = (
-        float(np.min(start[:, -1] - start[:, -2]))
-        - np.log(len(proof.leading) * 1e6)
-        + proof.rate * proof.longest * more
-    )
-    too_low = float(np.min(ordered[:, -1] - ordered[:, -2])) < least
-    return too_low or float(np.min(ordered[:, -1] - ordered[:, -2])) > proof.high * norm.value(end) * (1.0 + 1e-9)
+    leads = (rows.tokens[:, None] == proof.leading).all(axis=-1).any(axis=-1)
+    a, log_limits = rows.a[leads], rows.log_slope[leads] + np.log(rows.delta[leads])
+    before, after = (float(logsumexp(log_limits - a @ x.ravel())) for x in (point, end))
+    slow = after > before - proof.rate * proof.longest * more * (1.0 - ROUNDING)
+    return bool(slow or ahead.min() > proof.high * proof.steepest_in.value(end) * (1.0 + ROUNDING))
 
 
 class X_P4(Claim):
