@@ -1,77 +1,17 @@
 """Check a certificate of X Theorem 4 with exact fractions alone: python check.py proof.json
 
 It follows docs/proofs/any_norm.md line by line, and needs nothing but Python. Numbers of the file are taken as the exact
-doubles that they are. Roots, exponentials and logarithms are enclosed between two fractions. It answers yes only if every
-condition holds for all numbers between them, and otherwise names the first that may fail. Norms: l1, l2, l-inf, frobenius,
-max-row and lP. The spectral and the nuclear norm have no exact formula, and are not checked here.
+doubles that they are. Roots, exponentials and logarithms are enclosed between two fractions by enclosures.py beside it. It
+answers yes only if every condition holds for all numbers between them, and otherwise names the first that may fail. Norms: l1,
+l2, l-inf, frobenius, max-row and lP. The spectral and the nuclear norm have no exact formula, and are not checked here.
 """
 
 import json
 import sys
 from fractions import Fraction
-from functools import cache
-from itertools import combinations
-from math import isqrt
+from itertools import combinations, product
 
-SCALE = 2**320  # bounds are rounded outwards to multiples of its inverse
-
-
-def down(x):
-    """The largest multiple of 1/SCALE that is at most x."""
-    return Fraction(x.numerator * SCALE // x.denominator, SCALE)
-
-
-def up(x):
-    """The smallest multiple of 1/SCALE that is at least x."""
-    return -down(-x)
-
-
-def root(x):
-    """Bounds on the square root of x ≥ 0."""
-    whole = isqrt(x.numerator * SCALE * SCALE // x.denominator)
-    return Fraction(whole, SCALE), Fraction(whole + 1, SCALE)
-
-
-def exp(x):
-    """Bounds on e^x: its series at x/2^k, which is at most 1/256, squared k times."""
-    halvings = 9 + (abs(x.numerator) // x.denominator).bit_length()
-    small = abs(x) / 2**halvings
-    sums, terms = [Fraction(1), Fraction(1)], [Fraction(1), Fraction(1)]
-    for n in range(1, 30):
-        terms = [down(terms[0] * down(small) / n), up(terms[1] * up(small) / n)]
-        sums = [sums[0] + terms[0], sums[1] + terms[1]]
-    sums[1] += terms[1]  # more than all remaining terms
-    for _ in range(halvings):
-        sums = [down(sums[0] ** 2), up(sums[1] ** 2)]
-    return (sums[0], sums[1]) if x >= 0 else (down(1 / sums[1]), up(1 / sums[0]))
-
-
-def log(x):
-    """Bounds on the natural logarithm of x > 0: its powers of two, and the series of the rest."""
-    power = x.numerator.bit_length() - x.denominator.bit_length()
-    low_rest, high_rest = _log_near_one(x / Fraction(2) ** power)
-    low_two, high_two = _log_near_one(Fraction(2))
-    ends = [power * low_two, power * high_two]
-    return low_rest + min(ends), high_rest + max(ends)
-
-
-@cache
-def _log_near_one(x):
-    """Bounds on log x = 2 (z + z³/3 + z⁵/5 + …) with z = (x - 1)/(x + 1), for x from 1/2 to 2."""
-    z = abs(x - 1) / (x + 1)
-    square, powers, sums = z * z, [down(z), up(z)], [Fraction(0), Fraction(0)]
-    for n in range(1, 220, 2):
-        sums = [sums[0] + down(powers[0] / n), sums[1] + up(powers[1] / n)]
-        powers = [down(powers[0] * down(square)), up(powers[1] * up(square))]
-    sums[1] += powers[1]  # more than all remaining terms, as z ≤ 1/3
-    return (2 * sums[0], 2 * sums[1]) if x >= 1 else (-2 * sums[1], -2 * sums[0])
-
-
-def power(x, exponent):
-    """An upper bound on x^exponent, for x ≥ 0 and an exponent above 0; by a root if its double is whole, which is faster."""
-    if (2 * exponent).denominator == 1:
-        return root(up(x ** int(2 * exponent)))[1]
-    return exp(exponent * log(x)[1])[1] if x > 0 else Fraction(0)
+from enclosures import exp, log, power, root, up
 
 
 def length(x, norm, width, dual):
@@ -133,11 +73,63 @@ def rows_of(proof):
     return rows
 
 
+def momentum_costs(proof, leading, at, F_low, F, D, D2, size):
+    """With memory, Eqs (16) to (19): J and q d_0 together, J in the limit, and κ."""
+    beta, memory, past = Fraction(proof["momentum"]), exact(proof["memory"]), exact(proof["remembered"])
+    if not 0 <= beta < 1 or len(past) != len(leading) or min(past) < 0 or len(memory) != len(proof["point"]):
+        fail("momentum is below 1, and what is remembered has weights of at least 0")
+    h, h_limit, rho = (Fraction(proof[name]) for name in ("longest", "limit", "tolerance"))
+    b, b_limit = (beta * exp(up(length * D))[1] for length in (h, h_limit))
+    need("gradients are forgotten faster than they fall", b if beta > 0 else 0, 1, strictly=True)
+    if beta == 0:
+        return 0, 0, 0
+    J, J_limit = (b / (1 - b) * h * D2**2 / 4, b_limit / (1 - b_limit) * h_limit * D2**2 / 4)
+    S = sum(past)
+    if S == 0:
+        if any(memory):
+            fail("a memory without weights is zero")
+        return J, J_limit, 0
+    sigma = up(S / F_low)
+    need("size of the memory", sigma * (1 - b), exp(h * D)[0])
+    # The terms of F are known between two ends, so that u_0 is known up to a share of D.
+    terms = [c[0] * delta * exp(-x)[0] for (_, _, delta, c), x in zip(leading, at, strict=True)]
+    columns = list(zip(*(a for _, a, _, _ in leading), strict=True))
+    mean, here = ([dot(weights, column) / sum(weights) for column in columns] for weights in (past, terms))
+    blur = 2 * D * (F - sum(terms)) / sum(terms)
+    away = size([x - y for x, y in zip(mean, here, strict=True)]) + blur + D2 * D2 * rho / 4
+    kappa = size([x / S - y for x, y in zip(memory, mean, strict=True)]) + rho * D
+    return J + beta * sigma / (1 + beta * sigma) * away, J_limit, kappa
+
+
+def turns_hold(proof, leading, gamma, nu, size):
+    """A sharper step, Eq. (14), at every vertex of the unit ball."""
+    d, turns, norm = len(proof["point"]), exact(proof["turns"]), proof["norm"]
+    g, h, low = (Fraction(proof[name]) for name in ("rate", "longest", "low"))
+    if norm not in ("l1", "l-inf") or proof["momentum"] > 0 or len(turns) != (2 * d if norm == "l1" else 2**d):
+        fail("without momentum, one row of numbers for each vertex of an l1 or l-inf ball")
+    cube, cross = (
+        product((1, -1), repeat=d),
+        ([sign * (j == k) for j in range(d)] for sign in (1, -1) for k in range(d)),
+    )
+    for s, (kappa, *z) in zip(cross if norm == "l1" else cube, turns, strict=True):
+        need("multipliers are at least 0", 0, kappa)
+        slope, lead = kappa + size(z, dual=False), [dot(a, s) for _, a, _, _ in leading]
+        pull = [dot(a, z) for _, a, _, _ in leading]
+        left = max(exp(-h * x)[1] + slope * x - y for x, y in zip(lead, pull, strict=True)) - kappa * gamma
+        need("every step lowers the potential", left + 2 * nu * slope, exp(-g * h)[0])
+        if proof["limit"] > 0:
+            need("lower bound on the margin", left, exp(-low * h)[0])
+
+
 def check(proof):
     """Raise SystemExit at the first condition of X Theorem 4 that may fail."""
     norm, width = proof["norm"], int(proof["shape"][-1])
     if norm in ("spectral", "nuclear"):
         fail(f"the {norm} norm is not checked here")
+
+    def size(x, dual=True):
+        return length(x, norm, width, dual)
+
     steep = 0 if proof["loss"] == "correlation-loss" else 1
     rows, named = rows_of(proof), {tuple(token) for token in proof["leading"]}
     leading, others = [r for r in rows if r[0] in named], [r for r in rows if r[0] not in named]
@@ -151,24 +143,25 @@ def check(proof):
     if min(g, h) <= 0 or min(h_limit, rho) < 0 or h_limit > h or len(pi) != len(leading) or sum(pi) <= 0:
         fail("rate and length of steps are above 0, and the limit is at most that length")
     # Eq. (3): γ from below by the witness, and from above by the weights.
-    need("the witness is in the unit ball", length(witness, norm, width, dual=False), 1)
+    need("the witness is in the unit ball", size(witness, dual=False), 1)
     gamma = min(dot(a, witness) for _, a, _, _ in leading)
     mean = [dot(pi, column) / sum(pi) for column in zip(*(a for _, a, _, _ in leading), strict=True)]
-    need("upper bound on the margin", length(mean, norm, width, dual=True), Fraction(proof["high"]))
-    D = max(length(a, norm, width, dual=True) for _, a, _, _ in leading)
+    need("upper bound on the margin", size(mean), Fraction(proof["high"]))
+    D = max(size(a) for _, a, _, _ in leading)
     apart = [[x - y for x, y in zip(a[1], b[1], strict=True)] for a, b in combinations(leading, 2)]
-    D2 = max((length(v, norm, width, dual=True) for v in apart), default=Fraction(0))
-    # Eq. (2), in the ball around the point.
+    D2 = max((size(v) for v in apart), default=Fraction(0))
+    # Eq. (2) at the point, and in the ball around it.
     limits = [(c[0] * delta, c[1] * delta) for _, _, delta, c in leading]
     at = [dot(a, point) for _, a, _, _ in leading]
-    terms = [up(high * exp(-x)[1]) for (_, high), x in zip(limits, at, strict=True)]
-    F = up(sum(terms) * exp(D * rho)[1])
+    terms = [tuple(c * e for c, e in zip(limit, exp(-x), strict=True)) for limit, x in zip(limits, at, strict=True)]
+    highest, spread = up(sum(high for _, high in terms)), exp(up(D * rho))[1]
+    F, F_low = up(highest * spread), sum(low for low, _ in terms) / spread
     # Eqs (6) and (7): φ of leading rows and of the others.
     phi = {row[0]: up(F / low) for row, (low, _) in zip(leading, limits, strict=True)}
     logs = [log(phi[row[0]])[1] for row in leading]
     for row, m in zip(others, mu, strict=True):
         combined = [dot(m, column) for column in zip(*(a for _, a, _, _ in leading), strict=True)]
-        rest = length([x - y for x, y in zip(row[1], combined, strict=True)], norm, width, dual=True)
+        rest = size([x - y for x, y in zip(row[1], combined, strict=True)])
         need(f"token {row[0][1]} of input {row[0][0]} stays behind", rest, (sum(m) - 1) * g, strictly=True)
         phi[row[0]] = exp(up(dot(m, at) - dot(row[1], point) + rest * rho + dot(m, logs)))[1]
     # Eqs (9) and (10): ε, ζ, ω and ν.
@@ -185,11 +178,17 @@ def check(proof):
             zeta = max(zeta, more, less)
         else:
             bound = c[1] * exp(up(steep * eps * plus))[1] * (abs(delta) + eps * max(plus, minus))
-            omega += up(bound * length(a, norm, width, dual=True) * phi[i, t] / F)
-    nu = up(zeta * D + omega)
-    # Eqs (11) and (12).
-    need("every step lowers the potential", g + 2 * nu + h * D2**2 / 8, gamma)
-    need("lower bound on the margin", Fraction(proof["low"]) + h_limit * D2**2 / 8, gamma)
+            omega += up(bound * size(a) * phi[i, t] / F)
+    # Eqs (11) and (12), with what momentum costs.
+    lost, lost_in_limit, kappa = momentum_costs(proof, leading, at, F_low, highest, D, D2, size)
+    nu = max(up(zeta * D + omega), kappa)
+    if proof["turns"]:
+        turns_hold(proof, leading, gamma, nu, size)
+    else:
+        need("every step lowers the potential", g + 2 * nu + lost + h * D2**2 / 8, gamma)
+    if not proof["turns"] or h_limit == 0:
+        low = Fraction(proof["low"])
+        need("lower bound on the margin", low + lost_in_limit + h_limit * D2**2 / 8, gamma)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from pathlib import Path
 import mpmath
 import numpy as np
 import pytest
-from scipy.optimize import linprog
 
 import marginlens as ml
 from marginlens.losses import CorrelationLoss, Exponential, Logistic
@@ -20,6 +19,8 @@ from marginlens.theory.any_norm import Lacking, certificate_at, place_at, plan_f
 from marginlens.theory.attraction import STEEPNESS
 from marginlens.theory.optimality import directional_margin
 from marginlens.theory.scored_tokens import ScoredTokens
+from marginlens.theory.steepest_runs import Runs, outcomes_of
+from marginlens.theory.vertex_steps import vertex_steps, vertices_of
 
 VECTOR_RULES = {
     "sign": ml.SignDescent,
@@ -34,7 +35,16 @@ MATRIX_RULES = {
     "max-row": lambda size: ml.SteepestDescent(ml.MaxRow(), size),
     "frobenius": lambda size: ml.SteepestDescent(ml.Frobenius(), size),
 }
-RULES = VECTOR_RULES | MATRIX_RULES
+LONG_RULES = {"sign, long": ml.SignDescent, "coordinate, long": ml.CoordinateDescent}  # proved by Eq. (14) alone
+LONG = 0.8  # hD₂²/(8γ) of their steps
+RULES = VECTOR_RULES | MATRIX_RULES | LONG_RULES
+REMEMBERING = {
+    "sign": lambda size: ml.SignDescent(size, momentum=0.8),
+    "sign, nesterov": lambda size: ml.SignDescent(size, momentum=0.8, nesterov=True),
+    "l3": lambda size: ml.SteepestDescent(ml.Lp(3.0), size, momentum=0.9),
+    "muon": lambda size: ml.Muon(size, momentum=0.6),
+    "max-row": lambda size: ml.SteepestDescent(ml.MaxRow(), size, momentum=0.9),
+}
 MARKS = 2 ** np.arange(4, 16)
 
 
@@ -66,9 +76,9 @@ def problem_of(rule, seed, shape=(3, 4, 5)):
     return ml.AttentionRisk(data, v), ScoredTokens(data, v), (data.d_key,)
 
 
-def size_for(rule, problem, shape, share=0.25):
+def size_for(make, problem, shape, share=0.25):
     """The length of steps with hD₂²/8 = share · γ for the optimal tokens; None if they are not separable."""
-    plan = plan_for(problem, problem.optimal, steepest_steps(RULES[rule](1e-9)), shape)
+    plan = plan_for(problem, problem.optimal, steepest_steps(make(1e-9)), shape)
     return share * 8.0 * plan.gamma / plan.widest**2 if plan.widest > 0.0 else None
 
 
@@ -78,7 +88,7 @@ def proof_of(rule, seed, shape=(3, 4, 5), loss=None, size=None):
     if loss is not None:
         risk = ml.AttentionRisk(problem.data, problem.head, loss)
         problem = ScoredTokens(problem.data, problem.head, loss)
-    size = size_for(rule, problem, form) if size is None else size
+    size = size_for(RULES[rule], problem, form, LONG if rule in LONG_RULES else 0.25) if size is None else size
     if size is None:
         return risk, Lacking.INFEASIBLE
     optimizer, point, taken, lacking = RULES[rule](size), np.zeros(form), 0, Lacking.INFEASIBLE
@@ -100,8 +110,27 @@ def proofs(rule, count=4):
     found = []
     for seed in range(60):
         risk, proof = proof_of(rule, seed, (3, 4, 5) if seed % 2 else (2, 3, 2))
-        if isinstance(proof, SteepestCertificate):
+        if isinstance(proof, SteepestCertificate) and bool(len(proof.turns)) == (rule in LONG_RULES):
             found.append((risk, proof))
+        if len(found) == count:
+            return found
+    raise AssertionError(f"too few proofs for {rule}")
+
+
+@cache
+def remembering(rule, count=3):
+    """Some proofs for steps with momentum, each with its risk and the run that led to it, which has saved its last step."""
+    found, make = [], REMEMBERING[rule]
+    for seed in range(60):
+        risk, problem, form = problem_of(rule, seed, (3, 4, 5) if seed % 2 else (2, 3, 2))
+        size = size_for(make, problem, form, 0.01)
+        if size is None:
+            continue
+        [outcome] = outcomes_of(problem.as_batch(), Runs([risk], np.zeros((1, *form)), make(1.0).norm), make(size))
+        if outcome.certificate is not None:
+            taken = outcome.n_steps
+            run = ml.descend(risk, optimizer=make(size), n_steps=taken, record=ml.Record([taken]))
+            found.append((risk, run, outcome.certificate))
         if len(found) == count:
             return found
     raise AssertionError(f"too few proofs for {rule}")
@@ -128,7 +157,7 @@ def test_every_step_after_a_proof_obeys_the_inequalities(rule):
         norm, form, h = proof.steepest_in, proof.shape, proof.longest
         a, slack = rows.a[leads], 1e-9
         D2 = max(norm.dual((r - s).reshape(form)) for r in a for s in a) if len(a) > 1 else 0.0
-        gamma = proof.low + proof.limit * D2**2 / 8.0
+        gamma = (a @ proof.witness).min()
         point, F_0 = proof.point, terms(proof.point).sum()
         for t in range(60):
             weights = terms(point)
@@ -141,7 +170,8 @@ def test_every_step_after_a_proof_obeys_the_inequalities(rule):
             assert norm.value(s.reshape(form)) <= 1.0 + slack
             assert norm.dual(u.reshape(form)) >= gamma - slack
             fall = np.log(F) - np.log(terms(point + step).sum())
-            assert fall >= h * u @ s - h**2 * D2**2 / 8.0 - slack  # Eq. (4)
+            if not len(proof.turns):
+                assert fall >= h * u @ s - h**2 * D2**2 / 8.0 - slack  # Eq. (4)
             assert u @ s >= gamma - 2.0 * e - slack  # Eq. (5)
             assert fall >= proof.rate * h - slack
             assert F_0 * np.exp(-proof.rate * h * t) * (1.0 + slack) >= F
@@ -172,6 +202,32 @@ def test_long_runs_after_a_proof_keep_its_tokens_and_its_margin(rule):
         travelled = proof.longest * 20_000
         room = 4.0 * (proof.steepest_in.value(proof.point.reshape(proof.shape)) + 10.0) / travelled
         assert proof.low - room <= margin <= proof.high + 1e-9
+
+
+@pytest.mark.statement("X Thm 4")
+@pytest.mark.parametrize("rule", REMEMBERING)
+def test_steps_with_momentum_obey_the_inequalities_and_keep_their_tokens(rule):
+    for _, run, proof in remembering(rule):
+        assert proof.momentum > 0.0
+        assert proof.remembered.sum() > 0.0
+        assert proof.verify().applies, proof.verify()
+        rows, leads, terms = potential(proof)
+        a, h, norm, begin = rows.a[leads], proof.longest, proof.steepest_in, int(run.saved.steps[-1])
+        assert np.array_equal(run.final.ravel(), proof.point)
+        later = run.resume(80, record=ml.Record(range(begin + 1, begin + 81))).saved["x"]
+        points = np.concatenate([proof.point[None], later.reshape(80, -1)])
+        logs = np.log([terms(x).sum() for x in points])
+        assert (logs[0] - logs >= proof.rate * h * np.arange(len(points)) - 1e-9).all()
+        assert (np.diff(logs) <= -proof.rate * h + 1e-9).all()
+        end = run.resume(20_000).final
+        assert directional_margin(proof.data, end.ravel()).selected.tolist() == proof.selected.tolist()
+        margin = (rows.a @ end.ravel()).min() / norm.value(end)
+        room = 4.0 * (norm.value(run.final) + 10.0) / (h * 20_000)
+        assert proof.low - room <= margin <= proof.high + 1e-9
+        # The memory is what the stated weights say, up to the errors of gradients.
+        mean = proof.remembered @ a / proof.remembered.sum()
+        error = norm.dual((proof.memory / proof.remembered.sum() - mean).reshape(proof.shape))
+        assert error <= 0.5 * proof.high
 
 
 @pytest.mark.statement("X Thm 4")
@@ -223,31 +279,32 @@ def test_points_with_nearly_the_largest_margin_are_as_close_as_the_proof_says(q)
 
 
 @pytest.mark.statement("X Thm 4")
-def test_a_linear_programme_bounds_a_step_of_coordinate_descent_better_than_the_range():
-    rng, sharper = np.random.default_rng(7), 0
+@pytest.mark.parametrize("norm", [ml.L1(), ml.LInf()])
+def test_multipliers_bound_steps_to_vertices_better_than_the_range(norm):
+    rng, sharper, steps = np.random.default_rng(7), 0, 0
     for _ in range(40):
-        a, h = rng.normal(size=(5, 3)) + 0.6, float(rng.uniform(0.05, 1.0))
-        ends = np.concatenate([np.eye(3), -np.eye(3)])
-        for s in ends:
-            below = np.concatenate([a @ (end - s) for end in ends]).reshape(len(ends), -1)
-            solved = linprog(
-                -np.exp(-h * a @ s), A_ub=below, b_ub=np.zeros(len(ends)), A_eq=np.ones((1, 5)), b_eq=[1.0]
-            )
-            if solved.status != 0:
-                continue
-            bound, spread = np.log(-solved.fun), np.ptp(a @ s)
-            for _ in range(20):
-                w = simplex(rng, 5)
-                if (below @ w > 0.0).any():
-                    continue
-                fall = np.log(w @ np.exp(-h * a @ s))
-                assert fall <= bound + 1e-9  # Eq. (14)
-                assert fall <= -h * (w @ a) @ s + h**2 * spread**2 / 8.0 + 1e-12
-                half = np.log(w @ np.exp(-0.5 * h * a @ s))
-                assert half <= 0.5 * fall + 1e-12
-            gamma = min(np.abs(w @ a).max() for w in [solved.x])
-            sharper += bound < -h * gamma + h**2 * spread**2 / 8.0
-    assert sharper > 20
+        a, h, nu = rng.normal(size=(5, 3)) + 0.6, float(rng.uniform(0.05, 1.0)), float(rng.uniform(0.0, 0.05))
+        best = ml.least_distance(a, np.ones(5), norm=norm)
+        if best.status is not ml.Status.OPTIMAL:
+            continue
+        gamma = 1.0 / norm.value(best.x)
+        corners, turns = vertices_of(norm, 3), vertex_steps(a, norm, gamma, h, np.inf)
+        rate, widest = turns.rate(h, nu), max(norm.dual(r - s) for r in a for s in a)
+        sharper += rate > gamma - h * widest**2 / 8.0 - 2.0 * nu
+        for _ in range(200):
+            w, e = simplex(rng, 5), rng.normal(size=3)
+            u = w @ a
+            m = u + nu * rng.uniform() * e / norm.dual(e)
+            j = int(np.argmax(corners @ m))
+            left = w @ np.exp(-h * a @ corners[j])
+            (kappa, *z), slope = turns.duals[j], turns.slopes[j]
+            assert slope == pytest.approx(kappa + norm.value(np.array(z)))
+            assert left <= turns.values[j] + 2.0 * nu * slope + 1e-9  # Eq. (14)
+            assert np.log(left) <= -h * rate + 1e-9
+            assert np.log(w @ np.exp(-0.5 * h * a @ corners[j])) <= 0.5 * np.log(left) + 1e-12
+            steps += 1
+    assert steps > 3000
+    assert sharper > 10
 
 
 @pytest.mark.statement("X Thm 4")
@@ -278,6 +335,31 @@ def test_memory_loses_no_more_than_the_proof_says():
             assert b / (1.0 - b) * h * D2**2 / 4.0 + 1e-12 >= J
 
 
+@pytest.mark.statement("X Thm 4")
+def test_what_is_remembered_of_earlier_steps_costs_no_more_than_the_proof_says():
+    rng = np.random.default_rng(18)
+    for _ in range(300):
+        n, d, h, beta = 4, 3, float(rng.uniform(0.01, 0.1)), float(rng.uniform(0.1, 0.8))
+        a, norm = rng.normal(size=(n, d)), (ml.LInf(), ml.L1(), ml.L2())[rng.integers(3)]
+        D, D2 = max(norm.dual(r) for r in a), max(norm.dual(r - s) for r in a for s in a)
+        b, limit, p = beta * np.exp(h * D), np.exp(rng.normal(size=n)), rng.normal(size=d)
+        if b >= 1.0:
+            continue
+        J, nesterov = b / (1.0 - b) * h * D2**2 / 4.0, bool(rng.integers(2))
+        terms = limit * np.exp(-a @ p)
+        pi, size = simplex(rng, n), rng.uniform() * np.exp(h * D) / (1.0 - b) * terms.sum()
+        sigma, d_0 = size / terms.sum(), norm.dual(pi @ a - terms @ a / terms.sum())
+        total, weight, shares = size * pi @ a, size, []
+        for _ in range(20):
+            terms = limit * np.exp(-a @ p)
+            total, weight = beta * total + terms @ a, beta * weight + terms.sum()
+            ahead = terms @ a + beta * total if nesterov else total
+            mean = ahead / (terms.sum() + beta * weight if nesterov else weight)
+            shares.append((mean - terms @ a / terms.sum()) @ (s := norm.steepest(rng.normal(size=d))))
+            p = p + h * s
+        assert max(shares) <= J + beta * sigma / (1.0 + beta * sigma) * d_0 + 1e-12  # Eqs (17) and (18)
+
+
 def test_two_distributions_whose_log_ratio_is_bounded_are_close():
     rng = np.random.default_rng(9)
     for _ in range(2_000):
@@ -291,9 +373,9 @@ def test_two_distributions_whose_log_ratio_is_bounded_are_close():
 
 def test_only_steps_that_the_theorem_covers_have_a_norm():
     decay = ml.optimizers.PowerDecay
-    assert steepest_steps(ml.SignDescent(0.3)) == (ml.LInf(), 0.3, 0.3)
-    assert steepest_steps(ml.SteepestDescent(ml.Lp(3.0), decay(1.0, 1.0)), 9) == (ml.Lp(3.0), 0.1, 0.0)
-    assert steepest_steps(ml.NormalizedGD(0.5)) == (ml.L2(), 0.5, 0.5)
+    assert steepest_steps(ml.SignDescent(0.3)) == (ml.LInf(), 0.3, 0.3, 0.0)
+    assert steepest_steps(ml.SteepestDescent(ml.Lp(3.0), decay(1.0, 1.0)), 9) == (ml.Lp(3.0), 0.1, 0.0, 0.0)
+    assert steepest_steps(ml.NormalizedGD(0.5)) == (ml.L2(), 0.5, 0.5, 0.0)
 
     class Redefined(ml.SignDescent):
         def update(self, gradient, state):
@@ -302,12 +384,13 @@ def test_only_steps_that_the_theorem_covers_have_a_norm():
     class OwnNorm(ml.L2):
         pass
 
+    assert steepest_steps(ml.SignDescent(0.1, momentum=0.5)) == (ml.LInf(), 0.1, 0.1, 0.5)
+    assert steepest_steps(ml.Muon(0.1)) == (ml.Spectral(), 0.1, 0.1, 0.95)
     refused = [
-        ml.SignDescent(0.1, momentum=0.5),
         ml.SignDescent(0.1, weight_decay=0.1),
         ml.SignDescent(decay(1.0, 1.1)),
         ml.SignDescent(lambda t: 0.1),
-        ml.Muon(0.1),
+        ml.GradientDescent(0.1, momentum=0.5),
         ml.Adam(0.1),
         ml.MirrorDescent(3.0, 0.1),
         ml.GradientDescent(0.1),
@@ -317,8 +400,8 @@ def test_only_steps_that_the_theorem_covers_have_a_norm():
     assert [steepest_steps(optimizer) for optimizer in refused] == [None] * len(refused)
 
 
-def lacking_at(data, v, point, size):
-    problem, steps = ScoredTokens(data, v), steepest_steps(ml.SignDescent(size))
+def lacking_at(data, v, point, size, make=ml.SignDescent):
+    problem, steps = ScoredTokens(data, v), steepest_steps(make(size))
     plan = plan_for(problem, directional_margin(data, point).selected, steps, (data.d_key,))
     return place_at(plan, np.asarray(point, dtype=np.float64), steps, 1.0, (data.d_key,)).lacking
 
@@ -335,7 +418,13 @@ def test_each_condition_that_fails_has_its_name():
         is Lacking.INFEASIBLE
     )
     two = ml.TokenDataset(np.array([[[1.0, 0.0], [-1.0, 0.0]], [[0.0, 1.0], [-0.1, -1.0]]]), [1.0, 1.0])
-    assert lacking_at(two, np.array([1.0, 1.0]), [20.0, 20.0], 10.0) is Lacking.STEPS_TOO_LONG
+    both, far = np.array([1.0, 1.0]), [20.0, 20.0]
+    assert lacking_at(two, both, far, 10.0, VECTOR_RULES["l3"]) is Lacking.STEPS_TOO_LONG
+    assert (
+        lacking_at(two, both, far, 10.0) is Lacking.NOTHING
+    )  # all gradients have the same signs, so Eq. (14) loses nothing
+    assert lacking_at(two, both, far, 1.0, REMEMBERING["sign"]) is Lacking.REMEMBERS_TOO_MUCH
+    assert lacking_at(two, both, far, 0.001, REMEMBERING["sign"]) is Lacking.NOTHING
     level = ml.TokenDataset(np.array([[[1.0, 0.0, 1.0], [-1.0, 0.0, 1.0 + 1e-16], [-0.9, 0.0, 1.0 + 3e-16]]]), [1.0])
     assert lacking_at(level, np.array([0.0, 0.0, 1.0]), [20.0, 0.0, 0.0], 0.1) is not Lacking.NOTHING
 
@@ -362,19 +451,42 @@ CHECK = Path(__file__).parents[2] / "docs/proofs/check.py"
 def says_yes(proof, place):
     """Whether the checker that uses fractions alone accepts a proof."""
     proof.save(place)
-    return subprocess.run([sys.executable, "-I", CHECK, place], capture_output=True, text=True).stdout.startswith("yes")
+    return subprocess.run([sys.executable, "-S", CHECK, place], capture_output=True, text=True).stdout.startswith("yes")
 
 
 @pytest.mark.statement("X Thm 4")
-@pytest.mark.parametrize("rule", ["sign", "coordinate", "l3", "euclidean", "max-row", "frobenius"])
+@pytest.mark.parametrize("rule", ["sign", "sign, long", "coordinate, long", "l3", "euclidean", "max-row", "frobenius"])
 def test_fractions_alone_confirm_a_proof(rule, tmp_path):
     for _, proof in proofs(rule, 2):
+        assert says_yes(proof, tmp_path / "proof.json")
+
+
+@pytest.mark.statement("X Thm 4")
+@pytest.mark.parametrize("rule", ["sign", "max-row"])
+def test_fractions_alone_confirm_a_proof_with_momentum(rule, tmp_path):
+    for _, _, proof in remembering(rule, 2):
         assert says_yes(proof, tmp_path / "proof.json")
 
 
 def test_fractions_refuse_what_is_false(tmp_path):
     _, right = proofs("sign")[0]
     place = tmp_path / "proof.json"
+    _, turning = proofs("sign, long")[0]
+    _, _, remembers = remembering("sign")[0]
+    for proof, name, value in [
+        (turning, "turns", turning.turns[:-1]),
+        (turning, "turns", 0.0 * turning.turns),
+        (turning, "turns", turning.turns[:0]),
+        (turning, "rate", 1.01 * turning.high),
+        (turning, "low", turning.high),
+        (remembers, "memory", -remembers.memory),
+        (remembers, "remembered", 100.0 * remembers.remembered),
+        (remembers, "remembered", 0.0 * remembers.remembered),
+        (remembers, "remembered", -remembers.remembered),
+        (remembers, "momentum", 0.9999),
+        (remembers, "rate", remembers.high),
+    ]:
+        assert not says_yes(replace(proof, **{name: value}), place), name
     wrong = {
         "rate": 1.01 * right.high,
         "longest": 1e3,
@@ -397,7 +509,7 @@ def test_fractions_refuse_what_is_false(tmp_path):
 
 
 def test_bounds_of_fractions_hold_what_they_enclose():
-    bounds = runpy.run_path(str(CHECK))
+    bounds = runpy.run_path(str(CHECK.with_name("enclosures.py")))
     rng = np.random.default_rng(12)
     for x in [0.0, 1e-9, -1e-9, 0.5, 1.0, 2.0, *rng.normal(size=40) * 10.0 ** rng.uniform(-3, 1.5, 40)]:
         exact = Fraction(float(x))
@@ -510,6 +622,22 @@ FAULTS = {
         np.vstack([c.multipliers, np.ones((1, len(c.leading)))]),
         *([-1.0 - c.multipliers, 0.0 * c.multipliers, c.multipliers * np.nan] if c.multipliers.size else []),
     ],
+    "turns": lambda c: [
+        None,
+        c.turns.tolist() or None,
+        c.turns[:, 1:],
+        np.vstack([c.turns, np.ones((1, 1 + c.data.d_key))]),
+        *([c.turns[:-1], c.turns[:0], 0.0 * c.turns, -c.turns, c.turns * np.nan] if c.turns.size else []),
+    ],
+    "momentum": lambda c: [*no_numbers(c.momentum), 1.0, 0.9999999, 2.0, True],
+    "memory": lambda c: [
+        *(no_vectors(c.memory) if c.memory.any() else [None, c.memory[:-1], c.memory * np.nan]),
+        *([-c.memory, 1e3 * c.memory] if c.memory.any() else []),
+    ],
+    "remembered": lambda c: [
+        *(no_vectors(c.remembered) if c.remembered.any() else [None, c.remembered[:-1], c.remembered * np.nan]),
+        *([-c.remembered, 0.0 * c.remembered, 1e3 * c.remembered] if c.remembered.any() else [c.remembered - 1.0]),
+    ],
     "rate": lambda c: [*no_numbers(c.rate), 0.0, 1.01 * c.high, 2.0 * c.rate + 1.0],
     "low": lambda c: [np.nan, np.inf, "1.0", None, 1j, 1.001 * c.high, c.high + 1.0],
     "high": lambda c: [*no_numbers(c.high), 0.0, 0.99 * c.low if c.low > 0.0 else 0.0],
@@ -517,13 +645,15 @@ FAULTS = {
 
 
 @pytest.mark.statement("X Thm 4")
-@pytest.mark.parametrize("rule", ["sign", "coordinate", "l3", "muon", "max-row"])
+@pytest.mark.parametrize(
+    "rule", ["sign", "coordinate", "l3", "muon", "max-row", "sign, long", "momentum: sign", "momentum: muon"]
+)
 def test_every_field_has_faults_and_none_of_them_verifies(rule):
-    planted = 0
-    for _, right in proofs(rule, 2):
+    planted, kind = 0, rule.removeprefix("momentum: ")
+    for *_, right in proofs(rule, 2) if kind == rule else remembering(kind, 2):
         assert set(FAULTS) == {field.name for field in fields(right)}
         for name, wrong_values in FAULTS.items():
             for wrong in wrong_values(right):
                 planted += 1
                 assert not replace(right, **{name: wrong}).verify().applies, (name, wrong)
-    assert planted > 240
+    assert planted > 260

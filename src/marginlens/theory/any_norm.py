@@ -19,7 +19,9 @@ from marginlens.svm.solvers.least_distance import shortest_above
 from marginlens.theory.any_norm_conditions import KNOWN_NORMS
 from marginlens.theory.scored_tokens import ScoredTokens
 from marginlens.theory.steepest_certificate import SteepestCertificate
+from marginlens.theory.steepest_memory import Ball, Memory, lost_to_memory, no_memory, remembered
 from marginlens.theory.unproved_steps import steps_of
+from marginlens.theory.vertex_steps import NO_VERTICES, VertexSteps, has_few_vertices, vertex_steps
 from marginlens.typing import BoolArray, FloatArray, IntArray
 from marginlens.words import Fact
 
@@ -27,6 +29,7 @@ TOLERANCE = 1e-6  # radius of the ball around a point that a proof has to hold, 
 ROOM = 1e-9  # by which stated numbers stay inside what the theorem allows, because both are computed in doubles
 NEAR = 1e-7  # slack up to which a row is on the margin
 CARRIES = 1e-9  # multipliers, relative to the largest, below which a row carries nothing of the margin
+WORTH = 0.01  # loss to the length of steps, relative to γ, from which on a sharper bound is worth its time
 KEPT = 0.98  # share of the largest rate that other rows have to stay below, so that errors at the point leave room
 
 
@@ -40,6 +43,7 @@ class Lacking(IntEnum):
     OUTRUN = 4
     WEIGHTS_TOO_LARGE = 5
     ROUNDING_DECIDES = 6
+    REMEMBERS_TOO_MUCH = 7
 
 
 def lacking_fact(lacking: Lacking) -> Fact:
@@ -54,28 +58,30 @@ class SteepestSteps(NamedTuple):
         norm: in which they are steepest.
         longest: a bound on their length.
         limit: a bound on their length in the limit.
+        momentum: β of the running sum of gradients for which they are steepest.
     """
 
     norm: Norm
     longest: float
     limit: float
+    momentum: float = 0.0
 
 
 def steepest_steps(optimizer: Optimizer, taken: int = 0) -> SteepestSteps | None:
     """Return what the theorem needs of the steps after `taken` ones; None if it does not cover them.
 
-    It covers normalised steps in a norm of this library without momentum and weight decay, of constant length or falling like a
-    power of at most one of the number of the step.
+    It covers normalised steps in a norm of this library, with or without momentum, of constant length or falling like a power of
+    at most one of the number of the step; not weight decay.
     """
     steps = steps_of(optimizer)
-    if steps.kind not in (SteepestDescent, NormalizedGD) or steps.momentum > 0.0 or steps.weight_decay > 0.0:
+    if steps.kind not in (SteepestDescent, NormalizedGD) or steps.weight_decay > 0.0:
         return None
     norm = L2() if steps.kind is NormalizedGD else steps.norm
     if norm is None or type(norm) not in KNOWN_NORMS or steps.size is None or steps.power is None or steps.power > 1.0:
         return None
     falls = isinstance(steps.size, PowerDecay) and steps.power > 0.0
     longest = size_at(steps.size, taken)
-    return SteepestSteps(norm, longest, 0.0 if falls else longest)
+    return SteepestSteps(norm, longest, 0.0 if falls else longest, steps.momentum)
 
 
 class Rows(NamedTuple):
@@ -124,6 +130,7 @@ class Plan(NamedTuple):
         multipliers: (n_others, n_leading) μ.
         rest: (n_others,) ‖v_r‖_*.
         sizes: (n_others,) ‖a_r‖_*.
+        turns: what a step does at each vertex of the unit ball, if that is needed; no vertices otherwise.
     """
 
     lacking: Lacking
@@ -138,6 +145,12 @@ class Plan(NamedTuple):
     multipliers: FloatArray = np.empty((0, 0))
     rest: FloatArray = np.empty(0)
     sizes: FloatArray = np.empty(0)
+    turns: VertexSteps = NO_VERTICES
+
+    @property
+    def log_limit(self) -> FloatArray:
+        """Log C_r^∞ of leading rows."""
+        return np.asarray(self.rows.log_slope[self.leading] + np.log(self.rows.delta[self.leading]))
 
 
 def plan_for(problem: ScoredTokens, selected: IntArray, steps: SteepestSteps, shape: tuple[int, ...]) -> Plan:
@@ -167,7 +180,7 @@ def plan_for(problem: ScoredTokens, selected: IntArray, steps: SteepestSteps, sh
             return plan
         others = np.flatnonzero(~leading)
         mass = plan.multipliers.sum(axis=1) - 1.0
-        fails = others[plan.rest >= KEPT * _fastest(plan, steps) * mass]
+        fails = others[plan.rest >= KEPT * plan_rate(plan, steps) * mass]
         joining = fails[forward[fails]] if forward[fails].any() else others[forward[others]]
         if not len(joining):
             return plan
@@ -175,9 +188,16 @@ def plan_for(problem: ScoredTokens, selected: IntArray, steps: SteepestSteps, sh
         leading[joining] = True
 
 
-def _fastest(plan: Plan, steps: SteepestSteps) -> float:
-    """Return the rate of points at infinity, γ - hD₂²/8."""
-    return plan.gamma - steps.longest * plan.widest**2 / 8.0
+def plan_rate(plan: Plan, steps: SteepestSteps, nu: float = 0.0) -> float:
+    """Return the rate at which steps lower log F if gradients have errors of up to ν: by Hoeffding's lemma or at each vertex."""
+    if len(plan.turns.duals):
+        return plan.turns.rate(steps.longest, nu)
+    return _rate_by_range(plan, steps.longest, steps.momentum) - 2.0 * nu
+
+
+def _rate_by_range(plan: Plan, length: float, momentum: float) -> float:
+    """Return γ - hD₂²/8 - J for steps of length h."""
+    return plan.gamma - length * plan.widest**2 / 8.0 - lost_to_memory(momentum, length, plan.longest, plan.widest)
 
 
 def _widest_margin(a: FloatArray, norm: Norm, shape: tuple[int, ...]) -> MarginSolution:
@@ -211,10 +231,25 @@ def _with_leading(rows: Rows, leading: BoolArray, steps: SteepestSteps, shape: t
         rest=rest,
         sizes=np.array([norm.dual(row.reshape(shape)) for row in rows.a[others]]),
     )
-    fastest = _fastest(plan, steps)
+    plan = _judged(plan, steps)
+    lost = steps.longest * plan.widest**2 / 8.0
+    is_sharper = lost > WORTH * plan.gamma and steps.momentum == 0.0 and has_few_vertices(norm, a.shape[1])
+    if plan.lacking is Lacking.NOTHING or not is_sharper:
+        return plan
+    mass = multipliers.sum(axis=1) - 1.0
+    needed = float(np.max(np.divide(rest, KEPT * mass, out=np.full_like(rest, np.inf), where=mass > 0.0), initial=0.0))
+    turns = vertex_steps(a, norm, plan.gamma, steps.longest, needed)
+    if turns.rate(steps.longest, 0.0) <= plan_rate(plan, steps):
+        return plan
+    return _judged(plan._replace(lacking=Lacking.NOTHING, turns=turns), steps)
+
+
+def _judged(plan: Plan, steps: SteepestSteps) -> Plan:
+    """Add what is lacking wherever the point is: a positive rate, or one at which other rows stay behind."""
+    fastest = plan_rate(plan, steps)
     if not fastest > 0.0:
-        return plan._replace(lacking=Lacking.STEPS_TOO_LONG)
-    outrun = bool((rest >= KEPT * fastest * (multipliers.sum(axis=1) - 1.0)).any())
+        return plan._replace(lacking=Lacking.REMEMBERS_TOO_MUCH if steps.momentum > 0.0 else Lacking.STEPS_TOO_LONG)
+    outrun = bool((plan.rest >= KEPT * fastest * (plan.multipliers.sum(axis=1) - 1.0)).any())
     return plan._replace(lacking=Lacking.OUTRUN) if outrun else plan
 
 
@@ -249,7 +284,14 @@ class Place(NamedTuple):
     tolerance: float
 
 
-def place_at(plan: Plan, point: FloatArray, steps: SteepestSteps, steepness: float, shape: tuple[int, ...]) -> Place:
+def place_at(
+    plan: Plan,
+    point: FloatArray,
+    steps: SteepestSteps,
+    steepness: float,
+    shape: tuple[int, ...],
+    memory: Memory | None = None,
+) -> Place:
     """Compute the rate of Eq. (11) at a point.
 
     Args:
@@ -262,14 +304,18 @@ def place_at(plan: Plan, point: FloatArray, steps: SteepestSteps, steepness: flo
         steepness: Λ of the loss.
 
         shape: the shape of the weights in the norm.
+
+        memory: the running sum of gradients before the first step; none by default.
     """
     tolerance = TOLERANCE * float(steps.norm.value(point.reshape(shape)))
     if plan.lacking is not Lacking.NOTHING:
         return Place(plan.lacking, 0.0, tolerance)
     rows, leading = plan.rows, plan.leading
     at = rows.a @ point
-    log_limit = rows.log_slope[leading] + np.log(rows.delta[leading])
-    log_F = float(logsumexp(log_limit - at[leading])) + plan.longest * tolerance
+    log_limit = plan.log_limit
+    log_terms = log_limit - at[leading]
+    log_here = float(logsumexp(log_terms))
+    log_F = log_here + plan.longest * tolerance
     logs = np.empty(len(at))
     logs[leading] = log_F - log_limit
     behind = plan.multipliers @ at[leading] - at[~leading] + plan.rest * tolerance
@@ -277,9 +323,18 @@ def place_at(plan: Plan, point: FloatArray, steps: SteepestSteps, steepness: flo
     inputs = rows.tokens[:, 0]
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         nu = _errors(plan, np.exp(logs), logs - log_F, inputs, steepness)
-        rate = _fastest(plan, steps) - 2.0 * nu - ROOM * plan.gamma
+        past = remembered(
+            memory or no_memory(len(point), len(log_terms)),
+            rows.a[leading],
+            Ball(np.exp(log_terms - log_here), np.exp(log_here - plan.longest * tolerance), tolerance),
+            steps.momentum,
+            steps.longest,
+            (plan.longest, plan.widest),
+            lambda row: steps.norm.dual(row.reshape(shape)),
+        )
+        rate = plan_rate(plan, steps, max(nu, past.error)) - past.distance - ROOM * plan.gamma
     mass = plan.multipliers.sum(axis=1) - 1.0
-    if not (rate > 0.0 and (plan.rest < (1.0 - ROOM) * rate * mass).all()):
+    if not (past.is_short and rate > 0.0 and (plan.rest < (1.0 - ROOM) * rate * mass).all()):
         return Place(Lacking.WEIGHTS_TOO_LARGE, 0.0, tolerance)
     return Place(Lacking.NOTHING, float(rate), tolerance)
 
@@ -305,9 +360,18 @@ def _errors(plan: Plan, phi: FloatArray, log_shares: FloatArray, inputs: IntArra
 
 
 def certificate_at(
-    problem: ScoredTokens, point: FloatArray, plan: Plan, place: Place, steps: SteepestSteps, shape: tuple[int, ...]
+    problem: ScoredTokens,
+    point: FloatArray,
+    plan: Plan,
+    place: Place,
+    steps: SteepestSteps,
+    shape: tuple[int, ...],
+    memory: Memory | None = None,
 ) -> SteepestCertificate:
     """Make the certificate of a place at which nothing is lacking."""
+    past = memory or no_memory(len(point), int(plan.leading.sum()))
+    by_turns = steps.limit > 0.0 and len(plan.turns.duals) > 0
+    in_limit = plan_rate(plan, steps) if by_turns else _rate_by_range(plan, steps.limit, steps.momentum)
     return SteepestCertificate(
         data=problem.data,
         head=problem.head,
@@ -323,7 +387,11 @@ def certificate_at(
         witness=plan.witness,
         weights=plan.weights,
         multipliers=plan.multipliers,
+        turns=plan.turns.duals.reshape(-1, 1 + len(point)),
+        momentum=steps.momentum,
+        memory=past.total,
+        remembered=past.weights,
         rate=place.rate,
-        low=plan.gamma - steps.limit * plan.widest**2 / 8.0 - ROOM * plan.gamma,
+        low=in_limit - ROOM * plan.gamma,
         high=plan.high * (1.0 + ROOM),
     )

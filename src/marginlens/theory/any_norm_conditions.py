@@ -5,12 +5,15 @@ Like `tube_conditions`, this module decides what "proved" means, shares no code 
     _setting      Setting, Eqs (2) and (3): rows, sizes and both bounds on γ
     _comparisons  Bounds along the way, Eqs (6) and (7)
     _saturation   Saturation, Eqs (9) and (10)
+    _memory       With memory, Eqs (17) to (19)
     _rate         The theorem, Eqs (11) and (12)
+    _turns        A sharper step, Eq. (14)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -38,7 +41,10 @@ def steepest_conditions(proof: SteepestCertificate) -> list[Check]:
         setting = _setting(proving, proof, sizes)
         compared = _comparisons(proving, proof, setting, sizes)
         nu = _saturation(proving, proof, setting, compared, sizes)
-        _rate(proving, proof, setting, compared, nu)
+        memory = _memory(proving, proof, setting, sizes)
+        _rate(proving, proof, setting, compared, proving.largest([nu, memory.error]), memory.lost)
+        if len(proof.turns):
+            _turns(proving, proof, setting, sizes, nu)
     return proving.checks
 
 
@@ -153,6 +159,7 @@ class _Setting(NamedTuple):
     longest: Any  # D
     widest: Any  # D₂
     gamma: Any  # a lower bound on γ
+    terms: list[Any]  # of the potential, at the point
     potential: Any  # F_0 in the ball around the point
     at_point: list[Any]  # a_r · p_0
 
@@ -182,7 +189,7 @@ def _setting(proving: Proving, proof: SteepestCertificate, sizes: Sizes) -> _Set
     widest = proving.largest(sizes.dual(row) for row in _farthest(proving, proof, rows, leading, sizes))
     terms = [rows.c[r] * rows.delta[r] * proving.exp(-at_point[r]) for r in leading]
     potential = proving.sum(terms) * proving.exp(longest * proving.real(proof.tolerance))
-    return _Setting(rows, a, leading, others, longest, widest, gamma, potential, at_point)
+    return _Setting(rows, a, leading, others, longest, widest, gamma, terms, potential, at_point)
 
 
 def _farthest(
@@ -261,13 +268,79 @@ def _saturation(
     return proving.largest(errors) * setting.longest + omega
 
 
-def _rate(proving: Proving, proof: SteepestCertificate, setting: _Setting, compared: _Compared, nu: arb) -> None:
+class _Memory(NamedTuple):
+    """What momentum costs: κ, and J + q d_0 now and J in the limit."""
+
+    error: Any
+    lost: tuple[Any, Any]
+
+
+def _memory(proving: Proving, proof: SteepestCertificate, setting: _Setting, sizes: Sizes) -> _Memory:
+    """With memory: J of Eq. (17), and κ, σ and d_0 of what is remembered at the point, Eqs (18) and (19)."""
+    zero, beta = proving.real(0), proving.real(proof.momentum)
+    if proof.momentum == 0.0:
+        return _Memory(zero, (zero, zero))
+    longest, widest, rho = setting.longest, setting.widest, proving.real(proof.tolerance)
+    growth = proving.exp(proving.real(proof.longest) * longest)
+    proving.demand("steepest.memory_length", beta * growth, proving.real(1))
+    lost = []
+    for length in (proving.real(proof.longest), proving.real(proof.limit)):
+        b = beta * proving.exp(length * longest)
+        lost.append(b / (1 - b) * length * proving.square(widest) / 4)
+    weights = [proving.real(weight) for weight in proof.remembered.tolist()]
+    size = proving.sum(weights)
+    if not size > 0:
+        proving.require("steepest.no_memory", not proof.memory.any())
+        return _Memory(zero, (lost[0], lost[1]))
+    total = proving.sum(setting.terms)
+    sigma = size * proving.exp(longest * rho) / total
+    proving.at_most("steepest.memory_size", sigma * (1 - beta * growth), growth)
+    leads = [setting.a[r] for r in setting.leading]
+    [mean, here] = proving.product([[w / size for w in weights], [term / total for term in setting.terms]], leads)
+    away = sizes.dual([x - y for x, y in zip(mean, here, strict=True)]) + widest * (widest * rho / 4).tanh()
+    memory = [proving.real(entry) / size for entry in proof.memory.tolist()]
+    error = sizes.dual([x - y for x, y in zip(memory, mean, strict=True)]) + rho * longest
+    return _Memory(error, (lost[0] + beta * sigma / (1 + beta * sigma) * away, lost[1]))
+
+
+def _rate(
+    proving: Proving, proof: SteepestCertificate, setting: _Setting, compared: _Compared, nu: arb, lost: tuple[arb, arb]
+) -> None:
     """The theorem: g > 0 is at most γ - δ, Eq. (11), no other row outruns it, and the bracket of Eq. (12)."""
     g, h = proving.real(proof.rate), proving.real(proof.longest)
-    square = proving.square(setting.widest) / 8
-    proving.at_most("steepest.rate", g + 2 * nu + h * square, setting.gamma)
+    square, by_range = proving.square(setting.widest) / 8, not len(proof.turns)
+    if by_range:
+        proving.at_most("steepest.rate", g + 2 * nu + h * square + lost[0], setting.gamma)
     for r in setting.others:
         i, t = setting.rows.tokens[r]
         ahead = (compared.mass[r] - 1) * g
         proving.demand("steepest.outrun", compared.rest[r], ahead, token=t, input=i)
-    proving.at_most("steepest.low", proving.real(proof.low) + proving.real(proof.limit) * square, setting.gamma)
+    if by_range or proof.limit == 0.0:
+        low = proving.real(proof.low) + proving.real(proof.limit) * square + lost[1]
+        proving.at_most("steepest.low", low, setting.gamma)
+
+
+def _turns(proving: Proving, proof: SteepestCertificate, setting: _Setting, sizes: Sizes, nu: arb) -> None:
+    """A sharper step: what is left of the potential after a step to each vertex of the unit ball, by the dual of Eq. (14)."""
+    d, norm, h = len(proof.point), proof.steepest_in, proving.real(proof.longest)
+    known = isinstance(norm, L1 | LInf)
+    count = 2 * d if isinstance(norm, L1) else 2**d
+    proving.require("steepest.vertices", known and len(proof.turns) == count)
+    signs = (proving.real(1), proving.real(-1))
+    if isinstance(norm, L1):
+        corners = [[sign * int(j == k) for j in range(d)] for sign in signs for k in range(d)]
+    else:
+        corners = [list(corner) for corner in product(signs, repeat=d)]
+    columns = [list(column) for column in zip(*(setting.a[r] for r in setting.leading), strict=True)]
+    duals = [[proving.real(entry) for entry in row] for row in proof.turns.tolist()]
+    left, in_limit = [], []
+    with ctx.workprec(SIZE_BITS):
+        leads, pulls = proving.product(corners, columns), proving.product([z for _, *z in duals], columns)
+        for (kappa, *z), lead, pull in zip(duals, leads, pulls, strict=True):
+            slope = kappa + sizes.value(z)
+            terms = [proving.exp(-h * x) + slope * x - y for x, y in zip(lead, pull, strict=True)]
+            in_limit.append(proving.largest(terms) - kappa * setting.gamma)
+            left.append(in_limit[-1] + 2 * nu * slope)
+    proving.at_most("steepest.turn", proving.largest(left), proving.exp(-proving.real(proof.rate) * h))
+    if proof.limit > 0.0:
+        proving.at_most("steepest.turn_low", proving.largest(in_limit), proving.exp(-proving.real(proof.low) * h))

@@ -51,8 +51,8 @@ def certify(
 
         point: (d_key,).
 
-        optimizer: `NormalizedGD(size)`, `GradientDescent(size)`, steepest descent in a norm without momentum and weight decay, or
-            None for the gradient flow.
+        optimizer: `NormalizedGD(size)`, `GradientDescent(size)`, steepest descent in a norm without weight decay, or None for
+            the gradient flow. Momentum begins at the point, without earlier gradients.
 
         loss: logistic by default.
 
@@ -88,7 +88,7 @@ def certify(
     if steps is None:
         expected = (
             "None for the flow, NormalizedGD(size), GradientDescent(size), or steepest descent in a norm of this library without"
-            " momentum and weight decay"
+            " weight decay"
         )
         raise InputError("optimizer", expected, repr(optimizer))
     return _in_a_norm(problem, p, steps)

@@ -252,8 +252,9 @@ class Outcome(Result, Tabular):
             return {"claim": Fact("outcome.ball", {"radius": self.certificate.radius}), "citation": "X Thm 2"}
         if isinstance(self.certificate, SteepestCertificate):
             proof = self.certificate
-            bracket = {"low": proof.low, "high": proof.high, "longest": proof.longest, "norm": self.norm}
-            claim = Fact("outcome.margin_between", {**bracket, "measure": norm_words(proof.steepest_in)})
+            numbers = {"low": proof.low, "high": proof.high, "longest": proof.longest, "norm": self.norm}
+            words = {"measure": norm_words(proof.steepest_in), "case": "momentum" if proof.momentum else "default"}
+            claim = Fact("outcome.margin_between", {**numbers, **words, "momentum": proof.momentum})
             return {"claim": claim, "citation": "X Thm 4"}
         kind = moving_fact(self.optimizer).code.rpartition(".")[2]
         numbers = {"norm": self.norm, "radius": 0.0 if self.certificate is None else self.certificate.radius}

@@ -54,6 +54,15 @@ class SteepestCertificate(Proof):
 
         multipliers: (n_others, n_leading) μ of Eq. (6), which compares the other rows with leading ones.
 
+        turns: (n_vertices, 1 + d_key) κ and z of Eq. (14) for each vertex of the unit ball, or none if Eq. (4) suffices. The order
+            of vertices is that of `vertices_of`.
+
+        momentum: β, 0 without momentum.
+
+        memory: (d_key,) the running sum of -∇L before the first step from the point.
+
+        remembered: (n_leading,) weights of leading rows whose sum is about that memory.
+
         rate: g, by which the logarithm of the potential falls per unit of length.
 
         low, high: the bracket for the margin in the norm in the limit.
@@ -70,12 +79,16 @@ class SteepestCertificate(Proof):
     witness: FloatArray
     weights: FloatArray
     multipliers: FloatArray
+    turns: FloatArray
+    momentum: float
+    memory: FloatArray
+    remembered: FloatArray
     rate: float
     low: float
     high: float
-    format = "marginlens-steepest-1"
+    format = "marginlens-steepest-2"
     steps = ("norm", "shape")
-    not_negative = ("tolerance", "limit")
+    not_negative = ("tolerance", "limit", "momentum")
     positive = ("longest", "rate", "high")
     quantities = "selects {selected}, margin=[{low:.4g}, {high:.4g}], norm={norm:.4g}"
 
@@ -109,6 +122,14 @@ class SteepestCertificate(Proof):
         rows = np.shape(self.multipliers)[:1]
         comparable = is_array(self.multipliers, (*rows, count)) and bool((self.multipliers >= 0.0).all())
         yield "multipliers", comparable, Fact("field.columns", {"columns": count})
+        corners = np.shape(self.turns)[:1]
+        in_columns = is_array(self.turns, (*corners, 1 + data.d_key)) and bool((self.turns[:, 0] >= 0.0).all())
+        yield "turns", in_columns, Fact("field.turns", {"columns": 1 + data.d_key})
+        yield "turns", not corners[0] or self.momentum == 0.0, Fact("field.no_turns")
+        yield "momentum", self.momentum < 1.0, Fact("field.below_one")
+        yield "memory", is_array(self.memory, (data.d_key,)), Fact("field.vector", {"size": data.d_key})
+        past = is_array(self.remembered, (count,)) and bool((self.remembered >= 0.0).all())
+        yield "remembered", past, Fact("field.shares", {"size": count})
 
     def _arrays_of_steps(self) -> dict[str, Any]:
         return {"norm": np.array(norm_name(self.steepest_in)), "shape": np.array(self.shape)}

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marginlens.arithmetic.directions import length, unit
-from marginlens.dynamics import descend
+from marginlens.dynamics import Record, descend
+from marginlens.dynamics.trajectory import Trajectory
 from marginlens.norms import L2, Norm
 from marginlens.optimizers.compiled import compiled_rule
 from marginlens.optimizers.protocol import Optimizer
@@ -30,6 +31,7 @@ from marginlens.theory.attraction import STEEPNESS
 from marginlens.theory.optimality import directional_margin
 from marginlens.theory.outcome import NUDGE, Outcome, by_flow, nudged, rivals_of, unmoved, verdict_on
 from marginlens.theory.scored_tokens import ScoredTokens
+from marginlens.theory.steepest_memory import Memory, memory_of, n_remembered
 from marginlens.theory.unproved_steps import UnprovedSteps, optimizer_words
 from marginlens.typing import FloatArray, IntArray
 from marginlens.words import Fact
@@ -39,7 +41,7 @@ MAX_STEPS = 65_536
 MAX_SLOW_STEPS = 2_048  # of an optimizer without a compiled loop
 SURE_LEAD = 20.0  # of the selected logits, beyond which other tokens get less than 2e-9 of the attention
 # Conditions that no further step changes.
-_LASTING = (Lacking.STEPS_TOO_LONG, Lacking.OUTRUN)
+_LASTING = (Lacking.STEPS_TOO_LONG, Lacking.REMEMBERS_TOO_MUCH, Lacking.OUTRUN)
 _NOT_SELECTED = (Lacking.INFEASIBLE, Lacking.SUPPORT_SCORES_HIGHER, Lacking.ROUNDING_DECIDES)
 
 
@@ -93,6 +95,7 @@ class _Look(NamedTuple):
         selected: (n_inputs,) the tokens that lead.
         plan, place: what X Theorem 4 says of them, if it covers the steps.
         steps: the steps from here on; None if no theorem covers them.
+        memory: the gradients that they remember; None without momentum.
         proved: whether it proves that they are selected for ever, here and on the moved run.
         settled: whether they lead by so much, on both runs, that nothing is expected to change.
     """
@@ -101,6 +104,7 @@ class _Look(NamedTuple):
     plan: Plan
     place: Place | None
     steps: SteepestSteps | None
+    memory: Memory | None
     proved: bool
     settled: bool
 
@@ -129,14 +133,16 @@ class _Followed:
     def until(self, most: int, progress: Progress, optimizer: Any) -> Outcome:
         """Follow the run until its end is known, or for as many steps."""
         starts, taken = (self.start, self.moved), FIRST_STEPS
-        run, twin = (descend(self.risk, start=x, optimizer=self.rule, n_steps=taken) for x in starts)
+        kept = self._kept(taken)
+        run, twin = (descend(self.risk, start=x, optimizer=self.rule, n_steps=taken, record=kept) for x in starts)
         while True:
             point, other = run.final.ravel(), twin.final.ravel()
-            look = self._look(point, other, taken)
+            look = self._look(run, twin, taken)
             progress.advance()
             if look.is_last or taken >= most or run.status != Status.COMPLETED:
                 break
-            run, twin = run.resume(taken), twin.resume(taken)
+            kept = self._kept(2 * taken)
+            run, twin = run.resume(taken, record=kept), twin.resume(taken, record=kept)
             taken *= 2
         error = float(length(point - other))
         # With weight decay, steps end elsewhere than at a minimum of the risk.
@@ -146,8 +152,19 @@ class _Followed:
                 return replace(flowed, optimizer=optimizer, n_steps=taken)
         return self._outcome(look, point, taken, error, optimizer)
 
-    def _look(self, point: FloatArray, other: FloatArray, taken: int) -> _Look:
-        problem = self.problem
+    def _kept(self, taken: int) -> Record | None:
+        """Return which points to keep of a run of so many steps: those whose gradients are remembered."""
+        steps = steepest_steps(self.rule)
+        count = n_remembered(steps.momentum, taken) if steps is not None else 0
+        return Record(range(taken - count, taken)) if count else None
+
+    def _memory(self, run: Trajectory, plan: Plan, steps: SteepestSteps) -> Memory | None:
+        if steps.momentum == 0.0 or plan.lacking is not Lacking.NOTHING:
+            return None
+        return memory_of(self.risk, run.saved["x"], steps.momentum, plan.rows.a[plan.leading], plan.log_limit)
+
+    def _look(self, run: Trajectory, twin: Trajectory, taken: int) -> _Look:
+        problem, point, other = self.problem, run.final.ravel(), twin.final.ravel()
         here, there = (_leading(problem, x) for x in (point, other))
         steps = steepest_steps(self.rule, taken)
         # Of steps that no theorem covers, the plan shows whether any direction selects these tokens.
@@ -157,11 +174,15 @@ class _Followed:
         sure = same and min(_lead(problem, point), _lead(problem, other)) > SURE_LEAD
         settled = sure and plan.lacking not in _NOT_SELECTED
         if steps is None:
-            return _Look(here.selected, plan, None, None, False, settled)
+            return _Look(here.selected, plan, None, None, None, False, settled)
         steepness, shape = STEEPNESS[type(problem.loss)], self.start.shape
-        places = [place_at(plan, x, steps, steepness, shape) for x in (point, other)]
+        memories = [self._memory(each, plan, steps) for each in (run, twin)]
+        places = [
+            place_at(plan, x, steps, steepness, shape, memory)
+            for x, memory in zip((point, other), memories, strict=True)
+        ]
         proved = same and all(place.lacking is Lacking.NOTHING for place in places)
-        return _Look(here.selected, plan, places[0], steps, proved, settled)
+        return _Look(here.selected, plan, places[0], steps, memories[0], proved, settled)
 
     def _plan(self, selected: IntArray, steps: SteepestSteps) -> Plan:
         key = (selected.tobytes(), steps)
@@ -173,7 +194,9 @@ class _Followed:
         problem, certificate, verdict = self.problem, None, None
         missing: Fact | None = Fact("outcome.verified.only_computed", {"optimizer": optimizer_words(optimizer)})
         if look.proved and look.place is not None and look.steps is not None:
-            certificate = certificate_at(problem, point, look.plan, look.place, look.steps, self.start.shape)
+            certificate = certificate_at(
+                problem, point, look.plan, look.place, look.steps, self.start.shape, look.memory
+            )
             verdict, missing = verdict_on(certificate), None
             if verdict is not None and not verdict.applies:
                 certificate, missing = None, Fact("outcome.verified.refused", {"condition": verdict.failed[0].name})
