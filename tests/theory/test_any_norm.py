@@ -1,6 +1,7 @@
 """X Theorem 4: every inequality of docs/proofs/any_norm.md on random problems, long runs after certificates, and faults in every field."""
 
 import runpy
+import shutil
 import subprocess
 import sys
 from dataclasses import fields, replace
@@ -13,12 +14,14 @@ import numpy as np
 import pytest
 
 import marginlens as ml
+from marginlens.errors import InputError
 from marginlens.losses import CorrelationLoss, Exponential, Logistic
 from marginlens.theory import SteepestCertificate
 from marginlens.theory.any_norm import Lacking, certificate_at, place_at, plan_for, rows_of, steepest_steps
 from marginlens.theory.attraction import STEEPNESS
 from marginlens.theory.optimality import directional_margin
 from marginlens.theory.scored_tokens import ScoredTokens
+from marginlens.theory.steepest_coq import coq_file
 from marginlens.theory.steepest_runs import Runs, outcomes_of
 from marginlens.theory.vertex_steps import vertex_steps, vertices_of
 
@@ -521,6 +524,67 @@ def test_bounds_of_fractions_hold_what_they_enclose():
                 ends = [mpmath.mpf(end.numerator) / end.denominator for end in (low, high)]
                 assert ends[0] <= true <= ends[1], (name, x)
                 assert ends[1] - ends[0] < 1e-60 * max(1, abs(true))
+
+
+def closes(proof, place):
+    """Whether Coq closes every goal of a certificate."""
+    proof.to_coq(place)
+    return coq_says_yes(place)
+
+
+def coq_says_yes(place):
+    return subprocess.run(["coqc", place.name], cwd=place.parent, capture_output=True).returncode == 0
+
+
+def has_coq():
+    """Whether Coq and its library coq-interval are installed."""
+    if shutil.which("coqc") is None:
+        return False
+    where = subprocess.run(["coqc", "-where"], capture_output=True, text=True).stdout.strip()
+    return (Path(where) / "user-contrib/Interval").is_dir()
+
+
+HAS_COQ = has_coq()
+
+
+@pytest.mark.statement("X Thm 4")
+@pytest.mark.skipif(not HAS_COQ, reason="needs coqc with the library coq-interval")
+@pytest.mark.parametrize("rule", ["sign", "coordinate", "euclidean", "max-row", "momentum: sign", "momentum: max-row"])
+def test_coq_closes_the_goals_of_a_proof(rule, tmp_path):
+    kind = rule.removeprefix("momentum: ")
+    *_, proof = (proofs(rule, 1) if kind == rule else remembering(kind, 1))[0]
+    assert closes(proof, tmp_path / "proof.v")
+
+
+@pytest.mark.skipif(not HAS_COQ, reason="needs coqc with the library coq-interval")
+def test_coq_refuses_what_is_false(tmp_path):
+    _, right = proofs("sign", 1)[0]
+    place = tmp_path / "proof.v"
+    for name, value in {
+        "rate": 1.01 * right.high,
+        "low": 1.001 * right.high,
+        "high": 0.9 * right.low,
+        "witness": 1.01 * right.witness,
+    }.items():
+        place.write_text(coq_file(replace(right, **{name: value}), "proof"))
+        assert not coq_says_yes(place), name
+    right.to_coq(place)
+    place.write_text(place.read_text().replace("Definition point := [", "Definition point := [1 + ", 1))
+    assert not coq_says_yes(place)
+
+
+def test_a_file_for_coq_is_written_only_for_what_it_covers(tmp_path):
+    _, right = proofs("sign", 1)[0]
+    with pytest.raises(InputError, match=r"ends with \.v"):
+        right.to_coq(tmp_path / "proof.txt")
+    with pytest.raises(InputError, match="underscores"):
+        right.to_coq(tmp_path / "my-proof.v")
+    with pytest.raises(InputError, match=r"verify\(\) confirms"):
+        replace(right, rate=right.high).to_coq(tmp_path / "proof.v")
+    _, other = proofs("l3", 1)[0]
+    with pytest.raises(InputError, match="max-row norm"):
+        other.to_coq(tmp_path / "proof.v")
+    assert not list(tmp_path.iterdir())
 
 
 def no_numbers(x):

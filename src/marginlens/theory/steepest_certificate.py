@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -9,12 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from marginlens.errors import InputError
 from marginlens.norms import Norm
 from marginlens.norms.choice import norm_name, norm_named
 from marginlens.papers import implements
+from marginlens.runtime.files import as_path, write_whole
 from marginlens.theory.any_norm_conditions import KNOWN_NORMS, steepest_conditions
 from marginlens.theory.certificate import Proof, are_indices, is_array, is_number
 from marginlens.theory.checks import TheoremVerdict
+from marginlens.theory.steepest_coq import coq_file
 from marginlens.typing import FloatArray, IntArray
 from marginlens.words import Fact
 
@@ -67,7 +71,8 @@ class SteepestCertificate(Proof):
 
         low, high: the bracket for the margin in the norm in the limit.
 
-    `verify()` checks it again from the data alone. `to_frame()` has one row per condition.
+    `verify()` checks it again from the data alone, `save` and docs/proofs/check.py do so with fractions, and `to_coq` writes its
+    conditions for Coq. `to_frame()` has one row per condition.
     """
 
     selected: IntArray
@@ -137,6 +142,27 @@ class SteepestCertificate(Proof):
     @classmethod
     def _read_steps(cls, arrays: Mapping[str, Any]) -> dict[str, Any]:
         return {"steepest_in": norm_named(str(arrays["norm"])), "shape": tuple(arrays["shape"].tolist())}
+
+    def to_coq(self, path: str | os.PathLike[str]) -> None:
+        """Write a file whose goals `coqc` closes with the library coq-interval: every condition, computed from the data.
+
+        Coq computes sums of products in whole numbers, and coq-interval bounds exponentials and logarithms. This covers the ℓ1,
+        ℓ2, ℓ∞, Frobenius and max-row norm and up to 200 rows.
+
+        Args:
+            path: a file whose name is letters, digits and underscores, and ends with .v.
+
+        Raises:
+            InputError: if `verify` does not confirm the certificate, or if its norm or its size is not covered.
+        """
+        place = as_path(path, "path", "the path of a file that ends with .v")
+        if place.suffix != ".v" or not place.stem.isidentifier():
+            raise InputError(
+                "path", "a file whose name is letters, digits and underscores, and ends with .v", str(path)
+            )
+        if not self.verify().applies:
+            raise InputError("certificate", "one that verify() confirms", "one that it does not confirm")
+        write_whole(place, coq_file(self, place.stem).encode(), "path")
 
     @implements("X", "Thm 4")
     def verify(self) -> TheoremVerdict:

@@ -23,7 +23,8 @@ from marginlens_papers.claims.drawing import level
 
 SEED = 71
 SIZES = ((1, 3, 2), (2, 4, 3), (3, 5, 10), (4, 6, 90))  # n, T, d
-SHARE = 0.25  # hD₂²/(8γ) of the steps of X P4
+MOMENTUM = 0.9
+FORGETS = 0.2  # hD of steps with momentum, relative to log(1/β), at most
 D_QUERY = 3  # rows of W
 LEAST_FURTHER, MORE = 10_000, 10  # steps after a proof: ten times as many, at least 10,000
 ROUNDING = 1e-9  # of a run, relative to what it is compared with
@@ -40,23 +41,67 @@ class Rule(NamedTuple):
 
     Attributes:
         norm: the norm.
-        make: makes the optimizer for a length of steps.
         on_matrices: whether W is trained, with a query for each input, instead of p.
     """
 
     norm: Norm
-    make: Callable[[float], Optimizer]
     on_matrices: bool = False
+
+    def make(self, size: float, momentum: float = 0.0) -> Optimizer:
+        """Make the optimizer for a length of steps: sign descent, coordinate descent and Muon are those of ℓ∞, ℓ1 and spectral norm."""
+        return ml.SteepestDescent(self.norm, size, momentum)
 
 
 RULES = {
-    "sign": Rule(ml.LInf(), ml.SignDescent),
-    "coordinate": Rule(ml.L1(), ml.CoordinateDescent),
-    "ℓ3": Rule(ml.Lp(3.0), lambda size: ml.SteepestDescent(ml.Lp(3.0), size)),
-    "Muon, β = 0": Rule(ml.Spectral(), lambda size: ml.Muon(size, 0.0, nesterov=False), on_matrices=True),
-    "max-row": Rule(ml.MaxRow(), lambda size: ml.SteepestDescent(ml.MaxRow(), size), on_matrices=True),
+    "sign": Rule(ml.LInf()),
+    "coordinate": Rule(ml.L1()),
+    "ℓ3": Rule(ml.Lp(3.0)),
+    "Muon": Rule(ml.Spectral(), on_matrices=True),
+    "max-row": Rule(ml.MaxRow(), on_matrices=True),
 }
 EUCLIDEAN = "Euclidean"
+
+
+class Geometry(NamedTuple):
+    """γ, D₂ and D of the rows of a selection in a norm; zeros if nothing selects it."""
+
+    margin: float
+    widest: float
+    longest: float
+
+
+class Length(NamedTuple):
+    """How long the steps of X P4 are for the tokens that a run selects, and how many problems take them.
+
+    Attributes:
+        name: in words.
+        of: computes h from γ, D₂ and D.
+        momentum: β.
+        n_problems: of each norm and size.
+    """
+
+    name: str
+    of: Callable[[Geometry], float]
+    momentum: float
+    n_problems: int
+
+
+def _by_range(share: float) -> Callable[[Geometry], float]:
+    """Return h with hD₂²/(8γ) = share; of a single row, which has no range, h with hγ = .1."""
+    return lambda at: 8.0 * share * at.margin / at.widest**2 if at.widest > 0.0 else 0.1 / at.margin
+
+
+LENGTHS = {
+    "quarter": Length("hD₂²/8 = γ/4", _by_range(1 / 4), 0.0, 12),
+    "sixteenth": Length("hD₂²/8 = γ/16", _by_range(1 / 16), 0.0, 6),
+    "long": Length("hγ = .15", lambda at: 0.15 / at.margin, 0.0, 6),
+    "momentum": Length(
+        "momentum .9, hD₂²/8 = γ/100",
+        lambda at: min(_by_range(1 / 100)(at), FORGETS * np.log(1.0 / MOMENTUM) / at.longest),
+        MOMENTUM,
+        6,
+    ),
+}
 
 
 class Trained(NamedTuple):
@@ -82,34 +127,27 @@ def drawn(rule: Rule, n_problems: int, size: tuple[int, int, int], cell: int) ->
             yield Trained(risk, ScoredTokens.of_risk(risk), (size[2],))
 
 
-class Geometry(NamedTuple):
-    """γ and D₂ of the rows of a selection in a norm; zeros if nothing selects it."""
-
-    margin: float
-    widest: float
-
-
 def geometry(trained: Trained, norm: Norm, selected: IntArray, of_margin: bool) -> Geometry:
-    """Compute γ and D₂, of the rows that lead in the proof for short steps, or of all rows."""
+    """Compute γ, D₂ and D, of the rows that lead in the proof for short steps, or of all rows."""
     plan = plan_for(trained.problem, selected, SteepestSteps(norm, 1e-300, 0.0), trained.shape)
     a = plan.rows.a
     if of_margin or not plan.gamma > 0.0:
-        return Geometry(plan.gamma, plan.widest)
+        return Geometry(plan.gamma, plan.widest, plan.longest)
     first, second = np.triu_indices(len(a), 1)
     apart = [norm.dual(row.reshape(trained.shape)) for row in a[first] - a[second]]
-    return Geometry(plan.gamma, max(apart, default=0.0))
+    return Geometry(plan.gamma, max(apart, default=0.0), plan.longest)
 
 
-def followed(trained: Trained, rule: Rule, share: float) -> Any:
-    """Follow a run from zero, with steps whose length h has hD₂²/(8γ) = share for the tokens that it selects; None if there are none."""
+def followed(trained: Trained, rule: Rule, length: Length) -> Any:
+    """Follow a run from zero, with steps of a length for the tokens that it selects; None if there are none."""
     selected, outcome = trained.problem.optimal, None
     for _ in range(3):
-        margin, widest = geometry(trained, rule.norm, selected, of_margin=True)
-        if not margin > 0.0:
+        at = geometry(trained, rule.norm, selected, of_margin=True)
+        if not at.margin > 0.0:
             return outcome
-        size = 8.0 * share * margin / widest**2 if widest > 0.0 else 0.1 / margin
+        optimizer = rule.make(length.of(at), length.momentum)
         runs = Runs([trained.risk], np.zeros((1, *trained.shape)), rule.norm)
-        [outcome] = outcomes_of(trained.problem.as_batch(), runs, rule.make(size))
+        [outcome] = outcomes_of(trained.problem.as_batch(), runs, optimizer)
         if np.array_equal(outcome.selected, selected):
             return outcome
         selected = outcome.selected
@@ -118,8 +156,10 @@ def followed(trained: Trained, rule: Rule, share: float) -> Any:
 
 def is_contradicted(trained: Trained, rule: Rule, proof: SteepestCertificate, n_steps: int) -> bool:
     """Return whether further steps select other tokens, lower the potential by less than the proof says, or exceed the bracket."""
-    point, more = proof.point.reshape(trained.shape), max(MORE * n_steps, LEAST_FURTHER)
-    end = ml.descend(trained.risk, start=point, optimizer=rule.make(proof.longest), n_steps=more).final
+    optimizer, more = rule.make(proof.longest, proof.momentum), max(MORE * n_steps, LEAST_FURTHER)
+    # The run begins again from zero, so that it comes to the point with what it remembers.
+    run = ml.descend(trained.risk, start=np.zeros(trained.shape), optimizer=optimizer, n_steps=n_steps)
+    point, end = run.final, run.resume(more).final
     rows = rows_of(trained.problem, proof.selected)
     ahead = rows.a @ end.ravel()
     if (ahead <= 0.0).any():
@@ -131,58 +171,82 @@ def is_contradicted(trained: Trained, rule: Rule, proof: SteepestCertificate, n_
     return bool(slow or ahead.min() > proof.high * proof.steepest_in.value(end) * (1.0 + ROUNDING))
 
 
+class Counts(NamedTuple):
+    """Runs of one norm, size and length: those that saturate, are proved and verified, and whose proofs are contradicted."""
+
+    saturated: int
+    proved: int
+    verified: int
+    contradicted: int
+
+
+def counted(rule: Rule, cell: int, length: Length, n_problems: int) -> Counts:
+    """Follow runs on problems of a size, and go on after each proof."""
+    outcomes = [(trained, followed(trained, rule, length)) for trained in drawn(rule, n_problems, SIZES[cell], cell)]
+    settled = [(trained, each) for trained, each in outcomes if each is not None and (each.settled or each.proved)]
+    certified = [(trained, each) for trained, each in settled if each.certificate is not None]
+    return Counts(
+        len(settled),
+        sum(each.proved for _, each in settled),
+        sum(each.verdict is not None and each.verdict.applies for _, each in certified),
+        sum(is_contradicted(trained, rule, each.certificate, each.n_steps) for trained, each in certified),
+    )
+
+
 class X_P4(Claim):
     labels = ("X Thm 4",)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Follow runs in every norm and size, count those that saturate and those that are proved, and go on after each proof."""
-        n_problems = 25 if effort is Effort.PAPER else 4
-        progress.expect(len(SIZES) * len(RULES))
-        numbers: dict[str, float] = {}
-        shares = np.zeros((len(RULES), len(SIZES)))
-        saturated = proved = wrong = verified = 0
-        for k, (name, rule) in enumerate(RULES.items()):
-            for cell, size in enumerate(SIZES):
-                settled, found = 0, 0
-                for trained in drawn(rule, n_problems, size, cell):
-                    outcome = followed(trained, rule, SHARE)
-                    if outcome is None or not (outcome.settled or outcome.proved):
-                        continue
-                    settled += 1
-                    if outcome.certificate is not None:
-                        found += outcome.proved
-                        verified += outcome.verdict is not None and outcome.verdict.applies
-                        wrong += is_contradicted(trained, rule, outcome.certificate, outcome.n_steps)
-                shares[k, cell] = found / max(1, settled)
-                numbers[f"proved_{name}_{'_'.join(map(str, size))}"] = shares[k, cell]
-                saturated, proved = saturated + settled, proved + found
-                progress.advance()
+        progress.expect(len(LENGTHS) * len(SIZES) * len(RULES))
+        counts = np.zeros((len(LENGTHS), len(RULES), len(SIZES), 4))
+        for j, length in enumerate(LENGTHS.values()):
+            n_problems = length.n_problems if effort is Effort.PAPER else 2
+            for k, rule in enumerate(RULES.values()):
+                for cell in range(len(SIZES)):
+                    counts[j, k, cell] = counted(rule, cell, length, n_problems)
+                    progress.advance()
+        saturated, proved, verified, wrong = np.moveaxis(counts, -1, 0)
+        shares = proved / np.maximum(saturated, 1)
+        numbers = {f"share_proved_{name}": _ratio(proved[j], saturated[j]) for j, name in enumerate(LENGTHS)}
         numbers |= {
-            "share_proved": proved / max(1, saturated),
-            "least_share_proved": float(shares.min()),
-            "contradictions": float(wrong),
-            "proved": float(proved),
-            "saturated": float(saturated),
-            "share_verified": verified / max(1, proved),
+            "contradictions": float(wrong.sum()),
+            "proved": float(proved.sum()),
+            "saturated": float(saturated.sum()),
+            "share_verified": _ratio(verified, proved),
         }
-        lowest = np.unravel_index(np.argmin(shares), shares.shape)
-        measured = (
-            f"{proved:,} of {saturated:,} runs that saturate are proved ({100 * numbers['share_proved']:.0f}%), fewest for "
-            f"{list(RULES)[lowest[0]]} at n = {SIZES[lowest[1]][0]}, T = {SIZES[lowest[1]][1]}, d = {SIZES[lowest[1]][2]} "
-            f"({100 * shares[lowest]:.0f}%). Further steps contradict {wrong}."
+        numbers |= {
+            f"share_{length}_{rule}_{'_'.join(map(str, size))}": shares[j, k, cell]
+            for j, length in enumerate(LENGTHS)
+            for k, rule in enumerate(RULES)
+            for cell, size in enumerate(SIZES)
+        }
+        by_length = "; ".join(
+            f"{length.name}: {proved[j].sum():,.0f} of {saturated[j].sum():,.0f} ({100 * numbers[f'share_proved_{name}']:.0f}%)"
+            for j, (name, length) in enumerate(LENGTHS.items())
         )
-        return Finding(measured, numbers, {"shares": shares})
+        measured = (
+            f"Of the runs that saturate, these are proved: {by_length}. Further steps contradict {wrong.sum():.0f}."
+        )
+        return Finding(measured, numbers, {"proved": proved, "saturated": saturated})
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
-        """Draw the share of runs that are proved, by norm and size."""
-        fig, [ax] = ml.plotting.figure(1, width=7.6, height=4.2)
+        """Draw the share of runs that are proved, by length of steps, norm and size."""
+        fig, axes = ml.plotting.figure(len(LENGTHS), width=3.4, height=3.8)
         places = np.arange(len(SIZES))
-        for k, (name, shares) in enumerate(zip(RULES, finding.arrays["shares"], strict=True)):
-            ax.bar(places + 0.16 * (k - 2), shares, width=0.15, color=ml.plotting.ACCENTS[k], label=name)
-        ax.set_xticks(places, ["n = {}, T = {}, d = {}".format(*size) for size in SIZES])
-        ax.set(ylim=(0.0, 1.05), ylabel="share of saturated runs that are proved")
-        fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncol=len(RULES))
+        shares = finding.arrays["proved"] / np.maximum(finding.arrays["saturated"], 1)
+        for ax, length, of_length in zip(axes, LENGTHS.values(), shares, strict=True):
+            for k, (name, heights) in enumerate(zip(RULES, of_length, strict=True)):
+                ax.bar(places + 0.16 * (k - 2), heights, width=0.15, color=ml.plotting.ACCENTS[k], label=name)
+            ax.set_xticks(places, ["{}, {}, {}".format(*size) for size in SIZES])
+            ax.set(ylim=(0.0, 1.05), title=length.name, xlabel="n, T, d")
+        axes[0].set_ylabel("share of saturated runs that is proved")
+        fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncol=len(RULES))
         return {"shares": fig}
+
+
+def _ratio(part: FloatArray, whole: FloatArray) -> float:
+    return float(part.sum() / max(1.0, whole.sum()))
 
 
 class X_N9(Claim):
@@ -191,13 +255,13 @@ class X_N9(Claim):
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Run steps of many lengths in every norm, and compare their margins with the largest ones and with the bound."""
         n_problems = 30 if effort is Effort.PAPER else 3
-        rules = {**RULES, EUCLIDEAN: Rule(ml.L2(), ml.NormalizedGD)}
+        rules = {**RULES, EUCLIDEAN: Rule(ml.L2())}
         progress.expect(len(rules) * len(LOSSES_N9))
         points: dict[str, FloatArray] = {}
         for name, rule in rules.items():
             drawn_ones = list(drawn(rule, n_problems, SIZE_N9, len(SIZES)))
             usual = [geometry(one, rule.norm, one.problem.optimal, of_margin=False) for one in drawn_ones]
-            unit = float(np.median([8.0 * margin / widest**2 for margin, widest in usual if margin > 0.0]))
+            unit = float(np.median([8.0 * at.margin / at.widest**2 for at in usual if at.margin > 0.0]))
             rows = []
             for loss in LOSSES_N9:
                 rows += [_loss_and_share(one, rule, loss * unit) for one in drawn_ones]
@@ -259,7 +323,7 @@ def _loss_and_share(trained: Trained, rule: Rule, size: float) -> tuple[float, f
     leading = [np.argmax(np.where(data.mask, data.K @ x.ravel(), -np.inf), axis=-1) for x in points]
     if (np.diff(leading, axis=0) != 0).any():
         return None
-    margin, widest = geometry(trained, rule.norm, leading[-1], of_margin=False)
+    margin, widest, _ = geometry(trained, rule.norm, leading[-1], of_margin=False)
     if not margin > 0.0:
         return None
     rows = plan_for(trained.problem, leading[-1], SteepestSteps(rule.norm, 1e-300, 0.0), trained.shape).rows.a
