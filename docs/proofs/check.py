@@ -41,7 +41,8 @@ def fail(condition):
 def need(condition, small, large, strictly=False):
     """Go on if small ≤ large, or small < large."""
     if not (small < large or (small == large and not strictly)):
-        fail(f"{condition}: {float(small):.6g} is not {'below' if strictly else 'at most'} {float(large):.6g}")
+        least, most = (float(min(max(x, -(10**300)), 10**300)) for x in (small, large))
+        fail(f"{condition}: {least:.6g} is not {'below' if strictly else 'at most'} {most:.6g}")
 
 
 def dot(x, y):
@@ -193,5 +194,8 @@ def check(proof):
 
 if __name__ == "__main__":
     with open(sys.argv[1], encoding="utf-8") as file:
-        check(json.load(file))
+        try:
+            check(json.load(file))
+        except (ArithmeticError, LookupError, TypeError, ValueError) as problem:
+            fail(f"the file is not a certificate of X Theorem 4 ({type(problem).__name__})")
     print("yes: every condition of X Theorem 4 holds")

@@ -315,7 +315,7 @@ class _File:
             self.bounded(f"forward_{r}", f"{lost} < 1")
             more = f"exp ({_real(e)} * ({steep} * {_real(up)} + {_real(down)} / {_real(delta[r])})) - 1"
             less = f"1 - (1 - {_real(e)}) * (1 - {lost}) * exp (- ({_real(e)} * {steep} * {_real(down)}))"
-            size = max(np.expm1(grown), 1.0 - float((1 - e) * (1 - e * up / delta[r])) * np.exp(-fall))
+            size = max(np.expm1(grown), -np.expm1(np.log1p(-float(e)) + np.log1p(-float(e * up / delta[r])) - fall))
             errors[r] = (more, less, size)
         zeta = _above(max(size for *_, size in errors.values()))
         for r, (more, less, _) in errors.items():

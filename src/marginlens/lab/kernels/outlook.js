@@ -1,7 +1,7 @@
 // Where training ends, computed as `ml.predict` does: the run is followed until a tube is found that it never leaves (X Theorem 1).
 
 import { callCore } from "./core.js";
-import { loopOf, measurePoint, RAN_ALL } from "./descent.js";
+import { loopOf, measurePoint, NORM_CODES, RAN_ALL } from "./descent.js";
 import { angleBetween, norm } from "./linalg.js";
 import { attSvm, directionOf, marginOf, OPTIMAL } from "./margin.js";
 import { normOfOptimizer, planeNormSvm } from "./norms.js";
@@ -102,8 +102,9 @@ export function rivalsOf(problem, selected, direction) {
  *
  * `answer` is { kind, missing, selected, direction, point, norm, angle, steps, way, radius, rivals }, kind one of "nothing" (no gradient),
  * "found" (a tube, in double precision, which nothing here verifies), "found in part" (by short steps in place of plain ones), "finite"
- * (steps that grow shorter stay), "amplified" (rounding errors may lead the run elsewhere), "open", "optimizer" (which no theorem covers), "range" (scores too large) and "joint". direction is null
- * where it is not known. error is how far the point moves when the start is moved a little, as rounding may do.
+ * (steps that grow shorter stay), "amplified" (rounding errors may lead the run elsewhere), "open", "elsewhere" (X Theorem 4, whose
+ * proofs Python finds), "optimizer" (which no theorem covers), "range" (scores too large) and "joint". direction is null where it is not
+ * known. error is how far the point moves when the start is moved a little, as rounding may do.
  */
 export class Outlook {
   #problem;
@@ -234,7 +235,8 @@ export class Outlook {
     const direction = UNDECIDED.includes(looked.missing) ? null : looked.direction;
     if (direction && isAmplified) return { kind: "amplified", ...looked, ...shared, direction: null, error: this.#error };
     const known = direction && !problem.joint ? { angle: angleBetween(point, direction), rivals: rivalsOf(problem, looked.selected, direction) } : {};
-    const open = problem.joint ? "joint" : this.isCovered ? "open" : problem.optimizer.name in MAX_STEPS ? "range" : "optimizer";
+    const uncovered = problem.optimizer.name in NORM_CODES ? "elsewhere" : "optimizer";
+    const open = problem.joint ? "joint" : this.isCovered ? "open" : problem.optimizer.name in MAX_STEPS ? "range" : uncovered;
     return { kind: isFound ? (this.#flow ? "found in part" : "found") : open, ...looked, ...shared, direction, ...known };
   }
 

@@ -104,7 +104,7 @@ function endFacts({ kind, selected, direction, angle, steps, way, norm }, proble
   const elsewhere = { code: "outcome.reached.elsewhere", numbers: followed };
   if (kind === "nothing") return { end: { code: "outcome.ends_at.nothing" }, reached: null };
   if (kind === "finite") return { end: { code: "outcome.ends_at.finite" }, reached: elsewhere };
-  const isOpen = kind === "amplified" || (direction === null && !["optimizer", "range", "joint"].includes(kind));
+  const isOpen = kind === "amplified" || (direction === null && !["elsewhere", "optimizer", "range", "joint"].includes(kind));
   if (isOpen) {
     const code = kind === "amplified" ? "outcome.ends_at.amplified" : "outcome.ends_at.unknown";
     return { end: { code, numbers: { tokens, count: tokens.length } }, reached: elsewhere };
