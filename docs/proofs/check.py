@@ -188,8 +188,7 @@ def check(proof):
     else:
         need("every step lowers the potential", g + 2 * nu + lost + h * D2**2 / 8, gamma)
     if not proof["turns"] or h_limit == 0:
-        low = Fraction(proof["low"])
-        need("lower bound on the margin", low + lost_in_limit + h_limit * D2**2 / 8, gamma)
+        need("lower bound on the margin", Fraction(proof["low"]) + lost_in_limit + h_limit * D2**2 / 8, gamma)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,12 @@ from marginlens_papers.claims.a.vision_runs import VisionRun, vision_run
 from marginlens_papers.claims.b.embedding_runs import EmbeddingRun, embedding_runs
 from marginlens_papers.claims.c.held_out import HeldOutTable, shakespeare
 from marginlens_papers.claims.c.text_graphs import TextGraphs, text_table
+from marginlens_papers.claims.ours.norm_proof_runs import NormProofRuns, archived_norm_proof_runs
 from marginlens_papers.claims.ours.norm_runs import NormRuns, archived_norm_runs
 from marginlens_papers.claims.ours.proof_runs import ProofRuns, archived_proof_runs
 from refusals import refused
 
-KINDS = [ScaleRuns, VisionRun, EmbeddingRun, HeldOutTable, TextGraphs, NormRuns, ProofRuns]
+KINDS = [ScaleRuns, VisionRun, EmbeddingRun, HeldOutTable, TextGraphs, NormRuns, ProofRuns, NormProofRuns]
 READERS = {
     "scale-runs": archived_scale_runs,
     "vision-cifar10": lambda: vision_run("cifar10"),
@@ -44,6 +45,12 @@ def test_a_missing_table_names_its_command(tmp_path, monkeypatch, name):
         READERS[name]()
     assert name in error.value.got
     assert error.value.remedy.startswith("In a checkout, `")
+
+
+def test_proofs_in_norms_of_all_seeds_are_counted_together():
+    runs, first = archived_norm_proof_runs(), tables.read("norm-proof-runs-0", NormProofRuns)
+    assert runs.total("problems") >= first.total("problems") > 0
+    assert runs.contradicted == 0
 
 
 CHANGES = {

@@ -55,8 +55,13 @@ def memory_of(risk: Any, points: FloatArray, momentum: float, a: FloatArray, log
 
 def lost_to_memory(momentum: float, length: float, longest: float, widest: float) -> float:
     """Bound J of Eq. (17) for steps of a length; infinite if b = β e^(hD) is not below 1."""
-    b = momentum * np.exp(length * longest)
+    b = forgetting(momentum, length, longest)
     return float(b / (1.0 - b) * length * widest**2 / 4.0) if b < 1.0 else np.inf
+
+
+def forgetting(momentum: float, length: float, longest: float) -> float:
+    """Return b = β e^(hD)."""
+    return float(np.exp(min(np.log(momentum) + length * longest, 700.0))) if momentum > 0.0 else 0.0
 
 
 class Remembered(NamedTuple):
@@ -111,8 +116,8 @@ def remembered(
     if size == 0.0:
         return Remembered(0.0, 0.0, not memory.total.any())
     mean = memory.weights @ a / size
-    sigma, b = size / ball.least, momentum * np.exp(length * longest)
+    sigma, b = size / ball.least, forgetting(momentum, length, longest)
     away = dual(mean - ball.shares @ a) + widest * np.tanh(widest * ball.radius / 4.0)
     share = momentum * sigma / (1.0 + momentum * sigma)
     error = dual(memory.total / size - mean) + ball.radius * longest
-    return Remembered(error, share * away, bool(b < 1.0 and sigma * (1.0 - b) <= np.exp(length * longest)))
+    return Remembered(error, share * away, bool(b < 1.0 and momentum * sigma * (1.0 - b) <= b))

@@ -6,68 +6,36 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
 
 import marginlens as ml
-from marginlens.data.counter_based import sphere_problems
-from marginlens.norms import Norm
-from marginlens.optimizers import Optimizer
-from marginlens.risk import AttentionRisk, MatrixRisk
 from marginlens.theory import SteepestCertificate
-from marginlens.theory.any_norm import SteepestSteps, plan_for, rows_of
-from marginlens.theory.scored_tokens import ScoredTokens
+from marginlens.theory.any_norm import SteepestSteps, plan_for
 from marginlens.theory.steepest_runs import Runs, outcomes_of
-from marginlens.typing import Figure, FloatArray, IntArray
+from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims.drawing import level
+from marginlens_papers.claims.ours.norm_problems import (
+    RULES,
+    Geometry,
+    Rule,
+    Trained,
+    contradicts,
+    drawn,
+    geometry,
+)
+from marginlens_papers.claims.ours.norm_proof_runs import archived_norm_proof_runs
 
-SEED = 71
 SIZES = ((1, 3, 2), (2, 4, 3), (3, 5, 10), (4, 6, 90))  # n, T, d
 MOMENTUM = 0.9
 FORGETS = 0.2  # hD of steps with momentum, relative to log(1/β), at most
-D_QUERY = 3  # rows of W
 LEAST_FURTHER, MORE = 10_000, 10  # steps after a proof: ten times as many, at least 10,000
-ROUNDING = 1e-9  # of a run, relative to what it is compared with
 SIZE_N9 = (4, 6, 10)
 LEAD = 400.0  # logits that steps at the full margin gain until the end of a run
 MEASURED = 4  # the margin is that of the last quarter of a run, where even runs that take long to settle have settled
 LOSSES_N9 = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 15.0)  # medians of hD₂²/(8γ)
 SETTLED = 0.002  # by which the shares of both halves of that quarter differ at most
 FEWEST_STEPS, MOST_STEPS = 8_000, 40_000
-
-
-class Rule(NamedTuple):
-    """Steepest descent in a norm.
-
-    Attributes:
-        norm: the norm.
-        on_matrices: whether W is trained, with a query for each input, instead of p.
-    """
-
-    norm: Norm
-    on_matrices: bool = False
-
-    def make(self, size: float, momentum: float = 0.0) -> Optimizer:
-        """Make the optimizer for a length of steps: sign descent, coordinate descent and Muon are those of ℓ∞, ℓ1 and spectral norm."""
-        return ml.SteepestDescent(self.norm, size, momentum)
-
-
-RULES = {
-    "sign": Rule(ml.LInf()),
-    "coordinate": Rule(ml.L1()),
-    "ℓ3": Rule(ml.Lp(3.0)),
-    "Muon": Rule(ml.Spectral(), on_matrices=True),
-    "max-row": Rule(ml.MaxRow(), on_matrices=True),
-}
 EUCLIDEAN = "Euclidean"
-
-
-class Geometry(NamedTuple):
-    """γ, D₂ and D of the rows of a selection in a norm; zeros if nothing selects it."""
-
-    margin: float
-    widest: float
-    longest: float
 
 
 class Length(NamedTuple):
@@ -92,50 +60,16 @@ def _by_range(share: float) -> Callable[[Geometry], float]:
 
 
 LENGTHS = {
-    "quarter": Length("hD₂²/8 = γ/4", _by_range(1 / 4), 0.0, 12),
-    "sixteenth": Length("hD₂²/8 = γ/16", _by_range(1 / 16), 0.0, 6),
-    "long": Length("hγ = .15", lambda at: 0.15 / at.margin, 0.0, 6),
+    "quarter": Length("hD₂²/8 = γ/4", _by_range(1 / 4), 0.0, 8),
+    "sixteenth": Length("hD₂²/8 = γ/16", _by_range(1 / 16), 0.0, 4),
+    "long": Length("hγ = .15", lambda at: 0.15 / at.margin, 0.0, 4),
     "momentum": Length(
         "momentum .9, hD₂²/8 = γ/100",
         lambda at: min(_by_range(1 / 100)(at), FORGETS * np.log(1.0 / MOMENTUM) / at.longest),
         MOMENTUM,
-        6,
+        4,
     ),
 }
-
-
-class Trained(NamedTuple):
-    """One problem: what is trained, and its rows as those of vectors."""
-
-    risk: AttentionRisk | MatrixRisk
-    problem: ScoredTokens
-    shape: tuple[int, ...]
-
-
-def drawn(rule: Rule, n_problems: int, size: tuple[int, int, int], cell: int) -> Iterator[Trained]:
-    """Draw problems of one size."""
-    data, heads = sphere_problems(0, n_problems, *size, SEED, cell)
-    queries = np.random.default_rng([SEED, cell]).standard_normal((n_problems, size[0], D_QUERY))
-    for j, query in enumerate(queries):
-        one, v = data[j], heads[j]
-        risk = AttentionRisk(one, v)
-        if rule.on_matrices:
-            keys = query[:, None, :, None] * one.X[:, :, None, :]
-            wide = one.with_keys(keys.reshape(*one.X.shape[:2], -1))
-            yield Trained(risk.as_matrix(query), ScoredTokens(wide, v), (D_QUERY, size[2]))
-        else:
-            yield Trained(risk, ScoredTokens.of_risk(risk), (size[2],))
-
-
-def geometry(trained: Trained, norm: Norm, selected: IntArray, of_margin: bool) -> Geometry:
-    """Compute γ, D₂ and D, of the rows that lead in the proof for short steps, or of all rows."""
-    plan = plan_for(trained.problem, selected, SteepestSteps(norm, 1e-300, 0.0), trained.shape)
-    a = plan.rows.a
-    if of_margin or not plan.gamma > 0.0:
-        return Geometry(plan.gamma, plan.widest, plan.longest)
-    first, second = np.triu_indices(len(a), 1)
-    apart = [norm.dual(row.reshape(trained.shape)) for row in a[first] - a[second]]
-    return Geometry(plan.gamma, max(apart, default=0.0), plan.longest)
 
 
 def followed(trained: Trained, rule: Rule, length: Length) -> Any:
@@ -155,20 +89,11 @@ def followed(trained: Trained, rule: Rule, length: Length) -> Any:
 
 
 def is_contradicted(trained: Trained, rule: Rule, proof: SteepestCertificate, n_steps: int) -> bool:
-    """Return whether further steps select other tokens, lower the potential by less than the proof says, or exceed the bracket."""
+    """Return whether further steps of a run from zero, which came to the proof's point after `n_steps`, contradict it."""
     optimizer, more = rule.make(proof.longest, proof.momentum), max(MORE * n_steps, LEAST_FURTHER)
     # The run begins again from zero, so that it comes to the point with what it remembers.
     run = ml.descend(trained.risk, start=np.zeros(trained.shape), optimizer=optimizer, n_steps=n_steps)
-    point, end = run.final, run.resume(more).final
-    rows = rows_of(trained.problem, proof.selected)
-    ahead = rows.a @ end.ravel()
-    if (ahead <= 0.0).any():
-        return True
-    leads = (rows.tokens[:, None] == proof.leading).all(axis=-1).any(axis=-1)
-    a, log_limits = rows.a[leads], rows.log_slope[leads] + np.log(rows.delta[leads])
-    before, after = (float(logsumexp(log_limits - a @ x.ravel())) for x in (point, end))
-    slow = after > before - proof.rate * proof.longest * more * (1.0 - ROUNDING)
-    return bool(slow or ahead.min() > proof.high * proof.steepest_in.value(end) * (1.0 + ROUNDING))
+    return contradicts(trained, proof, run.final, run.resume(more).final, more)
 
 
 class Counts(NamedTuple):
@@ -207,10 +132,13 @@ class X_P4(Claim):
                     counts[j, k, cell] = counted(rule, cell, length, n_problems)
                     progress.advance()
         saturated, proved, verified, wrong = np.moveaxis(counts, -1, 0)
-        shares = proved / np.maximum(saturated, 1)
+        shares, stored = proved / np.maximum(saturated, 1), archived_norm_proof_runs()
         numbers = {f"share_proved_{name}": _ratio(proved[j], saturated[j]) for j, name in enumerate(LENGTHS)}
         numbers |= {
             "contradictions": float(wrong.sum()),
+            "stored_contradictions": float(stored.contradicted),
+            "stored_proofs": float(stored.total("proved")),
+            "stored_adversarial": float(stored.total("proved", "adversarial")),
             "proved": float(proved.sum()),
             "saturated": float(saturated.sum()),
             "share_verified": _ratio(verified, proved),
@@ -226,7 +154,9 @@ class X_P4(Claim):
             for j, (name, length) in enumerate(LENGTHS.items())
         )
         measured = (
-            f"Of the runs that saturate, these are proved: {by_length}. Further steps contradict {wrong.sum():.0f}."
+            f"Of the runs that saturate, these are proved: {by_length}. Further steps contradict {wrong.sum():.0f}, "
+            f"and {stored.contradicted} of {stored.total('proved'):,} stored proofs near the border of what the theorem allows, "
+            f"{stored.total('proved', 'adversarial'):,} of them on adversarial problems."
         )
         return Finding(measured, numbers, {"proved": proved, "saturated": saturated})
 
