@@ -566,7 +566,7 @@ def test_coq_refuses_what_is_false(tmp_path):
         "high": 0.9 * right.low,
         "witness": 1.01 * right.witness,
     }.items():
-        place.write_text(coq_file(replace(right, **{name: value}), "proof"))
+        place.write_text(coq_file(replace(right, **{name: value})))
         assert not coq_says_yes(place), name
     right.to_coq(place)
     place.write_text(place.read_text().replace("Definition point := [", "Definition point := [1 + ", 1))

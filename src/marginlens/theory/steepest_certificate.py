@@ -162,7 +162,7 @@ class SteepestCertificate(Proof):
             )
         if not self.verify().applies:
             raise InputError("certificate", "one that verify() confirms", "one that it does not confirm")
-        write_whole(place, coq_file(self, place.stem).encode(), "path")
+        write_whole(place, coq_file(self).encode(), "path")
 
     @implements("X", "Thm 4")
     def verify(self) -> TheoremVerdict:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from importlib.resources import files
 from itertools import combinations, product
 from math import isqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,53 +24,14 @@ MOST_ROWS = 200
 SPARE = 1e-12  # relative room of stated bounds, which are computed in doubles
 BLUR = Fraction(1e-13)  # bound on the errors of shares that are computed in doubles
 LEAST = 1e-20  # room of bounds on errors, which may be far smaller than the precision of an interval
-TACTIC = "repeat split; interval with (i_prec 120)"
-
-HEADER = """\
-(* X Theorem 4 (docs/proofs/any_norm.md): the conditions of one certificate. Check it with: coqc {name}.v
-   Doubles of the certificate are whole numbers over powers of two. Sums of products of them are computed exactly;
-   goals about real numbers state an upper bound on each quantity from those before it. *)
-From Coq Require Import ZArith List Bool Reals.
-From Interval Require Import Tactic.
-Import ListNotations.
-Open Scope Z_scope.
-
-Fixpoint dot (x y : list Z) : Z :=
-  match x, y with a :: x', b :: y' => a * b + dot x' y' | _, _ => 0 end.
-Definition scaled (k : Z) := map (Z.mul k).
-Definition plus (x y : list Z) := map (fun p => fst p + snd p) (combine x y).
-Definition minus (x y : list Z) := map (fun p => fst p - snd p) (combine x y).
-Definition total := fold_right Z.add 0.
-Definition largest := fold_right Z.max 0.
-Definition zero := repeat 0 {d}.
-Definition mean (weights : list Z) (rows : list (list Z)) :=
-  fold_right plus zero (map (fun p => scaled (fst p) (snd p)) (combine weights rows)).
-Definition pick {{A}} (which : list nat) (rows : list A) (none : A) := map (fun r => nth r rows none) which.
-Definition below (bounds sizes : list Z) := forallb (fun p => snd p <=? fst p) (combine bounds sizes).
-Fixpoint pairs (rows : list (list Z)) : list (list Z) :=
-  match rows with [] => [] | r :: rest => map (minus r) rest ++ pairs rest end.
-{norms}
-"""
-ABSOLUTE = "Definition {greatest} (x : list Z) := largest (map Z.abs x).\nDefinition {sum} (x : list Z) := total (map Z.abs x).\n"
-EUCLIDEAN = "Definition size (x : list Z) := Z.sqrt_up (dot x x).\nDefinition dual (x : list Z) := size x.\n"
-BY_ROWS = """\
-Fixpoint blocks (n : nat) (x : list Z) :=
-  match n with O => [] | S m => firstn {width} x :: blocks m (skipn {width} x) end.
-Definition lengths (x : list Z) := map (fun row => Z.sqrt_up (dot row row)) (blocks {n_rows} x).
-Definition size (x : list Z) := largest (lengths x).
-Definition dual (x : list Z) := total (lengths x).
-"""
+COMPUTED, CLOSED = "Proof. computed. Qed.", "Proof. closed. Qed."  # by tactics of the prelude
 
 
-def coq_file(proof: SteepestCertificate, name: str) -> str:
-    """Return the text of a Coq file that proves the conditions of a certificate whose fields are valid.
-
-    Args:
-        proof: a certificate for which `verify` says yes.
-
-        name: the name of the file, without its ending.
-    """
-    return _File(proof).written(name)
+def coq_file(proof: SteepestCertificate) -> str:
+    """Return the text of a Coq file that proves the conditions of a certificate for which `verify` says yes."""
+    return (
+        files("marginlens.theory").joinpath("steepest_prelude.v").read_text(encoding="utf-8") + _File(proof).written()
+    )
 
 
 class _Whole:
@@ -147,82 +109,93 @@ class _File:
         norm, sizes = self.proof.steepest_in, [abs(entry) for entry in x]
         return max(sizes) if isinstance(norm, LInf) else sum(sizes) if isinstance(norm, L1) else _root(_dot(x, x))
 
-    def _norms(self) -> str:
+    def _norms(self) -> tuple[str, str]:
+        """Return what `size` and `dual` are called in the prelude."""
         norm, shape = self.proof.steepest_in, self.proof.shape
         if isinstance(norm, MaxRow):
-            return BY_ROWS.format(width=shape[-1], n_rows=len(self.proof.point) // shape[-1])
+            size = f"{len(self.proof.point) // shape[-1]} {shape[-1]}"
+            return f"longest_row {size}", f"all_rows {size}"
         if isinstance(norm, L1 | LInf):
-            names = ("size", "dual") if isinstance(norm, LInf) else ("dual", "size")
-            return ABSOLUTE.format(greatest=names[0], sum=names[1])
-        return EUCLIDEAN
+            return ("greatest", "absolute") if isinstance(norm, LInf) else ("absolute", "greatest")
+        return "euclidean", "euclidean"
 
     # ---- lines of the file
 
     def define(self, name: str, value: str) -> None:
         self.lines.append(f"Definition {name} := {value}.")
 
-    def computed(self, name: str, statement: str) -> None:
+    def computed(self, name: str, left: str, right: str = "true") -> None:
         """State what Coq computes."""
-        self.lines.append(f"Lemma {name} : {statement}.\nProof. vm_compute; reflexivity. Qed.")
+        self.lines.append(f"Lemma {name} : {left} = {right}. {COMPUTED}")
 
     def bounded(self, name: str, statement: str) -> None:
         """State what coq-interval closes."""
-        self.lines.append(f"Lemma {name} : ({statement})%R.\nProof. {TACTIC}. Qed.")
+        self.lines.append(f"Lemma {name} : ({statement})%R. {CLOSED}")
 
     def remark(self, text: str) -> None:
         self.lines.append(f"\n(* {text} *)")
 
-    def written(self, name: str) -> str:
-        """Write the file: exact numbers first, then every bound of the proof in its order."""
+    def written(self) -> str:
+        """Write the lemmas: about exact numbers first, then every bound of the proof in its order."""
+        size, dual = self._norms()
+        self.define("size", size)
+        self.define("dual", dual)
         self._exact()
         self._along_the_way()
-        header = HEADER.format(name=name, d=len(self.proof.point), norms=self._norms())
-        return header + "\n".join(self.lines) + "\n"
+        return "\n".join(self.lines) + "\n"
 
     def _exact(self) -> None:
         """Rows, sizes, both bounds on γ, and how other rows compare with leading ones, Eqs (3) and (6)."""
         proof, d, scale = self.proof, self.proof.data.d_key, self.keys.scale
-        self.remark(
-            "Setting: rows a_r of the selected tokens, differences of scores, and their products with the point"
-        )
+        self.remark("Setting")
         self.define("keys", _list(map(_list, self.keys.rows(d))))
         self.define("tokens", _list(map(_list, self.tokens.rows(proof.data.d_model))))
         self.define("head", _list(self.head.numbers))
         self.define("places", _list(f"({s}, {t})%nat" for s, t in self.places))
         self.define("signs", _list(int(proof.data.y[i]) for i, _ in self.rows))
-        self.define("a", "map (fun p => minus (nth (fst p) keys []) (nth (snd p) keys [])) places")
-        self.define("apart", "map (fun p => minus (nth (fst p) tokens []) (nth (snd p) tokens [])) places")
-        self.define("delta", "map (fun p => fst p * dot (snd p) head) (combine signs apart)")
-        self.computed("delta_is", f"delta = {_list(self.delta)}")
+        self.define("a", "rows keys places")
+        self.define("apart", "rows tokens places")
+        self.define("gaps", "products head apart")
+        self.define("delta", "signed signs gaps")
+        self.define("score", "scored tokens head")
+        self.computed("delta_is", "delta", _list(self.delta))
         for i in self.inputs:
             place = next(s for (j, _), (s, _) in zip(self.rows, self.places, strict=True) if j == i)
-            self.computed(f"score_{i}", f"{int(proof.data.y[i])} * dot (nth {place} tokens []) head = {self.score[i]}")
+            self.computed(f"score_{i}", f"{int(proof.data.y[i])} * score {place}%nat", str(self.score[i]))
         self.define("leading", f"pick {_list(f'{r}%nat' for r in self.leading)} a []")
         self.define("others", f"pick {_list(f'{r}%nat' for r in self.others)} a []")
         point = _Whole(proof.point)
         self.at = [_dot(row, point.numbers) for row in self.a]
         self.at_scale = scale * point.scale
         self.define("point", _list(point.numbers))
-        self.computed("at_point", f"map (fun r => dot r point) a = {_list(self.at)}")
-        self.remark("Eq. (3): the margin of the witness, the mean by the weights, D and D2")
+        self.computed("at_point", "products point a", _list(self.at))
+        self.remark("Eq. (3)")
         witness, leads = _Whole(proof.witness), [self.a[r] for r in self.leading]
         low = min(_dot(row, witness.numbers) for row in leads)
         self.gamma = Fraction(low, scale * witness.scale)
         self.define("witness", _list(witness.numbers))
-        self.computed("witness_fits", f"size witness <=? {witness.scale} = true")
-        self.computed("witness_leads", f"forallb (fun r => {low} <=? dot r witness) leading = true")
+        self.computed("witness_fits", f"size witness <=? {witness.scale}")
+        self.define("lead", "products witness leading")
+        self.computed("witness_leads", f"at_least {low} lead")
         pi, high = _Whole(proof.weights), Fraction(proof.high)
         self.define("pi", _list(pi.numbers))
-        allowed = f"{high.numerator * scale} * total pi"
-        self.computed("margin_high", f"dual (mean pi leading) * {high.denominator} <=? {allowed} = true")
+        self.define("average", "mean pi leading")
+        self.computed("pi_total", "total pi", str(sum(pi.numbers)))
+        self.computed(
+            "margin_high", f"dual average * {high.denominator} <=? {high.numerator * scale * sum(pi.numbers)}"
+        )
         longest = max(self.dual(row) for row in leads)
         widest = max((self.dual(_minus(r, s)) for r, s in combinations(leads, 2)), default=0)
         self.longest, self.widest = Fraction(longest, scale), Fraction(widest, scale)
-        self.computed("longest", f"forallb (fun r => dual r <=? {longest}) leading = true")
-        self.computed("widest", f"forallb (fun r => dual r <=? {widest}) (pairs leading) = true")
+        self.define("sizes", "map dual leading")
+        self.computed("longest", f"at_most {longest} sizes")
+        self.define("differences", "pairs leading")
+        self.define("distances", "map dual differences")
+        self.computed("widest", f"at_most {widest} distances")
         self._compared(leads)
 
     def _compared(self, leads: list[list[int]]) -> None:
+        """Other rows as sums of leading ones, Eq. (6), what is left of them, and their sizes."""
         proof, scale = self.proof, self.keys.scale
         mu = _Whole(proof.multipliers.ravel())
         rows = mu.rows(len(leads)) if self.others else []
@@ -231,8 +204,8 @@ class _File:
             self.dual(_minus([mu.scale * entry for entry in self.a[r]], mean))
             for r, mean in zip(self.others, means, strict=True)
         ]
-        ahead = [self.at[r] for r in self.leading]
-        behind = [_dot(weights, ahead) - mu.scale * self.at[r] for r, weights in zip(self.others, rows, strict=True)]
+        near = [self.at[r] for r in self.leading]
+        behind = [_dot(weights, near) - mu.scale * self.at[r] for r, weights in zip(self.others, rows, strict=True)]
         sizes = [self.dual(self.a[r]) for r in self.others]
         self.mu = [[Fraction(w, mu.scale) for w in weights] for weights in rows]
         self.rest = [Fraction(size, scale * mu.scale) for size in rests]
@@ -240,14 +213,18 @@ class _File:
         self.size = [Fraction(size, scale) for size in sizes]
         if not self.others:
             return
-        self.remark("Eq. (6): other rows as sums of leading ones, what is left of them, and their sizes")
+        self.remark("Eq. (6)")
         self.define("mu", _list(map(_list, rows)))
-        left = f"map (fun p => dual (minus (scaled {mu.scale} (snd p)) (mean (fst p) leading))) (combine mu others)"
-        self.computed("rest", f"below {_list(rests)} ({left}) = true")
-        self.computed("sizes", f"below {_list(sizes)} (map dual others) = true")
-        both = f"{mu.scale} * dot (snd p) point"
-        at = "map (fun r => dot r point) leading"
-        self.computed("behind", f"map (fun p => dot (fst p) ({at}) - {both}) (combine mu others) = {_list(behind)}")
+        self.define("sums", "means mu leading")
+        self.define("leftover", f"rests {mu.scale} others sums")
+        self.define("rest_sizes", "map dual leftover")
+        self.computed("rest", f"below {_list(rests)} rest_sizes")
+        self.define("other_sizes", "map dual others")
+        self.computed("sizes_of_others", f"below {_list(sizes)} other_sizes")
+        self.define("near", "products point leading")
+        self.define("far", "products point others")
+        self.define("ahead", "weighted mu near")
+        self.computed("behind", f"lags {mu.scale} ahead far", _list(behind))
 
     def _along_the_way(self) -> None:
         """Potential, comparisons, saturation and the theorem, Eqs (2), (7), (9) to (12)."""
@@ -256,13 +233,13 @@ class _File:
         x = [Fraction(number, self.at_scale) for number in self.at]
         rho, steep = Fraction(proof.tolerance), 0 if type(loss) is CorrelationLoss else 1
         low, high = {}, {}
-        self.remark("c_i, the slope of the loss at the selected token over the number of inputs")
+        self.remark("Slopes")
         for i in self.inputs:
             n, score = proof.data.n_inputs, Fraction(self.score[i], self.tokens.scale * self.head.scale)
             words, slope = _slope(loss, score)
             low[i], high[i] = Fraction(slope / n * (1.0 - SPARE)), _up(slope / n)
             self.bounded(f"slope_{i}", f"{_real(low[i])} <= {words} / {n} <= {_real(high[i])}")
-        self.remark("Eqs (2) and (7): the potential in the ball around the point, and what each row is at most")
+        self.remark("Eqs (2) and (7)")
         terms = [(high[self.rows[r][0]] * delta[r], x[r]) for r in self.leading]
         spread = self.longest * rho
         self.least = [(low[self.rows[r][0]] * delta[r], x[r]) for r in self.leading]
@@ -287,7 +264,7 @@ class _File:
         zeta, omega = self._saturated(delta, phi, high, F, steep)
         past = self._remembered()
         nu = max(_up(float(zeta * self.longest + omega)), past.error)
-        self.remark("Eqs (10) to (12): every step lowers the potential, no other row catches up, and the bracket")
+        self.remark("Eqs (10) to (12)")
         self.bounded("errors", f"{_real(zeta)} * {_real(self.longest)} + {_real(omega)} <= {_real(nu)}")
         if past.error > 0:
             self.bounded("errors_of_memory", f"{past.error_words} <= {_real(nu)}")
@@ -297,7 +274,7 @@ class _File:
         self, delta: list[Fraction], phi: dict[int, Fraction], high: dict[int, Fraction], F: Fraction, steep: int
     ) -> tuple[Fraction, Fraction]:
         """Saturation: bounds on ζ of Eq. (9) and ω of Eq. (10)."""
-        self.remark("Eqs (9) and (10): attention on other tokens, and errors of the gradient")
+        self.remark("Eqs (9) and (10)")
         eps: dict[int, Fraction] = {}
         plus: dict[int, Fraction] = {}
         minus: dict[int, Fraction] = {}
@@ -356,7 +333,7 @@ class _File:
         proof = self.proof
         if proof.momentum == 0.0:
             return _Past("0", "0", Fraction(0), "0")
-        self.remark("Eqs (16) to (19): what momentum remembers")
+        self.remark("Eqs (16) to (19)")
         beta, rho, lost = Fraction(proof.momentum), Fraction(proof.tolerance), []
         for name, length in (("in_limit", Fraction(proof.limit)), ("now", Fraction(proof.longest))):
             growth = f"exp ({_real(length)} * {_real(self.longest)})"
@@ -367,7 +344,7 @@ class _File:
         self.define("memory", _list(memory.numbers))
         S = sum(past.numbers)
         if S == 0:
-            self.computed("no_memory", "forallb (Z.eqb 0) memory = true")
+            self.computed("no_memory", "forallb (Z.eqb 0) memory")
             return _Past(lost[1], lost[0], Fraction(0), "0")
         leads = [self.a[r] for r in self.leading]
         mean = _mean(past.numbers, leads)
@@ -375,9 +352,10 @@ class _File:
         away = self.dual(
             _minus([entry * past.scale * scale for entry in memory.numbers], [entry * memory.scale for entry in mean])
         )
-        error = f"minus (scaled {past.scale * scale} memory) (scaled {memory.scale} (mean past leading))"
-        self.computed("memory_total", f"total past = {S}")
-        self.computed("memory_error", f"dual ({error}) <=? {away} = true")
+        self.define("recalled", "mean past leading")
+        self.define("memory_rest", f"between {past.scale * scale} memory {memory.scale} recalled")
+        self.computed("memory_total", "total past", str(S))
+        self.computed("memory_error", f"dual memory_rest <=? {away}")
         rests = Fraction(away, memory.scale * scale * S)
         # The shares of rows at the point are exponentials, so they are stated as doubles with a bound on their error.
         floats = np.array([float(c) * np.exp(-float(y)) for c, y in self.least])
@@ -391,8 +369,9 @@ class _File:
             self.bounded(f"share_{r}", f"Rabs ({term} - {_real(Fraction(share, shares.scale))}) <= {_real(BLUR)}")
         apart = self.dual(_minus([entry * shares.scale for entry in mean], [entry * S for entry in here]))
         self.define("shares", _list(shares.numbers))
-        between = f"minus (scaled {shares.scale} (mean past leading)) (scaled (total past) (mean shares leading))"
-        self.computed("memory_away", f"dual ({between}) <=? {apart} = true")
+        self.define("present", "mean shares leading")
+        self.define("memory_way", f"between {shares.scale} recalled {S} present")
+        self.computed("memory_away", f"dual memory_way <=? {apart}")
         growth, spread = (f"exp ({_real(length)} * {_real(self.longest)})" for length in (Fraction(proof.longest), rho))
         size = Fraction(S, past.scale)
         sigma = _up(float(size) / float(least) * np.exp(float(self.longest * rho)))
@@ -411,7 +390,7 @@ class _File:
     def _turns(self, nu: Fraction) -> None:
         """A sharper step, Eq. (14), at every vertex."""
         proof, d, scale = self.proof, self.proof.data.d_key, self.keys.scale
-        self.remark("Eq. (14): what is left of the potential after a step to each vertex of the unit ball")
+        self.remark("Eq. (14)")
         cross = [[sign * int(j == k) for j in range(d)] for sign in (1, -1) for k in range(d)]
         corners = cross if isinstance(proof.steepest_in, L1) else [list(signs) for signs in product((1, -1), repeat=d)]
         g, h, low = Fraction(proof.rate), Fraction(proof.longest), Fraction(proof.low)
@@ -420,11 +399,9 @@ class _File:
             leads = [_dot(self.a[r], corner) for r in self.leading]
             pulls = [_dot(self.a[r], z.numbers) for r in self.leading]
             size = self.value(z.numbers)
-            self.computed(f"corner_{j}", f"map (dot {_list(corner)}) leading = {_list(leads)}")
-            self.computed(
-                f"pull_{j}",
-                f"(size {_list(z.numbers)}, map (dot {_list(z.numbers)}) leading) = ({size}, {_list(pulls)})",
-            )
+            self.computed(f"corner_{j}", f"map (dot {_list(corner)}) leading", _list(leads))
+            self.computed(f"pull_{j}", f"map (dot {_list(z.numbers)}) leading", _list(pulls))
+            self.computed(f"size_{j}", f"size {_list(z.numbers)}", str(size))
             slope = kappa + Fraction(size, z.scale)
             for r, lead, pull in zip(self.leading, leads, pulls, strict=True):
                 x, y = _real(Fraction(lead, scale)), _real(Fraction(pull, scale * z.scale))
