@@ -7,6 +7,7 @@ import sys
 from dataclasses import fields, replace
 from fractions import Fraction
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import mpmath
@@ -23,7 +24,7 @@ from marginlens.theory.optimality import directional_margin
 from marginlens.theory.scored_tokens import ScoredTokens
 from marginlens.theory.steepest_coq import coq_file
 from marginlens.theory.steepest_runs import Runs, outcomes_of
-from marginlens.theory.vertex_steps import vertex_steps, vertices_of
+from marginlens.theory.vertex_steps import vertex_steps
 
 VECTOR_RULES = {
     "sign": ml.SignDescent,
@@ -129,7 +130,7 @@ def remembering(rule, count=3):
         size = size_for(make, problem, form, 0.01)
         if size is None:
             continue
-        [outcome] = outcomes_of(problem.as_batch(), Runs([risk], np.zeros((1, *form)), make(1.0).norm), make(size))
+        [outcome] = outcomes_of(problem.as_batch(), Runs([risk], np.zeros((1, *form))), make(size))
         if outcome.certificate is not None:
             taken = outcome.n_steps
             run = ml.descend(risk, optimizer=make(size), n_steps=taken, record=ml.Record([taken]))
@@ -250,6 +251,11 @@ def test_steps_that_tend_to_zero_reach_the_whole_margin(loss):
     assert proof.high - proof.low < 1e-6 * proof.high
 
 
+def vertices_of(norm, d):
+    signs = list(product((1.0, -1.0), repeat=d))
+    return np.array(signs) if isinstance(norm, ml.LInf) else np.concatenate([np.eye(d), -np.eye(d)])
+
+
 def simplex(rng, n):
     return rng.dirichlet(np.full(n, rng.choice([0.1, 1.0, 10.0])))
 
@@ -292,7 +298,8 @@ def test_multipliers_bound_steps_to_vertices_better_than_the_range(norm):
             continue
         gamma = 1.0 / norm.value(best.x)
         corners, turns = vertices_of(norm, 3), vertex_steps(a, norm, gamma, h, np.inf)
-        rate, widest = turns.rate(h, nu), max(norm.dual(r - s) for r in a for s in a)
+        rate = -np.log(np.max(turns.values + 2.0 * nu * turns.slopes)) / h
+        widest = max(norm.dual(r - s) for r in a for s in a)
         sharper += rate > gamma - h * widest**2 / 8.0 - 2.0 * nu
         for _ in range(200):
             w, e = simplex(rng, 5), rng.normal(size=3)

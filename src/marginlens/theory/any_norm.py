@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
+from scipy.special import softmax
 
+from marginlens import core
 from marginlens.losses.margin import slope_of
 from marginlens.norms import L2, Norm
 from marginlens.optimizers import NormalizedGD, SteepestDescent
@@ -19,7 +20,7 @@ from marginlens.svm.solvers.least_distance import shortest_above
 from marginlens.theory.any_norm_conditions import KNOWN_NORMS
 from marginlens.theory.scored_tokens import ScoredTokens
 from marginlens.theory.steepest_certificate import SteepestCertificate
-from marginlens.theory.steepest_memory import Ball, Memory, lost_to_memory, no_memory, remembered
+from marginlens.theory.steepest_memory import Memory, no_memory, remembered
 from marginlens.theory.unproved_steps import steps_of
 from marginlens.theory.vertex_steps import NO_VERTICES, VertexSteps, has_few_vertices, vertex_steps
 from marginlens.typing import BoolArray, FloatArray, IntArray
@@ -131,6 +132,7 @@ class Plan(NamedTuple):
         rest: (n_others,) ‖v_r‖_*.
         sizes: (n_others,) ‖a_r‖_*.
         turns: what a step does at each vertex of the unit ball, if that is needed; no vertices otherwise.
+        rate: at which steps lower log F where gradients have no errors.
     """
 
     lacking: Lacking
@@ -146,6 +148,7 @@ class Plan(NamedTuple):
     rest: FloatArray = np.empty(0)
     sizes: FloatArray = np.empty(0)
     turns: VertexSteps = NO_VERTICES
+    rate: float = 0.0
 
     @property
     def log_limit(self) -> FloatArray:
@@ -180,7 +183,7 @@ def plan_for(problem: ScoredTokens, selected: IntArray, steps: SteepestSteps, sh
             return plan
         others = np.flatnonzero(~leading)
         mass = plan.multipliers.sum(axis=1) - 1.0
-        fails = others[plan.rest >= KEPT * plan_rate(plan, steps) * mass]
+        fails = others[plan.rest >= KEPT * plan.rate * mass]
         joining = fails[forward[fails]] if forward[fails].any() else others[forward[others]]
         if not len(joining):
             return plan
@@ -188,16 +191,17 @@ def plan_for(problem: ScoredTokens, selected: IntArray, steps: SteepestSteps, sh
         leading[joining] = True
 
 
-def plan_rate(plan: Plan, steps: SteepestSteps, nu: float = 0.0) -> float:
-    """Return the rate at which steps lower log F if gradients have errors of up to ν: by Hoeffding's lemma or at each vertex."""
-    if len(plan.turns.duals):
-        return plan.turns.rate(steps.longest, nu)
-    return _rate_by_range(plan, steps.longest, steps.momentum) - 2.0 * nu
+def _numbers(plan: Plan, steps: SteepestSteps, steepness: float = 0.0, radius: float = 0.0) -> Any:
+    """Return the numbers that the core judges a place by."""
+    numbers = (plan.gamma, plan.longest, plan.widest, steps.longest, steps.momentum, steepness, radius)
+    return np.array(numbers, dtype=core.struct_type("SteepestNumbers"))
 
 
-def _rate_by_range(plan: Plan, length: float, momentum: float) -> float:
-    """Return γ - hD₂²/8 - J for steps of length h."""
-    return plan.gamma - length * plan.widest**2 / 8.0 - lost_to_memory(momentum, length, plan.longest, plan.widest)
+def _with_rate(plan: Plan, steps: SteepestSteps) -> Plan:
+    """Add the rate at which steps lower log F: by Hoeffding's lemma, or at each vertex."""
+    rate = np.empty(1)
+    core.find_least_fall(_numbers(plan, steps), plan.turns.values, plan.turns.slopes, 0.0, rate)
+    return plan._replace(rate=float(rate[0]))
 
 
 def _widest_margin(a: FloatArray, norm: Norm, shape: tuple[int, ...]) -> MarginSolution:
@@ -231,25 +235,22 @@ def _with_leading(rows: Rows, leading: BoolArray, steps: SteepestSteps, shape: t
         rest=rest,
         sizes=np.array([norm.dual(row.reshape(shape)) for row in rows.a[others]]),
     )
-    plan = _judged(plan, steps)
+    plan = _judged(_with_rate(plan, steps), steps)
     lost = steps.longest * plan.widest**2 / 8.0
     is_sharper = lost > WORTH * plan.gamma and steps.momentum == 0.0 and has_few_vertices(norm, a.shape[1])
     if plan.lacking is Lacking.NOTHING or not is_sharper:
         return plan
     mass = multipliers.sum(axis=1) - 1.0
     needed = float(np.max(np.divide(rest, KEPT * mass, out=np.full_like(rest, np.inf), where=mass > 0.0), initial=0.0))
-    turns = vertex_steps(a, norm, plan.gamma, steps.longest, needed)
-    if turns.rate(steps.longest, 0.0) <= plan_rate(plan, steps):
-        return plan
-    return _judged(plan._replace(lacking=Lacking.NOTHING, turns=turns), steps)
+    turning = _with_rate(plan._replace(turns=vertex_steps(a, norm, plan.gamma, steps.longest, needed)), steps)
+    return _judged(turning._replace(lacking=Lacking.NOTHING), steps) if turning.rate > plan.rate else plan
 
 
 def _judged(plan: Plan, steps: SteepestSteps) -> Plan:
     """Add what is lacking wherever the point is: a positive rate, or one at which other rows stay behind."""
-    fastest = plan_rate(plan, steps)
-    if not fastest > 0.0:
+    if not plan.rate > 0.0:
         return plan._replace(lacking=Lacking.REMEMBERS_TOO_MUCH if steps.momentum > 0.0 else Lacking.STEPS_TOO_LONG)
-    outrun = bool((plan.rest >= KEPT * fastest * (plan.multipliers.sum(axis=1) - 1.0)).any())
+    outrun = bool((plan.rest >= KEPT * plan.rate * (plan.multipliers.sum(axis=1) - 1.0)).any())
     return plan._replace(lacking=Lacking.OUTRUN) if outrun else plan
 
 
@@ -310,53 +311,31 @@ def place_at(
     tolerance = TOLERANCE * float(steps.norm.value(point.reshape(shape)))
     if plan.lacking is not Lacking.NOTHING:
         return Place(plan.lacking, 0.0, tolerance)
-    rows, leading = plan.rows, plan.leading
-    at = rows.a @ point
-    log_limit = plan.log_limit
-    log_terms = log_limit - at[leading]
-    log_here = float(logsumexp(log_terms))
-    log_F = log_here + plan.longest * tolerance
-    logs = np.empty(len(at))
-    logs[leading] = log_F - log_limit
-    behind = plan.multipliers @ at[leading] - at[~leading] + plan.rest * tolerance
-    logs[~leading] = behind + plan.multipliers @ logs[leading]
-    inputs = rows.tokens[:, 0]
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        nu = _errors(plan, np.exp(logs), logs - log_F, inputs, steepness)
-        past = remembered(
-            memory or no_memory(len(point), len(log_terms)),
-            rows.a[leading],
-            Ball(np.exp(log_terms - log_here), np.exp(log_here - plan.longest * tolerance), tolerance),
-            steps.momentum,
-            steps.longest,
-            (plan.longest, plan.widest),
-            lambda row: steps.norm.dual(row.reshape(shape)),
-        )
-        rate = plan_rate(plan, steps, max(nu, past.error)) - past.distance - ROOM * plan.gamma
-    mass = plan.multipliers.sum(axis=1) - 1.0
-    if not (past.is_short and rate > 0.0 and (plan.rest < (1.0 - ROOM) * rate * mass).all()):
-        return Place(Lacking.WEIGHTS_TOO_LARGE, 0.0, tolerance)
-    return Place(Lacking.NOTHING, float(rate), tolerance)
-
-
-def _errors(plan: Plan, phi: FloatArray, log_shares: FloatArray, inputs: IntArray, steepness: float) -> float:
-    """Compute ν of Eq. (10) from φ_r and log(φ_r/F_0); infinite if a token's share is not bounded."""
-    rows, leading = plan.rows, plan.leading
-    n, delta = int(inputs.max()) + 1, rows.delta
-    epsilon = np.bincount(inputs, phi, n)
-    plus, minus = np.zeros(n), np.zeros(n)
-    np.maximum.at(plus, inputs, delta)
-    np.maximum.at(minus, inputs, -delta)
-    e, up, down = epsilon[inputs], plus[inputs], minus[inputs]
-    share = np.divide(e * up, delta, out=np.zeros_like(e), where=leading)
-    if not ((e < 1.0).all() and (share < 1.0).all()):
-        return np.inf
-    more = np.expm1(e * (steepness * up + np.divide(down, delta, out=np.zeros_like(e), where=leading)))
-    less = 1.0 - (1.0 - e) * (1.0 - share) * np.exp(-e * steepness * down)
-    zeta = float(np.max(np.maximum(more, less)[leading]))
-    o = ~leading
-    bound = np.exp(rows.log_slope + steepness * e * up + log_shares) * (np.abs(delta) + e * np.maximum(up, down))
-    return zeta * plan.longest + float(np.sum(bound[o] * plan.sizes))
+    rows, leading, turns = plan.rows, plan.leading, plan.turns
+    a, inputs = rows.a[leading], np.ascontiguousarray(rows.tokens[:, 0])
+    past = remembered(
+        memory, a, softmax(plan.log_limit - a @ point), lambda row: float(steps.norm.dual(row.reshape(shape)))
+    )
+    rate = np.empty(1)
+    core.find_steepest_rate(
+        rows=rows.a,
+        delta=rows.delta,
+        log_slope=rows.log_slope,
+        input=inputs,
+        leading=leading,
+        multipliers=plan.multipliers,
+        rest=plan.rest,
+        sizes=plan.sizes,
+        values=turns.values,
+        slopes=turns.slopes,
+        remembered=np.array(past),
+        numbers=_numbers(plan, steps, steepness, tolerance),
+        point=point,
+        others=np.empty(int(inputs.max()) + 1),
+        rate=rate,
+    )
+    lacking = Lacking.NOTHING if rate[0] > 0.0 else Lacking.WEIGHTS_TOO_LARGE
+    return Place(lacking, float(rate[0]), tolerance)
 
 
 def certificate_at(
@@ -370,8 +349,7 @@ def certificate_at(
 ) -> SteepestCertificate:
     """Make the certificate of a place at which nothing is lacking."""
     past = memory or no_memory(len(point), int(plan.leading.sum()))
-    by_turns = steps.limit > 0.0 and len(plan.turns.duals) > 0
-    in_limit = plan_rate(plan, steps) if by_turns else _rate_by_range(plan, steps.limit, steps.momentum)
+    in_limit = plan.rate if steps.limit > 0.0 else plan.gamma
     return SteepestCertificate(
         data=problem.data,
         head=problem.head,

@@ -12,7 +12,6 @@ from marginlens.data.tokens import TokenDataset
 from marginlens.errors import InputError, whole_number
 from marginlens.losses.margin import Logistic, Loss, as_loss
 from marginlens.losses.next_token import NextTokenLoss
-from marginlens.norms import Norm
 from marginlens.optimizers.protocol import Optimizer, as_optimizer
 from marginlens.papers import implements
 from marginlens.result import Displayed, Result, Tabular, axes_for, table
@@ -87,8 +86,6 @@ class Request(NamedTuple):
         prove: whether to follow the run.
 
         progress: a function progress(done, total), or None.
-
-        norm: the norm in which the optimizer's bias is, None if it is not known.
     """
 
     start: Any
@@ -96,7 +93,6 @@ class Request(NamedTuple):
     max_problems: int
     prove: bool = True
     progress: ProgressCallback | None = None
-    norm: Norm | None = None
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -305,8 +301,7 @@ def predict(
     if isinstance(risk, AttentionRisk | MatrixRisk | FactorRisk | MulticlassRisk) and given is not None:
         known = implicit_bias(given, risk, start=start, batch_size=batch_size)
         biases = known if isinstance(known, list) else [known]
-    norm = next((bias.norm for bias in biases if bias is not None), None)
-    found = predictions(risk, Request(start, rule, max_problems, prove, as_progress(progress), norm))
+    found = predictions(risk, Request(start, rule, max_problems, prove, as_progress(progress)))
     reason = Fact("not_followed.risk" if prove else "not_followed.not_asked")
     found = [each if each.outcome or each.not_followed else replace(each, not_followed=reason) for each in found]
     if biases:

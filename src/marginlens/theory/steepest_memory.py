@@ -53,71 +53,34 @@ def memory_of(risk: Any, points: FloatArray, momentum: float, a: FloatArray, log
     return Memory(-ages @ gradients, ages @ terms)
 
 
-def lost_to_memory(momentum: float, length: float, longest: float, widest: float) -> float:
-    """Bound J of Eq. (17) for steps of a length; infinite if b = β e^(hD) is not below 1."""
-    b = forgetting(momentum, length, longest)
-    return float(b / (1.0 - b) * length * widest**2 / 4.0) if b < 1.0 else np.inf
-
-
-def forgetting(momentum: float, length: float, longest: float) -> float:
-    """Return b = β e^(hD)."""
-    return float(np.exp(min(np.log(momentum) + length * longest, 700.0))) if momentum > 0.0 else 0.0
-
-
 class Remembered(NamedTuple):
-    """What the memory before p_0 costs.
+    """What the core needs of the memory before p_0.
 
     Attributes:
-        error: κ.
-        distance: q d_0.
-        is_short: whether its size is what steps of this length can leave.
+        size: S.
+        error: ‖e‖_* of what the weights do not say; infinite for a memory without weights.
+        distance: d_0, from the mean of the weights to the potential's at the point.
     """
 
+    size: float
     error: float
     distance: float
-    is_short: bool
 
 
-class Ball(NamedTuple):
-    """The potential around a point.
-
-    Attributes:
-        shares: (n_leading,) w_r at the point.
-        least: a lower bound on F in the ball.
-        radius: ρ.
-    """
-
-    shares: FloatArray
-    least: float
-    radius: float
-
-
-def remembered(
-    memory: Memory, a: FloatArray, ball: Ball, momentum: float, length: float, sizes: tuple[float, float], dual: Any
-) -> Remembered:
-    """Compute what a memory costs.
+def remembered(memory: Memory | None, a: FloatArray, shares: FloatArray, dual: Any) -> Remembered:
+    """Measure a memory.
 
     Args:
-        memory: the memory.
+        memory: the memory, None for none.
 
         a: (n_leading, d_key).
 
-        ball: the potential around the point.
-
-        momentum: β.
-
-        length: h.
-
-        sizes: D and D₂.
+        shares: (n_leading,) w_r at the point.
 
         dual: the dual norm of a vector (d_key,).
     """
-    size, (longest, widest) = float(memory.weights.sum()), sizes
-    if size == 0.0:
-        return Remembered(0.0, 0.0, not memory.total.any())
+    size = 0.0 if memory is None else float(memory.weights.sum())
+    if memory is None or size == 0.0:
+        return Remembered(0.0, np.inf if memory is not None and memory.total.any() else 0.0, 0.0)
     mean = memory.weights @ a / size
-    sigma, b = size / ball.least, forgetting(momentum, length, longest)
-    away = dual(mean - ball.shares @ a) + widest * np.tanh(widest * ball.radius / 4.0)
-    share = momentum * sigma / (1.0 + momentum * sigma)
-    error = dual(memory.total / size - mean) + ball.radius * longest
-    return Remembered(error, share * away, bool(b < 1.0 and momentum * sigma * (1.0 - b) <= b))
+    return Remembered(size, dual(memory.total / size - mean), dual(mean - shares @ a))

@@ -10,7 +10,7 @@ import numpy as np
 from marginlens.arithmetic.directions import length, unit
 from marginlens.dynamics import Record, descend
 from marginlens.dynamics.trajectory import Trajectory
-from marginlens.norms import L2, Norm
+from marginlens.norms import L2
 from marginlens.optimizers.compiled import compiled_rule
 from marginlens.optimizers.protocol import Optimizer
 from marginlens.risk import AttentionRisk, MatrixRisk
@@ -32,7 +32,7 @@ from marginlens.theory.optimality import directional_margin
 from marginlens.theory.outcome import NUDGE, Outcome, by_flow, nudged, rivals_of, unmoved, verdict_on
 from marginlens.theory.scored_tokens import ScoredTokens
 from marginlens.theory.steepest_memory import Memory, memory_of, n_remembered
-from marginlens.theory.unproved_steps import UnprovedSteps, optimizer_words
+from marginlens.theory.unproved_steps import UnprovedSteps, optimizer_words, steps_of
 from marginlens.typing import FloatArray, IntArray
 from marginlens.words import Fact
 
@@ -51,12 +51,10 @@ class Runs(NamedTuple):
     Attributes:
         risks: what is trained, one risk for each problem.
         starts: where each run begins, in the shape of its weights.
-        norm: the norm in which the margin is expected to grow, None if it is not known.
     """
 
     risks: list[AttentionRisk | MatrixRisk]
     starts: FloatArray
-    norm: Norm | None
 
 
 def outcomes_of(
@@ -83,7 +81,7 @@ def outcomes_of(
         if not (one.dependent | one.undecided).any():
             found.append(unmoved(one.data, runs.starts[j].ravel(), optimizer))
         else:
-            found.append(_Followed(one, runs.risks[j], runs.starts[j], rule, runs.norm).until(most, counter, optimizer))
+            found.append(_Followed(one, runs.risks[j], runs.starts[j], rule).until(most, counter, optimizer))
         counter.advance((j + 1) * looks - counter.done)
     return found
 
@@ -123,9 +121,8 @@ class _Followed:
         risk: AttentionRisk | MatrixRisk,
         start: FloatArray,
         rule: Optimizer,
-        norm: Norm | None,
     ) -> None:
-        self.problem, self.risk, self.start, self.rule, self.norm = problem, risk, start, rule, norm
+        self.problem, self.risk, self.start, self.rule = problem, risk, start, rule
         flat = start.reshape(1, -1)
         self.moved = nudged(flat, NUDGE * np.maximum(length(flat), 1.0)).reshape(start.shape)
         self.plans: dict[tuple[bytes, SteepestSteps], Plan] = {}
@@ -168,7 +165,7 @@ class _Followed:
         here, there = (_leading(problem, x) for x in (point, other))
         steps = steepest_steps(self.rule, taken)
         # Of steps that no theorem covers, the plan shows whether any direction selects these tokens.
-        plan = self._plan(here.selected, steps or SteepestSteps(self.norm or L2(), 1e-300, 0.0))
+        plan = self._plan(here.selected, steps or SteepestSteps(steps_of(self.rule).norm or L2(), 1e-300, 0.0))
         counts = problem.dependent
         same = bool(here.unique and there.unique and np.array_equal(here.selected[counts], there.selected[counts]))
         sure = same and min(_lead(problem, point), _lead(problem, other)) > SURE_LEAD

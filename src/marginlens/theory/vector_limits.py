@@ -79,7 +79,7 @@ def predict_attention(risk: AttentionRisk, request: Request) -> list[Prediction]
     starts = starting_points(risk, request.start)
     given = [None] * len(problem) if request.start is None else starts
     found = [predict_vector(one, start, request) for one, start in zip(problem, given, strict=True)]
-    return _followed(found, problem, _runs(risk, starts, request), request)
+    return _followed(found, problem, _runs(risk, starts), request)
 
 
 @predictions.register
@@ -108,7 +108,7 @@ def predict_matrix(risk: MatrixRisk, request: Request) -> list[Prediction]:
         found = [_of_matrix(each, as_matrix) for each in predict_attention(risk.of_p, of_p)]
     if moves_as_p:
         return found
-    runs = _runs(risk, starting_points(risk, request.start), request)
+    runs = _runs(risk, starting_points(risk, request.start))
     wide = ScoredTokens.of_risk(_wide(risk)).as_batch()
     return _followed(found, wide, runs, request, lambda x: x.reshape(risk.shape))
 
@@ -144,9 +144,9 @@ def _on_p(optimizer: Optimizer | None, size: float) -> Any:
 # ---- the run that is followed
 
 
-def _runs(risk: AttentionRisk | MatrixRisk, starts: FloatArray, request: Request) -> Runs:
+def _runs(risk: AttentionRisk | MatrixRisk, starts: FloatArray) -> Runs:
     """Return the runs of a risk, one for each problem."""
-    return Runs([risk[j] for j in range(len(risk))] if risk.is_batch else [risk], starts, request.norm)
+    return Runs([risk[j] for j in range(len(risk))] if risk.is_batch else [risk], starts)
 
 
 def _followed(

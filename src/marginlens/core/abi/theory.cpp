@@ -1,5 +1,7 @@
-// Exports: what the conditions of theorems are decided by, and tubes that descent provably never leaves.
+// Exports: what the conditions of theorems are decided by, tubes that descent provably never leaves, rates in any norm, and balls around minima.
+#include "../any_norm.h"
 #include "../attraction.h"
+#include "../finite_minimum.h"
 #include "../token_optimality.h"
 #include "abi.h"
 
@@ -104,4 +106,95 @@ EXPORT find_tubes(
         copy(values, 7, constants + 7 * b);
     }
     return 0;
+}
+
+// Bounds on what steps to each vertex of the unit ball leave of the potential, Eq. (14), until all show the rate that is needed; see any_norm.h.
+EXPORT bound_vertex_steps(
+    const double *rows,  // (n_leading, d)
+    int64_t by_signs,    // in 0..1 whether vertices are vectors of signs, else ±e_k
+    double gamma,
+    double length,
+    double needed,
+    double *duals,       // (n_turns, 1+d) κ, then z
+    double *values,      // (n_turns) of the bounds without errors of the gradient
+    double *slopes,      // (n_turns) κ + ‖z‖
+    int64_t n_leading, int64_t d, int64_t n_turns) {
+    if (!n_leading || !d || n_turns != (by_signs ? (int64_t)1 << smaller(d, (int64_t)40) : 2 * d)) return WRONG_SIZE;
+    Arena arena;
+    VertexBounds bounds(arena, rows, n_leading, d, by_signs != 0, gamma, length);
+    double *room = arena.doubles(1 + d);
+    bool *improved = arena.take<bool>(n_turns);
+    if (arena.failed) return OUT_OF_MEMORY;
+    bounds.find(needed, n_turns, duals, values, slopes, room, improved);
+    return 0;
+}
+
+// The least that log F falls per unit of length if gradients err by up to ν.
+EXPORT find_least_fall(
+    const SteepestNumbers *numbers,
+    const double *values,  // (n_turns) of bounds for vertices, or none
+    const double *slopes,  // (n_turns)
+    double nu,
+    double *fall,          // (1)
+    int64_t n_turns) {
+    *fall = least_fall(*numbers, values, slopes, n_turns, nu);
+    return 0;
+}
+
+// The rate at which log F falls from a point on, by X Theorem 4; 0 where its conditions do not hold. See any_norm.h.
+EXPORT find_steepest_rate(
+    const double *rows,         // (m, d)
+    const double *delta,        // (m)
+    const double *log_slope,    // (m)
+    const int64_t *input,       // (m) in 0..n_inputs-1
+    const bool *leading,        // (m)
+    const double *multipliers,  // (n_others, n_leading)
+    const double *rest,         // (n_others)
+    const double *sizes,        // (n_others)
+    const double *values,       // (n_turns)
+    const double *slopes,       // (n_turns)
+    const double *remembered,   // (3) the size of the memory, its error and its distance, without the ball
+    const SteepestNumbers *numbers,
+    const double *point,        // (d)
+    double *others,             // (n_inputs) bounds on the attention of tokens that are not selected
+    double *rate,               // (1)
+    int64_t m, int64_t d, int64_t n_others, int64_t n_leading, int64_t n_turns, int64_t n_inputs) {
+    int64_t count = 0;
+    for (int64_t r = 0; r < m; r++) count += leading[r];
+    if (count != n_leading || m - count != n_others || !count) return WRONG_SIZE;
+    Arena arena;
+    double *at = arena.doubles(m), *log_phi = arena.doubles(m), *plus = arena.doubles(n_inputs), *minus = arena.doubles(n_inputs);
+    if (arena.failed) return OUT_OF_MEMORY;
+    matvec(rows, m, d, point, at);
+    const SteepestPlace place{
+        at, delta, log_slope, input, leading, m, n_inputs, n_leading, multipliers, rest, sizes, values, slopes, n_turns, remembered,
+        log_phi, others, plus, minus};
+    *rate = place.rate(*numbers);
+    return 0;
+}
+
+// A ball around a point in which the risk is strictly convex and has a minimum, from the smallest second derivative and the length of the
+// gradient at the point. Returns 1 if there is one; ball: its radius, a bound on the curvature, and the radius of points it is shown for.
+EXPORT find_ball(
+    const double *keys,      // (n_inputs, n_tokens, d)
+    const double *scores,    // (n_inputs, n_tokens)
+    const int64_t *lengths,  // (n_inputs) in 1..n_tokens
+    int64_t loss,            // in 0..2
+    const double *point,     // (d)
+    double smallest,
+    double slope,
+    double *ball,            // (3)
+    int64_t n_inputs, int64_t n_tokens, int64_t d) {
+    const TokenProblem problem{keys, scores, lengths, n_inputs, n_tokens, d};
+    Arena arena;
+    double *logits = arena.doubles(n_tokens);
+    if (arena.failed) return OUT_OF_MEMORY;
+    for (int64_t k = 0; k < 3; k++) ball[k] = 0.0;
+    const double third = third_bound(problem, loss, point, 0.0, logits);
+    if (!(smallest > 0.0 && third > 0.0)) return 0;
+    double radius = smaller(0.25 * smallest / third, 1.0);
+    while (radius * third_bound(problem, loss, point, radius, logits) > 0.5 * smallest) radius *= 0.5;
+    const double curvature = 0.4 * smallest, tolerance = smaller(BALL_TOLERANCE * norm(point, d), 0.25 * radius);
+    ball[0] = radius, ball[1] = curvature, ball[2] = tolerance;
+    return tolerance + 2.0 * slope / curvature <= 0.9 * radius;
 }

@@ -80,7 +80,7 @@ def followed(trained: Trained, rule: Rule, length: Length) -> Any:
         if not at.margin > 0.0:
             return outcome
         optimizer = rule.make(length.of(at), length.momentum)
-        runs = Runs([trained.risk], np.zeros((1, *trained.shape)), rule.norm)
+        runs = Runs([trained.risk], np.zeros((1, *trained.shape)))
         [outcome] = outcomes_of(trained.problem.as_batch(), runs, optimizer)
         if np.array_equal(outcome.selected, selected):
             return outcome
