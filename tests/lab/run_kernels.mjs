@@ -140,8 +140,8 @@ const calls = {
     const analysis = analysisOf(problem);
     const { outlook } = analysis;
     outlook.advance(Infinity);
-    const { selected, steps, followed = outlook.followed } = outlook.answer;
-    return { ...words.verdictWords(analysis, played), selected, steps, followed };
+    const { selected, steps, norm, way, bracket = null, ball = null, isKnown, followed = outlook.followed } = outlook.answer;
+    return { ...words.verdictWords(analysis, played), selected, steps, norm, way, bracket, ball, isKnown, followed };
   },
   leftOut: ({ problem }) => words.leftOut(analysisOf(problem)),
   conditions: ({ problem, maxProblems }) => conditionsOf(analysisOf(problem, maxProblems).prediction),

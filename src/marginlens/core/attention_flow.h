@@ -155,8 +155,7 @@ struct FlowSettings {
 // Where a flow stands between calls: the arc length behind it, the next step's length, whether the implicit method takes it, and for how many
 // steps the other one would have done better.
 struct FlowState {
-    double arc_length, step;
-    int64_t is_implicit, doubts, taken;
+    double arc_length, step, is_implicit, doubts, taken;
 };
 
 class AttentionFlow {

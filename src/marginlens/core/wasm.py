@@ -25,7 +25,16 @@ FUNCTIONS = {  # that the page calls, by the file of abi/ that has them
     "margins": ["solve_margins"],
     "norms": ["descend_matrices"],
     "lab": ["measure_attention", "descend_in_plane", "find_sector", "descend_one_hot"],
-    "theory": ["compare_scores", "find_neighbours", "find_tubes"],
+    "flows": ["follow_attention"],
+    "theory": [
+        "compare_scores",
+        "find_neighbours",
+        "find_tubes",
+        "bound_vertex_steps",
+        "find_least_fall",
+        "find_steepest_rate",
+        "find_ball",
+    ],
     "next_tokens": ["descend_jointly"],
     "components": ["minimise_likelihoods", "rank_components", "balance_components"],
 }

@@ -49,8 +49,8 @@ function copyWholeNumbers(values, address, isWritten) {
 export function callCore(name, given) {
   const { exports } = globalThis.labCore.instance;
   const parameters = parametersOf(name);
-  for (const { name: struct, fields } of parameters)
-    if (fields) given = { ...given, [struct]: fields.map((field) => given[struct][field]) };
+  const structs = parameters.filter(({ fields }) => fields).map(({ name: struct, fields }) => ({ fields, values: given[struct], struct }));
+  for (const { fields, values, struct } of structs) given = { ...given, [struct]: Float64Array.from(fields, (field) => values[field]) };
   const bottom = exports.allocate(0);
   const passed = parameters.map(({ name: parameter, type, count }) => {
     const value = given[parameter];
@@ -74,6 +74,7 @@ export function callCore(name, given) {
     if (type === "int64") copyWholeNumbers(given[parameter], passed[k], true);
     else given[parameter].set(memory()[type].subarray(first, first + given[parameter].length));
   });
+  for (const { fields, values, struct } of structs) fields.forEach((field, k) => (values[field] = given[struct][k]));
   exports.release(bottom);
   if (result in FAILURES) throw new Error(`${name}: ${FAILURES[result]}.`);
   return result;

@@ -58,11 +58,12 @@ function rivalFact(problem, { input, selected, token, lead, score, higher, highe
 }
 
 /** The facts behind an answer, one for each input that is named. */
-function becauseFacts({ kind, direction, rivals = [] }, problem, { joint }) {
+function becauseFacts({ kind, isFinite, isKnown, rivals }, problem, { joint }) {
   if (kind === "joint") return [jointFact(problem, joint)];
   if (kind === "nothing") return [{ code: "outcome.because.nothing" }];
-  if (kind === "finite") return [{ code: "outcome.because.finite" }];
-  if (direction === null) return [{ code: kind === "open" || kind === "amplified" ? "outcome.because.unknown" : "outcome.because.level" }];
+  if (isFinite) return [{ code: "outcome.because.finite" }];
+  if (!isKnown) return [{ code: "outcome.because.unknown" }];
+  if (!rivals) return [{ code: "outcome.because.level" }];
   if (rivals.length === 0) return [{ code: "outcome.because.alone" }];
   const rest = rivals.length - SHOWN_RIVALS;
   const more = rest > 0 ? [{ code: "outcome.because.more", numbers: { count: rest } }] : [];
@@ -79,33 +80,44 @@ function jointFact(problem, { complete, margin, found }) {
   return { code: "lab.joint.best", numbers: { ...numbers, case: others > 0 ? "several" : "default" } };
 }
 
+/** What is proved of an answer, as a clause; null where nothing is. */
+function claimFact({ missing, norm, radius, bracket, ball, isFinite }, { optimizer }) {
+  if (isFinite) return ball && { code: "outcome.ball", numbers: ball };
+  if (bracket) {
+    const measure = measureFact(normOfOptimizer(optimizer));
+    return { code: "outcome.margin_between", numbers: { ...bracket, norm, measure, case: bracket.momentum > 0 ? "momentum" : "default" } };
+  }
+  const numbers = { norm, radius, size: optimizer.size, case: codeOf(optimizer.name) };
+  return missing === "NOTHING" && radius !== undefined ? { code: "outcome.tube", numbers } : null;
+}
+
 /** Whether the end is proved, by what, or what is missing. */
-function proofFact({ kind, missing, norm, radius, error }, { optimizer }, { promise, step }, isDone) {
+function proofFact(answer, problem, { promise, step }, isDone) {
+  const { kind, citation = "X Thm 1", missing, norm, error, isFinite } = answer;
   if (kind !== "found" && promise && step.holds) return { code: "outcome.proved.promised", numbers: { citation: promise.citation } };
-  const isFound = missing === "NOTHING";
-  if (["found", "found in part"].includes(kind) || (kind === "amplified" && isFound)) {
-    const claim = { code: "outcome.tube", numbers: { norm, radius, size: optimizer.size, case: codeOf(optimizer.name) } };
-    const found = { citation: "X Thm 1", claim, checker: { code: "lab.checker" } };
+  const claim = claimFact(answer, problem);
+  if (claim) {
+    const found = { citation, claim, checker: { code: "lab.checker" } };
     if (kind === "found") return { code: "outcome.proved.found", numbers: found };
-    const way = kind === "amplified" ? { code: "outcome.way.amplified", numbers: { error } } : { code: "outcome.way.follows" };
+    const follows = isFinite ? { code: "outcome.path.circling" } : { code: "outcome.way.follows" };
+    const way = kind === "amplified" ? { code: "outcome.way.amplified", numbers: { error } } : follows;
     return { code: "outcome.proved.found_in_part", numbers: { ...found, way } };
   }
-  if (kind === "finite") return { code: "outcome.proved.staying", numbers: { radius } };
-  if (kind !== "open" && kind !== "amplified") return { code: `outcome.proved.${kind}`, numbers: { optimizer: optimizerFact(optimizer.name) } };
-  const lacking = { norm, missing: { code: `outcome.missing.${codeOf(missing)}` } };
-  return { code: isDone ? "outcome.proved.missing" : "outcome.proved.missing_so_far", numbers: lacking };
+  if (isFinite) return { code: "outcome.verified.gradient" };
+  if (!["open", "amplified", "settled"].includes(kind)) return { code: `outcome.proved.${kind}`, numbers: { optimizer: optimizerFact(problem.optimizer.name) } };
+  const lacking = citation === "X Thm 4" ? { code: `outcome.lacking.${codeOf(missing)}` } : { code: `outcome.missing.${codeOf(missing)}` };
+  return { code: isDone ? "outcome.proved.missing" : "outcome.proved.missing_so_far", numbers: { norm, missing: lacking } };
 }
 
 /** What training ends at, and how far it was followed. */
-function endFacts({ kind, selected, direction, angle, steps, way, norm }, problem, inputs) {
+function endFacts({ kind, selected, direction, angle, steps, way, norm, isKnown }, problem, inputs) {
   const tokens = tokenFacts(problem, selected, inputs);
   const power = normOfOptimizer(problem.optimizer);
   const followed = { steps, norm, length: way, case: way === null ? "steps" : "flow" };
   const elsewhere = { code: "outcome.reached.elsewhere", numbers: followed };
   if (kind === "nothing") return { end: { code: "outcome.ends_at.nothing" }, reached: null };
   if (kind === "finite") return { end: { code: "outcome.ends_at.finite" }, reached: elsewhere };
-  const isOpen = kind === "amplified" || (direction === null && !["elsewhere", "optimizer", "range", "joint"].includes(kind));
-  if (isOpen) {
+  if (!isKnown) {
     const code = kind === "amplified" ? "outcome.ends_at.amplified" : "outcome.ends_at.unknown";
     return { end: { code, numbers: { tokens, count: tokens.length } }, reached: elsewhere };
   }
@@ -131,7 +143,7 @@ export function verdictWords({ problem, prediction, outlook, refusal }, played =
   }
   const because = becauseFacts(answer, problem, prediction);
   const proved = proofFact(answer, problem, prediction, isDone);
-  const sentence = (...facts) => `${capital(facts.map((fact) => render(fact)).join("; "))}.`;
+  const sentence = (...facts) => `${capital(facts.map((fact) => render(fact)).join("; "))}.`.replace(/\.\.$/, ".");
   return {
     endsAt: sentence(end),
     reached: reached === null ? "" : render(reached),
