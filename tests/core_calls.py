@@ -31,6 +31,10 @@ def fitting(name: str, sizes: dict[str, int]) -> dict[str, int]:
             "n_factors": 0,
             "m": sizes.get("n_rows"),
         },
+        "bound_vertex_steps": {"d": min(2, sizes.get("d", 0)), "n_turns": 2 * min(2, sizes.get("d", 0))},
+        "find_steepest_rate": {
+            "m": sizes.get("n_others", 0) + sizes.get("n_leading", 0),
+        },
         "solve_linear_programs": {"n_basic": sizes.get("d", 0) + 1},
     }
     return sizes | together.get(name, {})

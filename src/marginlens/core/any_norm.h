@@ -163,7 +163,7 @@ struct VertexBounds {
                 const double entry = T[i * w + entering];
                 if (basic[i] < 0 || !(entry > PIVOT_RTOL)) continue;
                 const double reach = larger(0.0, T[i * w + last]) / entry;
-                if (reach < step || (reach == step && basic[i] < basic[leaving])) step = reach, leaving = i;
+                if (reach < step || (leaving >= 0 && reach == step && basic[i] < basic[leaving])) step = reach, leaving = i;
             }
             if (leaving < 0) return false;
             stalled = step * modulus(cost[entering]) > PIVOT_RTOL * EPS ? 0 : stalled + 1;

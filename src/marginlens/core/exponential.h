@@ -82,6 +82,11 @@ CORE T log(T x) {
     return where_greater(constant(x, INF), x, where_greater(x, zero, y, beside), x);
 }
 
+#ifdef __wasm__  // where size counts: one copy for all callers
+OUTLINED double exp(double x) { return exp<double>(x); }
+OUTLINED double log(double x) { return log<double>(x); }
+#endif
+
 #ifndef __CUDACC__  // which has functions of these names
 // log(1 + x): what 1 + x loses to rounding is made good by the ratio of x to what is left of it.
 CORE double log1p(double x) {
@@ -125,6 +130,10 @@ CORE T pow(T x, double a) {
     const T at_zero = x * 0.0 + (a > 0.0 ? 0.0 : INF), at_infinity = constant(x, a > 0.0 ? INF : 0.0);
     return where_greater(x, constant(x, 0.0), where_greater(constant(x, INF), x, y, at_infinity), at_zero);
 }
+
+#ifdef __wasm__
+OUTLINED double pow(double x, double a) { return pow<double>(x, a); }
+#endif
 
 // 2^k for a whole number k from -1022 to 1023.
 CORE double scale_of(int64_t k) { return double_of((uint64_t)(k + 1023) << 52); }

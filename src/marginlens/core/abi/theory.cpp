@@ -132,7 +132,7 @@ EXPORT bound_vertex_steps(
 // The least that log F falls per unit of length if gradients err by up to ν.
 EXPORT find_least_fall(
     const SteepestNumbers *numbers,
-    const double *values,  // (n_turns) of bounds for vertices, or none
+    const double *values,  // (n_turns) of bounds for vertices, if there are any
     const double *slopes,  // (n_turns)
     double nu,
     double *fall,          // (1)
