@@ -157,7 +157,9 @@ def test_wasm_functions_have_the_bits_of_python(name: str) -> None:
                 left = _plain(given[parameter.name])
                 entries = list(left.values()) if isinstance(left, dict) else left
                 found = answer[parameter.name]
-                np.testing.assert_array_equal(np.array(list(found.values()) if isinstance(found, dict) else found), entries)
+                np.testing.assert_array_equal(
+                    np.array(list(found.values()) if isinstance(found, dict) else found), entries
+                )
 
 
 def _plain(value: np.ndarray) -> Any:
