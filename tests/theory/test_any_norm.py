@@ -308,7 +308,7 @@ def test_multipliers_bound_steps_to_vertices_better_than_the_range(norm):
             j = int(np.argmax(corners @ m))
             left = w @ np.exp(-h * a @ corners[j])
             (kappa, *z), slope = turns.duals[j], turns.slopes[j]
-            assert slope == pytest.approx(kappa + norm.value(np.array(z)))
+            assert slope == pytest.approx(kappa + norm.value(np.array(z)), rel=1e-12, abs=0.0)
             assert left <= turns.values[j] + 2.0 * nu * slope + 1e-9  # Eq. (14)
             assert np.log(left) <= -h * rate + 1e-9
             assert np.log(w @ np.exp(-0.5 * h * a @ corners[j])) <= 0.5 * np.log(left) + 1e-12

@@ -198,7 +198,9 @@ class _Followed:
             if verdict is not None and not verdict.applies:
                 certificate, missing = None, Fact("outcome.verified.refused", {"condition": verdict.failed[0].name})
         elif look.place is not None:
-            numbers = {"norm": float(length(point)), "missing": lacking_fact(look.place.lacking)}
+            # If nothing is lacking here, the moved run selects other tokens, or fails a condition.
+            lacking = look.place.lacking or Lacking.ROUNDING_DECIDES
+            numbers = {"norm": float(length(point)), "missing": lacking_fact(lacking)}
             missing = Fact("outcome.verified.missing", numbers)
         known = look.proved or look.settled
         return Outcome(

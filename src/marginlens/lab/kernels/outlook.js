@@ -301,7 +301,8 @@ export class Outlook {
     const isLast = isProved || (isSettled && (!steps.isCovered || LASTING.includes(plan.lacking)));
     const { isCovered, momentum } = steps;
     const bracket = isProved ? { ...marginBracket(plan, steps), momentum } : null;
-    return { missing: lacking[0], selected: here.selected, isCovered, isProved, isSettled, isLast, bracket };
+    const missing = lacking[0] === NOTHING && !isProved ? "ROUNDING_DECIDES" : lacking[0]; // as the moved run does not agree
+    return { missing, selected: here.selected, isCovered, isProved, isSettled, isLast, bracket };
   }
 
   #plan(selected, steps) {
