@@ -22,7 +22,7 @@ N_STEPS = 100_000
 # high that it is no support vector of the head.
 data = ml.data.figure_3b()
 risk = ml.JointRisk(data)
-prediction = ml.predict(risk)
+prediction = ml.predict_limit(risk)
 print(prediction.why)
 
 # %%
