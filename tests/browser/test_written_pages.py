@@ -14,6 +14,7 @@ from browser_page import (
     accessibility_violations,
     background_brightness,
     lab_state,
+    open_lab,
     open_page,
     overflowing,
     prefer,
@@ -24,9 +25,11 @@ from browser_page import (
     without_script,
 )
 from fake_claims import changed, fake_claim, finding, raising
-from made_up_probe import EVIL, HEADS, LAYERS, made_up_curves, made_up_result
+from html_validator import markup_faults, write_shown
+from made_up_probe import EVIL, HEADS, LAYERS, STEPS, made_up_curves, made_up_result
 from marginlens.lab import write_lab
 from marginlens.probe import difference_page, probe_page
+from marginlens.probe.monitor.alarms import find_alarms
 from marginlens.probe.page import checkpoint_page
 from marginlens.probe.result import Example
 from marginlens_papers.report import reproduce
@@ -51,15 +54,17 @@ def write_pages(folder: Path) -> dict[str, Path]:
         fake_claim("A-4", raising(ValueError("no luck"))),
     )
     made_up = made_up_result()
+    monitored = made_up_curves(entropy=np.where(STEPS < 4, 1.0, np.nan))
+    assert len(find_alarms(monitored)) >= LAYERS
     texts = {
         "heads": probe_page(
             made_up_result(examples=(*made_up.examples, image_example())), introduction=[EVIL], lab="lab.html"
         ),
         "checkpoints": checkpoint_page(made_up_curves()),
+        "monitor": checkpoint_page(monitored, find_alarms(monitored)),
         "difference": difference_page(dict(probes())["a difference of models"]),
     }
-    paths = {"report": reproduce(claims, folder / "report").page}
-    write_lab(folder / "lab.html")
+    paths = {"report": reproduce(claims, folder / "report").page, "lab": write_lab(folder / "lab.html")}
     for name, text in texts.items():
         paths[name] = folder / f"{name}.html"
         paths[name].write_text(text, encoding="utf-8")
@@ -71,7 +76,7 @@ def pages(tmp_path_factory):
     return write_pages(tmp_path_factory.mktemp("pages"))
 
 
-@pytest.fixture(params=["report", "heads", "checkpoints", "difference"])
+@pytest.fixture(params=["report", "heads", "checkpoints", "monitor", "difference"])
 def page(request, pages):
     return pages[request.param]
 
@@ -127,6 +132,27 @@ def test_the_page_is_accessible(browser, page, axe, scheme, size):
     resize(browser, size)
     open_page(browser, page, "#L1H2")
     assert accessibility_violations(browser) == []
+
+
+def test_the_page_is_valid_html_as_written_and_as_shown(browser, page, validator, tmp_path):
+    open_page(browser, page, "#L1H2")
+    assert markup_faults([page, write_shown(browser, tmp_path / f"shown-{page.name}")], tmp_path) == []
+
+
+def test_the_lab_is_valid_html_as_written_and_as_shown(browser, pages, validator, tmp_path):
+    open_lab(browser, pages["lab"])
+    assert markup_faults([pages["lab"], write_shown(browser, tmp_path / "shown-lab.html")], tmp_path) == []
+
+
+def test_faults_of_markup_are_found(validator, tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text(
+        '<!doctype html><html lang="en"><head><title>Faults</title></head><body><p id="a">One<p id="a">Two'
+        "<table><tr><th scope='&#34;col&#34;'>Column</th></tr></table></body></html>",
+        encoding="utf-8",
+    )
+    found = {fault.split(": ")[1] for fault in markup_faults([page], tmp_path)}
+    assert {"no-dup-id", "attribute-allowed-values"} <= found
 
 
 # ---- the report
