@@ -53,6 +53,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """What Sphinx calls when it loads this extension."""
     app.add_html_math_renderer("mathml", (write_formula, None), (write_formula, None))
     app.add_transform(LinksToFiles)
+    app.add_transform(OneListOfTags)
     app.add_transform(NamesInBackticks)
     app.add_transform(PlacesOfStatements)
     app.add_transform(NamesOfStatements)
@@ -101,6 +102,17 @@ class LinksToFiles(SphinxTransform):
                 node.replace_self([child for wrapped in node.children for child in wrapped.children])
 
 
+class OneListOfTags(SphinxTransform):
+    """The gallery writes its list of tags for every group, always with the same id."""
+
+    default_priority = 600
+
+    def apply(self, **_: Any) -> None:
+        """Leave the first, which its script looks for."""
+        for node in [node for node in self.document.findall(nodes.raw) if "sg-tag-list" in node.astext()][1:]:
+            node.parent.remove(node)
+
+
 class NamesInBackticks(SphinxTransform):
     """Code becomes a link if it is a public name: `ml.descend(data, v)`, `Trajectory.final`, `predict_limit`."""
 
@@ -123,7 +135,7 @@ def find_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: n
     """The description of a public name, written in any way that means it alone: `att_svm`, `marginlens.att_svm`, `Trajectory.bracket`."""
     target = node["reftarget"].removeprefix("marginlens.")
     names = names_by_ending(env).get(target, ()) if node.get("refdomain") == "py" else ()
-    is_word = re.fullmatch("[a-z]+", target) and target not in vars(marginlens)["_HOMES"]  # such as `data`
+    is_word = re.fullmatch("[a-z]+|[A-Z]", target) and target not in vars(marginlens)["_HOMES"]  # such as `data`
     if len(names) != 1 or is_word:
         return None
     entry = env.domains.python_domain.objects[names[0]]
