@@ -59,7 +59,7 @@ GraphSeed = Annotated[int, typer.Option(help="Random seed of embeddings, samples
 Margin = Annotated[bool, typer.Option("--margin", help="Solve the Graph-SVM: how large W must be.")]
 GraphPlot = Annotated[Path | None, typer.Option(help="Picture (.png, .svg, .pdf) of the shown graphs.")]
 EdgesFile = Annotated[Path | None, typer.Option(help="File (.json) of the edges of the shown graphs.")]
-SequencesFile = Annotated[Path | None, typer.Option(help="File (.npz, .json) of the sequences, for solve and train.")]
+SequencesFile = Annotated[Path | None, typer.Option(help="File (.npz, .json) of the sequences, for predict and train.")]
 TokenizerFile = Annotated[Path | None, typer.Option(help="Tokenizer (.json) that cuts the text.")]
 
 

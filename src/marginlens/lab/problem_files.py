@@ -184,7 +184,7 @@ def read_problem(path: PathLike) -> LabProblem:
 def write_problem(
     path: PathLike, problem: LabProblem | TokenDataset, head: ArrayLike | None = None, **run: Any
 ) -> None:
-    """Write a problem so that `read_problem`, the lab, `marginlens solve` and `marginlens train` read it, to the last digit.
+    """Write a problem so that `read_problem`, the lab, `marginlens predict` and `marginlens train` read it, to the last digit.
 
     Args:
         path: a name that ends in `.json`; an existing file is replaced only once the new one is complete.

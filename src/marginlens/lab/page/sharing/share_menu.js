@@ -156,7 +156,7 @@ export function shareItems(store, runs, linkOf) {
       label: "Save problem (JSON)",
       run: ofProblem(async () => {
         const sentence = await saved(fileName(state(), "json"), problemFile(state()), "application/json");
-        store.say(`${sentence.slice(0, -1)}: marginlens solve and marginlens train read it too.`);
+        store.say(`${sentence.slice(0, -1)}: marginlens predict and marginlens train read it too.`);
       }),
     },
     { label: "Load problem …", run: () => field.click() },
