@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import marginlens as ml
+from marginlens.cli.train import AS_PREDICTED
 from marginlens.data import figure_2, read_sequences, text_windows, write_sequences
 from marginlens.data.files import read_sequence_problem
 from marginlens.nexttoken import NextTokenAutomaton, limit_risk
@@ -42,8 +43,9 @@ def test_predict_prints_the_librarys_prediction(files, name):
     labels = [(one["label"], one["applies"]) for one in told["verdicts"]]
     assert labels == [(verdict.citation, verdict.applies) for verdict in prediction.verdicts]
     assert told["why"] == prediction.why
-    shown = predict(name).stdout
-    assert "C Thm 3 applies: gradient descent from any start converges to the direction of W^mm" in shown
+    assert predict(name).stdout.startswith(f"{prediction.answer}\n")
+    shown = predict(name, "--details").stdout
+    assert shown.startswith(f"{prediction}\n{name}: {figure_2()!r}")
     assert "✗ acyclic data" in shown
 
 
@@ -81,13 +83,17 @@ def test_train_gives_the_librarys_run(files, case):
 
 
 def test_constant_steps_approach_the_prediction_and_normalized_ones_explain_theirs(files):
-    told = trained("f.json", "--constant", "--steps", "100000")["trained"]
+    answer = trained("f.json", "--constant", "--steps", "100000")
+    assert answer["agreement"]["code"] == AS_PREDICTED
+    told = answer["trained"]
     assert told["correlation"] > 0.995
     assert told["cyclic_distance"] < 1e-3
     assert told["largest_total_variation"] < 1e-3
-    assert "With --constant the steps are those of C Thm 3" in train("f.json", "--steps", "100").stdout
-    assert "With --constant" not in train("f.json", "--steps", "100", "--constant").stdout
-    assert "cosine with W^mm" in train("f.json", "--steps", "100").stdout
+    assert trained("f.json", "--steps", "100")["agreement"]["code"] == "cli.train.agreement.not_yet"
+    shown = train("f.json", "--steps", "100", "--details").stdout
+    assert "With --constant the steps are those of C Thm 3" in shown
+    assert "angle with W^mm" in shown
+    assert "With --constant" not in train("f.json", "--steps", "100", "--constant", "--details").stdout
 
 
 def test_inseparable_data_are_trained_and_reported(files):
@@ -108,10 +114,10 @@ def test_unrealizable_samples_are_kept_with_a_head(files):
     found = trained("headed.json", "--loss", "squared-loss", "--steps", "40")["run"]
     np.testing.assert_allclose(found["final"], run.final, rtol=0.0, atol=LOOP_AGREEMENT)
     assert told["direction"] == ml.predict_limit(problem.named.data, head=HEAD).to_dict()["direction"]
-    shown = predict("headed.json").stdout
+    shown = predict("headed.json", "--details").stdout
     assert "2 unrealizable kept" in shown
     assert 'Sample 1 does not contain its label, so "2" is separated from its other tokens instead.' in shown
-    assert "2 unrealizable dropped" in predict("lacking.json", "--drop").stdout
+    assert "2 unrealizable dropped" in predict("lacking.json", "--drop", "--details").stdout
 
 
 def test_windows_of_a_text_can_be_written_solved_and_read_again(here):

@@ -59,7 +59,7 @@ class CommandLine(TyperGroup):
         command = super().get_command(ctx, cmd_name)
         # A word that begins with a dash is an option, which typer refuses itself.
         if command is None and not ctx.resilient_parsing and not cmd_name.startswith("-"):
-            hint = nearest(cmd_name, self.commands) or "marginlens --help lists all."
+            hint = " ".join([nearest(cmd_name, self.commands), "See marginlens --help."]).lstrip()
             raise InputError(f"There is no command {cmd_name!r}. {hint}")
         return command
 

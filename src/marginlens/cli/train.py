@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import monotonic
+from time import process_time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -66,7 +66,8 @@ RANDOM = "random"
 ADAM_BETAS = (0.9, 0.999)
 # The Euclidean optimizers; the first is the default.
 EUCLIDEAN = ("normalized-gd", "gradient-descent")
-# Following a run until its end is proved may take far longer than the run itself; after this time theorems alone predict it.
+# Following a run until its end is proved may take far longer than the run itself. After this computing time, which does not depend
+# on what else the machine does, theorems alone predict the end.
 PREDICTION_SECONDS = 20.0
 # A winner with more attention than this has more than all other tokens together.
 WINNING = 0.5
@@ -308,6 +309,7 @@ def _steps_taken(run: ml.Trajectory, training: dict[str, Any]) -> str:
     settings, start = _settings(training), training["start"]
     begin = "zero" if not start.any() else "the given W" if start.ndim == 2 else vector(start)
     numbers = {**settings, "start": begin, "taken": int(run.steps_taken), "reason": run.status.sentence}
+    numbers["loss"] = settings["loss"].removesuffix("-loss")
     numbers["case"] = "default" if run.status is ml.Status.COMPLETED else "early"
     return text("cli.train.steps", **numbers)
 
@@ -338,15 +340,24 @@ def _train_tokens(
         ]
         write_figure(plot, problem_figure(data, v, drawn, trained.saved["x"], training["loss"]))
     answer = {"training": _settings(training), "problems": [one.to_dict() for one in compared]}
+    if not data.is_batch:
+        (one,) = compared
+        lines = [str(one.prediction.answer), _steps_taken(one.run, training), str(one.agreement)]
+        return answer, [*lines, *(one.details if details else [])]
+    return answer, _batch_lines(compared, training, details=details)
+
+
+def _batch_lines(compared: list[Compared], training: dict[str, Any], *, details: bool) -> list[str]:
+    """Return one line for each problem of a batch, and how many of them agree."""
     lines = []
     for j, one in enumerate(compared):
-        prediction = one.prediction
-        lines.append(problem_line(j, prediction) if data.is_batch else str(prediction.answer))
-        lines += [_steps_taken(one.run, training), str(one.agreement), *(one.details if details else [])]
-    if data.is_batch:
-        same = [one.agreement.code for one in compared].count(AS_PREDICTED)
-        lines.append(text("cli.train.batch", same=same, count=len(compared)))
-    return answer, lines
+        stopped = [] if one.run.status is ml.Status.COMPLETED else [_steps_taken(one.run, training)]
+        lines.append(" ".join([problem_line(j, one.prediction), *stopped, str(one.agreement)]))
+        lines += one.details if details else []
+    if all(one.run.status is ml.Status.COMPLETED for one in compared):
+        lines.append(_steps_taken(compared[0].run, training))
+    same = [one.agreement.code for one in compared].count(AS_PREDICTED)
+    return [*lines, text("cli.train.batch", same=same, count=len(compared))]
 
 
 def _compared(
@@ -356,11 +367,11 @@ def _compared(
     compared, is_euclidean = [], isinstance(training["optimizer"], ml.NormalizedGD | ml.GradientDescent)
     asked = {name: training[name] for name in ("loss", "optimizer")}
     starts = batch.point(training["start"])
-    end = monotonic() + PREDICTION_SECONDS
+    end = process_time() + PREDICTION_SECONDS
     with output.stage("Predicting") as bar:
         for j, head in enumerate(batch.head(v)):
             # Time that one problem leaves over is shared by those after it.
-            limit = (end - monotonic()) / (len(batch) - j)
+            limit = (end - process_time()) / (len(batch) - j)
             prediction = _predicted(batch[j], head, limit, start=starts[j], **asked)
             optimality = ml.token_optimality(batch[j], head, trained[j].selected)
             margin = None if is_euclidean else _norm_margin(trained[j], training["optimizer"])
@@ -375,10 +386,10 @@ class _TooLong(Exception):
 
 def _predicted(data: ml.TokenDataset, head: FloatArray, seconds: float, **asked: Any) -> Prediction:
     """Predict the end of a run, from theorems alone if it cannot be found in this time."""
-    end = monotonic() + seconds
+    end = process_time() + seconds
 
     def check(done: int, total: int) -> None:
-        if monotonic() > end:
+        if process_time() > end:
             raise _TooLong
 
     # The tokens that training selects are the only candidates that matter, so others are not listed.
@@ -425,7 +436,11 @@ def agreement(run: ml.Trajectory, prediction: Prediction, data: ml.TokenDataset,
     numbers: dict[str, Any] = {"taken": taken, "count": int(inputs.sum())}
     if selected is None:
         numbers["attention"] = float(run.attention.max(axis=-1)[inputs].min())
-        return Fact("cli.train.agreement.undecided", {**numbers, "case": "default"})
+        reason = prediction.not_followed
+        return Fact(
+            "cli.train.agreement.undecided",
+            {**numbers, "reason": reason, "case": "unfollowed" if reason else "default"},
+        )
     numbers |= {"attention": float(run.attention[rows, selected][inputs].min()), **looked_at}
     if numbers["attention"] > WINNING:
         angle = None if limit is None else float(np.degrees(ml.angle(run.final, limit)))
@@ -550,7 +565,7 @@ def _train_joint(file: Path, problem: LabProblem, output: Output, *, details: bo
     }
     cosines = {name: ml.correlation(*pair) for name, pair in compared.items()}
     angles = {name: float(np.degrees(ml.angle(*pair))) for name, pair in compared.items()}
-    training |= {"optimizer": problem.optimizer, "loss": problem.loss, "start": problem.first_point}
+    training |= {"optimizer": problem.optimizer, "loss": problem.loss, "start": problem.start}
     settings = {"steps": problem.n_steps, "optimizer": repr(problem.optimizer), "start": problem.start}
     results = {"run": run.to_dict(), "prediction": prediction.to_dict()}
     answer = {"training": settings, **results, "head": head, "p": p, "cosines": cosines}
