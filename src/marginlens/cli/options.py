@@ -36,7 +36,7 @@ Details = Annotated[
 ]
 Quiet = Annotated[
     bool,
-    typer.Option("--quiet", "-q", help="Print errors, and JSON if asked for, but no text or progress."),
+    typer.Option("--quiet", "-q", help="Print errors only, and the JSON of --json."),
 ]
 ProblemFile = Annotated[
     Path,

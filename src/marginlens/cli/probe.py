@@ -41,7 +41,7 @@ MaxMargin = Annotated[
 ]
 Limit = Annotated[int | None, typer.Option(help="Number of inputs to use, from the first on.")]
 Queries = Annotated[int, typer.Option(help="Number of queries of each input in the max-margin part.")]
-ProbeSeed = Annotated[int, typer.Option(help="Random seed of queries and baselines.")]
+ProbeSeed = Annotated[int, typer.Option(help="Seed for queries and baselines.")]
 Offset = Annotated[int | None, typer.Option(help="Offset of query and key for W with rotary positions.")]
 Device = Annotated[
     str, typer.Option(help=f"Device of the model: {', '.join(DEVICES)}.", autocompletion=words_of(*DEVICES))

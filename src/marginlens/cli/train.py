@@ -97,9 +97,9 @@ StepNorm = Annotated[
         help="Norm of steepest descent, such as l-inf; lP gives the power of mirror descent.", autocompletion=norm_names
     ),
 ]
-Momentum = Annotated[float | None, typer.Option(help="Momentum of steepest descent in any norm, below 1.")]
+Momentum = Annotated[float | None, typer.Option(help="Momentum of the optimizer, below 1; 0 by default.")]
 Eps = Annotated[float | None, typer.Option(help="ε of Adam, 0 by default.")]
-Decay = Annotated[float | None, typer.Option(help="Power A of decreasing steps S·t^-A, 0 by default.")]
+Decay = Annotated[float | None, typer.Option(help="Power A of steps that shrink as S·t^-A, 0 by default.")]
 LossName = Annotated[
     str | None,
     typer.Option(
@@ -110,7 +110,7 @@ LossName = Annotated[
 TrainingStart = Annotated[
     str | None, typer.Option(help="Start of p, or of W row by row, such as 0.5,-1; or random. Zero by default.")
 ]
-Seed = Annotated[int | None, typer.Option(help="Random seed of --start random, 0 by default.")]
+Seed = Annotated[int | None, typer.Option(help="Seed for --start random, 0 by default.")]
 
 
 def train(

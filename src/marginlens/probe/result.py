@@ -14,6 +14,7 @@ import numpy.typing as npt
 import scipy
 
 from marginlens.errors import InputError, whole_number
+from marginlens.names import nearest
 from marginlens.probe.heads.plane import QueryPlane
 from marginlens.probe.heads.preferences import Preference, PreferenceGraph
 from marginlens.result import Described, Displayed, Result, Tabular, axes_for, counted, draw_matrix, jsonable
@@ -378,7 +379,9 @@ class _Measured(Result, Tabular):
 
     def __getitem__(self, name: str) -> FloatArray:
         if name not in self.measures:
-            raise InputError("name", f"one of {', '.join(self.measures)}", repr(name))
+            raise InputError(
+                "name", f"one of {', '.join(self.measures)}", repr(name), nearest(str(name), self.measures)
+            )
         return self.measures[name]
 
 
