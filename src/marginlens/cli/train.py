@@ -380,22 +380,18 @@ def _compared(
     return compared
 
 
-class _TooLong(Exception):
-    """Raised while a run is followed, to give up."""
-
-
 def _predicted(data: ml.TokenDataset, head: FloatArray, seconds: float, **asked: Any) -> Prediction:
     """Predict the end of a run, from theorems alone if it cannot be found in this time."""
     end = process_time() + seconds
 
     def check(done: int, total: int) -> None:
         if process_time() > end:
-            raise _TooLong
+            raise TimeoutError
 
     # The tokens that training selects are the only candidates that matter, so others are not listed.
     try:
         prediction: Prediction = ml.predict_limit(data, head, **asked, max_problems=1, progress=check)
-    except _TooLong:
+    except TimeoutError:
         unfollowed: Prediction = ml.predict_limit(data, head, **asked, max_problems=1, prove=False)
         return replace(unfollowed, not_followed=Fact("cli.train.too_long", {"seconds": PREDICTION_SECONDS}))
     return prediction
@@ -435,13 +431,11 @@ def agreement(run: ml.Trajectory, prediction: Prediction, data: ml.TokenDataset,
     taken, rows = int(run.steps_taken), np.arange(len(inputs))
     numbers: dict[str, Any] = {"taken": taken, "count": int(inputs.sum())}
     if selected is None:
-        numbers["attention"] = float(run.attention.max(axis=-1)[inputs].min())
         reason = prediction.not_followed
-        return Fact(
-            "cli.train.agreement.undecided",
-            {**numbers, "reason": reason, "case": "unfollowed" if reason else "default"},
-        )
-    numbers |= {"attention": float(run.attention[rows, selected][inputs].min()), **looked_at}
+        numbers |= {"reason": reason, "case": "unfollowed" if reason else "default"}
+        numbers["attention"] = float(np.min(run.attention.max(axis=-1)[inputs], initial=1.0))
+        return Fact("cli.train.agreement.undecided", numbers)
+    numbers |= {"attention": float(np.min(run.attention[rows, selected][inputs], initial=1.0)), **looked_at}
     if numbers["attention"] > WINNING:
         angle = None if limit is None else float(np.degrees(ml.angle(run.final, limit)))
         return Fact(AS_PREDICTED, {**numbers, "angle": angle, "case": "tokens" if angle is None else "default"})
