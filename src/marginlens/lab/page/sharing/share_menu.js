@@ -49,7 +49,7 @@ function planeRows(state) {
   const scores = problem?.hasScores ? Array.from(problem.lengths, (length, i) => `${problem.n > 1 ? `Input ${i + 1}, scores` : "Scores"} of tokens 1 to ${length}: ${scoresOf(length, i)}`) : [];
   return [
     { text: title, size: 27, isBold: true },
-    ...textsOf("#verdict dt").map((name, k) => ({ text: `${name.replace(/([^?])$/, "$1:")} ${textsOf("#verdict dd")[k] ?? ""}` })),
+    ...textsOf("#headline, #because, #proved").map((said) => ({ text: said })),
     ...limits.map((limit) => {
       const share = shares.find((text) => text.includes(`${limit.mark}${limit.isGlobal ? " ★" : ""}:`));
       return { text: `Limit ${limit.mark}${limit.isGlobal ? " ★" : ""}${share ? `, ${share.split(": ")[1]} of starts` : ""}`, size: 16, colour: colourOf(limit) };
