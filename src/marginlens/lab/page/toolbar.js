@@ -3,6 +3,7 @@
 import { element, replace, setAttributes, setText } from "./dom.js";
 import { exampleNamed, exampleOf } from "./examples.js";
 import { stateOfPreset } from "./state.js";
+import { text } from "./words.js";
 
 const THEMES = ["system", "light", "dark"];
 const THEME_SIGNS = { system: "◐", light: "☀", dark: "☾" };
@@ -104,12 +105,12 @@ function themeButton() {
 // ---- menus
 
 /** A button that opens a menu of { label, run }; arrow keys move, Escape closes. */
-function menuButton(text, items) {
-  const button = element("button", { type: "button", "aria-haspopup": "menu", "aria-expanded": "false" }, text);
+function menuButton(name, items) {
+  const button = element("button", { type: "button", "aria-haspopup": "menu", "aria-expanded": "false" }, name);
   const entries = items.map(({ label, run }) =>
     element("button", { type: "button", role: "menuitem", tabindex: "-1", onclick: () => (show(false), run()) }, label),
   );
-  const list = element("div", { role: "menu", "aria-label": text, hidden: true }, entries);
+  const list = element("div", { role: "menu", "aria-label": name, hidden: true }, entries);
   const root = element("div", { class: "menu" }, button, list);
   function show(isOpen, place = null) {
     const hadFocus = list.contains(document.activeElement);
@@ -160,7 +161,8 @@ export function mountToolbar(root, store, { items, help }) {
     const options = presets.filter((preset) => preset.group === group).map(option);
     return group ? element("optgroup", { label: group }, options) : options;
   });
-  const caption = document.getElementById("caption");
+  const [caption, whole] = [document.getElementById("caption"), element("span")];
+  replace(caption, whole, element("span", {}, text("lab.changed")));
   const other = element("option", { value: "", hidden: true });
   const select = element("select", { id: "preset" }, other, groups);
   select.addEventListener("change", () => {
@@ -196,10 +198,10 @@ export function mountToolbar(root, store, { items, help }) {
       name(redo, "Redo", store.redoLabel);
       const example = exampleOf(state);
       const isTrue = example !== null && !example.isChanged; // what it says of itself
-      setText(caption, example?.caption ?? "");
+      setText(whole, example?.caption ?? "");
       caption.hidden = !example?.caption;
       caption.classList.toggle("of-scene", globalThis.labWords.story.some(({ preset }) => preset === state.preset));
-      caption.style.visibility = isTrue ? "visible" : "hidden"; // its place stays, so that nothing jumps under a hand that drags
+      setAttributes(caption, { dataset: { shows: isTrue ? "whole" : "changed" } }); // in one place, so that nothing jumps under a hand that drags
       setText(other, example ? `${example.title}, changed` : OWN_NAMES[state.tab]);
       select.value = isTrue ? example.name : "";
     },

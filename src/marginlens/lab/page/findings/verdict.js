@@ -4,6 +4,7 @@
 import { measurePoint } from "../../kernels/descent.js";
 import { expectedLimit } from "../analysis.js";
 import { element, replace, setText } from "../dom.js";
+import { text } from "../words.js";
 import { verdictWords } from "./sentences.js";
 
 const CHANGE_BUDGET_MS = 10; // of following the run in the frame of a change
@@ -37,11 +38,17 @@ export function mountVerdict(root, store, runs) {
     return { steps: path.taken, selected, norm };
   };
 
+  /** The words of the verdict, or while the reader guesses a question. */
+  const words = () => {
+    const { state, analysis } = last;
+    if (state.view.guess === null) return verdictWords(analysis, played());
+    return { endsAt: text("lab.question"), because: text("lab.question_hint"), proved: "", kind: "question" };
+  };
+
   /** Write what the lines have no room for, and how the answer was found. */
   const showDetails = () => {
     if (!opener.open) return;
-    const { analysis } = last;
-    const said = verdictWords(analysis, played());
+    const said = words();
     const cut = [because, proved].filter(isCut).map((line) => line.textContent);
     replace(details, [...cut, said.reached, ...(said.details ?? [])].filter(Boolean).map((sentence) => element("p", {}, sentence)));
   };
@@ -49,7 +56,7 @@ export function mountVerdict(root, store, runs) {
 
   const show = () => {
     const { state, analysis } = last;
-    const said = verdictWords(analysis, played());
+    const said = words();
     if (winner.textContent !== "" && winner.textContent !== said.endsAt) {
       clearTimeout(timer);
       timer = setTimeout(() => setText(aloud, winner.textContent), QUIET_MS);
@@ -60,7 +67,7 @@ export function mountVerdict(root, store, runs) {
     setText(proved, said.proved);
     box.dataset.kind = said.kind;
     box.dataset.inputs = analysis.problem?.n > 1 ? "several" : "one";
-    const found = analysis.refusal ? null : expectedLimit(analysis);
+    const found = analysis.refusal || state.view.guess ? null : expectedLimit(analysis);
     box.style.setProperty("--limit", found?.colour ?? "var(--control)");
     showDetails();
     if (found !== limit) document.dispatchEvent(new Event("outlook"));

@@ -12,6 +12,7 @@ import {
   sectorPixels, zoomed,
 } from "./plane_scale.js";
 import { addStart, removeStart, removeToken, withChosen, withHead, withKey, withStart, withToken, withView, wordOf } from "../state.js";
+import { text as textOf } from "../words.js";
 
 const SMALL_STEP = 1 / 100; // of the view's width, for an arrow key
 const LARGE_STEP = 1 / 10; // with Shift
@@ -22,6 +23,7 @@ const [FINE_HIT, COARSE_HIT] = [12, 22]; // pixels: radii at which mouse and fin
 const SAME_PLACE_PIXELS = 5; // tokens closer than this have their labels side by side
 const CROWDED_PIXELS = 50; // from the disc's centre: up to there only what is chosen has a label
 const INVITATION = " drag me"; // behind the name of a handle until something was moved
+const ARROW_INSET = 72; // pixels from the edge at which the arrow p ends where p is outside, clear of the marks of limits
 const [PILL_HEIGHT, LETTER_PIXELS] = [22, 7.6]; // of the marks of limits
 const WHEEL_ZOOM = 1.0015; // for each pixel of the wheel
 const BUTTON_ZOOM = 1.5;
@@ -212,7 +214,7 @@ export function mountPlane(root, store, runs = null) {
     legend,
     basinLegend,
     note,
-    element("p", { class: "print", id: "plane-print" }, "What is trained is p, a point of this plane: a token at the point k gets attention in proportion to exp(p·k). Paths show p moving from its starts s1, s2, …; numbers are tokens."),
+    element("p", { class: "print", id: "plane-print" }, textOf("lab.plane")),
   );
   const basins = mountBasins(canvas, store, basinLegend);
   const isCoarse = matchMedia("(pointer: coarse)");
@@ -473,6 +475,22 @@ export function mountPlane(root, store, runs = null) {
     return id.startsWith("limit:") ? nodes.limits.find(Number(id.slice(6))) : nodes.handles.find(id);
   }
 
+  /** The arrow p of the chosen start, from the origin as far as the picture reaches. */
+  function drawArrow(pixel) {
+    const centre = side / 2;
+    const [x, y] = pixel.map((entry) => entry - centre);
+    const factor = Math.min(1, (centre + pad - ARROW_INSET) / Math.abs(x), (centre - ARROW_INSET) / Math.abs(y));
+    const [tipX, tipY] = [centre + factor * x, centre + factor * y];
+    const node = nodes.heads.get("p", () => shape("g", { class: "arrow" }, shape("line"), shape("path", { d: "M-11 -6L4 0L-11 6L-8 0Z" }), shape("text", { "text-anchor": "middle" }, "p")));
+    const [line, tip, text] = node.children;
+    for (const [name, value] of Object.entries({ x1: centre, y1: centre, x2: tipX, y2: tipY })) put(line, name, value.toFixed(1));
+    const length = Math.hypot(x, y);
+    put(tip, "transform", `translate(${tipX.toFixed(1)} ${tipY.toFixed(1)}) rotate(${((Math.atan2(y, x) * 180) / Math.PI).toFixed(1)})`);
+    const aside = length > 0 ? [(-16 * x - 12 * y) / length, (-16 * y + 12 * x) / length] : [12, 12];
+    put(text, "x", (tipX + aside[0]).toFixed(1));
+    put(text, "y", (tipY + aside[1] + 4).toFixed(1));
+  }
+
   function drawPaths() {
     if (!scale || !shown) return;
     const { state } = shown;
@@ -493,6 +511,7 @@ export function mountPlane(root, store, runs = null) {
           const arrow = nodes.heads.get("now", () => shape("path", { class: "head-now" }));
           put(arrow, "d", pathThrough([[side / 2, side / 2], clipped(scale.toPixel(path.now.head))]));
         }
+        if (state.view.guess === null && (state.chosen.start ?? 0) === k) drawArrow(clipped(scale.toPixel(point)));
         const dot = nodes.points.get(k, () => shape("circle", { class: "path-point", r: 4.5 }));
         put(dot, "cx", pixel[0]);
         put(dot, "cy", pixel[1]);

@@ -160,6 +160,7 @@ export function mountContinuation(root, store) {
   const pick = (place) => {
     chosen = place;
     showReason();
+    document.dispatchEvent(new Event("reasonshown"));
     for (const button of text.querySelectorAll("button")) button.setAttribute("aria-pressed", String(Number(button.dataset.place) === chosen));
   };
 
