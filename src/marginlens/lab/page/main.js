@@ -24,6 +24,7 @@ import { mountTheorems } from "./findings/theorems_panel.js";
 import { mountVerdict } from "./findings/verdict.js";
 import { mountPanels, mountTabs, mountToolbar } from "./toolbar.js";
 import { isCalm, mountStory } from "./guide/story.js";
+import { mountHeads } from "./text/heads_panel.js";
 import { mountTraining } from "./text/training_panel.js";
 
 const PREDICTION = { id: "verdict", tab: "plane", mount: mountVerdict }; // what is shown first of all
@@ -35,6 +36,7 @@ const VIEWS = [
   { id: "theorems", tab: "plane", mount: mountTheorems, isPatient: true },
   { id: "editor", tab: "plane", mount: mountEditor, isPatient: true },
   { id: "settings", tab: "plane", mount: mountSettings, isPatient: true },
+  { id: "text-heads", tab: "text", mount: mountHeads },
   { id: "text-input", tab: "text", mount: mountTextInput },
   { id: "text-graph", tab: "text", mount: mountPriorityPicture },
   { id: "text-continuation", tab: "text", mount: mountContinuation },
