@@ -25,6 +25,7 @@ const PARTS = [
   { starts: [[1e12, -1e-300], [-0, 0.1 + 0.2]] },
   { view: { map: "disc", far: 1e9, basins: true, lines: false } },
   { playback: { step: 12345 }, preset: "A-F1b", starts: [[0.5, -1.5], [1e6, 0.1]] },
+  { note: "If only <b>the selected</b> token paid off, …" },
   { chosen: { input: 0, token: 0, start: null, limit: 1 } },
   { tab: "text", text: { source: "Ünïcödé – “quotes” 😀\n\t\x00<script>", unit: "words", last: "é", prompt: "", window: 3 } },
 ];
@@ -69,6 +70,7 @@ test("links that cannot be read are refused, and a place on the page is no link"
     [linkOf("{}")]: "must hold a problem",
     [json({ problem: { ...SCORED, scores: [[1, 2], [3, 4]] } })]: "must have 3 scores",
     [json({ problem: SCORED, starts: "none" })]: "at least one start",
+    [json({ problem: SCORED, note: 7 })]: "A note must be a text",
     [json({ problem: SCORED, chosen: { input: 5 } })]: "not among those of the problem",
     [linkOf(`${" ".repeat(5_000_000)}{}`)]: "more than the page takes",
   };

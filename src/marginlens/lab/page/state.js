@@ -5,6 +5,7 @@ import { checkSequences, MAX_WINDOW } from "./text/text_model.js";
 
 export const MAX_STARTS = 8;
 export const MAX_SOURCE = 200_000; // characters of a text
+export const MAX_NOTE = 300; // characters
 const MAX_HISTORY = 200; // steps that undo can go back
 const MAX_REMEMBERED = 40; // of them, after the page was loaded again
 const DEFAULT_START = [0, 0];
@@ -41,6 +42,7 @@ export function completeState(given) {
   return checkState({
     tab: given.tab ?? "plane",
     preset: given.preset ?? null,
+    note: given.note ?? null,
     problem: structuredClone(given.problem && currentProblem(given.problem)),
     starts: structuredClone(given.starts ?? [DEFAULT_START]),
     chosen: part(START_CHOSEN, given.chosen),
@@ -120,6 +122,7 @@ function checkIndex(value, what, count) {
 export function checkState(state) {
   checkChoice(state.tab, "The tab", ["plane", "text", "growth"]);
   if (state.preset !== null && typeof state.preset !== "string") refuse("The name of a preset must be a text.");
+  if (state.note !== null && (typeof state.note !== "string" || state.note.length > MAX_NOTE)) refuse(`A note must be a text of at most ${MAX_NOTE} characters.`);
   checkProblem(state.problem);
   const { starts, chosen, view, playback, text, growth } = state;
   if (!Array.isArray(starts) || starts.length === 0) refuse("There must be at least one start.");

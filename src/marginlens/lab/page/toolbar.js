@@ -157,15 +157,27 @@ export function mountToolbar(root, store, { items, help }) {
   const reset = element("button", { type: "button", class: "wide", title: "Back to how this example began", onclick: () => store.reset() }, "Reset");
   const presets = globalThis.labPresets;
   const option = ({ name, title }) => element("option", { value: name }, title);
-  const groups = [...new Set(presets.map(({ group }) => group))].map((group) => {
-    const options = presets.filter((preset) => preset.group === group).map(option);
-    return group ? element("optgroup", { label: group }, options) : options;
-  });
+  const [first, ...others] = [...new Set(presets.map(({ group }) => group))].map((group) =>
+    element("optgroup", { label: group }, presets.filter((preset) => preset.group === group).map(option)),
+  );
+  const more = element("option", { value: "more" }, text("lab.more_examples"));
+  const showOthers = (areShown) => {
+    more.hidden = areShown || others.length === 0;
+    for (const group of others) group.hidden = !areShown;
+  };
+  showOthers(false);
   const [caption, whole] = [document.getElementById("caption"), element("span")];
   replace(caption, whole, element("span", {}, text("lab.changed")));
   const other = element("option", { value: "", hidden: true });
-  const select = element("select", { id: "preset" }, other, groups);
+  let shownValue = () => {}; // puts the example that is shown into the list
+  const select = element("select", { id: "preset" }, other, first, more, others);
   select.addEventListener("change", () => {
+    if (select.value === "more") {
+      showOthers(true);
+      shownValue();
+      select.showPicker?.();
+      return;
+    }
     const preset = exampleNamed(select.value);
     if (!preset) return;
     const opened = stateOfPreset(preset);
@@ -203,7 +215,8 @@ export function mountToolbar(root, store, { items, help }) {
       caption.classList.toggle("of-scene", globalThis.labWords.story.some(({ preset }) => preset === state.preset));
       setAttributes(caption, { dataset: { shows: isTrue ? "whole" : "changed" } }); // in one place, so that nothing jumps under a hand that drags
       setText(other, example ? `${example.title}, changed` : OWN_NAMES[state.tab]);
-      select.value = isTrue ? example.name : "";
+      shownValue = () => (select.value = isTrue ? example.name : "");
+      shownValue();
     },
   };
 }

@@ -96,7 +96,8 @@ export function mountLimits(root, store) {
   const legend = element("p", { class: "small" });
   const support = element("p", { class: "small", id: "support" });
   const proof = element("p", { class: "small", id: "margin-proof" });
-  replace(root, remarks, list, legend, support, proof);
+  const advanced = element("details", { class: "advanced" }, element("summary", {}, "Advanced"), support, proof);
+  replace(root, remarks, list, legend, advanced);
   const rows = new Rows(list, (place) => limitRow(store, place));
   const remarkRows = new Rows(remarks, () => {
     const node = element("li");
@@ -122,6 +123,7 @@ export function mountLimits(root, store) {
     setText(legend, legendOf(analysis.problem));
     const solution = shown?.solution;
     const hasSupport = solution !== undefined && solution.status === OPTIMAL;
+    advanced.hidden = !hasSupport;
     setText(support, hasSupport ? supportWords(shown, analysis.problem.n) : "");
     setText(proof, hasSupport ? proofOf(shown) : "");
   };

@@ -22,8 +22,9 @@ export function mountVerdict(root, store, runs) {
   const [because, proved] = ["because", "proved"].map((id) => element("p", { id }));
   const details = element("div", { id: "verdict-details", tabindex: "0" });
   const opener = element("details", {}, element("summary", {}, "Details"), details);
+  const note = element("p", { id: "note" }); // what was assumed
   const aloud = element("p", { class: "visually-hidden", role: "status" });
-  const box = element("div", { class: "verdict" }, element("p", { class: "winner" }, winner, " ", from), because, proved, opener);
+  const box = element("div", { class: "verdict" }, note, element("p", { class: "winner" }, winner, " ", from), because, proved, opener);
   replace(root, box, aloud);
   let last = null; // { state, analysis }
   let limit = null;
@@ -62,6 +63,8 @@ export function mountVerdict(root, store, runs) {
       timer = setTimeout(() => setText(aloud, winner.textContent), QUIET_MS);
     }
     setText(from, state.starts.length > 1 && !analysis.refusal ? `from start s${(state.chosen.start ?? 0) + 1}` : "");
+    setText(note, state.note ?? "");
+    note.hidden = state.note === null;
     setText(winner, said.endsAt);
     setText(because, said.because);
     setText(proved, said.proved);

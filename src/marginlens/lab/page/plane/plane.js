@@ -764,12 +764,17 @@ function planeControls(store) {
       return { map: "window", half: fittingHalf([...tokens.flat(), ...(keys ?? []).flat(), ...starts, ...(problem.head?.length === 2 ? [problem.head] : [])]) };
     }),
   );
+  const shown = (label, ...names) => {
+    const nodes = boxes.filter(({ name }) => names.includes(name)).map((entry) => entry.node);
+    return element("span", { class: "plane-group", role: "group", "aria-label": label }, nodes);
+  };
   const node = element("div", { class: "plane-controls", role: "toolbar", "aria-label": "The plane's view" },
-    element("span", { class: "plane-group", role: "group", "aria-label": "Map" }, mapButtons),
     element("span", { class: "plane-group", role: "group", "aria-label": "Zoom" },
       button("−", "Zoom out", () => change("zoom out", (before) => zoomed(before.view, 1 / BUTTON_ZOOM))),
       button("+", "Zoom in", () => change("zoom in", (before) => zoomed(before.view, BUTTON_ZOOM))), fits),
-    element("span", { class: "plane-group", role: "group", "aria-label": "Shown" }, boxes.map((entry) => entry.node)),
+    shown("Shown", "lines", "basins", "paths"),
+    element("details", { class: "advanced" }, element("summary", {}, "Advanced"),
+      element("span", { class: "plane-group", role: "group", "aria-label": "Map" }, mapButtons), shown("Also shown", "cones")),
   );
   return {
     node,

@@ -19,6 +19,7 @@ function differing(part, start) {
 export function stateText(state) {
   return JSON.stringify({
     ...state,
+    note: state.note ?? undefined,
     chosen: differing(state.chosen, START_CHOSEN),
     view: differing(state.view, START_VIEW),
     playback: differing(state.playback, START_PLAYBACK),
