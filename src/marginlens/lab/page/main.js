@@ -25,7 +25,6 @@ import { mountVerdict } from "./findings/verdict.js";
 import { mountPanels, mountTabs, mountToolbar } from "./toolbar.js";
 import { isCalm, mountStory } from "./guide/story.js";
 import { mountHeads } from "./text/heads_panel.js";
-import { mountTraining } from "./text/training_panel.js";
 
 const PREDICTION = { id: "verdict", tab: "plane", mount: mountVerdict }; // what is shown first of all
 const VIEWS = [
@@ -40,7 +39,6 @@ const VIEWS = [
   { id: "text-input", tab: "text", mount: mountTextInput },
   { id: "text-graph", tab: "text", mount: mountPriorityPicture },
   { id: "text-continuation", tab: "text", mount: mountContinuation },
-  { id: "text-training", tab: "text", mount: mountTraining },
   { id: "growth", tab: "growth", mount: mountGrowth },
 ];
 

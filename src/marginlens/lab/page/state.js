@@ -15,7 +15,7 @@ export const START_CHOSEN = { input: null, token: null, start: 0, limit: null };
 export const START_VIEW = { map: "window", half: 4, far: 1e6, lines: true, cones: false, basins: false, paths: true, guess: null };
 export const START_PLAYBACK = { step: 0 };
 export const START_GROWTH = { rate: 0.03, decay: 0, clip: 0 };
-export const START_TEXT = { ...globalThis.labWords.texts[0].text, steps: 4000 };
+export const START_TEXT = globalThis.labWords.texts[0].text;
 
 // ---- states and problems
 
@@ -151,7 +151,6 @@ export function checkState(state) {
   checkNumber(text.count, "The number of tokens to add", 0, 1000, true);
   checkChoice(text.draw, "The way of choosing the next token", ["likely", "random"]);
   checkNumber(text.seed, "The seed", 0, 2 ** 32 - 1, true);
-  checkNumber(text.steps, "The number of training steps", 0, 1e7, true);
   checkNumber(growth.rate, "The rate", 1e-4, 0.1);
   checkNumber(growth.decay, "The weight decay", 0, 0.3);
   checkNumber(growth.clip, "QK-clip", 0, 1e6);

@@ -220,6 +220,8 @@ function continuationLines({ text }, model) {
   ];
 }
 
+const STEP_PER_PROBLEM = 0.01; // length of a normalised step for each last token, which has a problem of its own
+
 function textScript(state, link) {
   let model;
   try {
@@ -228,7 +230,7 @@ function textScript(state, link) {
     if (!(error instanceof ProblemError)) throw error;
     return [...opening(state, link), `print(${pythonString(error.message)})`];
   }
-  const { lasts, stepSize } = summaryOf(model);
+  const { lasts } = summaryOf(model);
   const wanted = state.text.last === null ? undefined : model.place.get(state.text.last);
   const { token } = lasts.find((entry) => entry.token === wanted) ?? lasts[0];
   return [
@@ -236,7 +238,7 @@ function textScript(state, link) {
     ...textLines(state, model),
     ...part("graph", { last: pythonString(model.names[token]) }),
     ...continuationLines(state, model),
-    ...part("training", { size: pythonNumber(stepSize), steps: state.text.steps }),
+    ...part("training", { size: pythonNumber(Number((STEP_PER_PROBLEM * Math.sqrt(lasts.length)).toPrecision(2))) }),
   ];
 }
 
