@@ -155,6 +155,7 @@ def test_a_start_far_out_in_a_cone_is_decided_by_a_theorem(lab: WebDriver) -> No
     apply(lab, "(state) => ({ ...state, starts: [[1e9, 0]], chosen: { ...state.chosen, start: 0 } })")
     assert text_of(lab, "#headline") == "Token 2."
     assert text_of(lab, "#proved").startswith(("By A Thm 3", "In double precision"))
+    reveal(lab, "#theorems")
     marks = [mark.text for mark in lab.find_elements("css selector", "#theorems .theorem-mark")]
     assert "✓ applies" in marks
 

@@ -16,6 +16,7 @@ from browser_page import (
     predicted_limits,
     press,
     resize,
+    reveal,
     settle,
     wait_for,
 )
@@ -62,6 +63,7 @@ def enter_by_tab(browser):
 
 
 def test_a_start_is_dragged_by_log_radius_in_the_whole_plane(lab):
+    reveal(lab, "#plane-view [data-map=disc]")
     lab.find_element("css selector", "#plane-view [data-map=disc]").click()
     settle(lab)
     drag(lab, grip(lab, "start:0"), (100, 60))

@@ -132,7 +132,7 @@ def test_pictures_are_sixteen_by_nine_with_verdict_and_legend(lab, downloads):
     text = path.read_text(encoding="utf-8")
     svg = ET.fromstring(text)
     words = " ".join(str(node.text) for node in svg.findall("{*}text"))
-    assert "Ends at" in words
+    assert lab.find_element("id", "headline").text in words
     assert "Limit → 1 ★" in words
     assert "Scores of tokens 1 to 3: 1, 0.9, 0" in words
     assert "highest score" in words

@@ -34,7 +34,7 @@ export function mountHeads(root) {
   };
   const headName = ({ name, layer, head }) => text("lab.heads.head", { layer, head, about: text(`lab.model_head.${name}`) });
   const words = element("p", { class: "head-words" });
-  const verdict = element("p", { class: "reason", "aria-live": "polite" });
+  const verdict = element("p", { id: "heads-verdict", "aria-live": "polite" });
   replace(
     root,
     element("div", { class: "row" }, picker("sentence", "Sentence", sentences.map(({ sentence }) => sentence)), picker("head", "Head", heads.map(headName))),
