@@ -228,3 +228,15 @@ def test_animation_continues_while_a_long_text_is_read(text_tab):
     """
     assert text_tab.execute_async_script(script, long) >= 1
     assert f"{len(UNITS['words'].split(long)):,} words" in text_tab.find_element("class name", "counts").text
+
+
+def test_real_heads_answer_for_the_chosen_sentence_head_and_word(text_tab):
+    verdict = text_tab.find_element("id", "heads-verdict")
+    assert verdict.text.startswith("From “it”, this head gives “river” 82 % of its attention")
+    change(text_tab, "heads-sentence", 0)
+    change(text_tab, "heads-head", 0)
+    words = text_tab.find_elements("css selector", ".head-word")
+    assert [word.text.split("\n")[0] for word in words[:4]] == ["[CLS]", "my", "neighbour", "fed"]
+    words[3].click()
+    assert verdict.text.startswith("From “fed”, this head gives “neighbour” ")
+    assert text_tab.execute_script("return document.activeElement.textContent").startswith("fed")

@@ -222,7 +222,7 @@ def test_captions_cite_applied_theorems() -> None:
 
 def test_following_the_scenes_makes_another_token_win() -> None:
     story = page_words()["story"]
-    assert [scene["name"] for scene in story] == ["margin", "start", "score", "optimizer", "head", "text"]
+    assert [scene["name"] for scene in story] == ["start", "margin", "score", "optimizer", "head", "text"]
     start, score, optimizer = (preset(scene["preset"]).problem.to_dict() for scene in story[1:4])
     changes = [
         (start, {"start": [1.5, -0.5]}),

@@ -4,6 +4,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { load } from "./core.mjs";
 
+const { readRow } = await load("text/heads_panel.js");
+const { SENTENCE_HEADS } = await load("text/sentence_heads.js");
 const { componentLinks, layoutGraph, MAX_DRAWN_TOKENS } = await load("text/priority_layout.js");
 const TEXT_EXAMPLES = globalThis.labWords.texts;
 const { continuationAnswer, evidenceAnswer, graphAnswer, promptIds, readText, summaryOf } =
@@ -228,4 +230,25 @@ test("a text that compares nothing is read and laid out", () => {
   const graph = graphAnswer(model, 0);
   assert.deepEqual([graph.edges, graph.heights], [[], [0]]);
   assert.equal(layoutGraph(graph, model.names).chips.length, 1);
+});
+
+// ---- heads of a real model
+
+test("every head and word of the six sentences has a winner with its lead, and the table is small", () => {
+  const { sentences, heads } = SENTENCE_HEADS;
+  assert.deepEqual([sentences.length, heads.length], [6, 6]);
+  for (const { words, logits } of sentences)
+    for (const { name } of heads) {
+      assert.equal(logits[name].length, words.length);
+      for (const row of logits[name]) {
+        const { shares, winner, second, lead } = readRow(row);
+        assert.equal(shares.length, words.length);
+        assert.ok(Math.abs(shares.reduce((sum, share) => sum + share, 0) - 1) < 1e-12);
+        assert.equal(Math.max(...shares), shares[winner]);
+        assert.ok(winner !== second && Math.abs(Math.log(shares[winner] / shares[second]) - lead) < 1e-9);
+      }
+    }
+  const { words, logits } = sentences.find(({ sentence }) => sentence.startsWith("The river"));
+  assert.equal(words[readRow(logits.subject[words.indexOf("it")]).winner], "river");
+  assert.ok(JSON.stringify(SENTENCE_HEADS).length <= 60_000);
 });
