@@ -26,7 +26,7 @@ SENTENCES = (
     "Lisbon is in Portugal and Oslo is in Norway.",
     "He baked bread, sold bread and dreamed of bread.",
 )
-HEADING = """// Written by experiments/sentence_heads.py: the logits of all words in hundredths below the largest, by sentence, head and query.
+HEADING = """// Written by experiments/sentence_heads.py: logits of all words in hundredths below the largest, by sentence, head, query.
 
 export const SENTENCE_HEADS = {"""
 # Layer and head, both from 0, with what the head looks at; found by the mean attention to words in these places.

@@ -223,7 +223,8 @@ def test_captions_cite_applied_theorems() -> None:
 def test_following_the_scenes_makes_another_token_win() -> None:
     story = page_words()["story"]
     assert [scene["name"] for scene in story] == ["start", "margin", "score", "optimizer", "head", "text"]
-    start, score, optimizer = (preset(scene["preset"]).problem.to_dict() for scene in story[1:4])
+    by_name = {scene["name"]: preset(scene["preset"]).problem.to_dict() for scene in story}
+    start, score, optimizer = (by_name[name] for name in ("start", "score", "optimizer"))
     changes = [
         (start, {"start": [1.5, -0.5]}),
         (score, {"head": [-1.0, 0.5]}),

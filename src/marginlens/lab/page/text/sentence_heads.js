@@ -1,4 +1,4 @@
-// Written by experiments/sentence_heads.py: the logits of all words in hundredths below the largest, by sentence, head and query.
+// Written by experiments/sentence_heads.py: logits of all words in hundredths below the largest, by sentence, head, query.
 
 export const SENTENCE_HEADS = {
   model: "all-MiniLM-L6-v2",
