@@ -5,10 +5,12 @@ The spectral and the nuclear norm have no exact formula, and are not checked her
 
 from fractions import Fraction
 from itertools import combinations
-from math import floor, isqrt, prod
+from math import floor, isqrt, lcm, prod
 
-from enclosures import BITS, exp, log, up
+from enclosures import exp, log, up
 from setting import fail
+
+BITS = 160  # of entries, which are rounded up
 
 
 class Norm:
@@ -20,9 +22,7 @@ class Norm:
         self.name, self.size, self.width, self.power = name, prod(shape), shape[-1], None
         if size not in (None, self.size):
             fail("the shape has as many entries as there are weights")
-        if name in ("l1", "l-inf", "l2", "frobenius"):
-            return
-        if name == "max-row" and len(shape) == 2:
+        if name in ("l1", "l-inf", "l2", "frobenius") or (name == "max-row" and len(shape) == 2):
             return
         if not (name[:1] == "l" and name[1:2].isdigit()):
             fail(f"the {name} norm is not checked here")
@@ -30,63 +30,69 @@ class Norm:
         if self.power <= 1:
             fail("P of an lP norm is above 1")
 
+    @property
+    def dual_power(self):
+        """Q of the dual norm lQ of an lP norm."""
+        return self.power and self.power / (self.power - 1)
+
     def value(self, x):
         """An upper bound on ‖x‖."""
-        return self._bound(x, "l1" if self.name == "l1" else "l-inf", self.power, max)
+        return self._bound(x, sum if self.name == "l1" else max, self.power)
 
     def dual(self, x):
         """An upper bound on ‖x‖_*."""
-        power = self.power and self.power / (self.power - 1)
-        return self._bound(x, "l1" if self.name == "l-inf" else "l-inf", power, sum)
+        return self._bound(x, sum if self.name in ("l-inf", "max-row") else max, self.dual_power)
 
-    def _bound(self, x, entrywise, power, over_rows):
-        # Entries as whole numbers, rounded up to about BITS bits of the largest.
+    def _bound(self, x, over, power):
         most = max(abs(entry) for entry in x)
         if most == 0:
             return Fraction(0)
+        # Entries as whole numbers in a unit of which the largest has about 2^BITS, rounded up.
         shift = BITS - most.numerator.bit_length() + most.denominator.bit_length()
-        unit = Fraction(2) ** shift
-        sizes = [-((-abs(entry.numerator) << max(shift, 0)) // (entry.denominator << max(-shift, 0))) for entry in x]
+        more, less, unit = max(shift, 0), max(-shift, 0), Fraction(2) ** shift
+        sizes = [-((-abs(entry.numerator) << more) // (entry.denominator << less)) for entry in x]
         if self.name in ("l1", "l-inf"):
-            return (sum(sizes) if entrywise == "l1" else max(sizes)) / unit
+            return over(sizes) / unit
         if self.name == "max-row":
             rows = (sizes[k : k + self.width] for k in range(0, len(sizes), self.width))
-            return over_rows(isqrt(sum(size * size for size in row)) + 1 for row in rows) / unit
+            return over(euclidean(row) for row in rows) / unit
         if power is None or power == 2:
-            return (isqrt(sum(size * size for size in sizes)) + 1) / unit
-        return power_of(power_sum([Fraction(size, max(sizes)) for size in sizes], power), 1 / power) * max(sizes) / unit
+            return euclidean(sizes) / unit
+        return raised(power_sum(sizes, power), 1 / power) / unit
 
     def widest(self, points):
         """An upper bound on the dual norm of the difference of any two points; 0 for one point."""
-        pairs = [[x - y for x, y in zip(a, b, strict=True)] for a, b in combinations(points, 2)]
-        power = self.power and self.power / (self.power - 1)
+        unit, power = lcm(*(entry.denominator for point in points for entry in point)), self.dual_power
+        whole = [[int(entry * unit) for entry in point] for point in points]
+        pairs = [[x - y for x, y in zip(a, b, strict=True)] for a, b in combinations(whole, 2)]
+        pairs = [pair for pair in pairs if any(pair)]
         if power is None or (2 * power).denominator == 1:
-            return max(map(self.dual, pairs), default=Fraction(0))
-        # Powers take long. Σ|x|^q is a logarithmically convex function of q, so that those of q = 1, 3/2, 2, … on both sides
-        # bound it, and only pairs whose bound is above the largest so far are computed.
-        low = Fraction(floor(2 * power), 2)
-        share, widest = 2 * (power - low), Fraction(0)
-        bounded = []
-        for pair in pairs:
-            most = max(map(abs, pair))
-            ends = [power_sum([abs(x) / most for x in pair], q) for q in (low, low + Fraction(1, 2))] if most else []
-            logs = [log(end)[1] for end in ends]
-            bound = up(most * exp(((1 - share) * logs[0] + share * logs[1]) / power)[1]) if most else most
-            bounded.append((bound, pair))
-        for bound, pair in sorted(bounded, key=lambda each: each[0], reverse=True):
+            return max(map(self.dual, pairs), default=Fraction(0)) / unit
+        # Other powers take long. The logarithm of Σ|x|^q is convex in q, so that two halves of whole numbers around it bound it,
+        # and only pairs whose bound is above the largest so far are computed.
+        low, widest = Fraction(floor(2 * power), 2), Fraction(0)
+        share = 2 * (power - low)
+        ends = [[log(power_sum(map(abs, pair), low + half))[1] for half in (0, Fraction(1, 2))] for pair in pairs]
+        bounds = [exp(up((1 - share) * x + share * y) / power)[1] for x, y in ends]
+        for bound, pair in sorted(zip(bounds, pairs, strict=True), reverse=True):
             if bound > widest:
                 widest = max(widest, self.dual(pair))
-        return widest
+        return widest / unit
 
 
-def power_of(x, power):
-    """An upper bound on x^power for x ≥ 0; by a root if 2 power is whole, which is faster."""
-    if (2 * power).denominator == 1:
-        whole, twice = -((-x.numerator << BITS) // x.denominator), int(2 * power)
-        return Fraction(isqrt(whole**twice) + 1, 1 << BITS // 2 * twice)
-    return exp(power * log(x)[1])[1] if x > 0 else Fraction(0)
+def euclidean(sizes):
+    """An upper bound on the Euclidean length of whole numbers."""
+    return isqrt(sum(size * size for size in sizes)) + 1
 
 
-def power_sum(shares, power):
-    """An upper bound on the sum of powers."""
-    return up(sum(power_of(share, power) for share in shares))
+def raised(x, power):
+    """An upper bound on x^power for x > 0."""
+    return exp(up(power * log(x)[1]))[1]
+
+
+def power_sum(sizes, power):
+    """An upper bound on the sum of powers of whole numbers from 0 on; by roots if 2 power is whole, which is faster."""
+    twice = 2 * power
+    if twice.denominator == 1:
+        return Fraction(sum(isqrt(size ** int(twice)) + 1 for size in sizes))
+    return up(sum(raised(Fraction(size), power) for size in sizes if size))
