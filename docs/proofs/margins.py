@@ -5,8 +5,12 @@ margin is at most ‖Aᵀλ + Cᵀμ‖_* / b·λ. A vector that obeys all rows 
 Farkas' multipliers make the upper bound 0, or as small as rounding of the rows lets them.
 """
 
+from fractions import Fraction
+
 from dual_norms import Norm
 from setting import dot, fail, need, numbers
+
+NEARLY = Fraction(1, 10**8)  # share of |a|·|x| up to which a·x counts as 0
 
 
 def matrix_of(proof, name, width):
@@ -64,16 +68,15 @@ def check(proof):
         return f"the margin is at most {float(high):.6g}"
     x = numbers(proof, "x", norm.size)
     values = [dot(row, x) for row in A]
-    # Rows whose bound is 0 hold with equality if they have a multiplier, or if rounding moved x to their other side.
-    zero = [
-        row
-        for row, bound, value, weight in zip(A, b, values, multipliers, strict=True)
-        if bound == 0 and (weight > 0 or value < 0)
-    ]
+    # Rows whose bound is 0 hold with equality if they do so up to rounding.
+    sizes = [dot(map(abs, row), map(abs, x)) for row in A]
+    near = [value <= NEARLY * size for value, size in zip(values, sizes, strict=True)]
+    zero = [row for row, bound, is_near in zip(A, b, near, strict=True) if bound == 0 and is_near]
     if C or zero:
         x = onto(x, [*C, *zero])
         values = [dot(row, x) for row in A]
     need("the solution is on the right side of every row", 0, min(values))
     share = min(value / bound for value, bound in zip(values, b, strict=True) if bound > 0)
+    need("the solution is on the right side of rows with a bound above 0", 0, share, strictly=True)
     need("lower bound on the margin", low * norm.value(x), share)
     return f"the margin is between {float(low):.6g} and {float(high):.6g}"

@@ -39,12 +39,13 @@ def momentum_costs(proof, leading, F_low, F, D, D2, norm):
     return J + beta * sigma / (1 + beta * sigma) * away, J_limit, kappa
 
 
-def turns_hold(proof, leading, gamma, nu, norm):
+def turns_hold(proof, turns, leading, gamma, nu, norm):
     """A sharper step, Eq. (14), at every vertex of the unit ball."""
     d = norm.size
     if norm.name not in ("l1", "l-inf") or numbers(proof, "momentum") > 0:
         fail("the sharper step is for the l1 and the l-inf norm, without momentum")
-    turns = numbers(proof, "turns", 2 * d if norm.name == "l1" else 2**d, 1 + d)
+    if len(turns) != (2 * d if norm.name == "l1" else 2**d):
+        fail("the sharper step has numbers for every vertex of the unit ball")
     g, h, low, limit = (numbers(proof, name) for name in ("rate", "longest", "low", "limit"))
     cross = ([sign * (j == k) for j in range(d)] for sign in (1, -1) for k in range(d))
     for s, (kappa, *z) in zip(cross if norm.name == "l1" else product((1, -1), repeat=d), turns, strict=True):
@@ -117,10 +118,11 @@ def check(proof):
     # Eqs (11) and (12), with what momentum costs.
     lost, lost_in_limit, kappa = momentum_costs(proof, leading, F_low, potential.high, D, D2, norm)
     nu, low = max(up(zeta * D + omega), kappa), numbers(proof, "low")
-    if proof["turns"]:
-        turns_hold(proof, leading, gamma, nu, norm)
+    turns = numbers(proof, "turns", len(proof["turns"]), 1 + norm.size)
+    if turns:
+        turns_hold(proof, turns, leading, gamma, nu, norm)
     else:
         need("every step lowers the potential", g + 2 * nu + lost + h * D2**2 / 8, gamma)
-    if not proof["turns"] or h_limit == 0:
+    if not turns or h_limit == 0:
         need("lower bound on the margin", low + lost_in_limit + h_limit * D2**2 / 8, gamma)
     return f"X Theorem 4: steepest descent in the {norm.name} norm selects the tokens from the point on"

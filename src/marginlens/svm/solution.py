@@ -47,7 +47,7 @@ SOLUTION_FORMAT = "marginlens-solution-1"
 # The entry "format" of a .json file that proves a bracket of a margin.
 PROOF_FORMAT = "marginlens-margin-1"
 # The share of a margin that is left for rounding of the lower end of that bracket.
-MARGIN_ROOM = 1e-11
+MARGIN_ROOM = 1e-9
 # The entries of a file for rows that are defined by tokens and queries.
 _ROW_PARTS = ("X", "Q", "triples", "scale")
 # From this `rounding_floor` on, residuals are summed without rounding.

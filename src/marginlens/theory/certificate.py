@@ -216,6 +216,9 @@ class Certificate(Proof):
         yield "support", len(np.unique(support, axis=0)) == len(support), Fact("field.distinct")
 
     def _arrays_of_steps(self) -> dict[str, Any]:
+        if self.optimizer is not None and not has_plain_steps(self.optimizer):
+            # A file would state the same for plain steps of that size.
+            raise InputError("certificate", "one for the flow, or for plain or normalised steps", repr(self.optimizer))
         return {"normalized": self.normalized, "size": self.size}
 
     @classmethod
