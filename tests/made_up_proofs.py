@@ -69,18 +69,6 @@ def minimum(k, seed=78, loss=LOGISTIC):
     raise AssertionError("no minimum")
 
 
-KINDS = (
-    "sign",
-    "coordinate",
-    "l3",
-    "l1.5",
-    "euclidean",
-    "max-row",
-    "frobenius",
-    "l1.4",
-    "sign, long",
-    "coordinate, long",
-)
 NORMS = {
     "sign": ml.LInf(),
     "coordinate": ml.L1(),
@@ -90,7 +78,11 @@ NORMS = {
     "euclidean": ml.L2(),
     "max-row": ml.MaxRow(),
     "frobenius": ml.Frobenius(),
+    "spectral": ml.Spectral(),
+    "nuclear": ml.Nuclear(),
 }
+MATRICES = ("max-row", "frobenius", "spectral", "nuclear")
+KINDS = (*NORMS, "sign, long", "coordinate, long")
 MATRIX_SHAPE = (2, 3)
 
 
@@ -100,7 +92,7 @@ def steepest(k, seed=79):
     rng, kind = np.random.default_rng([seed, k]), KINDS[k % len(KINDS)]
     norm, around = NORMS[kind.removesuffix(", long")], k // len(KINDS)
     loss = (Logistic(), Exponential(), CorrelationLoss())[around % 3]
-    is_matrix, is_long = kind in ("max-row", "frobenius"), kind.endswith("long")
+    is_matrix, is_long = kind in MATRICES, kind.endswith("long")
     momentum, falls = 0.4 * (around % 3 == 1 and not is_long), around % 4 == 2
     for _ in range(200):
         risk, problem, form = _drawn(rng, is_matrix, loss, 2 + around % 2)

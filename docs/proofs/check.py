@@ -9,8 +9,8 @@ first that may fail. Read one page and the file that follows it:
     X Theorem 4   any_norm.md     theorem_4.py
     margins       margins.py
 
-All of them rely on setting.py, which reads the problem, on dual_norms.py, and on enclosures.py, which bounds roots, exponentials and
-logarithms.
+They rely on setting.py, which reads the problem, on dual_norms.py and singular_values.py, which bound norms, and on enclosures.py,
+which bounds roots, exponentials and logarithms.
 """
 
 import json

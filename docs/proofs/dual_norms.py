@@ -1,6 +1,6 @@
-"""Upper bounds on norms and dual norms by their names: l1, l2, l-inf, lP for a number P above 1, frobenius and max-row.
+"""Upper bounds on norms and dual norms by their names.
 
-The spectral and the nuclear norm have no exact formula, and are not checked here.
+Those are l1, l2, l-inf, lP for a number P above 1, and of matrices frobenius, max-row, spectral and nuclear.
 """
 
 from fractions import Fraction
@@ -9,6 +9,7 @@ from math import floor, isqrt, lcm, prod
 
 from enclosures import exp, log, up
 from setting import fail
+from singular_values import bounds as singular_values
 
 BITS = 160  # of entries, which are rounded up
 
@@ -22,7 +23,8 @@ class Norm:
         self.name, self.size, self.width, self.power = name, prod(shape), shape[-1], None
         if size not in (None, self.size):
             fail("the shape has as many entries as there are weights")
-        if name in ("l1", "l-inf", "l2", "frobenius") or (name == "max-row" and len(shape) == 2):
+        of_matrices = ("max-row", "spectral", "nuclear")
+        if name in ("l1", "l-inf", "l2", "frobenius") or (name in of_matrices and len(shape) == 2):
             return
         if not (name[:1] == "l" and name[1:2].isdigit()):
             fail(f"the {name} norm is not checked here")
@@ -37,16 +39,18 @@ class Norm:
 
     def value(self, x):
         """An upper bound on ‖x‖."""
-        return self._bound(x, sum if self.name == "l1" else max, self.power)
+        return self._bound(x, sum if self.name in ("l1", "nuclear") else max, self.power)
 
     def dual(self, x):
         """An upper bound on ‖x‖_*."""
-        return self._bound(x, sum if self.name in ("l-inf", "max-row") else max, self.dual_power)
+        return self._bound(x, sum if self.name in ("l-inf", "max-row", "spectral") else max, self.dual_power)
 
     def _bound(self, x, over, power):
         most = max(abs(entry) for entry in x)
         if most == 0:
             return Fraction(0)
+        if self.name in ("spectral", "nuclear"):
+            return singular_values(x, self.width)[over is sum]
         # Entries as whole numbers in a unit of which the largest has about 2^BITS, rounded up.
         shift = BITS - most.numerator.bit_length() + most.denominator.bit_length()
         more, less, unit = max(shift, 0), max(-shift, 0), Fraction(2) ** shift

@@ -19,6 +19,7 @@ from made_up_proofs import changed, is_bracket, is_minimum, is_steepest, is_true
 from marginlens.errors import InputError
 from marginlens.losses import CorrelationLoss, Exponential, Logistic
 from marginlens.theory import Certificate, SteepestCertificate
+from typed_pages import blocks
 
 PROOFS = Path(__file__).parents[2] / "docs/proofs"
 LOSSES = (Logistic(), Exponential())
@@ -297,6 +298,21 @@ def test_the_program_says_yes_or_no_in_one_sentence(place):
         assert wrong.stdout.count("\n") == 1
         assert not wrong.stderr
         assert wrong.returncode == 1
+
+
+@pytest.mark.parametrize("name", ["attraction.md", "any_norm.md"])
+def test_what_the_pages_of_the_proofs_say_to_type_prints_what_they_show(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace, confirmed = {}, 0
+    for block in blocks(PROOFS / name):
+        if block.language == "python":
+            exec(compile(block.code, name, "exec"), namespace)
+        elif block.language == "sh" and "check.py" in block.code:
+            _, path, *arguments = block.code.split()
+            assert path == "docs/proofs/check.py"
+            assert program(*arguments).stdout == block.shown
+            confirmed += 1
+    assert confirmed == {"attraction.md": 3, "any_norm.md": 1}[name]
 
 
 def test_the_program_is_short_and_needs_nothing_but_python():
