@@ -97,6 +97,10 @@ HEAD_KINDS = {
         HeadKind("even"),
     )
 }
+# The kinds of sink heads: they select a token that heads attend to when nothing else matters.
+SINK_KINDS = ("first", "separator")
+# The measures that decide what a head does beside the sinks, by kind.
+BESIDE = {kind: f"{kind}_beside_share" for kind in ("previous", "next", "same")}
 # The measures of what can be left out, by total variation.
 NEGLIGIBLE = {0.001: "negligible_share", 0.01: "negligible_share_at_0.01", 0.1: "negligible_share_at_0.1"}
 # Only models whose heads have a learned sink have this measure.
@@ -116,6 +120,7 @@ _BY_GROUP = {
         "next_share",
         "same_share",
         "separator_share",
+        *BESIDE.values(),
         "self_share",
         "first_share",
         "first_sink_share",
@@ -455,14 +460,26 @@ class ProbeResult(_Measured):
     @property
     def kinds(self) -> npt.NDArray[np.str_]:
         """The kind of each head, (n_layers, n_heads), a key of `HEAD_KINDS`; empty if nothing was measured."""
-        absent = np.zeros_like(self["nnz"])
         by_share = {name: kind.measure for name, kind in HEAD_KINDS.items() if kind.measure}
-        shares = np.nan_to_num([self.measures.get(measure, absent) for measure in by_share.values()])
-        kinds = np.where(
-            shares.max(axis=0) > MOST_QUERIES, np.array(list(by_share))[np.argmax(shares, axis=0)], "content"
-        )
-        kinds = np.where(self["relative_nnz"] >= EVEN_NNZ, "even", kinds)
+        kinds = np.where(self["relative_nnz"] >= EVEN_NNZ, "even", self._most_frequent(by_share))
         return np.where(np.isfinite(self["nnz"]), kinds, "")
+
+    @property
+    def kinds_beside(self) -> npt.NDArray[np.str_]:
+        """The kind of each sink head by what it selects among the tokens that are no sinks, (n_layers, n_heads): "previous",
+        "next", "same" or "content"; empty for other heads, and if tokens have no names.
+
+        A sink head is one that most queries use to select the first token or a separator.
+        """
+        is_sink = np.isin(self.kinds, SINK_KINDS) & np.isfinite(self.measures.get(BESIDE["same"], np.nan))
+        return np.where(is_sink, self._most_frequent(BESIDE), "")
+
+    def _most_frequent(self, measures: Mapping[str, str]) -> npt.NDArray[np.str_]:
+        """Return the kind with the largest share of queries, if these are most, otherwise "content"; `measures` are by kind."""
+        absent = np.zeros_like(self["nnz"])
+        shares = np.nan_to_num([self.measures.get(measure, absent) for measure in measures.values()])
+        frequent = np.array(list(measures))[np.argmax(shares, axis=0)]
+        return np.where(shares.max(axis=0) > MOST_QUERIES, frequent, "content")
 
     @property
     def has_max_margin(self) -> bool:
@@ -480,6 +497,7 @@ class ProbeResult(_Measured):
             **{name: getattr(self, f"n_{name}") for name in ("layers", "heads", "inputs", "queries")},
             "weights_missing": self.weights_missing or None,
             "kinds": self.kinds.tolist(),
+            "kinds_beside": self.kinds_beside.tolist(),
             "measures": {name: values for name, values in self.measures.items() if name in heads},
             "max_margin": separated or None,
             "head_sinks": _by_head(self.head_sinks),
