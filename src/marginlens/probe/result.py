@@ -307,7 +307,7 @@ class Example(Displayed, Tabular):
     def _tower(self, layer: int) -> str:
         return self.layer_names[layer].split()[0] if self.decoder_tokens else ""
 
-    def _queries(self, layer: int) -> tuple[str, ...]:
+    def query_tokens(self, layer: int) -> tuple[str, ...]:
         """Return the tokens that a layer attends with."""
         return self.decoder_tokens if self._tower(layer) in ("decoder", "cross") else self.tokens
 
@@ -319,7 +319,7 @@ class Example(Displayed, Tabular):
         layer, head, query = np.indices(self.selected.shape).reshape(3, -1)
         chosen, places = self.selected.ravel(), self.queries[query]
         layers = range(len(self.selected))
-        queries, attended = ([tokens(k) for k in layers] for tokens in (self._queries, self.attended_tokens))
+        queries, attended = ([tokens(k) for k in layers] for tokens in (self.query_tokens, self.attended_tokens))
         of_query, of_selected = (list(zip(layer.tolist(), at.tolist(), strict=True)) for at in (places, chosen))
         names = {"token": [queries[at][k] for at, k in of_query], "selected": chosen}
         tokens = [attended[at][k] if k >= 0 else "" for at, k in of_selected]
@@ -456,6 +456,11 @@ class ProbeResult(_Measured):
         "{model}: {size_words} on {n_inputs} inputs, mean nnz/T {measures[relative_nnz]:mean}, "
         "{has_max_margin:with|without} max-margin"
     )
+
+    def __str__(self) -> str:
+        from marginlens.probe.findings import main_results
+
+        return "\n".join([*map(str, main_results(self)), repr(self)])
 
     @property
     def kinds(self) -> npt.NDArray[np.str_]:
