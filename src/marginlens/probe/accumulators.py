@@ -13,7 +13,16 @@ from marginlens.probe.heads.preferences import Preference, PreferenceGraph, head
 from marginlens.probe.models.adapters.base import Adapter, LayerKind, LayerReading
 from marginlens.probe.models.adapters.encoder_decoder import start_token
 from marginlens.probe.models.inputs import ImageInputs, InputBatch, Inputs, TextInputs
-from marginlens.probe.result import BESIDE, LEARNED_SINK, NEGLIGIBLE, Example, MarginCounts, ProbeSettings, TokenShare, evenly
+from marginlens.probe.result import (
+    BESIDE,
+    LEARNED_SINK,
+    NEGLIGIBLE,
+    Example,
+    MarginCounts,
+    ProbeSettings,
+    TokenShare,
+    evenly,
+)
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
 _MAX_EXAMPLE_ENTRIES = 2_000_000  # of all maps together, so that the page of a model with very many heads stays small

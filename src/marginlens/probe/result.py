@@ -462,6 +462,11 @@ class ProbeResult(_Measured):
 
         return "\n".join([*map(str, main_results(self)), repr(self)])
 
+    def _repr_html_(self) -> str:
+        from marginlens.probe.page import notebook_view
+
+        return notebook_view(self)
+
     @property
     def kinds(self) -> npt.NDArray[np.str_]:
         """The kind of each head, (n_layers, n_heads), a key of `HEAD_KINDS`; empty if nothing was measured."""
@@ -553,6 +558,8 @@ class CheckpointCurves(_Measured):
 
         layer_names: (n_layers,) the names of the layers, as in `ProbeResult`.
 
+        is_finished: whether a monitored run is over; its alarms are then about the past.
+
     `to_frame()` has one row per checkpoint and head: checkpoint, step, layer, head, and every measure by its name.
     """
 
@@ -563,6 +570,7 @@ class CheckpointCurves(_Measured):
     n_inputs: int
     notes: tuple[Fact, ...] = ()
     layer_names: tuple[str, ...] = ()
+    is_finished: bool = False
     quantities = "{model}: {names:# checkpoint|checkpoints}, {n_inputs} inputs"
 
     def _columns(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from marginlens.probe.difference import TOTAL_VARIATION, ProbeDifference
 from marginlens.probe.findings import answers, findings, main_results, training_findings
 from marginlens.probe.heads.plane import QueryPlane
 from marginlens.probe.heads.preferences import PreferenceGraph
-from marginlens.probe.monitor.alarms import Alarm, alarm_summary
+from marginlens.probe.monitor.alarms import WITHDRAWN, Alarm, alarm_summary
 from marginlens.probe.result import (
     BESIDE,
     HEAD_KINDS,
@@ -64,6 +64,7 @@ KIND_COLOURS = {
     "content": "#a9d694",
     "even": "#dcd8d0",
 }
+MAX_NAMED_HEADS = 12  # of a layer in a notebook: cells of more heads have colours only
 MAX_NUMBERS = 12  # of a head on the page; probe.json and `to_frame` have all
 _INCH, _FRAME = 70.0, 4.0  # pixels of an inch of a graph's layout, and around the whole
 _ROWS = 12  # heads in the table of those that changed most
@@ -140,6 +141,33 @@ def probe_page(
     )
 
 
+def notebook_view(result: ProbeResult) -> str:
+    """Write the main results and the kinds of all heads as HTML for a notebook."""
+    kinds, beside = result.kinds, np.where(result.kinds_beside == "content", "", result.kinds_beside)
+    shown = {*kinds.ravel().tolist(), *beside.ravel().tolist()}
+    return render_template(
+        "marginlens.probe.page",
+        "notebook.html",
+        main_results=main_results(result),
+        n_heads=result.n_heads,
+        rows=[
+            (
+                result.layer_name(layer),
+                [
+                    (result.head_name(layer, k), *pair)
+                    for k, pair in enumerate(zip(kinds[layer], beside[layer], strict=True))
+                ],
+            )
+            for layer in range(result.n_layers)
+        ],
+        has_words=result.n_heads <= MAX_NAMED_HEADS,
+        says=text("probe_page.kinds_beside" if beside.any() else "probe_page.kinds"),
+        legend=[(name, kind.says) for name, kind in HEAD_KINDS.items() if name in shown],
+        colours=KIND_COLOURS,
+        account=repr(result),
+    ).strip()
+
+
 def _heads_of(result: ProbeResult, kind: str) -> list[str]:
     """Return the names of the heads of a kind."""
     return [result.head_name(layer, head) for layer, head in np.argwhere(result.kinds == kind).tolist()]
@@ -164,7 +192,10 @@ def page_data(result: ProbeResult, lab: str = "") -> dict[str, Any]:
         ],
         "kinds": result.kinds.tolist(),
         "beside": {
-            f"{layer}.{head}": [kind, jsonable(result[BESIDE[kind]][layer, head], JSON_DIGITS) if kind in BESIDE else None]
+            f"{layer}.{head}": [
+                kind,
+                jsonable(result[BESIDE[kind]][layer, head], JSON_DIGITS) if kind in BESIDE else None,
+            ]
             for (layer, head), kind in np.ndenumerate(result.kinds_beside)
             if kind
         },
@@ -358,8 +389,9 @@ def checkpoint_page(curves: CheckpointCurves, alarms: Sequence[Alarm] | None = N
         ],
         introduction=() if alarms is None or alarms else (text("alarm.none"),),
         alarms=alarm_summary(alarms or ()),
+        withdrawn=[note for note in curves.notes if note.code == WITHDRAWN],
         findings=training_findings(curves),
-        notes=curves.notes,
+        notes=[note for note in curves.notes if note.code != WITHDRAWN],
         about=[
             text("probe_about.means"),
             *([text("probe_about.baselines")] if "correlation" in main else []),
