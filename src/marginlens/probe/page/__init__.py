@@ -82,7 +82,7 @@ def _render(template: str, data: Mapping[str, object], **words: Any) -> str:
         htmlsafe_json_dumps(values, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
         for values in (data, {code: entry["en"] for code, entry in texts().items() if code.startswith(_SCRIPT_TEXTS)})
     )
-    named = {"back": "", "introduction": (), **words}
+    named = {"back": "", "introduction": (), "folded": "", **words}
     return render_template("marginlens.probe.page", template, data=plain, words=script_texts, **named)
 
 
@@ -137,6 +137,7 @@ def probe_page(
         introduction=introduction,
         answers=answers(result),
         findings=findings(result),
+        folded=text("probe_about.folded"),
         notes=result.notes,
     )
 
@@ -391,6 +392,7 @@ def checkpoint_page(curves: CheckpointCurves, alarms: Sequence[Alarm] | None = N
         alarms=alarm_summary(alarms or ()),
         withdrawn=[note for note in curves.notes if note.code == WITHDRAWN],
         findings=training_findings(curves),
+        folded="" if alarms is None else text("probe_about.folded_trends"),
         notes=[note for note in curves.notes if note.code != WITHDRAWN],
         about=[
             text("probe_about.means"),
