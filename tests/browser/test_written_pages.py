@@ -205,12 +205,22 @@ def test_every_claim_is_accessible_when_it_is_open(browser, pages, axe):
 
 
 def test_the_map_of_kinds_comes_first_with_a_legend_and_in_words(heads):
-    kinds = made_up_result().kinds.ravel().tolist()
-    assert texts(heads, "#heat tbody button") == kinds
+    result = made_up_result()
+    kinds, beside = result.kinds.ravel().tolist(), result.kinds_beside.ravel().tolist()
+    shown = [
+        f"{kind}› {other}" if other not in ("", "content") else kind for kind, other in zip(kinds, beside, strict=True)
+    ]
+    assert "first› same" in shown
+    assert [cell.replace("\n", "") for cell in texts(heads, "#heat tbody button")] == shown
     backgrounds = "return [...document.querySelectorAll('#heat tbody button')].map((cell) => cell.style.background)"
-    colours = dict(zip(kinds, heads.execute_script(backgrounds), strict=True))
-    assert len(set(colours.values())) == len(set(kinds))
-    assert {text.split()[0] for text in texts(heads, "#legend span")} == set(kinds)
+    colours = dict(zip(shown, heads.execute_script(backgrounds), strict=True))
+    assert len(set(colours.values())) == len(set(shown))
+    named = {*kinds, *beside} - {"", "content"} | ({"content"} & set(kinds))
+    assert {text.split()[0] for text in texts(heads, "#legend span")} == named
+    cut = (
+        "return [...document.querySelectorAll('#heat tbody button')].map((cell) => cell.scrollWidth > cell.clientWidth)"
+    )
+    assert not any(heads.execute_script(cut))  # no word is cut
     listed = " ".join(texts(heads, ".heads details li"))
     assert sorted(re.findall(r"L\dH\d", listed)) == [
         f"L{layer}H{head}" for layer in range(LAYERS) for head in range(HEADS)
@@ -223,7 +233,13 @@ def test_the_map_of_kinds_comes_first_with_a_legend_and_in_words(heads):
 
 def test_a_head_shows_at_most_twelve_numbers(heads):
     rows = "return [...document.querySelectorAll('#head h3')].find((one) => one.textContent === 'Its numbers')"
-    assert heads.execute_script(f"{rows}.nextElementSibling.querySelectorAll('tbody tr').length") == 12
+    counts = [
+        f"{rows}.{place}.querySelectorAll('tbody tr').length" for place in ("parentElement", "nextElementSibling")
+    ]
+    everything, plain = map(heads.execute_script, counts)
+    assert (everything, plain) == (12, 8)  # the others are folded
+    folded = texts(heads, "#head details tbody th")
+    assert folded == ["Frobenius norm", "tied", "correlation: this head", "correlation: random head"]
 
 
 def test_a_head_and_a_sentence_open_in_the_lab(heads, pages):
@@ -245,6 +261,7 @@ def test_a_head_and_a_sentence_open_in_the_lab(heads, pages):
 
 def test_a_measure_colours_and_numbers_all_heads(heads):
     assert len(texts(heads, "#heat tbody button")) == LAYERS * HEADS
+    heads.execute_script("document.getElementById('measures').parentElement.open = true")
     (count,) = [one for one in heads.find_elements("css selector", "#measures button") if one.text == "nnz/T"]
     before = texts(heads, "#says")
     count.click()
