@@ -136,14 +136,14 @@ class MeasureSums:
             for name, offset in _OFFSETS.items()
         }
         shares |= dict.fromkeys(_BESIDE.values(), unknown)
-        if names is not None and measured.beside is not None:
-            is_word, beside = ~names.is_sink[:, None], measured.beside
+        beside, chooses = measured.beside, measured.chooses_beside
+        if names is not None and beside is not None and chooses is not None:
+            is_word = ~names.is_sink[:, None]
             neighbours = {name: np.clip(query + offset, 0, len(query) - 1) for name, offset in _OFFSETS.items()}
             asked |= {
-                _BESIDE[name]: sees[_OFFSETS[name]] & is_word[..., at] & measured.chooses_beside
-                for name, at in neighbours.items()
+                _BESIDE[name]: sees[_OFFSETS[name]] & is_word[..., at] & chooses for name, at in neighbours.items()
             }
-            asked[_BESIDE["same_share"]] = is_word & measured.chooses_beside
+            asked[_BESIDE["same_share"]] = is_word & chooses
             hits = {name: beside == at for name, at in neighbours.items()} | {"same_share": names.same(beside)}
             shares |= {_BESIDE[name]: hit & asked[_BESIDE[name]] for name, hit in hits.items()}
         for name, queries in asked.items():
