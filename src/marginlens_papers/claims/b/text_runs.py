@@ -319,7 +319,8 @@ class TextRuns(Claim):
         others = [holds for name, holds in met.items() if not name.endswith(("_loss", "_contrast"))]
         return (
             f"{sum(others) or 'None'} of {len(others)} correlations with the posterior difference {'reach' if any(others) else 'reaches'} "
-            f"{EXCELLENT:g}, and the loss is of the paper's order in {sum(losses) or 'none'} of {len(losses)} pairs of a dataset and a reading."
+            f"{EXCELLENT:g}, and the loss is of the paper's order in {sum(losses) or 'none'} of {len(losses)} pairs of a dataset and a "
+            "reading."
         )
 
     def draw(self, finding: Finding) -> dict[str, Figure]:

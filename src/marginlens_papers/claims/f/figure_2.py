@@ -12,7 +12,7 @@ from marginlens.result.palette import ACCENTS
 from marginlens.risk.cross_entropy import MulticlassRisk
 from marginlens.svm import BilinearSolution, bilinear_svm
 from marginlens.theory.bias_table import ON_CLASSES
-from marginlens.typing import Figure, FloatArray, IntArray
+from marginlens.typing import Axes, Figure, FloatArray, IntArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress, Run
 from marginlens_papers.claims.drawing import heat_map
 from marginlens_papers.claims.random_data import class_clusters
@@ -199,7 +199,7 @@ def _draw_gaps(finding: Finding) -> Figure:
     from matplotlib.figure import Figure
 
     fig = Figure(figsize=(8.0, 7.2), layout="constrained")
-    axes = fig.subplot_mosaic([["paper", "long"], ["clock", "legend"]])
+    axes: dict[str, Axes] = fig.subplot_mosaic([["paper", "long"], ["clock", "legend"]])
     runs, best = finding.arrays["runs"], finding.arrays["best"]
     for kind, style in (("paper", ":"), ("long", "-")):
         for name, curves in runs[kind].items():
@@ -222,7 +222,11 @@ def _draw_gaps(finding: Finding) -> Figure:
     axes["legend"].axis("off")
     lines = axes["long"].get_lines()
     lines += [axes["legend"].plot([], [], color=ml.plotting.INK, ls=style)[0] for style in (":", "-")]
-    names = [*(line.get_label() for line in lines[:-2]), "lower left: the paper's steps", "lower left: longer steps"]
+    names = [
+        *(str(line.get_label()) for line in lines[:-2]),
+        "lower left: the paper's steps",
+        "lower left: longer steps",
+    ]
     axes["legend"].legend(lines, names, loc="center")
     return fig
 

@@ -276,9 +276,12 @@ def _explain_cells(fig: Figure) -> None:
     from matplotlib.patches import Patch
 
     failing, _, right = _SHARE_COLOURS
-    marks = [Patch(color=right, label="every run ends as it should"), Patch(color=failing, label="none does")]
-    marks += [Line2D([], [], color=ml.plotting.INK, lw=2.0, label="our test expects a lost class")]
-    marks += [Line2D([], [], color=ml.plotting.INK, ls="", marker="$*$", label="a run fails, but loses no class")]
+    marks = [
+        Patch(color=right, label="every run ends as it should"),
+        Patch(color=failing, label="none does"),
+        Line2D([], [], color=ml.plotting.INK, lw=2.0, label="our test expects a lost class"),
+        Line2D([], [], color=ml.plotting.INK, ls="", marker="$*$", label="a run fails, but loses no class"),
+    ]
     fig.legend(handles=marks, loc="outside lower center", ncols=2)
 
 
