@@ -40,7 +40,8 @@ def thumbnail(figure: Figure) -> bytes:
     shown: list[Text] = []
     stream = BytesIO()
     with rc_context({"figure.constrained_layout.use": False}):
-        figure.set_layout_engine("constrained", w_pad=0.03, h_pad=0.03)
+        if any(ax.get_subplotspec() for ax in figure.axes):  # none if all panels are placed by hand
+            figure.set_layout_engine("constrained", w_pad=0.03, h_pad=0.03)
         for texts in filter(None, kinds):
             _show(texts, True)
             if _fit(figure, [*shown, *texts]):
