@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.text import Text
 
 SIZE = (360, 190)  # pixels on the page: a point of the figure is a pixel of the page
-LETTERS = 12  # pixels on the page, which leaves 9 on a tile that is 270 pixels wide
+LETTERS = 13  # pixels on the page, which leaves 9 if a tile shows it 250 pixels wide
 _GAP = 6.0  # pixels on the page between two texts, at least
 _SHARPNESS = 2  # pixels of the file for a pixel of the page, for fine screens
 
