@@ -197,7 +197,7 @@ def test_tiles_open_without_script(browser, pages):
         open_page(browser, pages["report"])
     assert shown(browser, ".wall > article h4") == 4
     assert shown(browser, ".filters") == 0
-    browser.find_element("css selector", "#A-1 summary").click()
+    click(browser, "#A-1 summary")
     assert shown(browser, "#A-1 .statement") == 1
 
 
