@@ -133,8 +133,8 @@ def test_pictures_are_sixteen_by_nine_with_verdict_and_legend(lab, downloads):
     svg = ET.fromstring(text)
     words = " ".join(str(node.text) for node in svg.findall("{*}text"))
     assert "Ends at" in words
-    assert "Limit → 1 ★" in words
-    assert "Scores of tokens 1 to 3: 1, 0.9, 0" in words
+    assert "Limit → 0 ★" in words
+    assert "Scores of the tokens in order: 1, 0.9, 0" in words
     assert "highest score" in words
     assert "var(--" not in text
     assert "system-ui" not in text

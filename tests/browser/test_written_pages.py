@@ -262,7 +262,7 @@ def test_a_head_and_a_sentence_open_in_the_lab(heads, pages):
     assert np.allclose(start[0] * np.array(keys), [[0.0, 0.0], [-1.0, 0.5], [-2.0, -1.0]], rtol=1e-3, atol=0.0)
     assert state["problem"]["scores"] == [[1, 0, 0]]
     assert state["problem"]["words"] == [["two", "[CLS]", "[SEP]"]]
-    wait_for(heads, "document.getElementById('headline')?.textContent.startsWith('Token 1 “two”')")
+    wait_for(heads, "document.getElementById('headline')?.textContent.startsWith('“two” ')")
     labels = "[...document.querySelectorAll('#plane .token .handle-text')].map((text) => text.textContent)"
     wait_for(heads, f"{labels}.join() === '1 two,2 [CLS],3 [SEP]'")
     assert state["view"]["half"] > start[0] > start[1] == 0

@@ -171,4 +171,4 @@ def test_inputs_without_a_choice_are_listed() -> None:
     problems = (scored([TRIANGLE, TRIANGLE], [[1, 2, 3], last]) for last in ([1, 2, 3], [2, 2, 2]))
     answers = ask_of("leftOut", *problems)
     assert answers[0] is None
-    assert answers[1].startswith("Input 2 ")
+    assert answers[1].startswith("Input 1 ")

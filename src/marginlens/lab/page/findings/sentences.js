@@ -188,7 +188,7 @@ export function verdictWords({ problem, prediction, outlook, refusal }, played =
 export function leftOut({ problem, prediction }) {
   const inputs = Array.from(problem?.lengths ?? [], (_, i) => i).filter((i) => prediction?.dependent && !prediction.dependent.includes(i));
   if (inputs.length === 0 || inputs.length === problem.n) return null;
-  const names = inputs.map((i) => ({ code: "lab.input", numbers: { input: i + 1 } }));
+  const names = inputs.map((i) => ({ code: "lab.input", numbers: { input: i } }));
   return text("lab.left_out", { inputs: names, count: inputs.length });
 }
 

@@ -43,7 +43,7 @@ export function mountVerdict(root, store, runs) {
       clearTimeout(timer);
       timer = setTimeout(() => setText(aloud, `Ends at: ${ends.words.textContent}`), QUIET_MS);
     }
-    setText(from, state.starts.length > 1 ? `from start ${(state.chosen.start ?? 0) + 1}` : "");
+    setText(from, state.starts.length > 1 ? `from start ${state.chosen.start ?? 0}` : "");
     setText(ends.words, said.endsAt);
     setText(reached, said.reached);
     setText(because.words, said.because);

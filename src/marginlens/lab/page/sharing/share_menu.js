@@ -46,7 +46,7 @@ function planeRows(state) {
   const colourOf = ({ colour }) => ink.getPropertyValue(colour.slice(4, -1)).trim();
   const title = example ? `${example.title}${example.isChanged ? ", changed" : ""}` : "A problem of my own";
   const scoresOf = (length, i) => Array.from(problem.scores.subarray(i * problem.T, i * problem.T + length), (score) => short(score)).join(", ");
-  const scores = problem?.hasScores ? Array.from(problem.lengths, (length, i) => `${problem.n > 1 ? `Input ${i + 1}, scores` : "Scores"} of tokens 1 to ${length}: ${scoresOf(length, i)}`) : [];
+  const scores = problem?.hasScores ? Array.from(problem.lengths, (length, i) => `${problem.n > 1 ? `Input ${i}, scores` : "Scores"} of the tokens in order: ${scoresOf(length, i)}`) : [];
   return [
     { text: title, size: 27, isBold: true },
     ...textsOf("#verdict dt").map((name, k) => ({ text: `${name.replace(/([^?])$/, "$1:")} ${textsOf("#verdict dd")[k] ?? ""}` })),
