@@ -222,7 +222,8 @@ def _draw_tokens(
     for i, key in enumerate(keys):
         scatter_input_tokens(ax, key, scores[i, : len(key)], colours[i], 60.0)
         for t, at in enumerate(key if shown else ()):
-            label = f"{t}: {scores[i, t] + 0.0:.3g}".replace("-", "−") if ":" in shown else f"{t}"
+            score = f": {scores[i, t] + 0.0:.3g}".replace("-", "−") if ":" in shown else ""
+            label = f"{data.name_of(i, t)}{score}"
             # inputs take turns, so that close tokens have room for their labels
             offset, side = ((9.0, 7.0), "left") if i % 2 == 0 else ((-9.0, -7.0), "right")
             note_at(ax, label, at, offset, fontsize=9, color=colours[i], ha=side)

@@ -55,6 +55,9 @@ _SHOWN_WINNERS = 8
 _WHY_INDENT = " " * len("Why: ")
 
 
+Names = tuple[tuple[str, ...], ...] | None  # of the tokens of each input
+
+
 class Answer(NamedTuple):
     """A prediction in three short lines; `str` of it prints them, and `in_full` adds the details.
 
@@ -104,35 +107,36 @@ class Rival(NamedTuple):
     higher: int
     higher_lead: float
 
-    @property
-    def fact(self) -> Fact:
-        """State why the token loses, as a clause."""
+    def fact(self, names: Names = None) -> Fact:
+        """State why the token loses, as a clause; the tokens may have names."""
         case = "default" if self.score >= 0.0 else "lower"
         case = f"{case}_beside_higher" if self._has_higher else case
-        return Fact("outcome.rival", {**self._names, "score": abs(self.score), "case": case})
+        return Fact("outcome.rival", {**self._named(names), "score": abs(self.score), "case": case})
 
-    @property
-    def lead_fact(self) -> Fact:
+    def lead_fact(self, names: Names = None) -> Fact:
         """State by how much the token falls behind for each unit of norm."""
         numbers = {"ahead": self.lead, "behind": self.higher_lead, "case": "higher" if self._has_higher else "default"}
-        return Fact("outcome.lead", {**self._names, **numbers})
+        return Fact("outcome.lead", {**self._named(names), **numbers})
 
     @property
     def _has_higher(self) -> bool:
         return self.higher >= 0 and self.higher != self.token
 
-    @property
-    def _names(self) -> dict[str, Fact]:
-        named = {"selected": self.selected, "token": self.token, "higher": self.higher}
-        return {role: token_fact(token) for role, token in named.items() if token >= 0}
+    def _named(self, names: Names) -> dict[str, Fact]:
+        tokens = {"selected": self.selected, "token": self.token, "higher": self.higher}
+        return {role: token_fact(self.input, token, names) for role, token in tokens.items() if token >= 0}
 
     def __str__(self) -> str:
-        return str(self.fact)
+        return str(self.fact())
 
 
-def token_fact(token: int) -> Fact:
-    """Name a token of an input."""
-    return Fact("outcome.token.number", {"token": token})
+def token_fact(i: int, token: int, names: Names = None) -> Fact:
+    """Name a token of input i, by its index if it has no other name."""
+    name = names[i][token] if names else ""
+    if not name:
+        return Fact("outcome.token.number", {"token": token})
+    is_repeated = names is not None and names[i].count(name) > 1
+    return Fact(f"outcome.token.{'repeated' if is_repeated else 'word'}", {"word": name, "token": token})
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -158,6 +162,7 @@ class Outcome(Result, Tabular):
             to prove.
         rivals: the runner-up of each input whose output depends on p.
         inputs: the indices of these inputs, of all if there are none.
+        tokens: the names of the tokens of each input, None if they have none.
         constant: whether no output depends on p, so that training leaves p at the start.
         settled: for steps in other norms, whether two runs from nearly the same start select the same tokens, for ever if there
             is a certificate, or else by a lead beyond which nothing is expected to change.
@@ -182,6 +187,7 @@ class Outcome(Result, Tabular):
     error: float
     rivals: tuple[Rival, ...]
     inputs: tuple[int, ...]
+    tokens: Names = None
     constant: bool = False
     settled: bool = False
 
@@ -231,7 +237,7 @@ class Outcome(Result, Tabular):
             return Fact("outcome.ends_at.nothing")
         if self.finite and self.is_repeatable:
             return Fact("outcome.ends_at.finite")
-        tokens = [(token_fact(int(self.selected[i])), i) for i in self.inputs]
+        tokens = [(token_fact(i, int(self.selected[i]), self.tokens), i) for i in self.inputs]
         (first, i), *others = tokens
         listed = [Fact("outcome.token.in_input", {"name": name, "input": j}) for name, j in others[:_SHOWN_WINNERS]]
         if len(others) > _SHOWN_WINNERS:
@@ -257,8 +263,9 @@ class Outcome(Result, Tabular):
         more = (Fact("outcome.because.more", {"count": rest}),) if rest > 0 else ()
         shown = self.rivals[:_SHOWN_REASONS]
         if len(self.selected) == 1:
-            return tuple(rival.fact for rival in shown)
-        named = [Fact("outcome.because.in_input", {"input": rival.input, "rival": rival.fact}) for rival in shown]
+            return tuple(rival.fact(self.tokens) for rival in shown)
+        facts = [(rival.input, rival.fact(self.tokens)) for rival in shown]
+        named = [Fact("outcome.because.in_input", {"input": i, "rival": fact}) for i, fact in facts]
         return (*named, *more)
 
     @property
@@ -282,8 +289,10 @@ class Outcome(Result, Tabular):
         if self.constant:
             return (Fact("outcome.claim.constant"),)
         shown = self.rivals[:_SHOWN_REASONS] if self.is_repeatable else ()
-        leads = [Fact("outcome.lead_in_input", {"input": rival.input, "lead": rival.lead_fact}) for rival in shown]
-        leads = [rival.lead_fact for rival in shown] if len(self.selected) == 1 else leads
+        leads = [rival.lead_fact(self.tokens) for rival in shown]
+        if len(self.selected) > 1:
+            facts = zip(shown, leads, strict=True)
+            leads = [Fact("outcome.lead_in_input", {"input": rival.input, "lead": lead}) for rival, lead in facts]
         led = (Fact("outcome.leads", {"leads": leads}),) if leads else ()
         if self.certificate is None:
             return (self._reached, *led)
@@ -564,6 +573,7 @@ def _outcome(run: _Run, tubes: Tubes, k: int) -> Outcome:
         error=run.error,
         rivals=rivals_of(problem, selected, tubes.direction[k]) if known else (),
         inputs=inputs_of(problem),
+        tokens=problem.data.tokens,
     )
 
 

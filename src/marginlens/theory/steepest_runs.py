@@ -220,6 +220,7 @@ class _Followed:
             error=error,
             rivals=rivals_of(problem, look.selected, unit(point)) if known else (),
             inputs=inputs_of(problem),
+            tokens=problem.data.tokens,
             settled=known,
         )
 
