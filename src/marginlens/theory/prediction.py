@@ -54,21 +54,27 @@ class Candidates(Displayed, Tabular, _Directions):
         selections: (n_candidates, n_inputs).
         directions: (n_candidates, d_key), unit.
         margins: (n_candidates,).
-        labels: for each, "GMM" or "LMM" if it is in P^mm, "G^mm" if it is a global minimum of ATT-SVM' because optimal tokens tie.
+        labels: for each, "GMM" (best) or "LMM" (local) if it is in P^mm, "G^mm" if it is a global minimum of ATT-SVM' because
+            optimal tokens tie.
         complete: whether they are all of P^mm; if not, listing all would have taken too long.
 
     `to_frame()` has one row per candidate: kind, selection, margin, direction.
     """
 
     _columns = table("", kind="labels", selection="selections", margin="margins", direction="directions")
-    quantities = "{labels:tally}, complete={complete}"
+    quantities = "{kinds:tally}, complete={complete}"
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The labels in words: best, local, or best but tied."""
+        return tuple(text("direction_kind", case=label) for label in self.labels)
 
     def __str__(self) -> str:
         case = "complete" if self.complete else "partial"
         lines = [text("candidates.some" if self.labels else "candidates.none", case=case)]
-        rows = list(zip(self.labels, self.selections.tolist(), self.margins.tolist(), strict=True))
-        for label, selected, margin in rows[:_MAX_PRINTED]:
-            lines.append(f"  {text('candidates.row', label=label, selected=str(selected), margin=margin)}")
+        rows = list(zip(self.kinds, self.selections.tolist(), self.margins.tolist(), strict=True))
+        for kind, selected, margin in rows[:_MAX_PRINTED]:
+            lines.append(f"  {text('candidates.row', kind=kind, selected=str(selected), margin=margin)}")
         if len(rows) > _MAX_PRINTED:
             lines.append(f"  {text('candidates.more', count=len(rows) - _MAX_PRINTED)}")
         return "\n".join(lines)
@@ -219,9 +225,9 @@ class Prediction(Result, Tabular):
         """
         ax = axes_for(ax)
         if self.candidates is not None and self.candidates.labels:
-            labels, selections = self.candidates.labels, self.candidates.selections.tolist()
-            names = [f"{label} {' '.join(map(str, row))}" for label, row in zip(labels, selections, strict=True)]
-            colours = [LOCAL if label == "LMM" else GLOBAL for label in labels]
+            kinds, selections = self.candidates.kinds, self.candidates.selections.tolist()
+            names = [f"{kind} {' '.join(map(str, row))}" for kind, row in zip(kinds, selections, strict=True)]
+            colours = [LOCAL if label == "LMM" else GLOBAL for label in self.candidates.labels]
             if self.candidates.directions.shape[-1] == 2:
                 draw_rays(ax, self.candidates.directions, names, colours)
             else:

@@ -50,7 +50,7 @@ function limitRow(store, place) {
       const gap = optimality && Number.isFinite(optimality.scoreGap) ? `, score gap ${short(optimality.scoreGap)}` : "";
       const basin = share === null ? "" : `, ${percent(share)} of the starts shown`;
       setText(numbers, `${angleWords(direction)}, margin ${short(margin, 4)}${gap}${basin}`);
-      setText(name, `Limit${isGlobal ? ", the global one" : ""}${selected.length === 1 ? "" : ", input by input"}: `);
+      setText(name, `Limit${isGlobal ? ", the best one" : ""}${selected.length === 1 ? "" : ", input by input"}: `);
       setAttributes(button, { "aria-pressed": String(isChosen) });
       button.classList.toggle("shown", isShown);
     },

@@ -167,7 +167,7 @@ function handlesOf(state, analysis) {
   for (const limit of analysis.limits)
     found.push({
       id: `limit:${limit.index}`, kind: "limit", k: limit.index, limit, point: null,
-      name: `limit ${limit.mark}${limit.isGlobal ? ", global" : ""}`,
+      name: `limit ${limit.mark}${limit.isGlobal ? ", the best" : ""}`,
       value: `selects ${limit.selected.map((t, i) => `token ${t} of input ${i}`).join(", ")}; margin ${short(limit.margin)}`,
       choose: { limit: limit.index },
     });
