@@ -175,7 +175,7 @@ def test_a_saved_page_opens_in_the_same_state(lab, downloads):
 
 def test_a_link_to_a_local_file_carries_a_warning(lab, clipboard):
     share(lab, "Copy link")
-    assert "opens on this machine alone" in message(lab)
+    assert "works only on this computer" in message(lab)
     share(lab, "Copy code to embed")
     assert clipboard().startswith('<iframe src="lab.html#')
     assert "file:" not in lab.execute_async_script("lab.pythonScript().then(arguments[0])")

@@ -260,7 +260,7 @@ def _window(keys: FloatArray) -> FloatArray:
 
 
 def _ray_name(kind: str) -> str:
-    return f"{text('direction_kind', case=kind)} direction" if kind in ("GMM", "LMM") else "max-margin direction"
+    return f"{text('direction.kind', case=kind)} direction" if kind in ("GMM", "LMM") else "max-margin direction"
 
 
 class _Limits(NamedTuple):

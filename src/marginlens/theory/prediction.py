@@ -67,7 +67,7 @@ class Candidates(Displayed, Tabular, _Directions):
     @property
     def kinds(self) -> tuple[str, ...]:
         """The labels in words: best, local, or best but tied."""
-        return tuple(text("direction_kind", case=label) for label in self.labels)
+        return tuple(text("direction.kind", case=label) for label in self.labels)
 
     def __str__(self) -> str:
         case = "complete" if self.complete else "partial"

@@ -212,7 +212,7 @@ export function mountPlane(root, store, runs = null) {
     legend,
     basinLegend,
     note,
-    element("p", { class: "print", id: "plane-print" }, "What is trained is p, a point of this plane: a token at the point k gets attention in proportion to exp(p·k). Paths show p moving from its starts s1, s2, …; numbers are tokens."),
+    element("p", { class: "print", id: "plane-print" }, "Training moves p. A token at point k gets attention proportional to exp(p·k), so the farther p goes in a token's direction, the more attention the token gets. Paths show p moving from its starts s0, s1, …; numbers or words are tokens."),
   );
   const basins = mountBasins(canvas, store, basinLegend);
   const isCoarse = matchMedia("(pointer: coarse)");

@@ -132,7 +132,7 @@ function isLocal() {
 export function shareItems(store, runs, linkOf) {
   const field = mountFileField(store);
   const state = () => shownState(store, runs);
-  const onlyHere = " It opens on this machine alone, where the page is a file: to give it away, save the page.";
+  const onlyHere = " It works only on this computer. To share the problem, use Save page.";
   const ofProblem = (run) => () => (store.state.tab === "growth" ? store.say("That is for token selection and next tokens: go there first.", "refusal") : run());
   const frame = (address) => `<iframe src="${address}" title="marginlens lab" width="100%" height="900" allow="clipboard-write"></iframe>`;
   return [
