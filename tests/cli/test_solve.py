@@ -33,8 +33,8 @@ def test_solve_prints_the_prediction_and_every_direction(here):
     assert "Directions that may win (all of them)" in result.stdout
     assert "A Thm 1 applies: the regularisation path converges to the best direction." in result.stdout
     assert "✗ A Assumption B: Within an input the scores of the lesser tokens differ by up to 0.9" in result.stdout
-    assert "ends at: token 0." in result.stdout
-    assert "proved?  Yes: once ‖p‖ reaches" in result.stdout
+    assert "Token 0 wins.\n" in result.stdout
+    assert "\nProved ✓\n" in result.stdout
 
 
 def test_solve_json_has_the_limits_of_path_and_run(here):
@@ -140,7 +140,7 @@ def test_a_batch_has_one_row_per_problem(here):
     told = numbers("b.npz")["problems"]
     assert len(told) == 5
     for j in range(5):
-        assert line(result, f"problem {j}: ends at: ")
+        assert line(result, f"problem {j}: token ")
     write_problem("one.npz", data[3], v[3])
     assert numbers("one.npz")["problems"] == [told[3]]
     chosen = numbers("b.npz", "--selected", "0,1,2")["problems"]
