@@ -8,8 +8,16 @@ import pytest
 from marginlens.words import rendered_examples, texts
 
 ROOT = Path(__file__).resolve().parents[2]
-# Pages that relate to the papers' symbols, and pages that are generated from docstrings and measurements.
-OF_THE_PAPERS = {"symbols.md", "vocabulary.md", "differences.md", "theorems.md", "ledger.md", "changelog.md"}
+# Pages that relate to the papers' symbols, and pages that are generated from docstrings, measurements and codes.
+OF_THE_PAPERS = {
+    "texts.md",
+    "symbols.md",
+    "vocabulary.md",
+    "differences.md",
+    "theorems.md",
+    "ledger.md",
+    "changelog.md",
+}
 PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").glob("*.md")) if page.name not in OF_THE_PAPERS)]
 SHORT_LINES = r"outcome\.(ends_at|rival|because|why|verdict|gap|missing|lacking|token)(\.|$)|outcome\.theorem\.(because|undecided|unknown)"
 CODES = r"GMM|LMM|\bflow|\bnorms?\b|\btubes?\b|\bangles?\b|Thm|Theorem|\b[A-GX]-\w+\d|‖|verify\("
