@@ -158,7 +158,7 @@ def test_lab_opens_playing_with_verdict_and_play_button_visible(browser, greetin
     opened(browser, greeting, size)
     assert lab_state(browser)["preset"] == "start-decides"
     assert browser.execute_script("return lab.firstPrediction") <= FIRST_VERDICT_MS
-    assert browser.find_element("id", "headline").text == "Token 1."
+    assert browser.find_element("id", "headline").text == "Token 0 wins."
     assert browser.find_element("id", "proved").text.startswith("In double precision, not verified: ")
     for selector in ("#headline", "#playback .play"):
         assert is_in_view(browser, selector), selector
@@ -229,7 +229,7 @@ def test_the_reader_guesses_before_the_answer_appears(browser, greeting):
     assert browser.find_elements("css selector", "#plane .limit") == []
     drag(browser, browser.find_element("css selector", '[data-handle="guess"] .hit'), (160, -60))
     wait_for(browser, "lab.state().view.guess === null")
-    assert browser.find_element("id", "headline").text.startswith("Token 1")
+    assert browser.find_element("id", "headline").text.startswith("Token 0")
     assert "away from where training ends" in browser.find_element("css selector", "#story [aria-current] .task").text
     browser.find_element("xpath", "//*[@id='story']//button[contains(., 'Next')]").click()
     wait_for(browser, "lab.state().preset === 'score-decides' && lab.state().view.guess !== null")

@@ -99,7 +99,7 @@ def test_a_token_follows_the_mouse_and_the_prediction_follows_the_token(lab):
     assert predicted_limits(lab) != limits
     assert lab.find_element("id", "limits").text != said
     agrees_with_python(lab)
-    button(lab, "Undo: move token 2 of input 1").click()  # the whole drag at once
+    button(lab, "Undo: move token 1 of input 0").click()  # the whole drag at once
     settle(lab)
     assert lab_state(lab)["problem"] == before["problem"]
     assert predicted_limits(lab) == limits

@@ -29,12 +29,12 @@ def test_solve_prints_the_prediction_and_every_direction(here):
     assert result.stdout.startswith("b.npz: TokenDataset(1 inputs × 3 tokens, d_model=3, d_key=2)\n")
     assert str(ml.predict_limit(*figure_1b())) in result.stdout
     assert "[-0.1    0.995]" in line(result, "GMM of [0]")
-    assert "LMM selects [1]" in result.stdout
-    assert "Candidates (all of P^mm)" in result.stdout
-    assert "A Thm 1 applies: the regularisation path converges to the GMM direction." in result.stdout
+    assert "local: selects [1]" in result.stdout
+    assert "Directions that may win (all of them)" in result.stdout
+    assert "A Thm 1 applies: the regularisation path converges to the best direction." in result.stdout
     assert "✗ A Assumption B: Within an input the scores of the lesser tokens differ by up to 0.9" in result.stdout
-    assert "ends at: token 0." in result.stdout
-    assert "proved?  Yes: once ‖p‖ reaches" in result.stdout
+    assert "Token 0 wins.\n" in result.stdout
+    assert "\nProved ✓\n" in result.stdout
 
 
 def test_solve_json_has_the_limits_of_path_and_run(here):
@@ -97,7 +97,7 @@ def test_inputs_independent_of_p_are_left_out(here):
 def test_a_start_in_a_cone_has_a_certain_limit(here):
     write_problem("f.npz", *figure_8())
     result = solve("f.npz", "--start", "2000,0")
-    assert "A Thm 3 applies: descent converges in direction to the LMM that its start selects." in result.stdout
+    assert "A Thm 3 applies: p turns to the max-margin direction of the tokens that the start selects." in result.stdout
     assert "Certain for constant steps up to 1/L_p: the direction that selects [0, 1], by A Thm 3." in result.stdout
     assert numbers("f.npz", "--start", "2000,0")["problems"][0]["direction"] == [1.0, 0.0]
     (near,) = numbers("f.npz", "--start", "1,0")["problems"]  # too near for A Thm 3
@@ -140,7 +140,7 @@ def test_a_batch_has_one_row_per_problem(here):
     told = numbers("b.npz")["problems"]
     assert len(told) == 5
     for j in range(5):
-        assert line(result, f"problem {j}: ends at: ")
+        assert line(result, f"problem {j}: token ")
     write_problem("one.npz", data[3], v[3])
     assert numbers("one.npz")["problems"] == [told[3]]
     chosen = numbers("b.npz", "--selected", "0,1,2")["problems"]
@@ -159,7 +159,7 @@ def test_long_lists_are_cut_and_the_rest_is_counted(here):
 
 def test_a_problem_with_too_many_selections_is_reported(here):
     write_problem("l.npz", ml.TokenDataset(np.random.default_rng(0).normal(size=(20, 9, 30)), np.ones(20)), np.ones(30))
-    assert "P^mm is too large to list in full" in solve("l.npz").stdout
+    assert "too many to list them all" in solve("l.npz").stdout
 
 
 @pytest.mark.parametrize("name", ["l1", "l2", "l-inf", "l1.75", "l3"])

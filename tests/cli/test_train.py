@@ -89,14 +89,14 @@ def test_limits_are_certain_if_proved_and_observed_otherwise(here):
     assert "--constant" not in words
     constant = " ".join(train("a.npz", "--constant").stdout.split())
     assert "The limit is certain" in constant
-    assert "Certain: the GMM direction, from every start, by A Thm 2 with n = 1." in constant
+    assert "Certain: the best direction, from every start, by A Thm 2 with n = 1." in constant
     # one input of equal other scores, as A Thm 2 asks, with more tokens than are followed
     rng = np.random.default_rng(3)
     tokens = np.concatenate([[[1.0, 0.0, 1.0]], np.column_stack([rng.normal(size=(1_100, 2)), np.zeros(1_100)])])
     write_problem("many.npz", ml.TokenDataset(tokens[None], [1]), np.array([0.0, 0.0, 1.0]))
     words = " ".join(train("many.npz").stdout.split())
     assert (
-        "Observed, not proved: the GMM direction, from every start. A Thm 2 with n = 1 proves it for constant" in words
+        "Observed, not proved: the best direction, from every start. A Thm 2 with n = 1 proves it for constant" in words
     )
     assert "--constant" in words
     (told,) = numbers("many.npz")["problems"]

@@ -113,7 +113,7 @@ test("wrong files are one sentence, and the state stays", async () => {
     '{"format": "marginlens-problem", "sequences": [[0]], "labels": [0]}': "holds sequences",
     '{"tokens": [[[1, 2]]], "W": [[1, 0]], "head": [1, 1]}': "W must be a list of 2 rows; got 1 rows",
     '{"tokens": [[[1, 2], [3]]], "head": [1, 1]}': "token 1 of input 0 has 1",
-    '{"tokens": [[[1, 2, 3]]], "head": [1, 1, 1]}': "draws the plane",
+    '{"tokens": [[[1, 2, 3]]], "head": [1, 1, 1]}': "is two-dimensional",
     '{"tokens": [[[1, 2]]], "head": [1, 1], "page": {"starts": []}}': "at least one start",
   };
   const files = Object.entries(refused).map(([text, words]) => [{ name: "a.json", size: text.length, text: async () => text }, words]);

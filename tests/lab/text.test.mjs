@@ -110,7 +110,7 @@ test("texts that cannot be read are refused in a sentence", () => {
     [{ ...START, source: "abc" }, /^The window must be shorter than the text, which has 3 characters; got 8\.$/],
     [{ ...START, source: "abcdefghijklmnop" }, /^No window of 8 characters holds what follows it/],
     [{ ...START, source: letters }, /^The page takes up to 400 different characters; this text has 500/],
-    [{ sequences: { samples: [[0, 2]], labels: [0], names: ["a", "b"] } }, /^Sequence 1 and its label must be ids from 0 to 1\.$/],
+    [{ sequences: { samples: [[0, 2]], labels: [0], names: ["a", "b"] } }, /^Sequence 0 and its label must be ids from 0 to 1\.$/],
     [{ sequences: { samples: [[0]], labels: [1], names: ["a", "b"] } }, /^No sequence holds its label/],
     [{ sequences: { samples: [] } }, /^Sequences need samples/],
   ];

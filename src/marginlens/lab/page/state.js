@@ -128,7 +128,7 @@ export function checkState(state) {
   if (!Array.isArray(starts) || starts.length === 0) refuse("There must be at least one start.");
   if (starts.length > MAX_STARTS) refuse(`There can be at most ${MAX_STARTS} starts; got ${starts.length}.`);
   starts.forEach((start, k) => {
-    if (!isPoint(start, MAX_START)) refuse(`Start ${k + 1} must be two numbers up to 10¹² in modulus.`);
+    if (!isPoint(start, MAX_START)) refuse(`Start ${k} must be two numbers up to 10¹² in modulus.`);
   });
   const keys = keysOf(state.problem);
   checkIndex(chosen.input, "input", keys.length);
@@ -219,7 +219,7 @@ export function withLabel(state, i, label) {
 export function addToken(state, i, point, { key = point, score = 0 } = {}) {
   const { tokens, keys, scores, words } = state.problem;
   const length = keysOf(state.problem)[i].length;
-  if (length >= MAX_TOKENS) refuse(`Input ${i + 1} has ${length} tokens already, the most that the page takes.`);
+  if (length >= MAX_TOKENS) refuse(`Input ${i} has ${length} tokens already, the most that the page takes.`);
   const grown = (lists, entry) => lists && replaced(lists, i, [...lists[i], entry]);
   const changed = withProblem(state, {
     tokens: grown(tokens, Array.from(point)),
@@ -232,7 +232,7 @@ export function addToken(state, i, point, { key = point, score = 0 } = {}) {
 
 /** Input i without its token t. */
 export function removeToken(state, i, t) {
-  if (keysOf(state.problem)[i].length <= 1) refuse(`Input ${i + 1} must have at least one token.`);
+  if (keysOf(state.problem)[i].length <= 1) refuse(`Input ${i} must have at least one token.`);
   const { tokens, keys, scores, words } = state.problem;
   const shrunk = (lists) => lists && replaced(lists, i, without(lists[i], t));
   const changed = withProblem(state, { tokens: shrunk(tokens), keys: shrunk(keys), scores: shrunk(scores), words: shrunk(words) });

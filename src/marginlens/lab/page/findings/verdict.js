@@ -62,7 +62,7 @@ export function mountVerdict(root, store, runs) {
       clearTimeout(timer);
       timer = setTimeout(() => setText(aloud, winner.textContent), QUIET_MS);
     }
-    setText(from, state.starts.length > 1 && !analysis.refusal ? `from start s${(state.chosen.start ?? 0) + 1}` : "");
+    setText(from, state.starts.length > 1 && !analysis.refusal ? `from start s${state.chosen.start ?? 0}` : "");
     setText(note, state.note ?? "");
     note.hidden = state.note === null;
     setText(winner, said.endsAt);

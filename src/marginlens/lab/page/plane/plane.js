@@ -122,7 +122,7 @@ function handlesOf(state, analysis) {
   tokens.forEach((input, i) =>
     input.forEach((point, t) => {
       const score = scoreOf(i, t);
-      const name = `token ${t + 1}${wordOf(problem, i, t)} of input ${i + 1}`;
+      const name = `token ${t}${wordOf(problem, i, t)} of input ${i}`;
       found.push({
         id: `token:${i}:${t}`, kind: "token", i, t, score, point, name, word: problem.words?.[i][t] ?? "",
         value: `${score === null ? "" : `score ${short(score)}, `}at ${pointText(point)}`,
@@ -134,7 +134,7 @@ function handlesOf(state, analysis) {
   );
   keys?.forEach((input, i) =>
     input.forEach((point, t) => {
-      const name = `key of token ${t + 1} of input ${i + 1}`;
+      const name = `key of token ${t} of input ${i}`;
       found.push({
         id: `key:${i}:${t}`, kind: "key", i, t, point, name, value: `at ${pointText(point)}`,
         move: (at) => (before) => withKey(before, i, t, at),
@@ -160,7 +160,7 @@ function handlesOf(state, analysis) {
     });
   starts.forEach((point, k) =>
     found.push({
-      id: `start:${k}`, kind: "start", k, point, name: `start ${k + 1}`, value: `at ${pointText(point)}`,
+      id: `start:${k}`, kind: "start", k, point, name: `start ${k}`, value: `at ${pointText(point)}`,
       move: (at) => (before) => withStart(before, k, at),
       remove: (before) => removeStart(before, k),
       choose: { start: k },
@@ -169,8 +169,8 @@ function handlesOf(state, analysis) {
   for (const limit of analysis.limits)
     found.push({
       id: `limit:${limit.index}`, kind: "limit", k: limit.index, limit, point: null,
-      name: `limit ${limit.mark}${limit.isGlobal ? ", global" : ""}`,
-      value: `selects ${limit.selected.map((t, i) => `token ${t + 1} of input ${i + 1}`).join(", ")}; margin ${short(limit.margin)}`,
+      name: `limit ${limit.mark}${limit.isGlobal ? ", the best" : ""}`,
+      value: `selects ${limit.selected.map((t, i) => `token ${t} of input ${i}`).join(", ")}; margin ${short(limit.margin)}`,
       choose: { limit: limit.index },
     });
   return found;
@@ -451,7 +451,7 @@ export function mountPlane(root, store, runs = null) {
       if (handle.kind === "token" || handle.kind === "key") put(drawing, "d", markerPath(handle.i, Number(size)));
       put(text, "x", ((handle.kind === "start" ? -7 : handle.radius + 5) + 16 * column).toFixed(1));
       put(text, "y", { head: -8, guess: -10, start: 20 }[handle.kind] ?? 4);
-      setText(text, { token: `${(handle.t ?? 0) + 1}${sign} ${handle.word ?? ""}`.trim(), key: "", head: "v", guess: invites, start: `s${(handle.k ?? 0) + 1}${invites}` }[handle.kind]);
+      setText(text, { token: `${handle.word || handle.t}${sign}`, key: "", head: "v", guess: invites, start: `s${handle.k}${invites}` }[handle.kind]);
     }
     nodes.handles.sweep();
     for (const handle of handles) {
@@ -533,7 +533,7 @@ export function mountPlane(root, store, runs = null) {
         element("li", {},
           shape("svg", { viewBox: "-12 -12 24 24", width: 16, height: 16, "aria-hidden": "true" },
             shape("path", { d: markerPath(i, 7), class: "legend-marker", style: { "--colour": `var(--input-${i})` } })),
-          ` input ${i + 1}, label ${labels[i] === -1 ? "−1" : "+1"}`),
+          ` input ${i}, label ${labels[i] === -1 ? "−1" : "+1"}`),
       ),
       element("li", {}, "▲ highest score"),
       element("li", {}, "→ 3: a limit, named by the token that it selects"),

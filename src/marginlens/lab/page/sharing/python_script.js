@@ -95,6 +95,12 @@ function opening(state, link) {
 
 // ---- the plane
 
+/** The names of the tokens, if they have any. */
+function nameLines({ words }) {
+  if (!words?.flat().some(Boolean)) return [];
+  return [`data = data.named([${words.map((names) => `[${names.map(pythonString).join(", ")}]`).join(", ")}])`];
+}
+
 /** data, head (where there is one) and y. */
 function dataLines(problem, json) {
   const labels = `y = [${Array.from(problem.y, (label) => (label > 0 ? "1" : "-1")).join(", ")}]`;
@@ -103,11 +109,11 @@ function dataLines(problem, json) {
   if (problem.byScores) {
     const isEven = problem.lengths.every((length) => length === problem.T);
     lines.push(...inputs("keys", json.keys ?? json.tokens, point), ...inputs("scores", json.scores, pythonNumber), labels);
-    return [...lines, ...part(isEven ? "scored tokens" : "scored tokens of different lengths")];
+    return [...lines, ...part(isEven ? "scored tokens" : "scored tokens of different lengths"), ...nameLines(json)];
   }
   lines.push(...inputs("tokens", json.tokens, point), labels);
   if (!problem.keysAreTokens) lines.push(...inputs("keys", json.keys, point));
-  lines.push(`data = ml.TokenDataset(tokens, y${problem.keysAreTokens ? "" : ", K=keys"})`);
+  lines.push(`data = ml.TokenDataset(tokens, y${problem.keysAreTokens ? "" : ", K=keys"})`, ...nameLines(json));
   if (!problem.joint) lines.push(`head = ${vector(problem.head)}`);
   return lines;
 }

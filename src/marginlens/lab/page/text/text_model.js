@@ -62,7 +62,7 @@ export function checkSequences(listed) {
   const isId = (id) => Number.isInteger(id) && id >= 0 && id < names.length;
   samples.forEach((sample, i) => {
     if (!Array.isArray(sample) || sample.length === 0 || !sample.every(isId) || !isId(labels[i]))
-      refuse(`Sequence ${i + 1} and its label must be ids from 0 to ${names.length - 1}.`);
+      refuse(`Sequence ${i} and its label must be ids from 0 to ${names.length - 1}.`);
   });
   if (Object.isFrozen(listed)) checkedSequences.add(listed);
 }
