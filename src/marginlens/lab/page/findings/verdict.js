@@ -51,7 +51,7 @@ export function mountVerdict(root, store, runs) {
     if (!opener.open) return;
     const said = words();
     const cut = [because, proved].filter(isCut).map((line) => line.textContent);
-    replace(details, [...cut, said.reached, ...(said.details ?? [])].filter(Boolean).map((sentence) => element("p", {}, sentence)));
+    replace(details, [...cut, ...(said.details ?? [])].map((sentence) => element("p", {}, sentence)));
   };
   opener.addEventListener("toggle", showDetails);
 
