@@ -48,7 +48,7 @@ def test_every_block_of_a_page_runs(name, samples):
     [
         ("```python\nprint(1)\n```\n\n```text\n2\n```\n", "page.md shows"),
         ("```sh\nmarginlens samples .\n```\n\n```text\nWritten to elsewhere\n…\n```\n", "page.md shows"),
-        ("```sh\nmarginlens solve nowhere.npz\n```\n", "nowhere.npz"),
+        ("```sh\nmarginlens predict nowhere.npz\n```\n", "nowhere.npz"),
         ("```sh\npip install 'marginlens[nothing]'\n```\n", "nothing"),
         ("```sh\nmake tea\n```\n", "make tea"),
         ("```sh\nrm -r /\n```\n", "no rule"),

@@ -54,21 +54,27 @@ class Candidates(Displayed, Tabular, _Directions):
         selections: (n_candidates, n_inputs).
         directions: (n_candidates, d_key), unit.
         margins: (n_candidates,).
-        labels: for each, "GMM" or "LMM" if it is in P^mm, "G^mm" if it is a global minimum of ATT-SVM' because optimal tokens tie.
+        labels: for each, "GMM" (best) or "LMM" (local) if it is in P^mm, "G^mm" if it is a global minimum of ATT-SVM' because
+            optimal tokens tie.
         complete: whether they are all of P^mm; if not, listing all would have taken too long.
 
     `to_frame()` has one row per candidate: kind, selection, margin, direction.
     """
 
     _columns = table("", kind="labels", selection="selections", margin="margins", direction="directions")
-    quantities = "{labels:tally}, complete={complete}"
+    quantities = "{kinds:tally}, complete={complete}"
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The labels in words: best, local, or best but tied."""
+        return tuple(text("direction.kind", case=label) for label in self.labels)
 
     def __str__(self) -> str:
         case = "complete" if self.complete else "partial"
         lines = [text("candidates.some" if self.labels else "candidates.none", case=case)]
-        rows = list(zip(self.labels, self.selections.tolist(), self.margins.tolist(), strict=True))
-        for label, selected, margin in rows[:_MAX_PRINTED]:
-            lines.append(f"  {text('candidates.row', label=label, selected=str(selected), margin=margin)}")
+        rows = list(zip(self.kinds, self.selections.tolist(), self.margins.tolist(), strict=True))
+        for kind, selected, margin in rows[:_MAX_PRINTED]:
+            lines.append(f"  {text('candidates.row', kind=kind, selected=str(selected), margin=margin)}")
         if len(rows) > _MAX_PRINTED:
             lines.append(f"  {text('candidates.more', count=len(rows) - _MAX_PRINTED)}")
         return "\n".join(lines)
@@ -165,31 +171,34 @@ class Prediction(Result, Tabular):
 
     @property
     def answer(self) -> Answer:
-        """The answer in three lines: where training ends, why, and whether that is proved; from the run if it was followed,
-        else from theorems alone.
+        """The answer in three lines: which token wins, why, and whether that is proved; from the run if it was followed, else
+        from theorems alone.
         """
         if self.outcome is not None:
             return self.outcome.answer
         applying = [verdict for verdict in self.verdicts if verdict.applies]
-        failed = [check for verdict in self.verdicts for check in verdict.failed][-1:]
-        condition = f"{failed[0].sentence.rstrip('.')}." if failed else ""
-        without = {"condition": condition, "case": "default" if failed else "uncovered"}
         if not applying:
+            reason = {"reason": Fact(f"outcome.missing.{'condition' if self.verdicts else 'no_theorem'}")}
             because = (Fact("outcome.theorem.undecided"),)
-            return Answer(Fact("outcome.theorem.unknown"), because, Fact("outcome.theorem.unproved", without))
+            return Answer(Fact("outcome.theorem.unknown"), because, Fact("outcome.verdict.undecided", reason))
         in_part = [verdict for verdict in applying if verdict.of_descent]
         of_descent = self.direction is not None or bool(in_part)
         verdict = in_part[-1] if in_part else applying[-1] if of_descent else applying[0]
-        theorem = {"citation": verdict.citation, "conclusion": verdict.conclusion}
-        because = (
-            Fact("outcome.theorem.because", {**theorem, "conditions": [check.name for check in verdict.conditions]}),
+        names = [check.name for check in verdict.conditions]
+        because = (Fact("outcome.theorem.because", {"count": len(names)}),)
+        details = (
+            Fact(
+                "outcome.theorem.conditions", {"citation": verdict.citation, "conditions": names, "count": len(names)}
+            ),
         )
+        limit = {"conclusion": verdict.conclusion}
         if of_descent:
-            return Answer(Fact("outcome.theorem.limit", theorem), because, Fact("outcome.theorem.proved", theorem))
+            return Answer(Fact("outcome.theorem.limit", limit), because, Fact("outcome.verdict.proved"), details)
         measured = () if self.bias is None or self.bias.proved else self.bias.observed
-        limit = {**theorem, "claims": claim_words(measured), "case": "measured" if measured else "default"}
-        proof = Fact("outcome.theorem.proved_for_path", {**theorem, **without})
-        return Answer(Fact("outcome.theorem.path", limit), because, proof)
+        seen = (Fact("outcome.theorem.measured", {"claims": claim_words(measured)}),) if measured else ()
+        end = Fact("outcome.theorem.path", {**limit, "case": "measured" if measured else "default"})
+        proof = Fact("outcome.verdict.in_part", {"reason": Fact("outcome.gap.path")})
+        return Answer(end, because, proof, (*details, *seen))
 
     @property
     def x(self) -> FloatArray:
@@ -207,7 +216,7 @@ class Prediction(Result, Tabular):
         shown = [verdict for verdict in self.verdicts if verdict.citation.endswith(EQ17_ONLY)] or self.verdicts
         listed = () if self.candidates is None else (str(self.candidates),)
         bias = () if self.bias is None or self.bias.proved in ((PROOF_A,), (PROOF_C,)) else (str(self.bias),)
-        answer = (str(self.answer),) if self.verdicts or self.outcome else ()
+        answer = (self.answer.in_full,) if self.verdicts or self.outcome else ()
         return "\n".join([*answer, *map(str, self.notes), *map(str, shown), *listed, self.why, *bias])
 
     def plot(self, ax: Axes | None = None) -> Axes:
@@ -216,9 +225,9 @@ class Prediction(Result, Tabular):
         """
         ax = axes_for(ax)
         if self.candidates is not None and self.candidates.labels:
-            labels, selections = self.candidates.labels, self.candidates.selections.tolist()
-            names = [f"{label} {' '.join(map(str, row))}" for label, row in zip(labels, selections, strict=True)]
-            colours = [LOCAL if label == "LMM" else GLOBAL for label in labels]
+            kinds, selections = self.candidates.kinds, self.candidates.selections.tolist()
+            names = [f"{kind} {' '.join(map(str, row))}" for kind, row in zip(kinds, selections, strict=True)]
+            colours = [LOCAL if label == "LMM" else GLOBAL for label in self.candidates.labels]
             if self.candidates.directions.shape[-1] == 2:
                 draw_rays(ax, self.candidates.directions, names, colours)
             else:
