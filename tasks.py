@@ -36,7 +36,7 @@ CORE_TESTS = (
     "tests/contract/test_norm_solvers.py",
     "tests/dynamics",
 )
-AXE = ROOT / "build/browser/node_modules/axe-core/axe.min.js"
+PAGE_CHECKS = {"axe-core@4": "axe-core", "html-validate@11": "html-validate"}  # packages of npm, and their folders
 MADE = (".venv", "report", "build", "dist", "docs/api", "docs/gallery", "src/marginlens/core/built")
 CACHES = (".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis")
 
@@ -139,14 +139,16 @@ def quick_tests(*words: str) -> None:
 def test_all(*words: str) -> None:
     """The tests that `test` leaves out: pages in a browser, the gallery, the site, packaging, benchmarks, long processes, and numerics.
 
-    Pages are opened in Chromium if it and its driver are found; MARGINLENS_BROWSER=required fails if they are not.
+    Pages are opened in Chromium if it and its driver are found, and checked by axe-core and html-validate if there is npm;
+    MARGINLENS_BROWSER=required fails if they are not.
     """
     ready()
-    if not AXE.exists() and (npm := shutil.which("npm")):
+    installed = ROOT / "build/browser/node_modules"
+    if not all((installed / name).exists() for name in PAGE_CHECKS.values()) and (npm := shutil.which("npm")):
         try:
-            run(npm, "install", "--silent", "--no-save", "--prefix", "build/browser", "axe-core@4")
+            run(npm, "install", "--silent", "--no-save", "--prefix", "build/browser", *PAGE_CHECKS)
         except Failed:
-            print("npm could not install axe-core, so accessibility is not checked.")
+            print("npm could not install axe-core and html-validate, so accessibility and HTML are not checked.")
     run(*PYTEST, "-m", "slow and not gpu", *words)
     numerics()
 

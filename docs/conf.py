@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "extensions"))
 
-from marginlens_site import is_described_in
+from marginlens_site import is_alias, is_described_in
 
 import marginlens
 
@@ -28,6 +28,7 @@ myst_enable_extensions = ["dollarmath", "attrs_block", "attrs_inline"]
 myst_heading_anchors = 3
 
 # ---- docstrings
+ALIASES = ("ArrayLike", "BoolArray", "FloatArray", "HeadLike", "IntArray", "ObjectArray", "ProgressCallback")
 default_role = "code"
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
@@ -35,9 +36,9 @@ napoleon_use_rtype = False
 autodoc_default_options = {"undoc-members": True, "show-inheritance": True, "member-order": "bysource"}
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
-autodoc_type_aliases = {name: name for name in ("FloatArray", "IntArray", "BoolArray", "ObjectArray", "ArrayLike")}
+autodoc_type_aliases = {name: name for name in ALIASES}
 autosummary_ignore_module_all = False
-autosummary_context = {"is_described_in": is_described_in}
+autosummary_context = {"is_described_in": is_described_in, "is_alias": is_alias}
 python_use_unqualified_type_names = True
 add_module_names = False
 toc_object_entries_show_parents = "hide"

@@ -68,11 +68,12 @@ def settle(browser: WebDriver) -> None:
 
 
 def reveal(browser: WebDriver, selector: str) -> None:
-    """Show the panel of the lab that holds what a selector names first."""
+    """Show the panel of the lab that holds what a selector names first, and open what it is folded in."""
     browser.execute_script(
         """
         const panel = document.querySelector(arguments[0])?.closest(".panel");
         if (panel?.hidden) document.querySelector(`[aria-controls="${panel.id}"]`).click();
+        for (let node = document.querySelector(arguments[0]); node; node = node.parentElement) if (node.matches("details")) node.open = true;
         """,
         selector,
     )

@@ -9,6 +9,7 @@ collapses: a token that is its own likeliest successor takes over, by a power of
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.colors import ListedColormap
 
 import marginlens as ml
 from marginlens.nexttoken import MarkovChain
@@ -36,21 +37,27 @@ print(found.identified, np.abs(found.P - chain.P).max())
 # %%
 # Chains that like to repeat: which token can take over, and by which power the others fade.
 start = np.tile([0] * 40 + [1, 2, 3, 0], (N_TRAJECTORIES, 1))
-fading = {}
+fading, drawn = {}, {}
 for own in (0.35, 0.5):
     P = np.full((4, 4), (1 - own) / 3)
     np.fill_diagonal(P, own)
     repeating = MarkovChain(P)
-    others = np.cumsum(repeating.sample(start, N_TOKENS, rng) != 0, axis=1) + 3
-    fading[float(repeating.winners()[0])] = np.mean(others / (np.arange(1, N_TOKENS + 1) + start.shape[1]), axis=0)
+    power = float(repeating.winners()[0])
+    drawn[power] = repeating.sample(start, N_TOKENS, rng)
+    others = np.cumsum(drawn[power] != 0, axis=1) + 3
+    fading[power] = np.mean(others / (np.arange(1, N_TOKENS + 1) + start.shape[1]), axis=0)
+for power, share in fading.items():
+    fitted = np.log(share[-1] / share[N_TOKENS // 4]) / np.log(N_TOKENS / (N_TOKENS // 4))
+    print(f"predicted power {power:.2f}, measured {fitted:.2f}")
 
 # %%
-# The measured shares, and the powers.
-fig, ax = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
-length = np.arange(1, N_TOKENS + 1) + start.shape[1]
-for (power, share), colour in zip(fading.items(), (ml.plotting.GLOBAL, ml.plotting.LOCAL), strict=True):
-    ax.loglog(length, share, color=colour, label=f"measured; predicted power {power:.2f}")
-    ax.loglog(length, share[-1] * (length / length[-1]) ** power, "--", color="0.5", linewidth=1)
-ax.set(xlabel="tokens so far", ylabel="share of all but one token", title="One trajectory collapses into repetition")
-ax.legend()
+# Each row is a trajectory, each colour a token: what is not the winner becomes rare.
+fig, axes = plt.subplots(2, 1, figsize=(6.4, 4.0), layout="constrained", sharex=True)
+colours = ListedColormap([ml.plotting.GLOBAL, *ml.plotting.ACCENTS[1:4]])
+shown = np.linspace(0, N_TOKENS - 1, 240).astype(int)
+for ax, (power, tokens) in zip(axes, drawn.items(), strict=True):
+    ax.imshow(tokens[:24, shown], cmap=colours, aspect="auto", interpolation="none", extent=(1, N_TOKENS, 24, 0))
+    ax.grid(visible=False)
+    ax.set(ylabel="trajectory", yticks=[], title=f"the others fade by the power {power:.2f}", xlabel="tokens so far")
+fig.suptitle("Trajectories collapse into repetition")
 plt.show()

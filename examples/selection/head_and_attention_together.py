@@ -22,7 +22,7 @@ N_STEPS = 100_000
 # high that it is no support vector of the head.
 data = ml.data.figure_3b()
 risk = ml.JointRisk(data)
-prediction = ml.predict(risk)
+prediction = ml.predict_limit(risk)
 print(prediction.why)
 
 # %%
@@ -38,17 +38,22 @@ run = ml.descend(risk, optimizer=rule, n_steps=N_STEPS, record=record)
 v, p = run.saved["x"][1:, :2], run.saved["x"][1:, 2:]
 
 # %%
-# The head finds its classifier at once; attention first heads for the full problem, then turns to the relaxed one.
-curves = {
-    "p to $p^{relax}$": (p, limits.p_relax.x, ml.plotting.LOCAL, "-"),
-    "p to $p^{mm}$": (p, limits.p_mm.x, ml.plotting.GLOBAL, "-"),
-    "v to its limit": (v, limits.v_direction, ml.plotting.INK, "--"),
-}
-fig, ax = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
-for name, (points, direction, colour, dashes) in curves.items():
-    angle = np.maximum(np.degrees(ml.angle(points, direction)), 1e-4)
-    ax.plot(run.saved.steps[1:], angle, dashes, color=colour, label=name)
-ax.set(xscale="log", yscale="log", xlabel="step", ylabel="angle in degrees", ylim=(1e-3, 200.0))
-ax.set_title("Trained with its head, attention goes to the relaxed margin")
-ax.legend(loc="lower left")
+# The plane of tokens: attention first heads for the full problem, then turns to the relaxed one; the darker a ray, the later.
+fig, ax = plt.subplots(figsize=(6.4, 4.6), layout="constrained")
+rays = p[np.linalg.norm(p, axis=1) > 0.0][::3]
+rays /= np.linalg.norm(rays, axis=1, keepdims=True)
+for (x, y), strength in zip(rays, np.linspace(0.1, 0.8, len(rays)), strict=True):
+    ax.plot([0.0, x], [0.0, y], color=ml.plotting.INK, alpha=strength, lw=0.8)
+arrows = {"$p^{relax}$": (limits.p_relax.x, ml.plotting.LOCAL), "$p^{mm}$": (limits.p_mm.x, ml.plotting.GLOBAL)}
+arrows["limit of v"] = (limits.v_direction, ml.plotting.ACCENTS[3])
+for name, (direction, colour) in arrows.items():
+    ax.annotate(
+        "", 1.25 * direction / np.linalg.norm(direction), (0.0, 0.0), arrowprops={"color": colour, "width": 1.5}
+    )
+    ax.plot([], [], color=colour, lw=3, label=name)
+for k, shape in enumerate("o^s"):
+    ax.plot(*data.X[k].T, shape, color=ml.plotting.NEITHER, markersize=9, label=f"tokens of input {k}")
+ax.set(xlabel="first coordinate", ylabel="second coordinate", aspect="equal", xlim=(-0.4, 2.8))
+fig.suptitle("Trained with its head, attention goes to the relaxed margin")
+ax.legend(loc="center right")
 plt.show()

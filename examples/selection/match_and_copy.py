@@ -26,7 +26,7 @@ problems = {width: ml.data.TokenDataset(values[..., :width], np.ones(4), K=keys)
 # What is known before training.
 risks = {width: ml.risk.CopyRisk.of(data, match) for width, data in problems.items()}
 for width, risk in risks.items():
-    print(f"{width} coordinates: {ml.predict(risk).why}")
+    print(f"{width} coordinates: {ml.predict_limit(risk).why}")
 
 # %%
 # Train both, and follow the cosine with the max-margin direction of the matches.

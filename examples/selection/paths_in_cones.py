@@ -34,15 +34,18 @@ for name, path in paths.items():
     print(f"{name}: residual at most {np.nanmax(path.kkt_residual()):.0e}")
 
 # %%
-# The angle of every point of a path; dashed lines are the two max-margin directions.
-fig, ax = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
+# The plane, with logarithmic distances from the origin; dashed rays are the two max-margin directions.
+fig, ax = plt.subplots(figsize=(6.4, 4.6), layout="constrained", subplot_kw={"projection": "polar"})
+for direction in optima.directions:
+    ax.axvline(np.arctan2(direction[1], direction[0]), color=ml.plotting.NEITHER, ls="--", lw=1.2)
 styles = zip(paths.items(), (ml.plotting.INK, ml.plotting.GLOBAL, ml.plotting.LOCAL), ("o", "s", "^"), strict=True)
 for (name, path), colour, marker in styles:
-    turned = np.degrees(np.arctan2(path.points[:, 1], path.points[:, 0]))
-    ax.plot(path.radii, turned, marker, ls="-", color=colour, label=name, markersize=5)
-for direction in optima.directions:
-    ax.axhline(np.degrees(np.arctan2(direction[1], direction[0])), color=ml.plotting.NEITHER, ls="--", lw=1.2)
-ax.set(xscale="log", xlabel="radius of the ball", ylabel="direction of the best p in it, degrees")
+    turned = np.arctan2(path.points[:, 1], path.points[:, 0])
+    size = 9 if path is paths["the whole plane"] else 5
+    ax.plot(turned, np.log10(path.radii), marker, ls="-", color=colour, label=name, markersize=size)
+ax.set(thetamin=0, thetamax=180, rlim=(-1.0, 4.2), rticks=[0, 2, 4])
+ax.set_xlabel("direction of the best p in a ball", labelpad=-30)
+ax.set_ylabel("radius of the ball, powers of ten", labelpad=30)
 ax.set_title("Each cone has a path and a limit of its own")
-ax.legend(title="least risk in")
+fig.legend(title="least risk in", loc="outside lower center")
 plt.show()

@@ -39,17 +39,12 @@ print("the most attention after training is at token", int(run.selected[0]))
 # %%
 # The order of the start is the order for ever; the winner takes all.
 figure, axes = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
-for t in np.argsort(head)[::-1]:
-    wins = t == answer.selected[0]
-    colour = ml.plotting.GLOBAL if wins else ml.plotting.INK
-    axes.plot(
-        attention[:, t],
-        color=colour,
-        lw=2.4 if wins else 1.2,
-        alpha=1.0 if wins else 0.45,
-        label=f"score {head[t]:+.3f}",
-    )
-axes.set(xlabel="step", ylabel="attention of each token")
+order = np.argsort(head)[::-1]
+shades = [ml.plotting.GLOBAL, *plt.get_cmap("Greys")(np.linspace(0.65, 0.2, N_TOKENS - 1))]
+axes.stackplot(np.arange(len(attention)), attention[:, order].T, colors=shades, edgecolor="white", linewidth=0.5)
+for t, height in zip(order, np.cumsum(attention[0, order]) - attention[0, order] / 2, strict=True):
+    axes.annotate(f"score {head[t]:+.3f}", (0, height), (-6, 0), textcoords="offset points", ha="right", va="center")
+axes.set(xlabel="step", ylabel="attention of each token", xlim=(0, N_STEPS), ylim=(0, 1), yticks=[])
+axes.yaxis.labelpad = 78
 axes.set_title("The highest score at the start takes all attention")
-axes.legend(title="at the start", frameon=False)
 plt.show()

@@ -35,9 +35,16 @@ def kebab(class_name: str) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return the sentence "Did you mean …?" with the known word that is most like this one, or an empty string."""
-    close = get_close_matches(word, list(known), 1, 0.5)
-    return f"Did you mean {close[0]}?" if close else ""
+    """Return the sentence "Did you mean …?" with the known word that is most like this one in any case, or an empty string.
+
+    Examples:
+        >>> from marginlens.names import nearest
+        >>> nearest("adamw", ["adam", "muon"])
+        'Did you mean adam?'
+    """
+    spelled = {name.lower(): name for name in known}
+    close = get_close_matches(word.lower(), list(spelled), 1, 0.5)
+    return f"Did you mean {spelled[close[0]]}?" if close else ""
 
 
 @dataclass(frozen=True)

@@ -56,9 +56,11 @@ def reproduce(
 ) -> None:
     """Run the papers' claims and write the report.
 
-    There is a line for each claim that ends. The report is there after the first claim and grows with the others. With --only and
-    --resume, the other claims keep the results that it already holds. Exits with 1 if a claim that ran does not hold, unless it
-    declares this as known. Claims draw their random numbers from seeds of their own, so that every run gives the same numbers.
+    Print a line for each claim that ends. The report exists after the first claim and grows with the others. With --only and
+    --resume, the other claims keep the results that it already holds. Claims draw their random numbers from seeds of their own,
+    so every run gives the same numbers.
+
+    Exit codes: 0 done, 1 a claim failed unexpectedly, 2 an argument, option or file cannot be used, 130 interrupted.
 
     \b
     Examples:

@@ -12,6 +12,7 @@ import pytest
 
 from browser_page import AXE, DESKTOP, console_errors, network_requests, open_lab, prefer, resize
 from chromium import missing_browser, open_browser
+from html_validator import VALIDATOR
 from tolerances import HANGING
 
 if TYPE_CHECKING:
@@ -52,13 +53,24 @@ def browser(session_browser: WebDriver) -> Iterator[WebDriver]:
     assert network_requests(session_browser) == []
 
 
+def installed(path: Path, package: str) -> Path:
+    """A file of a package that npm installs."""
+    if not path.is_file():
+        reason = f"{package} is missing, which npm install --no-save --prefix build/browser {package} brings"
+        leave_out(reason, REQUIRED and shutil.which("npm") is not None)
+    return path
+
+
 @pytest.fixture(scope="session")
 def axe() -> Path:
-    """axe-core, which npm installs."""
-    if not AXE.is_file():
-        reason = "accessibility was not checked: npm install --no-save --prefix build/browser axe-core brings axe-core"
-        leave_out(reason, REQUIRED and shutil.which("npm") is not None)
-    return AXE
+    """The checks of accessibility."""
+    return installed(AXE, "axe-core")
+
+
+@pytest.fixture(scope="session")
+def validator() -> Path:
+    """The checks of HTML."""
+    return installed(VALIDATOR, "html-validate")
 
 
 @pytest.fixture(scope="session")

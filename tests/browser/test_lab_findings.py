@@ -54,14 +54,14 @@ def problem_of(lab: WebDriver) -> dict[str, Any]:
 
 def test_editing_a_field_moves_the_token_and_undoes_as_one_step(lab: WebDriver) -> None:
     before, limits = lab_state(lab), predicted_limits(lab)
-    type_into(lab, field(lab, "x₁ of token 1 of input 1"), "−1,25")  # as people write it
+    type_into(lab, field(lab, "x₁ of token 0 of input 0"), "−1,25")  # as people write it
     after = lab_state(lab)
     assert after["problem"]["keys"][0][0] == [-1.25, 1]
     assert after["chosen"]["token"] == 0
     assert predicted_limits(lab) != limits
     undo(lab)
     assert problem_of(lab) == before["problem"]
-    assert field(lab, "x₁ of token 1 of input 1").get_attribute("value") == "-0.1"
+    assert field(lab, "x₁ of token 0 of input 0").get_attribute("value") == "-0.1"
 
 
 def test_a_rejected_number_restores_the_previous_value(lab: WebDriver) -> None:
@@ -69,9 +69,9 @@ def test_a_rejected_number_restores_the_previous_value(lab: WebDriver) -> None:
 
     before = problem_of(lab)
     for typed in ("2e9", "1e400", "2*3", Keys.DELETE, "1/0"):  # what means no number is in settings.test.mjs
-        type_into(lab, field(lab, "x₁ of token 1 of input 1"), typed)
-        assert "x₁ of token 1 of input 1 must be a number from −10⁶ to 10⁶" in text_of(lab, "#message")
-        assert field(lab, "x₁ of token 1 of input 1").get_attribute("value") == "-0.1"
+        type_into(lab, field(lab, "x₁ of token 0 of input 0"), typed)
+        assert "x₁ of token 0 of input 0 must be a number from −10⁶ to 10⁶" in text_of(lab, "#message")
+        assert field(lab, "x₁ of token 0 of input 0").get_attribute("value") == "-0.1"
         assert problem_of(lab) == before
 
 
@@ -79,7 +79,7 @@ def test_a_number_is_applied_on_enter_only(lab: WebDriver) -> None:
     from selenium.webdriver.common.keys import Keys
 
     before = problem_of(lab)
-    x = field(lab, "x₁ of token 2 of input 1")
+    x = field(lab, "x₁ of token 1 of input 0")
     x.send_keys(Keys.CONTROL + "a" + Keys.NULL + "-")
     apply(lab, "(state) => ({ ...state, playback: { ...state.playback, step: 1 } })")
     x.send_keys("0,5")
@@ -97,7 +97,7 @@ def test_scores_can_be_set_by_slider_and_by_head(lab: WebDriver) -> None:
     from selenium.webdriver.common.keys import Keys
 
     scores = problem_of(lab)["scores"]
-    field(lab, "Score of token 2 of input 1").send_keys(Keys.ARROW_RIGHT * 3)
+    field(lab, "Score of token 1 of input 0").send_keys(Keys.ARROW_RIGHT * 3)
     settle(lab)
     assert problem_of(lab)["scores"][0][1] == pytest.approx(scores[0][1] + 0.03, rel=SIX_DIGITS, abs=ROUNDING)
     undo(lab)
@@ -112,7 +112,7 @@ def test_tokens_inputs_starts_and_keys_can_be_added_and_removed(lab: WebDriver) 
     before = lab_state(lab)
     press(lab, "Add token")
     assert len(problem_of(lab)["keys"][0]) == 4
-    assert lab.execute_script("return document.activeElement.ariaLabel") == "x₁ of token 4 of input 1"
+    assert lab.execute_script("return document.activeElement.ariaLabel") == "x₁ of token 3 of input 0"
     press(lab, "Add input")
     press(lab, "Add start")
     press(lab, "Label +1")
@@ -120,19 +120,19 @@ def test_tokens_inputs_starts_and_keys_can_be_added_and_removed(lab: WebDriver) 
     assert [len(state["problem"]["keys"]), len(state["starts"])] == [2, len(before["starts"]) + 1]
     assert state["problem"]["labels"] == [-1, 1]
     show_problem(lab, {**state["problem"], "tokens": state["problem"]["keys"]})
-    type_into(lab, field(lab, "k₂ of the key of token 2 of input 2"), "-3")
+    type_into(lab, field(lab, "k₂ of the key of token 1 of input 1"), "-3")
     assert problem_of(lab)["keys"][1][1][1] == -3
     assert problem_of(lab)["tokens"][1][1][1] != -3
-    field(lab, "Remove token 4 of input 1").send_keys(" ")
+    field(lab, "Remove token 3 of input 0").send_keys(" ")
     settle(lab)
-    field(lab, "Remove input 2").send_keys(" ")
+    field(lab, "Remove input 1").send_keys(" ")
     settle(lab)
     assert problem_of(lab)["tokens"] == before["problem"]["keys"]
 
 
 def test_degenerate_problems_are_shown_with_an_explanation(lab: WebDriver) -> None:
     show_problem(lab, {"tokens": [[[1, 0], [1, 0], [0, 1]]], "scores": [[1, 0, 2]]})
-    assert "Tokens 1 and 2 of input 1" in text_of(lab, "#limits .remarks")
+    assert "Tokens 0 and 1 of input 0" in text_of(lab, "#limits .remarks")
     show_problem(lab, {"tokens": [[[1, 0], [0, 1], [-1, 0]]], "scores": [[2, 2, 2]]})
     assert "training changes nothing here" in text_of(lab, "#headline")
 
@@ -143,7 +143,7 @@ def test_choosing_a_limit_shows_its_support_and_its_proof(lab: WebDriver) -> Non
     settle(lab)
     assert lab_state(lab)["chosen"]["limit"] == 1
     assert lab.execute_script("return document.activeElement === arguments[0]", second)
-    assert "→ 2" in text_of(lab, "#support")
+    assert "→ 1" in text_of(lab, "#support")
     assert text_of(lab, "#margin-proof").startswith("✓")
     second.send_keys(" ")
     settle(lab)
@@ -153,8 +153,9 @@ def test_choosing_a_limit_shows_its_support_and_its_proof(lab: WebDriver) -> Non
 def test_a_start_far_out_in_a_cone_is_decided_by_a_theorem(lab: WebDriver) -> None:
     show_problem(lab, {**problem_of(lab), "optimizer": {"name": "gradient-descent", "size": 0.1}})
     apply(lab, "(state) => ({ ...state, starts: [[1e9, 0]], chosen: { ...state.chosen, start: 0 } })")
-    assert text_of(lab, "#headline") == "Token 2."
+    assert text_of(lab, "#headline") == "Token 1 wins."
     assert text_of(lab, "#proved").startswith(("By A Thm 3", "In double precision"))
+    reveal(lab, "#theorems")
     marks = [mark.text for mark in lab.find_elements("css selector", "#theorems .theorem-mark")]
     assert "✓ applies" in marks
 

@@ -35,7 +35,7 @@ def test_growth_tab_trains_on_opening_and_follows_decay_and_clip(lab: WebDriver,
         slider.dispatchEvent(new Event("input"));
         """
     )
-    wait_for(lab, f"{SAYS}('keeps Muon')")
+    wait_for(lab, f"{SAYS}('pulls Muon')")
     assert lab_state(lab)["growth"]["decay"] == 0.201
     field = lab.find_element("id", "setting-growth-clip")
     field.clear()

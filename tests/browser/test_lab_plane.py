@@ -16,6 +16,7 @@ from browser_page import (
     predicted_limits,
     press,
     resize,
+    reveal,
     settle,
     wait_for,
 )
@@ -62,6 +63,7 @@ def enter_by_tab(browser):
 
 
 def test_a_start_is_dragged_by_log_radius_in_the_whole_plane(lab):
+    reveal(lab, "#plane-view [data-map=disc]")
     lab.find_element("css selector", "#plane-view [data-map=disc]").click()
     settle(lab)
     drag(lab, grip(lab, "start:0"), (100, 60))
@@ -140,7 +142,7 @@ def test_every_point_has_a_readable_position(lab):
     )
     assert names
     assert all(names)
-    assert any("token 2 of input 1, score 0.9, at (1, 0)" in name for name in names)
+    assert any("token 1 of input 0, score 0.9, at (1, 0)" in name for name in names)
 
 
 # ---- starts, view, basins
@@ -187,8 +189,8 @@ def test_basins_are_painted_with_their_shares(browser, lab_file):
     assert len(shares) == 2
     labels = np.array(browser.execute_script("return Array.from(lab.basins().labels)"))
     share = 100 * np.mean(labels[labels >= 0] == 0)
-    assert f"→ 1 ★: {share:.0f} %" in shares[0]
-    assert f"→ 2: {100 - share:.0f} %" in shares[1]
+    assert f"→ 0 ★: {share:.0f} %" in shares[0]
+    assert f"→ 1: {100 - share:.0f} %" in shares[1]
     above, below = browser.execute_script(
         """
         const canvas = document.getElementById("basins");

@@ -87,6 +87,7 @@ def test_joint_training_can_be_switched_on_and_off(lab):
     shown = lab.find_element("id", "curves").text
     assert "Norm of the head" in shown
     assert "Correlation of the head" in shown
+    reveal(lab, "#theorems")
     theorems = lab.find_element("id", "theorems").text
     assert "Theorems 5 and 6" in theorems
     reveal(lab, "#settings")

@@ -132,9 +132,9 @@ def test_pictures_are_sixteen_by_nine_with_verdict_and_legend(lab, downloads):
     text = path.read_text(encoding="utf-8")
     svg = ET.fromstring(text)
     words = " ".join(str(node.text) for node in svg.findall("{*}text"))
-    assert "Ends at" in words
-    assert "Limit → 1 ★" in words
-    assert "Scores of tokens 1 to 3: 1, 0.9, 0" in words
+    assert lab.find_element("id", "headline").text in words
+    assert "Limit → 0 ★" in words
+    assert "Scores of the tokens in order: 1, 0.9, 0" in words
     assert "highest score" in words
     assert "var(--" not in text
     assert "system-ui" not in text
@@ -175,7 +175,7 @@ def test_a_saved_page_opens_in_the_same_state(lab, downloads):
 
 def test_a_link_to_a_local_file_carries_a_warning(lab, clipboard):
     share(lab, "Copy link")
-    assert "opens on this machine alone" in message(lab)
+    assert "works only on this computer" in message(lab)
     share(lab, "Copy code to embed")
     assert clipboard().startswith('<iframe src="lab.html#')
     assert "file:" not in lab.execute_async_script("lab.pythonScript().then(arguments[0])")

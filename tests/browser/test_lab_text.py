@@ -1,8 +1,7 @@
-"""The lab's next-token tab in a real browser: a typed text, its priority graphs, its continuation and its training, against Python."""
+"""The lab's next-token tab in a real browser: a typed text, its priority graphs and its continuation, against Python."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 import marginlens as ml
@@ -130,31 +129,6 @@ def test_the_automaton_continues_as_in_python_with_reasons(text_tab, unit, windo
         ids.append(token)
 
 
-def test_trained_weights_end_as_near_to_the_automaton_as_in_python(text_tab):
-    named = type_text(text_tab, TEXT, "words", 8)
-    change(text_tab, "text-steps", 1000)
-    wait_for(text_tab, "window.lab.state().text.steps === 1000")
-    text_tab.find_element("css selector", "#text-training .primary").click()
-    training = "document.querySelector('#text-training').dataset"
-    wait_for(text_tab, f"{training}.step === '1000' && {training}.playing === 'false'")
-    data = named.data
-    size = float(f"{0.01 * np.sqrt(len(ml.priority_graphs(data))):.2g}")
-    run = ml.descend(data, optimizer=ml.NormalizedGD(size), n_steps=1000)
-    automaton = ml.NextTokenAutomaton.fit(data)
-    distance = automaton.total_variation(data, run.final).mean()
-    assert float(text_tab.execute_script(f"return {training}.distance")) == pytest.approx(distance, rel=1e-6, abs=1e-12)
-    assert distance < 0.01
-    assert f"steps of {size:g} from" in text_tab.find_element("css selector", ".text-training > .small").text
-    assert "agree" in text_tab.find_element("css selector", ".text-training > .lead").text
-    begin = next(b for b in text_tab.find_elements("css selector", ".text-continuation button") if "Begin" in b.text)
-    begin.click()
-    scrub = text_tab.find_element("id", "text-scrub")
-    change(text_tab, "text-scrub", 0)
-    assert scrub.get_attribute("aria-valuetext") == "step 0 of 1000"
-    wait_for(text_tab, "document.querySelector('.bar.layer span')")
-    assert lab_state(text_tab)["text"]["prompt"] == "how much wood would a woodchuck chuck if"
-
-
 # ---- what a reader does
 
 
@@ -184,16 +158,12 @@ def test_a_token_of_the_picture_shows_its_windows(text_tab):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_opened_panels_are_accessible(text_tab, axe, scheme):
     prefer(text_tab, color_scheme=scheme)
-    change(text_tab, "text-steps", 400)
     script = """
       document.querySelector(".continued .token").click();
       document.querySelector("#text-graph .pair").click();
-      document.querySelector("#text-training .primary").click();
       document.querySelectorAll("#tab-text details").forEach((details) => (details.open = true));
     """
     text_tab.execute_script(script)
-    training = "document.querySelector('#text-training').dataset"
-    wait_for(text_tab, f"{training}.step === '400' && {training}.playing === 'false'")
     wait_for(text_tab, "document.querySelector('.evidence mark.loser')")
     assert accessibility_violations(text_tab) == []
 
@@ -258,3 +228,15 @@ def test_animation_continues_while_a_long_text_is_read(text_tab):
     """
     assert text_tab.execute_async_script(script, long) >= 1
     assert f"{len(UNITS['words'].split(long)):,} words" in text_tab.find_element("class name", "counts").text
+
+
+def test_real_heads_answer_for_the_chosen_sentence_head_and_word(text_tab):
+    verdict = text_tab.find_element("id", "heads-verdict")
+    assert verdict.text.startswith("From “it”, this head gives “river” 82 % of its attention")
+    change(text_tab, "heads-sentence", 0)
+    change(text_tab, "heads-head", 0)
+    words = text_tab.find_elements("css selector", ".head-word")
+    assert [word.text.split("\n")[0] for word in words[:4]] == ["[CLS]", "my", "neighbour", "fed"]
+    words[3].click()
+    assert verdict.text.startswith("From “fed”, this head gives “neighbour” ")
+    assert text_tab.execute_script("return document.activeElement.textContent").startswith("fed")

@@ -14,6 +14,7 @@ from browser_page import (
     accessibility_violations,
     background_brightness,
     lab_state,
+    open_lab,
     open_page,
     overflowing,
     prefer,
@@ -24,12 +25,15 @@ from browser_page import (
     without_script,
 )
 from fake_claims import changed, fake_claim, finding, raising
-from made_up_probe import EVIL, HEADS, LAYERS, made_up_curves, made_up_result
+from html_validator import markup_faults, write_shown
+from made_up_probe import EVIL, HEADS, LAYERS, STEPS, made_up_curves, made_up_result
 from marginlens.lab import write_lab
 from marginlens.probe import difference_page, probe_page
+from marginlens.probe.monitor.alarms import find_alarms
 from marginlens.probe.page import checkpoint_page
 from marginlens.probe.result import Example
 from marginlens_papers.report import reproduce
+from marginlens_papers.report.thumbnail import LETTERS, SIZE
 from result_samples import probes
 
 
@@ -51,15 +55,17 @@ def write_pages(folder: Path) -> dict[str, Path]:
         fake_claim("A-4", raising(ValueError("no luck"))),
     )
     made_up = made_up_result()
+    monitored = made_up_curves(entropy=np.where(STEPS < 4, 1.0, np.nan))
+    assert len(find_alarms(monitored)) >= LAYERS
     texts = {
         "heads": probe_page(
             made_up_result(examples=(*made_up.examples, image_example())), introduction=[EVIL], lab="lab.html"
         ),
         "checkpoints": checkpoint_page(made_up_curves()),
+        "monitor": checkpoint_page(monitored, find_alarms(monitored)),
         "difference": difference_page(dict(probes())["a difference of models"]),
     }
-    paths = {"report": reproduce(claims, folder / "report").page}
-    write_lab(folder / "lab.html")
+    paths = {"report": reproduce(claims, folder / "report").page, "lab": write_lab(folder / "lab.html")}
     for name, text in texts.items():
         paths[name] = folder / f"{name}.html"
         paths[name].write_text(text, encoding="utf-8")
@@ -71,7 +77,7 @@ def pages(tmp_path_factory):
     return write_pages(tmp_path_factory.mktemp("pages"))
 
 
-@pytest.fixture(params=["report", "heads", "checkpoints", "difference"])
+@pytest.fixture(params=["report", "heads", "checkpoints", "monitor", "difference"])
 def page(request, pages):
     return pages[request.param]
 
@@ -129,22 +135,46 @@ def test_the_page_is_accessible(browser, page, axe, scheme, size):
     assert accessibility_violations(browser) == []
 
 
+def test_the_page_is_valid_html_as_written_and_as_shown(browser, page, validator, tmp_path):
+    open_page(browser, page, "#L1H2")
+    assert markup_faults([page, write_shown(browser, tmp_path / f"shown-{page.name}")], tmp_path) == []
+
+
+def test_the_lab_is_valid_html_as_written_and_as_shown(browser, pages, validator, tmp_path):
+    open_lab(browser, pages["lab"])
+    assert markup_faults([pages["lab"], write_shown(browser, tmp_path / "shown-lab.html")], tmp_path) == []
+
+
+def test_faults_of_markup_are_found(validator, tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text(
+        '<!doctype html><html lang="en"><head><title>Faults</title></head><body><p id="a">One<p id="a">Two'
+        "<table><tr><th scope='&#34;col&#34;'>Column</th></tr></table></body></html>",
+        encoding="utf-8",
+    )
+    found = {fault.split(": ")[1] for fault in markup_faults([page], tmp_path)}
+    assert {"no-dup-id", "attribute-allowed-values"} <= found
+
+
 # ---- the report
 
 
-def test_the_heading_lists_and_links_claims_that_do_not_hold(browser, pages):
+def test_the_wall_begins_with_claims_that_do_not_hold(browser, pages):
     open_page(browser, pages["report"])
-    assert texts(browser, "h1") == [
-        "1 of 4 claims holds as stated; 1 holds with caveats; 1 does not: A-4; 1 could not be tested: A-3."
-    ]
-    for _ in range(2):  # also where the address has it already
-        click(browser, "h1 a[href='#A-3']")
-        settle(browser)
-        assert browser.current_url.endswith("#A-3")
-        assert browser.execute_script("return document.querySelector(':target h3').textContent").endswith("(A-3)")
-        assert shown(browser, "article .statement") == 1  # of the claim that was asked for
-        click(browser, "#A-3 summary")
-        assert shown(browser, "article .statement") == 0
+    parts = ["What does not hold", "What could not be tested", "What holds"]
+    assert texts(browser, "#wall h3") == parts
+    ids = "return [...document.querySelectorAll('#wall article')].map((tile) => tile.id)"
+    assert browser.execute_script(ids) == ["A-4", "A-3", "A-1", "A-2"]
+
+
+def test_pictures_on_tiles_have_readable_letters_on_every_screen(browser, pages):
+    open_page(browser, pages["report"])
+    for width in (*range(330, 1500, 45), DESKTOP[0]):
+        resize(browser, (width, 900))
+        shown_widths = browser.execute_script(
+            "return [...document.querySelectorAll('.thumbnail img')].map((image) => image.getBoundingClientRect().width)"
+        )
+        assert min(shown_widths) / SIZE[0] * LETTERS >= 9.0, width
 
 
 def test_every_figure_is_decoded(browser, pages):
@@ -164,19 +194,24 @@ def test_the_wall_is_filtered_by_paper_verdict_and_words(browser, tmp_path):
     claims = (fake_claim("A-1"), fake_claim("B-1"), fake_claim("B-2", finding(0.5)), fake_claim("C-1"))
     open_page(browser, reproduce(claims, tmp_path / "report").page)
 
+    parts = []  # how many headings are shown
+
     def after(script):
         browser.execute_script(
             f"{script}; document.querySelector('.filters').dispatchEvent(new Event('input', {{ bubbles: true }}))"
         )
+        headings = "[...document.querySelectorAll('#wall h3')].filter((heading) => heading.checkVisibility()).length"
+        parts.append(browser.execute_script(f"return {headings}"))
         tiles = "[...document.querySelectorAll('.wall > article')].filter((tile) => tile.checkVisibility())"
         rows = browser.execute_script(f"return {tiles}.map((tile) => tile.id)")
         return rows, browser.find_element("css selector", ".filters output").text
 
     form = "document.querySelector('.filters')"
-    assert after("") == (["A-1", "B-1", "B-2", "C-1"], "4 claims")
-    assert after(f"{form}.paper.value = 'B'") == (["B-1", "B-2"], "2 of 4 claims")
+    assert after("") == (["B-2", "A-1", "B-1", "C-1"], "4 claims")
+    assert after(f"{form}.paper.value = 'B'") == (["B-2", "B-1"], "2 of 4 claims")
     assert after(f"{form}.verdict.value = 'does-not-hold'") == (["B-2"], "1 of 4 claims")
     assert after(f"{form}.reset(); {form}.words.value = '(c-1) RANDOM'") == (["C-1"], "1 of 4 claims")
+    assert parts == [2, 2, 1, 1]
     browser.execute_script("location.hash = '#A-1'")  # a link to a claim that the filter hides shows it
     settle(browser)
     assert shown(browser, "#A-1 .statement") == 1
@@ -186,9 +221,9 @@ def test_the_wall_is_filtered_by_paper_verdict_and_words(browser, tmp_path):
 def test_tiles_open_without_script(browser, pages):
     with without_script(browser):
         open_page(browser, pages["report"])
-    assert shown(browser, ".wall > article h3") == 4
+    assert shown(browser, ".wall > article h4") == 4
     assert shown(browser, ".filters") == 0
-    browser.find_element("css selector", "#A-1 summary").click()
+    click(browser, "#A-1 summary")
     assert shown(browser, "#A-1 .statement") == 1
 
 
@@ -205,12 +240,22 @@ def test_every_claim_is_accessible_when_it_is_open(browser, pages, axe):
 
 
 def test_the_map_of_kinds_comes_first_with_a_legend_and_in_words(heads):
-    kinds = made_up_result().kinds.ravel().tolist()
-    assert texts(heads, "#heat tbody button") == kinds
+    result = made_up_result()
+    kinds, beside = result.kinds.ravel().tolist(), result.kinds_beside.ravel().tolist()
+    shown = [
+        f"{kind}› {other}" if other not in ("", "content") else kind for kind, other in zip(kinds, beside, strict=True)
+    ]
+    assert "first› same" in shown
+    assert [cell.replace("\n", "") for cell in texts(heads, "#heat tbody button")] == shown
     backgrounds = "return [...document.querySelectorAll('#heat tbody button')].map((cell) => cell.style.background)"
-    colours = dict(zip(kinds, heads.execute_script(backgrounds), strict=True))
-    assert len(set(colours.values())) == len(set(kinds))
-    assert {text.split()[0] for text in texts(heads, "#legend span")} == set(kinds)
+    colours = dict(zip(shown, heads.execute_script(backgrounds), strict=True))
+    assert len(set(colours.values())) == len(set(shown))
+    named = {*kinds, *beside} - {"", "content"} | ({"content"} & set(kinds))
+    assert {text.split()[0] for text in texts(heads, "#legend span")} == named
+    cut = (
+        "return [...document.querySelectorAll('#heat tbody button')].map((cell) => cell.scrollWidth > cell.clientWidth)"
+    )
+    assert not any(heads.execute_script(cut))  # no word is cut
     listed = " ".join(texts(heads, ".heads details li"))
     assert sorted(re.findall(r"L\dH\d", listed)) == [
         f"L{layer}H{head}" for layer in range(LAYERS) for head in range(HEADS)
@@ -223,7 +268,13 @@ def test_the_map_of_kinds_comes_first_with_a_legend_and_in_words(heads):
 
 def test_a_head_shows_at_most_twelve_numbers(heads):
     rows = "return [...document.querySelectorAll('#head h3')].find((one) => one.textContent === 'Its numbers')"
-    assert heads.execute_script(f"{rows}.nextElementSibling.querySelectorAll('tbody tr').length") == 12
+    counts = [
+        f"{rows}.{place}.querySelectorAll('tbody tr').length" for place in ("parentElement", "nextElementSibling")
+    ]
+    everything, plain = map(heads.execute_script, counts)
+    assert (everything, plain) == (12, 8)  # the others are folded
+    folded = texts(heads, "#head details tbody th")
+    assert folded == ["Frobenius norm", "tied", "correlation: this head", "correlation: random head"]
 
 
 def test_a_head_and_a_sentence_open_in_the_lab(heads, pages):
@@ -237,7 +288,7 @@ def test_a_head_and_a_sentence_open_in_the_lab(heads, pages):
     assert np.allclose(start[0] * np.array(keys), [[0.0, 0.0], [-1.0, 0.5], [-2.0, -1.0]], rtol=1e-3, atol=0.0)
     assert state["problem"]["scores"] == [[1, 0, 0]]
     assert state["problem"]["words"] == [["two", "[CLS]", "[SEP]"]]
-    wait_for(heads, "document.getElementById('headline')?.textContent.startsWith('Token 1 “two”')")
+    wait_for(heads, "document.getElementById('headline')?.textContent.startsWith('“two” ')")
     labels = "[...document.querySelectorAll('#plane .token .handle-text')].map((text) => text.textContent)"
     wait_for(heads, f"{labels}.join() === '1 two,2 [CLS],3 [SEP]'")
     assert state["view"]["half"] > start[0] > start[1] == 0
@@ -245,6 +296,7 @@ def test_a_head_and_a_sentence_open_in_the_lab(heads, pages):
 
 def test_a_measure_colours_and_numbers_all_heads(heads):
     assert len(texts(heads, "#heat tbody button")) == LAYERS * HEADS
+    heads.execute_script("document.getElementById('measures').parentElement.open = true")
     (count,) = [one for one in heads.find_elements("css selector", "#measures button") if one.text == "nnz/T"]
     before = texts(heads, "#says")
     count.click()

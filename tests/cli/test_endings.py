@@ -57,7 +57,7 @@ def test_ctrl_c_in_a_command_exits_130_with_one_line(here, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("marginlens.data.files.holds_sequences", interrupted)
-    done = CliRunner().invoke(cli.app, ["solve", "f.npz"])
+    done = CliRunner().invoke(cli.app, ["predict", "f.npz"])
     assert (done.exit_code, done.stdout, done.stderr) == (130, "", "marginlens: interrupted.\n")
 
 
@@ -128,7 +128,7 @@ def test_command_line_raises_on_signals_unless_ignored(monkeypatch, handler):
 def test_unprintable_output_exits_with_one_line(here):
     write_problem("f.npz", *figure_8())
     with Path("/dev/full").open("w") as full:
-        command = [sys.executable, "-m", "marginlens", "solve", "f.npz", "--json"]
+        command = [sys.executable, "-m", "marginlens", "predict", "f.npz", "--json"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env={**os.environ})
     assert done.returncode != 0
     assert os.strerror(errno.ENOSPC) in done.stderr

@@ -43,7 +43,7 @@ COMMANDS = get_command(cli.app).commands
     [
         ("--version",),
         ("--help",),
-        ("solve", "-h"),
+        ("predict", "-h"),
         ("probe", "-h"),
     ],
 )
@@ -55,7 +55,7 @@ def test_help_and_version_import_nothing_heavy(words):
 
 
 def test_commands_are_the_listed_ones():
-    names = {"solve", "train", "probe", "graph", "lab", "samples", "reproduce", "claims", "statement"}
+    names = {"predict", "train", "probe", "graph", "lab", "samples", "reproduce", "claims", "statement"}
     assert set(COMMANDS) == names
 
 
@@ -76,8 +76,9 @@ def test_help_and_empty_line_list_every_command():
     page = invoke("--help")
     assert page.exit_code == 0
     assert invoke().stdout == page.stdout
+    main, research = page.stdout.partition("Commands:")[2].split("Research:")
     for name in COMMANDS:
-        assert f"  {name} " in page.stdout
+        assert f"  {name} " in (research if name in ("statement", "reproduce", "claims") else main)
 
 
 @pytest.mark.parametrize("name", removed_commands())
@@ -87,14 +88,29 @@ def test_a_removed_command_names_its_replacement(name):
 
 
 USAGE = [
-    (("dance",), "No such command 'dance'."),
-    (("solv",), "'solve'"),
-    (("solve",), "'FILE'"),
-    (("solve", "a", "b"), "b"),
-    (("solve", "a", "--satrt", "1"), "--start"),
+    (("dance",), "There is no command 'dance'."),
+    (("predict",), "'FILE'"),
+    (("predict", "a", "b"), "b"),
+    (("predict", "a", "--satrt", "1"), "--start"),
     (("train", "a", "--steps", "many"), "'--steps'"),
     (("train", "a", "--step-size", "x"), "'--step-size'"),
     (("train", "a", "--steps"), "--steps"),
+]
+
+# A mistyped name of any kind, and what it is taken for.
+MEANT = [
+    (("predcit",), "predict"),
+    (("trian", "f.npz"), "train"),
+    (("reproduction",), "reproduce"),
+    (("predict", "f.npz", "--slected", "0"), "--selected"),
+    (("train", "f.npz", "--optimiser", "adam"), "--optimizer"),
+    (("train", "f.npz", "--optimizer", "adamw"), "adam"),
+    (("train", "f.npz", "--optimizer", "signgd"), "sign-descent"),
+    (("train", "f.npz", "--loss", "logistik"), "logistic"),
+    (("train", "f.npz", "--optimizer", "steepest-descent", "--norm", "l-infinity"), "l-inf"),
+    (("predict", "f.npz", "--norm", "l-if"), "l-inf"),
+    (("lab", "--preset", "start-decide"), "the-start-decides"),
+    (("reproduce", "--only", "A-F1d"), "A-F1"),
 ]
 
 
@@ -106,13 +122,20 @@ def test_a_line_that_cannot_be_parsed_exits_2_with_one_line(words, part):
     assert not set(sentence) & set("╭│╰")
 
 
+@pytest.mark.parametrize(("words", "meant"), MEANT, ids=[" ".join(words) for words, _ in MEANT])
+def test_a_mistyped_name_gets_the_nearest_one(here, words, meant):
+    write_problem("f.npz", *figure_8())
+    assert f"Did you mean {meant}" in refusal(invoke(*words))
+
+
 COMPLETED = [
-    ("marginlens so", 1, {"solve"}),
-    ("marginlens solve --no", 2, {"--norm"}),
-    ("marginlens solve x --norm l", 4, {name for name in LISTED_NORMS if name.startswith("l")}),
+    ("marginlens pre", 1, {"predict"}),
+    ("marginlens predict --no", 2, {"--norm"}),
+    ("marginlens predict x --norm l", 4, {name for name in LISTED_NORMS if name.startswith("l")}),
     ("marginlens train x --optimizer s", 4, {"sign-descent", "steepest-descent"}),
     ("marginlens reproduce --only A-F1", 3, {"A-F1a", "A-F1b", "A-F1c"}),
     ("marginlens reproduce --only A-F9,X-N", 3, {"A-F9,X-N1"}),
+    ("marginlens lab --preset the-s", 3, {"the-start-decides"}),
     ("marginlens lab --preset A-F1", 3, {"A-F1a", "A-F1b", "A-F1c"}),
     ("marginlens graph x --encoding l", 4, {"latin-1"}),
     ("marginlens statement A Thm ", 4, {"1", "2", "3"}),
@@ -133,7 +156,7 @@ def test_shell_completion_offers_commands_and_options(line, place, offered):
 def test_shell_completion_of_other_shells_offers_the_same(shell):
     asking = {
         "_MARGINLENS_COMPLETE": f"complete_{shell}",
-        "_TYPER_COMPLETE_ARGS": "marginlens solve --n",
+        "_TYPER_COMPLETE_ARGS": "marginlens predict --n",
         "_TYPER_COMPLETE_FISH_ACTION": "get-args",
     }
     result = invoke(env=asking)
@@ -144,11 +167,11 @@ def test_shell_completion_of_other_shells_offers_the_same(shell):
 def test_quiet_prints_nothing_but_writes_json_and_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_problem("f.npz", *figure_8())
-    result = invoke("solve", "f.npz", "--quiet")
+    result = invoke("predict", "f.npz", "--quiet")
     assert (result.exit_code, result.output) == (0, "")
-    assert invoke("solve", "f.npz", "-q", "--json").stdout == invoke("solve", "f.npz", "--json").stdout != ""
+    assert invoke("predict", "f.npz", "-q", "--json").stdout == invoke("predict", "f.npz", "--json").stdout != ""
     pytest.importorskip("matplotlib")
-    result = invoke("solve", "f.npz", "--quiet", "--plot", "f.pdf")
+    result = invoke("predict", "f.npz", "--quiet", "--plot", "f.pdf")
     assert (result.exit_code, result.output) == (0, "")
     assert Path("f.pdf").read_bytes().startswith(b"%PDF")
 
@@ -161,7 +184,7 @@ def test_bash_completes_with_its_script(tmp_path):
     lines = [
         f"source <({program} --show-completion)",
         "complete -p marginlens",
-        "COMP_WORDS=(marginlens solve x --norm l-) COMP_CWORD=4",
+        "COMP_WORDS=(marginlens predict x --norm l-) COMP_CWORD=4",
         f"_marginlens_completion {program}",
         'echo "${COMPREPLY[@]}"',
     ]

@@ -1,4 +1,4 @@
-"""`marginlens solve` and `train` on problems that the lab saved: their own run is the default, and options go before it."""
+"""`marginlens predict` and `train` on problems that the lab saved: their own run is the default, and options go before it."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from marginlens.optimizers.schedules import PowerDecay
 from one_command import command, refusal
 from tolerances import ROUNDING, SIX_DIGITS
 
-solve, solved = command("solve")
+predict, predicted = command("predict")
 train, trained = command("train")
 
 
@@ -54,30 +54,30 @@ def test_options_go_before_the_file(here):
     assert trained("p.json", "--constant", "--step-size", "2")["training"]["optimizer"] == "GradientDescent(size=2.0)"
 
 
-def test_solve_predicts_for_the_run_of_the_file(here):
+def test_predict_predicts_for_the_run_of_the_file(here):
     problem = LabProblem(*figure_1b(), start=[2e6, 10.0], optimizer=ml.GradientDescent(0.01))
     write_problem("p.json", problem)
     expected = ml.predict_limit(problem.data, problem.head, start=problem.start, optimizer=problem.optimizer)
-    answer = solved("p.json")["problems"][0]
+    answer = predicted("p.json")["problems"][0]
     assert expected.direction is not None  # A Thm 3, by the start and the step of the file
     assert answer["direction"] == pytest.approx(expected.direction.tolist(), rel=SIX_DIGITS, abs=ROUNDING)
-    elsewhere = solved("p.json", "--start", "0,0")["problems"][0]
+    elsewhere = predicted("p.json", "--start", "0,0")["problems"][0]
     assert elsewhere["outcome"]["selected"] != answer["outcome"]["selected"]
 
 
 def test_head_and_attention_are_predicted_and_trained_together(here):
     problem = preset("A-F3b").problem
     write_problem("p.json", problem)
-    answer = solved("p.json")
+    answer = predicted("p.json")
     assert [theorem["applies"] for theorem in answer["verdicts"]] == [False, True]
-    assert "A Thm 6 applies" in solve("p.json").stdout
+    assert str(ml.predict(problem.risk)) in predict("p.json", "--details").stdout
     run = trained("p.json", "--steps", "1500")
     exact = ml.descend(
         ml.JointRisk(figure_3b()), optimizer=Blockwise(ml.NormalizedGD(0.1)), n_steps=1500, start=problem.first_point
     )
     assert [*run["head"], *run["p"]] == pytest.approx(exact.final.tolist(), rel=1e-12, abs=ROUNDING)
     assert run["cosines"]["relaxed"] > 0.9999
-    assert "p with p^relax" in train("p.json", "--steps", "50").stdout
+    assert "away from p^relax" in train("p.json", "--steps", "50").stdout
     plain = trained(
         "p.json", "--optimizer", "gradient-descent", "--step-size", "0.5", "--steps", "3", "--start", "1,1"
     )["training"]
@@ -88,5 +88,5 @@ def test_an_error_in_a_file_names_the_file(here):
     (here / "p.json").write_text(
         '{"format": "marginlens-problem", "tokens": [[[1, 0]]], "head": [1, 0], "loss": "hinge"}'
     )
-    for call in (solve, train):
+    for call in (predict, train):
         assert refusal(call("p.json")).startswith("'loss' in p.json must be")

@@ -1,4 +1,4 @@
-"""`marginlens solve` and `marginlens train` on files of sequences give the library's answers."""
+"""`marginlens predict` and `marginlens train` on files of sequences give the library's answers."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import marginlens as ml
+from marginlens.cli.train import AS_PREDICTED
 from marginlens.data import figure_2, read_sequences, text_windows, write_sequences
 from marginlens.data.files import read_sequence_problem
 from marginlens.nexttoken import NextTokenAutomaton, limit_risk
@@ -18,7 +19,7 @@ CROWDED = {"sequences": [["a", "b"], ["b", "c", "b"]], "labels": ["a", "c"], "E"
 LACKING = {"sequences": [[0, 1], [1, 2], [0, 2]], "labels": [0, 0, 1]}
 HEAD = [[1.0, 0.0, 0.5], [0.0, 1.0, 0.3], [0.0, 0.0, 1.0]]
 
-solve, solved = command("solve")
+predict, predicted = command("predict")
 train, trained = command("train")
 graph, _ = command("graph")
 
@@ -34,16 +35,17 @@ def files(here):
 
 
 @pytest.mark.parametrize("name", ["f.json", "f.npz"])
-def test_solve_prints_the_librarys_prediction(files, name):
-    told, prediction = solved(name), ml.predict_limit(figure_2())
+def test_predict_prints_the_librarys_prediction(files, name):
+    told, prediction = predicted(name), ml.predict_limit(figure_2())
     assert told["details"]["priority"]["status"] == "OPTIMAL"
     np.testing.assert_allclose(told["direction"], prediction.direction, rtol=0.0, atol=CONDITIONED)
     np.testing.assert_allclose(told["details"]["mix"]["x"], prediction.details.mix.x, rtol=0.0, atol=CONDITIONED)
     labels = [(one["label"], one["applies"]) for one in told["verdicts"]]
     assert labels == [(verdict.citation, verdict.applies) for verdict in prediction.verdicts]
     assert told["why"] == prediction.why
-    shown = solve(name).stdout
-    assert "C Thm 3 applies: gradient descent from any start converges to the direction of W^mm" in shown
+    assert predict(name).stdout.startswith(f"{prediction.answer}\n")
+    shown = predict(name, "--details").stdout
+    assert shown.startswith(f"{prediction}\n{name}: {figure_2()!r}")
     assert "✗ acyclic data" in shown
 
 
@@ -81,37 +83,41 @@ def test_train_gives_the_librarys_run(files, case):
 
 
 def test_constant_steps_approach_the_prediction_and_normalized_ones_explain_theirs(files):
-    told = trained("f.json", "--constant", "--steps", "100000")["trained"]
+    answer = trained("f.json", "--constant", "--steps", "100000")
+    assert answer["agreement"]["code"] == AS_PREDICTED
+    told = answer["trained"]
     assert told["correlation"] > 0.995
     assert told["cyclic_distance"] < 1e-3
     assert told["largest_total_variation"] < 1e-3
-    assert "With --constant the steps are those of C Thm 3" in train("f.json", "--steps", "100").stdout
-    assert "With --constant" not in train("f.json", "--steps", "100", "--constant").stdout
-    assert "cosine with W^mm" in train("f.json", "--steps", "100").stdout
+    assert trained("f.json", "--steps", "100")["agreement"]["code"] == "cli.train.agreement.not_yet"
+    shown = train("f.json", "--steps", "100", "--details").stdout
+    assert "With --constant the steps are those of C Thm 3" in shown
+    assert "angle with W^mm" in shown
+    assert "With --constant" not in train("f.json", "--steps", "100", "--constant", "--details").stdout
 
 
 def test_inseparable_data_are_trained_and_reported(files):
     told = trained("crowded.json", "--steps", "20")
     assert set(told["trained"]) == {"risk"}
     assert [one["above"] for one in told["prediction"]["conflict"]["rankings"]] == ["a", "c"]
-    for run in (solve, train):
+    for run in (predict, train):
         shown = " ".join(run("crowded.json").stdout.split())
         assert 'After "b", 2 rankings contradict each other' in shown
     assert "There is no W^mm, W^cyc or automaton to compare with" in train("crowded.json", "--steps", "20").stdout
 
 
 def test_unrealizable_samples_are_kept_with_a_head(files):
-    told = solved("headed.json")
+    told = predicted("headed.json")
     problem = read_sequence_problem("headed.json", unrealizable="keep")
     np.testing.assert_array_equal(problem.head, HEAD)
     run = ml.descend(problem.named.data, head=HEAD, loss=ml.SquaredLoss(), n_steps=40)
     found = trained("headed.json", "--loss", "squared-loss", "--steps", "40")["run"]
     np.testing.assert_allclose(found["final"], run.final, rtol=0.0, atol=LOOP_AGREEMENT)
     assert told["direction"] == ml.predict_limit(problem.named.data, head=HEAD).to_dict()["direction"]
-    shown = solve("headed.json").stdout
+    shown = predict("headed.json", "--details").stdout
     assert "2 unrealizable kept" in shown
     assert 'Sample 1 does not contain its label, so "2" is separated from its other tokens instead.' in shown
-    assert "2 unrealizable dropped" in solve("lacking.json", "--drop").stdout
+    assert "2 unrealizable dropped" in predict("lacking.json", "--drop", "--details").stdout
 
 
 def test_windows_of_a_text_can_be_written_solved_and_read_again(here):
@@ -123,11 +129,11 @@ def test_windows_of_a_text_can_be_written_solved_and_read_again(here):
         assert back.vocabulary.names == made.vocabulary.names
         np.testing.assert_array_equal(back.data.tokens, made.data.tokens)
         np.testing.assert_array_equal(back.data.labels, made.data.labels)
-        assert solve(name).exit_code == 0
+        assert predict(name).exit_code == 0
         assert graph(name).exit_code == 0
 
 
 @pytest.mark.parametrize("name", ["f.json", "f.npz", "p.npz"])
 def test_a_file_on_stdin_is_read_like_the_file(files, name):
-    for numbers, options in ((solved, ()), (trained, ("--steps", "5"))):
+    for numbers, options in ((predicted, ()), (trained, ("--steps", "5"))):
         assert numbers("-", *options, stdin=Path(name).read_bytes()) == numbers(name, *options)

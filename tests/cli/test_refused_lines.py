@@ -20,33 +20,33 @@ from one_command import refusal
 LINES = {  # what the sentence begins with -> the command lines that it refuses
     "FILE": """
         graph gone.txt; graph d; graph no.txt; graph short.npz; lab deep.npz; lab gone.npz; lab long.json; lab f3.npz;
-        lab head.json; lab wide.json; solve bad.json; solve d; solve empty.npz; solve gone.npz; solve list.json;
-        solve noy.npz; train short.npz; solve twice.json; solve /dev/zero; graph twice.json
+        lab head.json; lab wide.json; predict bad.json; predict d; predict empty.npz; predict gone.npz; predict list.json;
+        predict noy.npz; train short.npz; predict twice.json; predict /dev/zero; graph twice.json
     """,
-    "'X[0][0][0]' in {}": "solve nan.json",
+    "'X[0][0][0]' in {}": "predict nan.json",
     "'tokens[0][0][1]' in {}": "lab word.json",
-    "'y' in {}": "solve shape.npz; solve y3.npz",
-    "'v' in {}": "solve vshape.npz",
-    "'labels' in {}": "graph seqbad.json; solve lab.json; solve seqbad.json; train seqbad.json",
+    "'y' in {}": "predict shape.npz; predict y3.npz",
+    "'v' in {}": "predict vshape.npz",
+    "'labels' in {}": "graph seqbad.json; predict lab.json; predict seqbad.json; train seqbad.json",
     "--start": """
-        solve f.npz --start ٣,٤; solve f.npz --norm l1 --start 1,2; solve f.npz --start 1;
-        solve f.npz --start 1,2 --selected 0,0; solve f.npz --start 2e151,1; solve f.npz --start a;
+        predict f.npz --start ٣,٤; predict f.npz --norm l1 --start 1,2; predict f.npz --start 1;
+        predict f.npz --start 1,2 --selected 0,0; predict f.npz --start 2e151,1; predict f.npz --start a;
         train f.npz --start 1,-3e200; train f.npz --start 1,2,3; train f.npz --start inf,0; train s.json --start 1,2;
         train s.json --start 1e160,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0
     """,
     "--selected": """
-        solve f.npz --selected 0; solve f.npz --selected 0,2; solve f.npz --selected 1,-77777777777777777777;
-        solve f.npz --selected 9,9; solve f.npz --selected a,b; solve joint.json --selected 0,0,0
+        predict f.npz --selected 0; predict f.npz --selected 0,2; predict f.npz --selected 1,-77777777777777777777;
+        predict f.npz --selected 9,9; predict f.npz --selected a,b; predict joint.json --selected 0,0,0
     """,
     "--norm": """
-        solve f.npz --norm l0.5; solve f.npz --norm longest; solve f.npz --norm spectral; solve f.npz --norm x;
-        solve s.json --norm l1; train f.npz --optimizer mirror-descent;
+        predict f.npz --norm l0.5; predict f.npz --norm longest; predict f.npz --norm spectral; predict f.npz --norm x;
+        predict s.json --norm l1; train f.npz --optimizer mirror-descent;
         train f.npz --optimizer mirror-descent --norm l-inf; train f.npz --optimizer sign-descent --norm l1;
         train f.npz --optimizer steepest-descent
     """,
     "--plot": """
-        graph t.txt --plot p.gif; solve deep.npz --plot x.png; solve f.npz --plot /proc/x.png;
-        solve f.npz --plot no/x.png; solve f.npz --plot x.gif; solve s.json --plot x.png; train deep.npz --plot x.png;
+        graph t.txt --plot p.gif; predict deep.npz --plot x.png; predict f.npz --plot /proc/x.png;
+        predict f.npz --plot no/x.png; predict f.npz --plot x.gif; predict s.json --plot x.png; train deep.npz --plot x.png;
         train f.npz --plot d
     """,
     "--step-size": "train f.npz --constant --step-size 0; train f.npz --step-size -1; train f.npz --step-size nan",
@@ -70,7 +70,7 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
         train f.npz --loss hinge; train f.npz --loss log; train s.json --loss hinge; train s.json --loss logistic
     """,
     "'sequences' in {}": """
-        graph far.json --sequences x.npz; graph mixed.json --held-out 0.5; graph none.json; solve mixed.json;
+        graph far.json --sequences x.npz; graph mixed.json --held-out 0.5; graph none.json; predict mixed.json;
         train none.json
     """,
     "--window": """
@@ -95,7 +95,7 @@ LINES = {  # what the sentence begins with -> the command lines that it refuses
     "--only": "reproduce --only NOPE",
     "--resume": "reproduce --resume --only A-F9; reproduce --resume --out nowhere",
     "MODEL_OR_PATH": "probe d; probe d --against gone; probe gone; probe run; probe someone/some-model",
-    "--drop": "graph t.txt --drop; solve f.npz --drop",
+    "--drop": "graph t.txt --drop; predict f.npz --drop",
     "--steps": "train f.npz --steps 0; train f.npz --steps 99999999999999999999; train joint.json --steps 0",
     "--encoding": """
         graph t.txt --encoding utf-9; graph latin.txt; graph s.json --encoding utf-8; graph t.txt --encoding klingon
@@ -191,7 +191,7 @@ def test_library_arguments_in_errors_become_options(files):
     assert sentence.endswith("Leave them out with --drop.\n")
 
 
-@pytest.mark.parametrize("line", ["solve {}", "graph {}", "{}", "lab --out {}.html"])
+@pytest.mark.parametrize("line", ["predict {}", "graph {}", "{}", "lab --out {}.html"])
 def test_a_very_long_path_is_shortened(files, line):
     result = CliRunner().invoke(cli.app, line.format("y" * 5000).split())
     assert result.exit_code == 2
@@ -206,7 +206,7 @@ def test_a_file_of_many_entries_is_shortened(here, kind):
         Path("many.json").write_text(json.dumps(dict.fromkeys(names, 1)), encoding="utf-8")
     else:
         np.savez("many.npz", **dict.fromkeys(names, 1.0))
-    sentence = refusal(CliRunner().invoke(cli.app, ["solve", f"many.{kind}"]))
+    sentence = refusal(CliRunner().invoke(cli.app, ["predict", f"many.{kind}"]))
     assert "'entry0', 'entry1', 'entry10'" in sentence
     assert "888 more" in sentence
     assert len(sentence) < 600

@@ -1,13 +1,13 @@
 """`marginlens train`: the run it makes is the library's, it is held against the theory, and bad options are refused."""
 
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import marginlens as ml
-from marginlens.data import figure_1a, figure_1b, figure_8, sphere_tokens, write_problem
+from marginlens.cli.train import AS_PREDICTED, agreement
+from marginlens.data import figure_1b, figure_8, gaussian_tokens, sphere_tokens, write_problem
 from one_command import command
 from random_problems import ragged_problem
 from tolerances import ALIGNED, CONDITIONED, DIRECTION_ON_RANDOM_DATA, LOOP_AGREEMENT, ROUNDING, SLOW_DESCENT
@@ -56,19 +56,26 @@ def test_the_default_constant_step_is_the_largest_allowed(here):
     }
 
 
-def test_train_prints_the_final_direction_and_its_meaning(here):
+def test_train_prints_the_prediction_and_that_the_run_agrees(here):
     write_problem("b.npz", *figure_1b())
-    result = train("b.npz", "--start", "0,-1", "--step-size", "0.1", "--steps", "20000")
+    words = ("b.npz", "--start", "0,-1", "--step-size", "0.1", "--steps", "20000")
+    optimizer = ml.NormalizedGD(0.1)
+    prediction = ml.predict_limit(*figure_1b(), start=[0.0, -1.0], optimizer=optimizer)
+    run = ml.descend(*figure_1b(), start=[0.0, -1.0], optimizer=optimizer, n_steps=20000)
+    (told,) = numbers(*words)["problems"]
+    agreed = told["agreement"]
+    assert agreed["code"] == AS_PREDICTED
+    assert agreed["attention"] == pytest.approx(run.attention[0, prediction.outcome.selected[0]], abs=LOOP_AGREEMENT)
+    assert agreed["angle"] == pytest.approx(np.degrees(ml.angle(run.final, prediction.outcome.direction)), abs=1e-6)
+    result = train(*words)
     assert result.exit_code == 0, result.output
-    assert "20,000 steps of NormalizedGD(size=0.1), logistic loss, from [ 0. -1.]" in result.stdout
-    assert "TokenOptimality([1], locally optimal" in result.stdout
-    assert "All requested steps were taken." in result.stdout
-    flat = " ".join(result.stdout.split())
-    assert re.search(
-        r"The limit is certain from norm \S+ on, and the trained direction has cosine 1\.000000 with it\.", flat
-    )
-    certain = r"Certain from norm \S+ on for normalised steps of length 0\.1: the direction that selects \[1\], by X Thm 1. That "
-    assert re.search(certain + r"\d+ steps from this start lead there is computed\.", flat)
+    steps = "Completed all 20,000 steps of NormalizedGD(size=0.1), logistic loss, from [ 0. -1.]."
+    assert result.stdout == f"{prediction.answer}\n{steps}\n{agreed['sentence']}\n"
+    assert "As predicted ✓ The winner has 1.000 of the attention, and p points " in result.stdout
+    details = train(*words, "--details").stdout
+    assert details.startswith(result.stdout)
+    assert "TokenOptimality([1], locally optimal" in details
+    assert told["prediction"]["why"] in details
 
 
 def test_a_certain_limit_is_reached(here):
@@ -78,31 +85,71 @@ def test_a_certain_limit_is_reached(here):
     x = np.array(told["optimality"]["solution"]["x"])
     np.testing.assert_allclose(told["prediction"]["direction"], x / np.linalg.norm(x), rtol=0.0, atol=CONDITIONED)
     assert told["correlation"] > SLOW_DESCENT
-    assert told["agreement"]["code"] == "cli.train.agreement.certain"
-    assert told["agreement"]["cosine"] > 0.9
+    assert told["agreement"]["code"] == AS_PREDICTED
+    assert told["agreement"]["angle"] == pytest.approx(np.degrees(np.arccos(told["correlation"])), abs=1e-4)
 
 
-def test_limits_are_certain_if_proved_and_observed_otherwise(here):
-    write_problem("a.npz", *figure_1a())
-    words = " ".join(train("a.npz").stdout.split())
-    assert "on for normalised steps of length 1: the direction that selects [0], by X Thm 1. That " in words
-    assert "--constant" not in words
-    constant = " ".join(train("a.npz", "--constant").stdout.split())
-    assert "The limit is certain" in constant
-    assert "Certain: the GMM direction, from every start, by A Thm 2 with n = 1." in constant
+def test_a_limit_that_only_a_theorem_gives_is_compared_too(here):
     # one input of equal other scores, as A Thm 2 asks, with more tokens than are followed
     rng = np.random.default_rng(3)
     tokens = np.concatenate([[[1.0, 0.0, 1.0]], np.column_stack([rng.normal(size=(1_100, 2)), np.zeros(1_100)])])
     write_problem("many.npz", ml.TokenDataset(tokens[None], [1]), np.array([0.0, 0.0, 1.0]))
-    words = " ".join(train("many.npz").stdout.split())
-    assert (
-        "Observed, not proved: the GMM direction, from every start. A Thm 2 with n = 1 proves it for constant" in words
-    )
-    assert "--constant" in words
+    assert "--constant" in train("many.npz", "--details").stdout
     (told,) = numbers("many.npz")["problems"]
-    assert told["agreement"]["code"] == "cli.train.agreement.observed"
+    assert told["prediction"]["outcome"] is None
+    assert told["agreement"]["code"] == AS_PREDICTED
     assert told["prediction"]["direction"] is None
     assert ml.correlation(told["run"]["final"], told["prediction"]["observed"]) > ALIGNED
+
+
+SEPARATE = "1.5,-0.5"  # a start of the preset the-start-decides, from which token 2 wins; from zero token 0 does
+
+
+def test_a_run_that_is_too_short_or_goes_elsewhere_does_not_agree(here):
+    problem = ml.lab.preset("the-start-decides").problem
+    data, head = problem.data, problem.head
+    write_problem("s.npz", data, head)
+    (told,) = numbers("s.npz", "--start", SEPARATE)["problems"]
+    assert (told["run"]["selected"], told["agreement"]["code"]) == ([2], AS_PREDICTED)
+    every = np.ones(1, dtype=bool)
+    prediction = ml.predict_limit(data, head, optimizer=problem.optimizer)
+    assert prediction.outcome.selected.tolist() == [0]
+    for n_steps, start, code in (
+        (1, [0.0, 0.0], "not_yet"),
+        (2_000, [1.5, -0.5], "differs"),
+        (2_000, [0.0, 0.0], "as_predicted"),
+    ):
+        run = ml.descend(data, head, optimizer=problem.optimizer, n_steps=n_steps, start=start)
+        found = agreement(run, prediction, data, every)
+        assert found.code == f"cli.train.agreement.{code}"
+        assert found.numbers["attention"] == run.attention[0, 0]
+        assert found.numbers["taken"] == n_steps
+    (short,) = numbers("s.npz", "--step-size", "0.1", "--steps", "1")["problems"]
+    assert short["agreement"]["case"] == "short"
+    assert short["agreement"]["steps"] == prediction.outcome.n_steps > 1
+
+
+def test_a_run_to_a_finite_minimum_agrees_when_it_is_near(here):
+    data, head = gaussian_tokens(20, 2, 3, 2, 0)
+    optimizer = ml.GradientDescent(0.5)
+    ends = [ml.predict_limit(data[j], head[j], optimizer=optimizer).outcome for j in range(len(data))]
+    j = next(j for j, outcome in enumerate(ends) if outcome.finite and outcome.is_repeatable)
+    write_problem("m.npz", data[j], head[j])
+    for n_steps, code in ((1, "not_yet"), (50_000, "as_predicted")):
+        (told,) = numbers("m.npz", "--constant", "--step-size", "0.5", "--steps", n_steps)["problems"]
+        assert told["agreement"]["code"] == f"cli.train.agreement.{code}"
+        distance = np.linalg.norm(np.subtract(told["run"]["final"], ends[j].point))
+        assert told["agreement"]["distance"] == pytest.approx(distance, abs=ROUNDING)
+
+
+def test_a_prediction_that_takes_too_long_is_given_up(here, monkeypatch):
+    write_problem("b.npz", *figure_1b())
+    monkeypatch.setattr("marginlens.cli.train.PREDICTION_SECONDS", 0.0)
+    (told,) = numbers("b.npz")["problems"]
+    assert told["prediction"]["outcome"] is None
+    assert told["prediction"]["not_followed"]["code"] == "cli.train.too_long"
+    assert told["agreement"]["code"] == "cli.train.agreement.undecided"
+    assert told["prediction"]["not_followed"]["sentence"] in train("b.npz").stdout
 
 
 def test_a_batch_has_one_row_per_problem_and_equals_its_problems(here):
@@ -110,11 +157,14 @@ def test_a_batch_has_one_row_per_problem_and_equals_its_problems(here):
     write_problem("b.npz", data, v)
     told = numbers("b.npz")["problems"]
     assert np.mean([one["correlation"] for one in told]) > DIRECTION_ON_RANDOM_DATA
-    result = train("b.npz")
-    for j, one in enumerate(told):
-        text = next(text for text in result.stdout.splitlines() if text.startswith(f"problem {j}: "))
-        assert f"cosine {one['correlation']:.6f}" in text
-    assert f"smallest {min(one['correlation'] for one in told):.6f}." in result.stdout
+    lines = train("b.npz").stdout.splitlines()
+    for line, (j, one) in zip(lines, enumerate(told), strict=False):
+        assert line.startswith(f"Problem {j}: ")
+        assert line.endswith(one["agreement"]["sentence"])
+    assert lines[-2].startswith("Completed all 1,000 steps of ")
+    same = [one["agreement"]["code"] for one in told].count(AS_PREDICTED)
+    assert same >= 4
+    assert lines[-1] == f"As predicted in {same} of 6 problems."
     write_problem("one.npz", data[2], v[2])
     alone = numbers("one.npz")["problems"][0]
     assert alone["run"]["selected"] == told[2]["run"]["selected"]
@@ -122,24 +172,24 @@ def test_a_batch_has_one_row_per_problem_and_equals_its_problems(here):
 
 
 WITHOUT_DIRECTION = {
-    "one token each": ('{"X": [[[1, 2]], [[3, 4]]], "y": [1, -1], "v": [1, 1]}', "nothing_to_select"),
-    "equal tokens": ('{"X": [[[1, 2], [1, 2]]], "y": [1], "v": [1, 1]}', "no_selection"),
-    "no head": ('{"X": [[[1, 2], [2, 1]]], "y": [1], "v": [0, 0]}', "no_direction"),
+    "one token each": '{"X": [[[1, 2]], [[3, 4]]], "y": [1, -1], "v": [1, 1]}',
+    "equal tokens": '{"X": [[[1, 2], [1, 2]]], "y": [1], "v": [1, 1]}',
+    "no head": '{"X": [[[1, 2], [2, 1]]], "y": [1], "v": [0, 0]}',
 }
 
 
 @pytest.mark.parametrize("case", WITHOUT_DIRECTION)
-def test_a_run_without_a_direction_has_a_reason(here, case):
-    text, reason = WITHOUT_DIRECTION[case]
-    Path("s.json").write_text(text)
+def test_a_run_without_anything_to_train_says_so(here, case):
+    Path("s.json").write_text(WITHOUT_DIRECTION[case])
     (told,) = numbers("s.json")["problems"]
     assert told["run"]["final"] == [0.0, 0.0]
     assert told["correlation"] is None
     assert told["run"]["status"] == "STATIONARY"
-    assert told["agreement"]["code"] == f"cli.train.agreement.{reason}"
+    assert told["agreement"]["code"] == "cli.train.agreement.nothing_to_select"
     result = train("s.json")
     assert result.exit_code == 0
     assert told["agreement"]["sentence"] in result.stdout
+    assert "Stopped after 0 of 1,000 steps" in result.stdout
 
 
 @pytest.mark.parametrize(("name", "steps"), [("t.png", "3000"), ("t.svg", "300")])
@@ -179,7 +229,7 @@ def test_other_optimizers_report_the_share_of_their_own_margin(here, case):
     assert row["norm_margin"]["norm"] == repr(norm)
     assert row["norm_margin"]["share"] == pytest.approx(margin * best, rel=1e-6, abs=ROUNDING)
     assert 0.0 < row["norm_margin"]["proved_share"] <= row["norm_margin"]["share"] * (1.0 + 1e-9)
-    printed = " ".join(train("r.json", "--steps", "600", *words).stdout.split())
+    printed = " ".join(train("r.json", "--steps", "600", "--details", *words).stdout.split())
     assert "of the largest margin in" in printed
 
 

@@ -124,7 +124,7 @@ test("where the runs are is said in words, how they ended too", () => {
   };
   assert.match(runsText(runsOf(STATE), 0), /^Step 500 of 500: ‖p‖ = \d+/);
   const two = completeState({ ...STATE, starts: [[0, 0], [1, 1]] });
-  assert.match(runsText(runsOf(two), 1), /from start 2: ‖p‖/);
+  assert.match(runsText(runsOf(two), 1), /from start 1: ‖p‖/);
   const still = completeState({ ...STATE, problem: { ...STATE.problem, head: [0, 0] } });
   assert.match(runsText(runsOf(still), 0), /The run stands still at its start: the gradient is exactly zero\./);
 });

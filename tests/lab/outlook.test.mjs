@@ -63,7 +63,7 @@ for (const optimizer of RULES) {
     assert.equal(answer.direction, null);
     assert.equal(said.kind, "open");
     assert.equal(said.codes.endsAt, "outcome.ends_at.unknown");
-    assert.equal(said.codes.missing, "outcome.missing.rounding_decides");
+    assert.equal(said.codes.reason, "outcome.missing.rounding_decides");
     assert.equal(asked(2).said.kind, "found");
   });
 
@@ -81,7 +81,7 @@ for (const optimizer of RULES) {
     }
     const exact = asked(0);
     assert.ok(exact.prediction.verdicts.some(({ applies }) => applies));
-    assert.match(exact.said.endsAt, /^Token 1 of input 1/);
+    assert.match(exact.said.endsAt, /^Token 0 wins in input 0/);
   });
 
   test(`data that a mirror or a turn leaves as they are have no known end: ${optimizer.name}`, () => {
@@ -110,8 +110,8 @@ test("an ordinary problem ends where it did, and its twin beside it", () => {
   assert.equal(answer.kind, "found");
   assert.equal(said.kind, "found");
   assert.deepEqual(answer.selected, [0, 0]);
-  assert.equal(said.endsAt, "Token 1 of input 1 and token 1 of input 2.");
-  assert.equal(said.codes.proved, "outcome.proved.found");
+  assert.equal(said.endsAt, "Token 0 wins in input 0, token 0 in input 1.");
+  assert.equal(said.codes.reason, "outcome.missing.checker");
 });
 
 test("nothing is said to end where it starts when scores of all inputs nearly tie", () => {

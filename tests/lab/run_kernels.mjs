@@ -18,9 +18,7 @@ const { normOfOptimizer, planeNormSvm } = await load("norms");
 const { basinField, basinTasks, labelPixels, OUTSIDE, pixelStart } = await load("basins");
 const { basinCone, predict } = await load("theorems");
 const { indexCharacters, indexWords, priorityGraphs, componentOrder, rankingEvidence, samplesBehind, sequences, textWindows } = await load("graphs");
-const { columnOf, continueSequence, entryShares, explainNext, laterTerms, makeAutomaton, nextProbabilities, pairHeights } = await load("automaton");
-const { correlation } = await load("linalg");
-const { layerLoss, layerProbabilities, nextTokenLoop, totalVariation } = await load("nexttoken");
+const { columnOf, continueSequence, explainNext, laterTerms, makeAutomaton, nextProbabilities } = await load("automaton");
 
 function analysisOf(json, maxProblems) {
   const problem = readProblem(json);
@@ -104,25 +102,6 @@ const calls = {
       probabilities: asked.map((ids) => nextProbabilities(automaton, ids)),
       explanations: asked.map((ids) => explainNext(automaton, ids)),
       continued: continueSequence(automaton, asked[0], 12, window).map(({ token }) => token),
-    };
-  },
-  /** W on the pairs that occur after some steps, how far it is from the automaton, and what it says of some sequences at the end. */
-  nexttoken({ samples, labels, nVocabulary, steps, normalized, size, asked = [], start = null }) {
-    const data = sequences(samples, labels, nVocabulary);
-    const automaton = makeAutomaton(data);
-    const { reduced } = automaton;
-    const run = new Descent(nextTokenLoop(reduced, { normalized, size, start }));
-    run.advance(steps[steps.length - 1]);
-    const shares = entryShares(automaton);
-    const heights = pairHeights(automaton);
-    return {
-      pairs: reduced.pairs,
-      status: run.status,
-      points: steps.map((step) => run.at(step)),
-      distances: steps.map((step) => totalVariation(reduced, run.at(step), shares)),
-      losses: steps.map((step) => layerLoss(reduced, run.at(step))),
-      correlations: steps.map((step) => correlation(run.at(step), heights)),
-      probabilities: asked.map((ids) => layerProbabilities(reduced, run.point, ids)),
     };
   },
   /** What a function of the core returns, and the arrays of its arguments after the call. */

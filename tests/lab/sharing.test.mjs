@@ -25,6 +25,7 @@ const PARTS = [
   { starts: [[1e12, -1e-300], [-0, 0.1 + 0.2]] },
   { view: { map: "disc", far: 1e9, basins: true, lines: false } },
   { playback: { step: 12345 }, preset: "A-F1b", starts: [[0.5, -1.5], [1e6, 0.1]] },
+  { note: "If only <b>the selected</b> token paid off, …" },
   { chosen: { input: 0, token: 0, start: null, limit: 1 } },
   { tab: "text", text: { source: "Ünïcödé – “quotes” 😀\n\t\x00<script>", unit: "words", last: "é", prompt: "", window: 3 } },
 ];
@@ -38,7 +39,7 @@ test("every state comes back from its link and from its file, and an example's l
       const hash = await hashOf(state);
       assert.match(hash, /^#1\.[\w-]+$/);
       const shown = JSON.parse(JSON.stringify(state)); // in which -0 is 0
-      for (const back of [await stateOfHash(hash), stateOfFile(problemFile(state), completeState({ problem }))]) {
+      for (const back of [(await stateOfHash(hash)).state, stateOfFile(problemFile(state), completeState({ problem }))]) {
         assert.deepEqual(JSON.parse(JSON.stringify(back)), shown);
         for (const [name, value] of Object.entries(part))
           if (!Array.isArray(value) && typeof value === "object") for (const key of Object.keys(value)) assert.equal(back[name][key], value[key]);
@@ -61,6 +62,7 @@ test("links that cannot be read are refused, and a place on the page is no link"
     "#1.": "damaged",
     "#1.abc": "damaged",
     "#1.!!!": "damaged",
+    "#garbage": "damaged",
     [linkOf("{}").slice(0, -3)]: "damaged",
     [linkOf(Buffer.from([0xff, 0xfe]))]: "damaged",
     [linkOf("not json")]: "damaged",
@@ -68,12 +70,36 @@ test("links that cannot be read are refused, and a place on the page is no link"
     [linkOf("{}")]: "must hold a problem",
     [json({ problem: { ...SCORED, scores: [[1, 2], [3, 4]] } })]: "must have 3 scores",
     [json({ problem: SCORED, starts: "none" })]: "at least one start",
+    [json({ problem: SCORED, note: 7 })]: "A note must be a text",
     [json({ problem: SCORED, chosen: { input: 5 } })]: "not among those of the problem",
     [linkOf(`${" ".repeat(5_000_000)}{}`)]: "more than the page takes",
   };
   for (const [hash, words] of Object.entries(refused))
     await assert.rejects(stateOfHash(hash), (error) => error instanceof ProblemError && error.message.includes(words), words);
-  for (const hash of ["", "#", "#content"]) assert.equal(await stateOfHash(hash), null);
+  for (const hash of ["", "#", "#content"]) assert.deepEqual(await stateOfHash(hash), { state: null, complaint: null });
+});
+
+test("of a link that was cut, what can be read is kept, and a sentence says so", async () => {
+  const example = stateOfPreset(globalThis.labPresets.find(({ name }) => name === "A-F1c"));
+  const shared = completeState({ ...example, starts: [[0.25, 0.5]], view: { half: 7 } });
+  const whole = await hashOf(shared);
+  const kept = [];
+  for (let length = 12; length < whole.length; length++) {
+    const { state, complaint } = await stateOfHash(whole.slice(0, length)).catch(({ message }) => ({ state: null, complaint: message }));
+    if (complaint === null) {
+      assert.deepEqual(state, shared); // nothing but the end of the compressed stream is missing
+      continue;
+    }
+    assert.match(complaint, /^This link is damaged.*\.$/);
+    if (state === null) continue;
+    if (JSON.stringify(state.problem) !== JSON.stringify(example.problem)) assert.fail("a number was cut in two");
+    kept.push(complaint.includes("example") ? "example" : "problem");
+  }
+  assert.deepEqual(kept, kept.toSorted()); // first the example is known, with more of the link the problem too
+  assert.deepEqual(new Set(kept), new Set(["example", "problem"]));
+  const { state, complaint } = await stateOfHash(whole.slice(0, 120));
+  assert.equal(state.preset, "A-F1c");
+  assert.ok(complaint.includes(globalThis.labPresets.find(({ name }) => name === "A-F1c").title));
 });
 
 test("wrong files are one sentence, and the state stays", async () => {
@@ -87,7 +113,7 @@ test("wrong files are one sentence, and the state stays", async () => {
     '{"format": "marginlens-problem", "sequences": [[0]], "labels": [0]}': "holds sequences",
     '{"tokens": [[[1, 2]]], "W": [[1, 0]], "head": [1, 1]}': "W must be a list of 2 rows; got 1 rows",
     '{"tokens": [[[1, 2], [3]]], "head": [1, 1]}': "token 1 of input 0 has 1",
-    '{"tokens": [[[1, 2, 3]]], "head": [1, 1, 1]}': "draws the plane",
+    '{"tokens": [[[1, 2, 3]]], "head": [1, 1, 1]}': "is two-dimensional",
     '{"tokens": [[[1, 2]]], "head": [1, 1], "page": {"starts": []}}': "at least one start",
   };
   const files = Object.entries(refused).map(([text, words]) => [{ name: "a.json", size: text.length, text: async () => text }, words]);

@@ -84,8 +84,8 @@ test("a refusal leaves the state, in one sentence", () => {
   const refused = [
     [(state) => withToken(state, 0, 0, [NaN, 0]), "must be a number"],
     [(state) => withToken(state, 0, 0, [1e7, 0]), "must lie between"],
-    [(state) => withToken(state, 0, 0, [1, 2, 3]), "each key must have two numbers"],
-    [(state) => withStart(state, 0, [Infinity, 0]), "Start 1 must be two numbers"],
+    [(state) => withToken(state, 0, 0, [1, 2, 3]), "every key needs exactly two numbers"],
+    [(state) => withStart(state, 0, [Infinity, 0]), "Start 0 must be two numbers"],
     [(state) => withLabel(state, 0, 2), "Each label must be 1 or -1"],
     [(state) => withProblem(state, { loss: "Hinge" }), "The loss must be one of"],
     [(state) => withProblem(state, { optimizer: { name: "Lion" } }), "The optimizer must be named one of"],
@@ -97,7 +97,7 @@ test("a refusal leaves the state, in one sentence", () => {
     [often(10, (state, k) => addToken(state, 0, [k, 3])), "has 12 tokens already"],
     [often(8, (state) => addInput(state, [[1, 0], [0, 0]])), "There are 8 inputs already"],
     [often(8, (state) => addStart(state, [1, 0])), "There are 8 starts already"],
-    [within({ keys: [[[1], [2], [3]]] }), "each key must have two numbers"],
+    [within({ keys: [[[1], [2], [3]]] }), "every key needs exactly two numbers"],
     [within({ colour: 1 }), "no part named colour"],
   ];
   for (const [change, words] of refused) {
@@ -164,7 +164,7 @@ test("the analysis is computed once", () => {
 
 test("what is odd is remarked", () => {
   const problems = [
-    [[[[1, 0], [0, 1], [1, 0]]], [[1, 0.5, 0]], ["Tokens 1 and 3 of input 1 lie in one place"]],
+    [[[[1, 0], [0, 1], [1, 0]]], [[1, 0.5, 0]], ["Tokens 0 and 2 of input 0 lie in one place"]],
     [[[[1, 0], [0, 1]]], [[0.5, 0.5]], ["All scores of each input are equal"]],
     [[[[1, 0], [0, 1]]], [[0.5, 0.4]], []],
   ];

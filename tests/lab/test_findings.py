@@ -26,9 +26,9 @@ def test_a_verdict_calls_tokens_by_their_words() -> None:
     problem = scored([TRIANGLE], [[1, 0, 0]], words=[["molten", "when", ""]])
     refused = {**problem, "words": [["molten", "when"]]}
     answer, refusal = ask_of("verdict", problem, refused)
-    assert answer["endsAt"] == "Token 1 “molten”."
-    assert answer["because"].startswith("In input 1, token 1 “molten” ")
-    assert "token 2 “when”" in answer["because"]
+    assert answer["endsAt"] == "“molten” wins."
+    assert answer["because"].startswith("Why: “molten” ")
+    assert "“when”" in answer["because"]
     assert refusal["refusal"].startswith("There must be a list of words for each of 1 inputs, one for each token; got")
 
 
@@ -163,12 +163,12 @@ def test_verdicts_of_joint_problems_agree() -> None:
     )
     codes = [answer["codes"]["because"] for answer in (told, tied, many)]
     assert codes == ["lab.joint.best", "lab.joint.inseparable", "lab.joint.too_many"]
-    assert "token 1 of input 1 and token 1 of input 2" in told["because"]
-    assert told["codes"]["proved"] == "outcome.proved.joint"
+    assert "token 0 of input 0 and token 0 of input 1" in told["because"]
+    assert told["codes"]["reason"] == "outcome.missing.joint"
 
 
 def test_inputs_without_a_choice_are_listed() -> None:
     problems = (scored([TRIANGLE, TRIANGLE], [[1, 2, 3], last]) for last in ([1, 2, 3], [2, 2, 2]))
     answers = ask_of("leftOut", *problems)
     assert answers[0] is None
-    assert answers[1].startswith("Input 2 ")
+    assert answers[1].startswith("Input 1 ")

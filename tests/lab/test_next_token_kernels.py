@@ -1,4 +1,4 @@
-"""The page's windows, priority graphs, automaton and descent on W against the library, on texts and on random sequences."""
+"""The page's windows, priority graphs and automaton against the library, on texts and on random sequences."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ import marginlens as ml
 from lab_kernels import ask, needs_node
 from marginlens.data import text_windows
 from marginlens.data.vocabulary import Characters, Words
-from marginlens.dynamics import Record
 from marginlens.graphs import ranking_evidence
 from marginlens.graphs.priority import component_order
 from marginlens.nexttoken.automaton import TIE
-from tolerances import ROUNDING
 
 pytestmark = needs_node
 
@@ -160,55 +158,3 @@ def test_automaton_and_reasons_agree_with_python() -> None:
             ids.append(token)
     assert min(ties.values()) > 0, ties
     assert slow_terms > 0
-
-
-def probabilities(W: np.ndarray, ids: Any) -> np.ndarray:
-    """What a one-hot layer with weights W expects after a sequence."""
-    logits = W[ids, ids[-1]]
-    weights = np.exp(logits - logits.max())
-    return np.bincount(ids, weights / weights.sum(), minlength=len(W))
-
-
-@pytest.mark.parametrize("name", ["NormalizedGD", "GradientDescent"])
-def test_descent_on_w_agrees_with_python(name: str) -> None:
-    size = 0.01 if name == "NormalizedGD" else 2.0  # long normalised steps jump about a finite minimum for ever
-    steps = [0, 1, 10, 64, 100, 400]
-    chosen = datasets()[:1] + datasets()[2:14]
-    rule = {"normalized": name == "NormalizedGD", "size": size, "steps": steps}
-    asked = [[data[0][0].tolist(), [1, 0, 2, 2, 1], [2]] for data in chosen]
-    requests = [
-        {"call": "nexttoken", **as_request(data), **rule, "asked": ids} for data, ids in zip(chosen, asked, strict=True)
-    ]
-    ranked = 0
-    for data, sequences, answer in zip(chosen, asked, ask(requests), strict=True):
-        run = ml.descend(data, optimizer=getattr(ml, name)(size), n_steps=steps[-1], record=Record(steps))
-        x, k = np.array(answer["pairs"]).T
-        points = np.array(answer["points"])
-        expected = run.saved["x"][:, x, k]
-        assert np.linalg.norm(points - expected) <= 1e-9 * max(1.0, np.linalg.norm(expected))
-        automaton = ml.NextTokenAutomaton.fit(data)
-        distance = [automaton.total_variation(data, W).mean() for W in run.saved["x"]]
-        assert answer["distances"] == pytest.approx(distance, abs=1e-9, rel=0.0)
-        losses = [np.mean([-np.log(probabilities(W, ids)[label]) for ids, label in data]) for W in run.saved["x"]]
-        assert answer["losses"] == pytest.approx(losses, rel=1e-9, abs=ROUNDING)
-        for ids, mine in zip(sequences, answer["probabilities"], strict=True):
-            assert mine == pytest.approx(probabilities(run.saved["x"][-1], ids), abs=1e-9, rel=0.0)
-        svm = ml.graph_svm(data).x
-        if np.any(svm):
-            ranked += 1
-            cosines = [np.sum(W * svm) / np.linalg.norm(W) / np.linalg.norm(svm) for W in run.saved["x"][1:]]
-            assert answer["correlations"][1:] == pytest.approx(cosines, abs=1e-9, rel=0.0)
-    assert ranked > 0
-
-
-def test_descent_on_w_continues_at_norm_a_million() -> None:
-    data = ml.SequenceDataset([[0, 1, 2], [1, 2, 2], [2, 0, 1], [0, 2, 1]], np.array([0, 1, 2, 2]), np.eye(3))
-    steps = [0, 1, 50, 400]
-    start = 1e6 * ml.graph_svm(data).direction + 3.0 * np.random.default_rng(3).standard_normal((3, 3))
-    rule = {"normalized": True, "size": 0.02, "steps": steps, "start": start.ravel().tolist()}
-    answer = ask([{"call": "nexttoken", **as_request(data), **rule}])[0]
-    run = ml.descend(data, optimizer=ml.NormalizedGD(0.02), n_steps=steps[-1], start=start, record=Record(steps))
-    x, k = np.array(answer["pairs"]).T
-    expected = run.saved["x"][:, x, k]
-    assert np.linalg.norm(expected[-1] - expected[0]) > 5.0
-    assert np.array(answer["points"]) == pytest.approx(expected, rel=1e-9, abs=ROUNDING)

@@ -73,7 +73,7 @@ def test_the_page_opens_presets_and_links_with_the_same_state() -> None:
     const states = [];
     for (const { entry, hash } of given) {
       const opened = stateOfPreset(entry);
-      states.push([opened, await stateOfHash(hash), await stateOfHash(await hashOf(opened))]);
+      states.push([opened, (await stateOfHash(hash)).state, (await stateOfHash(await hashOf(opened))).state]);
     }
     answer(states);
     """
@@ -110,7 +110,7 @@ def test_links_round_trip_problems_and_states() -> None:
     import { problemOf } from "./state.js";
     import { stateOfHash } from "./sharing/permalink.js";
     const states = await Promise.all(given.map(stateOfHash));
-    answer(states.map((state) => ({ state, problem: problemOf(state) })));
+    answer(states.map(({ state }) => ({ state, problem: problemOf(state) })));
     """
     found = run_in_page(code, [permalink(state) for state in states])
     shown = LabProblem.from_dict(found[0]["problem"])
@@ -123,6 +123,7 @@ def test_links_round_trip_problems_and_states() -> None:
 
 def test_preset_names_ignore_case_and_unknown_ones_are_refused() -> None:
     assert preset("a-f1B").name == "A-F1b"
+    assert preset("The-start-decides") is preset("start-decides")
     with refused("preset"):
         preset("A-F1-b")
     with refused("shown"):
@@ -146,6 +147,18 @@ def test_problems_that_the_page_rejects_are_refused() -> None:
             page_problem(problem)
         assert str(caught.value).count(". ") == 0
     assert page_problem(LabProblem(flat, [1, 0])).data == flat
+
+
+@needs_node
+def test_presets_have_the_names_that_links_of_the_page_have() -> None:
+    code = """
+    import { linkName } from "./examples.js";
+    answer(given.map(linkName));
+    """
+    names = [entry.link_name for entry in presets()]
+    assert run_in_page(code, [entry.to_dict() for entry in presets()]) == names
+    assert [preset(name).link_name for name in names] == names
+    assert "the-start-decides" in names
 
 
 @needs_node

@@ -207,7 +207,11 @@ FAULTS: dict[str, tuple[Any, str, str]] = {  # what the page says, and the entry
     "truth": ({**GOOD, "head": [True, 1]}, "must be a number; got true", "head[0]"),
     "infinity": ({**GOOD, "head": [float("inf"), 1]}, "", "head[0]"),
     "a huge number": ({**GOOD, "tokens": [[[1, 1e9]]]}, "must lie between", ""),
-    "wide vectors": ({**GOOD, "tokens": [[[0] * 9]]}, "each token must have two numbers; token 0 of input 0 has 9", ""),
+    "wide vectors": (
+        {**GOOD, "tokens": [[[0] * 9]]},
+        "every token needs exactly two numbers; token 0 of input 0 has 9",
+        "",
+    ),
     "labels missing": ({**GOOD, "labels": [1]}, "one label for each of 2 inputs", "labels"),
     "a label of zero": ({**GOOD, "labels": [1, 0]}, "Each label must be 1 or -1; got 0", "labels"),
     "a short head": ({**GOOD, "head": [1]}, "head must be a list of 2 numbers; got 1 entries", "head"),

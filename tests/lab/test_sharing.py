@@ -39,7 +39,7 @@ def test_python_reads_solves_and_trains_what_the_page_saves(name: str, tmp_path:
     assert problem.start.tolist() == starts[1]
     assert problem.trains_head == (name == "joint")
     assert problem.data.K[1, :2].tolist() == given.get("keys", KEYS)[1]
-    for verb in ("solve", "train") if name in ("scores", "joint") else ():
+    for verb in ("predict", "train") if name in ("scores", "joint") else ():
         result = CliRunner().invoke(app, [verb, str(path)])
         assert result.exit_code == 0, result.output
         assert "2 inputs" in result.output

@@ -1,12 +1,14 @@
-// The next-token tab without a browser: reading, layout, evidence, reasons, training in pieces and requests.
+// The next-token tab without a browser: reading, layout, evidence, reasons and requests.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { load } from "./core.mjs";
 
+const { readRow } = await load("text/heads_panel.js");
+const { SENTENCE_HEADS } = await load("text/sentence_heads.js");
 const { componentLinks, layoutGraph, MAX_DRAWN_TOKENS } = await load("text/priority_layout.js");
 const TEXT_EXAMPLES = globalThis.labWords.texts;
-const { comparisonAnswer, continuationAnswer, curveSteps, evidenceAnswer, graphAnswer, promptIds, readText, summaryOf, trainingAnswer } =
+const { continuationAnswer, evidenceAnswer, graphAnswer, promptIds, readText, summaryOf } =
   await load("text/text_model.js");
 const { endSentence, firstOf, reasonSentence } = await load("text/text_reasons.js");
 const { startTextWorker, TextWork } = await load("text/text_worker.js");
@@ -108,7 +110,7 @@ test("texts that cannot be read are refused in a sentence", () => {
     [{ ...START, source: "abc" }, /^The window must be shorter than the text, which has 3 characters; got 8\.$/],
     [{ ...START, source: "abcdefghijklmnop" }, /^No window of 8 characters holds what follows it/],
     [{ ...START, source: letters }, /^The page takes up to 400 different characters; this text has 500/],
-    [{ sequences: { samples: [[0, 2]], labels: [0], names: ["a", "b"] } }, /^Sequence 1 and its label must be ids from 0 to 1\.$/],
+    [{ sequences: { samples: [[0, 2]], labels: [0], names: ["a", "b"] } }, /^Sequence 0 and its label must be ids from 0 to 1\.$/],
     [{ sequences: { samples: [[0]], labels: [1], names: ["a", "b"] } }, /^No sequence holds its label/],
     [{ sequences: { samples: [] } }, /^Sequences need samples/],
   ];
@@ -168,29 +170,6 @@ test("the same seed draws the same tokens, and another seed others", () => {
   assert.notDeepEqual(tokens(1), tokens(2));
 });
 
-test("training in pieces ends where it does in a single piece, and agrees with the rule", () => {
-  const text = TEXT_EXAMPLES[0].text;
-  const steps = 2000;
-  const grid = curveSteps(steps);
-  const trained = (budget) => {
-    const model = readText(text);
-    const curve = [];
-    let answer = { step: 0 };
-    while (answer.step < steps) {
-      answer = trainingAnswer(model, { to: grid.find((step) => step > answer.step), budget, measured: curve.length, grid });
-      curve.push(...answer.curve);
-    }
-    return { curve, rivals: comparisonAnswer(model, { ids: promptIds(model, text.prompt), step: steps }).rivals };
-  };
-  const [small, large] = [trained(0.2), trained(1e9)];
-  assert.deepEqual(small.curve, large.curve);
-  assert.deepEqual(large.curve.map(({ step }) => step), grid);
-  const last = large.curve.at(-1);
-  assert.ok(last.distance < 0.01 && last.distance < 0.05 * large.curve[0].distance);
-  assert.ok(last.correlation > 0.95 && last.loss < large.curve[0].loss);
-  for (const { automaton, layer } of large.rivals) assert.ok(Math.abs(automaton - layer) < 0.02);
-});
-
 /** Let workers be what answers in this process, or what breaks off, until a test has ended. */
 function withWorkers(context, Worker) {
   const before = { Worker: globalThis.Worker, document: globalThis.document };
@@ -246,11 +225,30 @@ test("where workers break off, or the browser runs none, a sentence says so", as
   }
 });
 
-test("a text that compares nothing is read, laid out and has nothing to train", () => {
+test("a text that compares nothing is read and laid out", () => {
   const model = readText({ ...START, source: "aaaaaaaaaaaaaaaa" });
   const graph = graphAnswer(model, 0);
   assert.deepEqual([graph.edges, graph.heights], [[], [0]]);
   assert.equal(layoutGraph(graph, model.names).chips.length, 1);
-  const answer = trainingAnswer(model, { to: 100, budget: 1e9, grid: curveSteps(100) });
-  assert.deepEqual([answer.step, answer.isRunning, answer.curve[0].distance, answer.curve[0].correlation], [0, false, 0, null]);
+});
+
+// ---- heads of a real model
+
+test("every head and word of the six sentences has a winner with its lead, and the table is small", () => {
+  const { sentences, heads } = SENTENCE_HEADS;
+  assert.deepEqual([sentences.length, heads.length], [6, 6]);
+  for (const { words, logits } of sentences)
+    for (const { name } of heads) {
+      assert.equal(logits[name].length, words.length);
+      for (const row of logits[name]) {
+        const { shares, winner, second, lead } = readRow(row);
+        assert.equal(shares.length, words.length);
+        assert.ok(Math.abs(shares.reduce((sum, share) => sum + share, 0) - 1) < 1e-12);
+        assert.equal(Math.max(...shares), shares[winner]);
+        assert.ok(winner !== second && Math.abs(Math.log(shares[winner] / shares[second]) - lead) < 1e-9);
+      }
+    }
+  const { words, logits } = sentences.find(({ sentence }) => sentence.startsWith("The river"));
+  assert.equal(words[readRow(logits.subject[words.indexOf("it")]).winner], "river");
+  assert.ok(JSON.stringify(SENTENCE_HEADS).length <= 60_000);
 });

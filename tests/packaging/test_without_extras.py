@@ -97,7 +97,7 @@ def test_the_command_line_without_papers_omits_their_commands(tmp_path):
 
     assert marginlens("samples", str(tmp_path)).returncode == 0
     problem = str(tmp_path / "problem.npz")
-    for arguments in (("solve", problem), ("train", problem, "--steps", "20"), ("statement", "A Thm 3")):
+    for arguments in (("predict", problem), ("train", problem, "--steps", "20"), ("statement", "A Thm 3")):
         done = marginlens(*arguments)
         assert done.returncode == 0, done.stderr
         assert "marginlens_papers" not in done.stdout + done.stderr

@@ -16,6 +16,7 @@ README = DOCS.parent / "README.md"
 START = DOCS / "start.md"
 UNTYPED = ("releasing.md",)  # which changes, tags and pushes the repository
 LONGEST_EXAMPLE = 15  # lines
+FIRST_RESULT = 25  # lines from the top of the start
 MOST_WORDS = 700  # of the README, which is to be read in one go
 
 
@@ -47,7 +48,7 @@ def test_every_block_of_a_page_runs(name, samples):
     [
         ("```python\nprint(1)\n```\n\n```text\n2\n```\n", "page.md shows"),
         ("```sh\nmarginlens samples .\n```\n\n```text\nWritten to elsewhere\n…\n```\n", "page.md shows"),
-        ("```sh\nmarginlens solve nowhere.npz\n```\n", "nowhere.npz"),
+        ("```sh\nmarginlens predict nowhere.npz\n```\n", "nowhere.npz"),
         ("```sh\npip install 'marginlens[nothing]'\n```\n", "nothing"),
         ("```sh\nmake tea\n```\n", "make tea"),
         ("```sh\nrm -r /\n```\n", "no rule"),
@@ -82,15 +83,18 @@ def test_the_readme_fits_one_screen_and_shows_what_its_example_prints():
     assert len(example.code.splitlines()) <= LONGEST_EXAMPLE
 
 
-def test_every_recipe_of_the_start_says_which_extra_it_needs():
-    sections = re.split(r"^## ", START.read_text(encoding="utf-8"), flags=re.MULTILINE)[3:]
-    assert len(sections) >= 4
-    for section in sections:
-        first = section.partition("\n\n")[2]
-        needed = re.match(r"This needs (no extra|the extra `(\w+)`)", first)
-        assert needed, section[:80]
+def test_the_start_shows_a_result_at_once_and_says_which_extra_a_recipe_needs():
+    text = START.read_text(encoding="utf-8")
+    assert text[: text.index("```text")].count("\n") < FIRST_RESULT
+    sections = re.split(r"^## ", text, flags=re.MULTILINE)
+    assert sections[1].startswith("Install\n")
+    assert sections[-1].startswith("More about installing\n")
+    recipes = sections[2:-1]
+    assert len(recipes) >= 4
+    for section in recipes:
+        (needed,) = re.findall(r"^This needs (?:no extra|the extra `(\w+)`)", section, flags=re.MULTILINE)
         installed = re.findall(r"^pip install 'marginlens\[(\w+)\]'$", section, flags=re.MULTILINE)
-        assert installed == ([needed[2]] if needed[2] else []), section[:80]
+        assert installed == ([needed] if needed else []), section[:80]
 
 
 def test_the_citation_names_this_version_and_every_paper():

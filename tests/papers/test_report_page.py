@@ -1,5 +1,6 @@
 """The page: every claim in it, well-formed, in words, small; and figures of a reasonable size."""
 
+import re
 from dataclasses import replace
 from shutil import copytree
 
@@ -15,8 +16,21 @@ from marginlens_papers.claim import Bound, Effort, FigureText, Finding, NoteKind
 from marginlens_papers.claims.catalogue import OWN_IDS, claims
 from marginlens_papers.report import BoundCheck, ClaimResult, Entry, Picture, reproduce
 from marginlens_papers.report.ledger import read_ledger
-from marginlens_papers.report.page import page, papers
+from marginlens_papers.report.page import found_sentence, page, papers, wall_parts
 from outline import Outline
+
+FOUND = ClaimResult(
+    verdict=Verdict.HOLDS_WITH_CAVEATS,
+    measured="A number with $W^mm$ in it. " * 30,
+    note="A sentence. " * 150,
+    seconds=1.0,
+    effort=Effort.QUICK,
+    checks=(),
+    numbers={},
+    pictures=(),
+    finished="2026-01-01T00:00:00+00:00",
+    versions={},
+)
 
 
 @pytest.fixture(scope="module")
@@ -34,15 +48,15 @@ def report(tmp_path_factory):
 def test_the_page_has_every_claim_with_texts_and_numbers(report):
     outline = Outline(report.page.read_text(encoding="utf-8"))
     articles = [attributes["id"] for tag, attributes in outline.elements if tag == "article"]
-    assert articles == ["A-1", "A-2", "A-3", "A-4"]
+    assert articles == ["A-4", "A-3", "A-1", "A-2"]  # what does not hold, what could not be tested, the rest
+    assert outline.attributes("section", "class").count("part") == 3
     for entry in report.entries:
         for part in (entry.title, entry.statement, entry.protocol, entry.paper_value, entry.command):
             assert part in outline.text
         for part in (entry.result.measured, entry.result.verdict.title):
             assert part in outline.text
-    said = "1 of 4 claims holds as stated; 1 holds with caveats; 1 does not: A-4; 1 could not be tested: A-3."
-    assert outline.text.count(said) == 2  # on top, and of paper A
     for words in (
+        "1 of 4 claims holds as stated; 1 holds with caveats; 1 does not: A-4; 1 could not be tested: A-3.",  # of paper A
         "Max-Margin Token Selection in Attention Mechanism",
         "Higher than the paper's & for a reason.",
         "no <luck>",
@@ -53,6 +67,30 @@ def test_the_page_has_every_claim_with_texts_and_numbers(report):
         assert words in outline.text
     assert [paper.key for paper in papers(report.entries)] == ["A"]
     assert not (report.folder / "lab.html").exists()  # no claim has a problem in the plane
+
+
+def test_the_first_sentence_is_plain_and_names_no_claim(report):
+    text = report.page.read_text(encoding="utf-8")
+    sentence = re.search(r"<h1>(.*?)</h1>", text)[1]
+    assert sentence == "We checked 4 statements about attention: 1 does not hold, 1 could not be tested and 2 hold."
+    assert f"{sentence.removesuffix('.')}</title>" in text
+    before_the_wall = Outline(text).text.partition("The claims")[0]
+    assert not [entry.id for entry in report.entries if entry.id in before_the_wall]
+
+
+def test_parts_of_the_wall_come_in_the_order_of_interest():
+    ends = {"A-1": Verdict.HOLDS_WITH_CAVEATS, "A-2": Verdict.HOLDS_IN_PART, "B-1": Verdict.DOES_NOT_HOLD}
+    ends |= {"B-2": Verdict.HOLDS_AS_STATED, "C-1": Verdict.DOES_NOT_HOLD, "X-1": Verdict.HOLDS_BY_OUR_OWN_BOUNDS}
+    entries = [replace(Entry.of(fake_claim(name)), result=replace(FOUND, verdict=end)) for name, end in ends.items()]
+    entries += [Entry.of(fake_claim("X-2"), unfinished=Effort.QUICK), Entry.of(fake_claim("X-3"))]
+    assert [(part.name, [entry.id for entry in part.entries]) for part in wall_parts(entries)] == [
+        ("failing", ["B-1", "C-1"]),
+        ("partly", ["A-2"]),
+        ("holding", ["A-1", "B-2", "X-1"]),
+        ("not_run", ["X-2"]),
+    ]
+    said = "We checked 6 statements about attention: 2 do not hold, 1 holds in part and 3 hold."
+    assert found_sentence(entries) == said
 
 
 def test_checks_have_texts_and_formulas_are_rendered(report):
@@ -99,7 +137,7 @@ def test_the_top_links_to_existing_model_page_and_site(report, tmp_path):
         (folder.parent / name).write_text("of a site", encoding="utf-8")
     outline = Outline(page(entries, folder))
     links = outline.attributes("a", "href")
-    assert links[:7] == ["#A-4", "#A-3", "#wall", "#papers", "minilm.html", "../index.html", "ledger.json"]
+    assert links[:5] == ["#wall", "#papers", "minilm.html", "../index.html", "ledger.json"]
     assert "real-model" in outline.attributes("section", "id")
     assert "Heads are sparse." in outline.text
 
@@ -113,18 +151,6 @@ def test_a_deleted_figure_file_is_marked_missing(report, tmp_path):
 
 def test_a_page_with_all_claims_is_small(tmp_path):
     """Every word of the catalogue, with long sentences in place of what runs find."""
-    found = ClaimResult(
-        verdict=Verdict.HOLDS_WITH_CAVEATS,
-        measured="A number with $W^mm$ in it. " * 30,
-        note="A sentence. " * 150,
-        seconds=1.0,
-        effort=Effort.QUICK,
-        checks=(),
-        numbers={},
-        pictures=(),
-        finished="2026-01-01T00:00:00+00:00",
-        versions={},
-    )
     entries = []
     for claim in claims():
         checks = tuple(
@@ -136,7 +162,7 @@ def test_a_page_with_all_claims_is_small(tmp_path):
             stem = f"{claim.id}-{name}"
             (tmp_path / f"{stem}.svg").write_text('<svg width="720pt" height="360pt">', encoding="utf-8")
             pictures.append(Picture(name, f"{stem}.png", f"{stem}.svg", text.caption, text.alt))
-        entries.append(Entry.of(claim, replace(found, checks=checks, pictures=tuple(pictures))))
+        entries.append(Entry.of(claim, replace(FOUND, checks=checks, pictures=tuple(pictures))))
     text = page(entries, tmp_path)
     assert len(text.encode()) < 1_000_000
     outline = Outline(text)

@@ -11,11 +11,22 @@ from marginlens_papers.claims.b.embedding_runs import EmbeddingRun, embedding_ru
 from marginlens_papers.claims.c.held_out import HeldOutTable, shakespeare
 from marginlens_papers.claims.c.text_graphs import TextGraphs, text_table
 from marginlens_papers.claims.ours.norm_proof_runs import NormProofRuns, archived_norm_proof_runs
+from marginlens_papers.claims.ours.norm_proof_shares import NormProofShares, archived_norm_proof_shares
 from marginlens_papers.claims.ours.norm_runs import NormRuns, archived_norm_runs
 from marginlens_papers.claims.ours.proof_runs import ProofRuns, archived_proof_runs
 from refusals import refused
 
-KINDS = [ScaleRuns, VisionRun, EmbeddingRun, HeldOutTable, TextGraphs, NormRuns, ProofRuns, NormProofRuns]
+KINDS = [
+    ScaleRuns,
+    VisionRun,
+    EmbeddingRun,
+    HeldOutTable,
+    TextGraphs,
+    NormRuns,
+    ProofRuns,
+    NormProofRuns,
+    NormProofShares,
+]
 READERS = {
     "scale-runs": archived_scale_runs,
     "vision-cifar10": lambda: vision_run("cifar10"),
@@ -23,6 +34,7 @@ READERS = {
     "shakespeare-window-3": lambda: text_table(3),
     "norm-runs-W-100000": lambda: archived_norm_runs("W", 100_000),
     "norm-runs-p-100000": lambda: archived_norm_runs("p", 100_000),
+    "norm-proof-shares": archived_norm_proof_shares,
     "proof-runs": archived_proof_runs,
 }
 

@@ -41,9 +41,9 @@ def test_a_run_is_drawn_to_its_predicted_limit():
     assert angle(path[-1], run.final) < 1e-6  # as the squeezed plane keeps directions
     assert np.linalg.norm(path[-1]) > 0.9 * max(np.hypot(*line.get_xydata().T).max(initial=0.0) for line in disc.lines)
     names = {text.get_text(): text.get_position() for text in disc.texts}
-    assert angle(names["GMM"], run.final) < 0.1
+    assert angle(names["best"], run.final) < 0.1
     legend = [text.get_text() for text in fig.legends[0].get_texts()]
-    assert {"starts that go to GMM", "starts that go to LMM", "training", "end of training"} <= set(legend)
+    assert {"starts that go to the best direction", "starts that go to the local direction", "training", "end of training"} <= set(legend)
 
 
 def test_drawn_basins_agree_with_descent():

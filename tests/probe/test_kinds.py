@@ -12,10 +12,10 @@ from made_up_probe import made_up_result
 from marginlens.lab import permalink
 from marginlens.probe import AttentionRule, LayerReading, ProbeSettings, probe_model
 from marginlens.probe.accumulators import LayerNumbers, MeasureSums, TokenNames
-from marginlens.probe.findings import main_result
+from marginlens.probe.findings import main_results
 from marginlens.probe.heads.plane import MAX_TOKENS, QueryPlane
 from marginlens.probe.page import lab_problem
-from marginlens.probe.result import HEAD_KINDS, NEGLIGIBLE
+from marginlens.probe.result import BESIDE, HEAD_KINDS, NEGLIGIBLE
 from tiny_transformers import encoded, tiny_bert, tiny_llama
 from tolerances import ROUNDING, SIX_DIGITS
 
@@ -64,8 +64,16 @@ def reading_of(attention: np.ndarray, visible: np.ndarray) -> LayerReading:
 def measured(kinds: list[str], names: bool = True) -> dict[str, np.ndarray]:
     attention, visible, tokens = constructed(kinds)
     sums = MeasureSums(1, len(kinds))
-    sums.add(LayerNumbers(reading_of(attention, visible), tuple(NEGLIGIBLE)), tokens if names else None)
+    known = tokens if names else None
+    sums.add(LayerNumbers(reading_of(attention, visible), tuple(NEGLIGIBLE), known), known)
     return sums.measures()
+
+
+def hidden_behind(sink: str, kinds: list[str]) -> tuple[np.ndarray, np.ndarray, TokenNames]:
+    """Attention of heads that give nine tenths to a sink, and the rest as heads of these kinds do."""
+    attention, visible, tokens = constructed(kinds)
+    sinks, _, _ = constructed([sink])
+    return 0.9 * sinks + 0.1 * attention, visible, tokens
 
 
 def test_a_constructed_head_of_each_kind_is_recognized():
@@ -79,7 +87,10 @@ def test_a_constructed_head_of_each_kind_is_recognized():
     result = dataclasses.replace(made_up_result(), measures=numbers)
     assert result.kinds.tolist() == [kinds]
     assert result.to_dict()["kinds"] == [kinds]
-    assert main_result(result).numbers["total"] == 7
+    (sentence,) = main_results(result)
+    assert [(kind.code, kind.numbers["count"]) for kind in sentence.numbers["kinds"]] == [
+        (f"head_kind_count.{kind}", 1) for kind in kinds
+    ]
 
 
 def test_tokens_of_one_name_and_separators_are_counted_in_all_texts():
@@ -91,12 +102,75 @@ def test_tokens_of_one_name_and_separators_are_counted_in_all_texts():
     )  # [SEP] selects the point in both texts
 
 
+@pytest.mark.parametrize("sink", ["first", "separator"])
+def test_a_head_behind_a_sink_is_recognized_beside_it(sink):
+    kinds = ["previous", "next", "same", "content"]
+    attention, visible, tokens = hidden_behind(sink, kinds)
+    sums = MeasureSums(1, len(kinds))
+    sums.add(LayerNumbers(reading_of(attention, visible), tuple(NEGLIGIBLE), tokens), tokens)
+    result = dataclasses.replace(made_up_result(), measures={**measured(kinds), **sums.measures()})
+    assert result.kinds.tolist() == [[sink] * len(kinds)]
+    assert result.kinds_beside.tolist() == [kinds]
+    (sentence,) = main_results(result)
+    assert (sentence.numbers["n_sinks"], sentence.numbers["n_named"]) == (4, 3)
+    assert result.to_dict()["kinds_beside"] == [kinds]
+    alone = dataclasses.replace(made_up_result(), measures=measured(kinds))
+    assert alone.kinds_beside.tolist() == [[""] * len(kinds)]  # heads without a sink
+
+
+@pytest.mark.parametrize("make", [tiny_bert, tiny_llama])
+def test_selections_beside_the_sink_equal_those_of_whole_maps(make):
+    model = make()
+    inputs = encoded(model)
+    options = ProbeSettings(examples=len(inputs), preferences=0)
+    result = probe_model(model, inputs, options)
+    hits = {name: [] for name in BESIDE.values()}
+    for example, ids in zip(result.examples, inputs.ids, strict=True):
+        is_sink = np.isin(ids, list(inputs.separators)) | (np.arange(len(ids)) == 0)
+        visible = np.isfinite(example.margins[0, 0])
+        for query in np.flatnonzero(visible).tolist():
+            seen = np.arange(len(ids)) <= (query if make is tiny_llama else len(ids))
+            words = np.flatnonzero(seen & ~is_sink)
+            if len(words) < 2:
+                continue
+            chosen = words[np.argmax(example.attention[:, :, query, words], axis=-1)]
+            if query - 1 in words:
+                hits["previous_beside_share"].append(chosen == query - 1)
+            if query + 1 in words:
+                hits["next_beside_share"].append(chosen == query + 1)
+            if not is_sink[query]:
+                hits["same_beside_share"].append(np.asarray(ids)[chosen] == ids[query])
+    assert hits["previous_beside_share"]
+    assert hits["same_beside_share"]
+    for name, found in hits.items():
+        if found:
+            assert result[name] == pytest.approx(np.mean(found, axis=0), rel=ROUNDING, abs=ROUNDING)
+        else:
+            assert np.isnan(result[name]).all()
+
+
+def test_queries_that_see_fewer_than_two_words_choose_nothing_beside_the_sink():
+    attention, visible, tokens = hidden_behind("first", ["same"])
+    visible[:, :, 3:] = False  # [CLS] and two words
+    both = LayerNumbers(reading_of(attention, visible), (), tokens)
+    assert both.chooses_beside[0].all()
+    visible[:, :, 2:] = False
+    one = LayerNumbers(reading_of(attention, visible), (), tokens)
+    assert one.counted[0].all()
+    assert not one.chooses_beside.any()
+    attention[:, :, :, 1:3] = 0.05  # both words tie
+    visible[:, :, 2:3] = True
+    tied = LayerNumbers(reading_of(attention, visible), (), tokens)
+    assert (tied.beside[0] == -1).all()
+
+
 def test_without_token_names_no_neighbour_kind_is_assigned():
     numbers = measured(["previous", "first"], names=False)
     for name in ("previous_share", "next_share", "same_share", "separator_share"):
         assert np.isnan(numbers[name]).all()
     result = dataclasses.replace(made_up_result(), measures=numbers)
     assert result.kinds.tolist() == [["content", "first"]]
+    assert result.kinds_beside.tolist() == [["", ""]]
 
 
 @pytest.mark.parametrize("make", [tiny_bert, tiny_llama])

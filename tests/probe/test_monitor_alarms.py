@@ -1,11 +1,13 @@
 """The rules of alarms, each at its threshold and just beside it, forecasts of known growth, and the runs that once were told wrongly."""
 
+import dataclasses
 import logging
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from made_up_probe import made_up_curves
 from marginlens.probe import AttentionMonitor, CheckpointCurves, find_alarms, forecast_heads, read_run
 from marginlens.probe.monitor.alarms import (
     FLAT_SHARE,
@@ -17,12 +19,15 @@ from marginlens.probe.monitor.alarms import (
     STILL_STEPS,
     UNCHANGED_NNZ_SHARE,
     UNIT_NORM,
+    WITHDRAWN,
     AlarmKind,
     alarm_summary,
     find_selections,
 )
 from marginlens.probe.monitor.forecast import EXPLODED_LOGIT, ForecastKind
-from marginlens.words import Fact
+from marginlens.probe.monitor.record import RunRecord
+from marginlens.probe.page import checkpoint_page
+from marginlens.words import Fact, text
 from tolerances import ROUNDING
 
 torch = pytest.importorskip("torch")
@@ -190,6 +195,43 @@ def test_an_alarm_that_has_ended_says_after_which_step():
     assert alarm.ending in str(alarm)
 
 
+def test_alarms_of_a_finished_run_are_in_the_past_tense():
+    running = selecting(np.full(N, 2.5))
+    (now,), (past,) = (find_alarms(dataclasses.replace(running, is_finished=over)) for over in (False, True))
+    assert (now.is_over, past.is_over) == (False, True)
+    assert now.lead != past.lead
+    assert str(now).startswith(now.lead)
+    assert str(past).startswith(past.lead)
+    assert now.ended is past.ended is None  # it still holds at the last measurement
+
+
+def growing_until(power_arrives, last, ceiling=np.inf):
+    """A run up to step `last`, whose logits grow to 1,000 at step `power_arrives` unless a ceiling stops them."""
+    logits = np.minimum(np.maximum(EXPLODED_LOGIT * (STEPS / power_arrives) ** 2, 1e-9), ceiling)
+    curves = made_up({"max_logit": logits, "frobenius": logits, "relative_nnz": np.linspace(0.6, 0.1, N)})
+    kept = last >= STEPS
+    measures = {name: values[kept] for name, values in curves.measures.items()}
+    names = tuple(name for name, keep in zip(curves.names, kept, strict=True) if keep)
+    return dataclasses.replace(curves, names=names, steps=STEPS[kept], measures=measures)
+
+
+def test_a_forecast_of_the_past_says_what_came_of_it():
+    running = growing_until(380.0, last=300)
+    (ahead,) = find_alarms(running)
+    assert (ahead.numbers["case"], ahead.is_over) == ("forecast", False)
+    assert ahead.numbers["arrival"] > 300
+    (finished,) = find_alarms(dataclasses.replace(running, is_finished=True))
+    assert (finished.numbers["case"], finished.numbers["last"]) == ("not_reached", 300)
+    assert finished.numbers["largest"] == running["max_logit"].max() < EXPLODED_LOGIT
+    (passed,) = find_alarms(growing_until(380.0, last=400))
+    assert (passed.numbers["case"], passed.numbers["reached"], passed.step) == ("passed", 380, ahead.step)
+    (withdrawn,) = find_alarms(growing_until(380.0, last=400, ceiling=600.0))
+    assert withdrawn.numbers["case"] == "not_reached"
+    assert withdrawn.numbers["largest"] == 600.0
+    assert (withdrawn.is_over, withdrawn.ended < 400) == (True, True)
+    assert withdrawn.ending == text("alarm.ended", step=withdrawn.ended, case="withdrawn")
+
+
 def test_selection_alarms_of_a_nonfinite_layer_are_withdrawn():
     falls = np.linspace(2.5, 0.4, N)
     curves = selecting(falls)
@@ -348,3 +390,31 @@ def test_the_guide_states_the_forecast_warm_ups_and_threshold():
     )
     assert threshold > forecast  # so that the guide has to say what the forecast buys instead of time
     assert "fewer false alarms, not more time" in guide
+
+
+def test_a_withdrawn_alarm_is_said_to_be_withdrawn(tmp_path, caplog):
+    monitor = AttentionMonitor(tmp_path / "run.parquet")
+    record = read_record_of(selecting(np.full(N, 2.5)))
+    monitor._record = record
+    with caplog.at_level(logging.WARNING, "marginlens"):
+        monitor._raise_alarms(monitor.curves)
+        (stuck,) = monitor.alarms
+        for step in STEPS[-6:].astype(int).tolist():
+            record.rows[step]["loss"] = np.full((LAYERS, HEADS), 0.5)  # the loss falls after all
+        monitor._raise_alarms(monitor.curves)
+    assert (stuck.kind, monitor.alarms) == (AlarmKind.STUCK, ())
+    numbers = {"step": 400, "sentence": dataclasses.replace(stuck, is_over=True).sentence}
+    assert monitor.curves.notes == (Fact(WITHDRAWN, numbers),)
+    assert text(WITHDRAWN, **numbers) in caplog.text
+    curves = dataclasses.replace(made_up_curves(), notes=monitor.curves.notes)
+    assert checkpoint_page(curves, monitor.alarms).count(text(WITHDRAWN, **numbers)) == 1
+    record.drop_after(390)
+    assert monitor.curves.notes == ()
+
+
+def read_record_of(curves):
+    """The record of a monitor that has made these measurements."""
+    rows = {
+        int(step): {name: values[k] for name, values in curves.measures.items()} for k, step in enumerate(curves.steps)
+    }
+    return RunRecord({"model": curves.model, "n_inputs": 8}, rows)

@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import json
 import re
+import zlib
 from collections import Counter
 from io import BytesIO
 
@@ -14,11 +15,11 @@ from PIL import Image
 
 from made_up_probe import EVIL, HEADS, LAYERS, N_CHECKPOINTS, STEPS, made_up_curves, made_up_result, preference_graph
 from marginlens.probe import CheckpointCurves, probe_page
-from marginlens.probe.findings import answers, findings, main_result, training_findings
+from marginlens.probe.findings import answers, findings, main_results, training_findings
 from marginlens.probe.heads.preferences import MAX_GRAPH_TOKENS
 from marginlens.probe.page import checkpoint_page, graph_drawing, page_data
 from marginlens.probe.result import HEAD_KINDS, MEASURES, Example, MarginCounts, TokenShare
-from marginlens.words import Fact
+from marginlens.words import Fact, text
 
 
 def embedded(page):
@@ -31,7 +32,11 @@ def test_the_page_has_the_kind_of_every_head_and_at_most_twelve_numbers():
     page = probe_page(result)
     data = embedded(page)
     assert data["kinds"] == result.kinds.tolist()
-    assert page.index(str(main_result(result))) < page.index('id="heat"') < page.index("<h2>What the numbers show</h2>")
+    assert (
+        page.index(str(main_results(result)[0]))
+        < page.index('id="heat"')
+        < page.index("<h2>What the numbers show</h2>")
+    )
     names = [one["name"] for one in data["measures"]]
     assert len(names) == 12
     assert {kind.measure for kind in HEAD_KINDS.values()} - {""} <= set(names)
@@ -110,8 +115,7 @@ def test_the_sentences_follow_the_numbers():
     assert (sparsity["low"], sparsity["high"]) == (flat.min(), flat.max())
     assert [layer.numbers["mean"] for layer in layers["layers"]] == pytest.approx(flat.mean(axis=1), rel=1e-12, abs=0.0)
     assert (weights["rank"], weights["case"]) == (pytest.approx(-1.0, rel=1e-12, abs=0.0), "sparser")
-    kinds = Counter(made_up_result(heads).kinds.ravel().tolist())
-    assert {kind.code.split(".")[1]: kind.numbers["count"] for kind in selections["kinds"]} == kinds
+    assert selections["decisive"] == pytest.approx(made_up_result()["decisive_share"].mean(), rel=1e-12, abs=0.0)
     contested = made_up_result()["contested_share"].mean()
     assert preferences["contested"] == pytest.approx(contested, rel=1e-12, abs=0.0)
     expected = {"median": 0.5, "low": 0.1, "high": 0.9, "random": 0.5, "largest": 0.9}
@@ -123,13 +127,63 @@ def test_the_sentences_follow_the_numbers():
     assert (at_offset["case"], at_offset["offset"]) == ("at_offset", 3)
 
 
-@pytest.mark.parametrize(("scale", "case", "n_close"), [(1.0, "some_close", 6), (0.5, "none_close", 0)])
-def test_the_main_result_counts_heads_close_to_their_max_margin_solution(scale, case, n_close):
-    own = scale * np.linspace(0.1, 0.9, LAYERS * HEADS).reshape(LAYERS, HEADS)
-    main = main_result(made_up_result({"correlation": own, "correlation_random_head": np.full((LAYERS, HEADS), 0.1)}))
-    assert (main.numbers["case"], main.numbers["n_close"]) == (case, n_close)
-    assert main.numbers["largest"] == own.max()
-    assert main_result(made_up_result(max_margin=False)).code == "probe.most_heads"
+def closeness(values, **changes):
+    """The headline of heads with these correlations; the other heads have none."""
+    own = np.full((LAYERS, HEADS), np.nan)
+    own.flat[: len(values)] = values
+    heads = {"correlation": own, "correlation_random_head": np.full((LAYERS, HEADS), 0.1)}
+    return main_results(made_up_result(heads, **changes))[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "case", "n_close"),
+    [
+        (np.linspace(0.05, 0.229, LAYERS * HEADS), "none", 0),
+        (np.linspace(0.05, 0.9, LAYERS * HEADS), "several_near", 6),
+        ([0.1, 0.5], "one_near", 1),
+        ([0.1, 0.49], "none_of_known", 0),
+        ([-0.2], "only", 0),
+    ],
+)
+def test_the_headline_says_how_near_heads_are_to_their_max_margin_directions(values, case, n_close):
+    found = closeness(values)
+    assert (found.code, found.numbers["case"]) == ("probe.near_max_margin", case)
+    assert (found.numbers["n_close"], found.numbers["n_known"]) == (n_close, len(values))
+    assert found.numbers["largest"] == max(values)
+    best = int(np.argmax(values))
+    assert found.numbers["head"] == f"L{best // HEADS}H{best % HEADS}"
+    assert found.numbers["random"] == 0.1
+
+
+def test_the_headline_names_the_offset_of_w_and_else_what_heads_select():
+    at_offset = closeness([0.1], w_offset=0)
+    assert (at_offset.code, at_offset.numbers["offset"]) == ("probe.at_offset", 0)
+    for result in (made_up_result(max_margin=False), made_up_result({"correlation": np.full((LAYERS, HEADS), np.nan)})):
+        (kinds,) = main_results(result)
+        counts = Counter(result.kinds.ravel().tolist())
+        assert kinds.code == "probe.head_kinds"
+        assert {kind.code.split(".")[1]: kind.numbers["count"] for kind in kinds.numbers["kinds"]} == counts
+
+
+def test_the_headline_is_printed_on_the_page_and_in_a_notebook():
+    result = made_up_result()
+    assert str(result).splitlines() == [*map(str, main_results(result)), repr(result)]
+    shown = result._repr_html_()
+    assert shown.count("<td title=") == LAYERS * HEADS + len(
+        set(result.kinds.ravel()) | set(result.kinds_beside.ravel()) - {"", "content"}
+    )
+    for sentence in main_results(result):
+        assert str(sentence) in shown
+        assert str(sentence) in probe_page(result)
+
+
+def test_the_lab_is_told_first_that_scores_are_assumed():
+    (example,) = page_data(made_up_result(), lab="lab.html")["examples"]
+    _, _, address = example["planes"]["1.2"]
+    packed = address.partition("#1.")[2]
+    state = json.loads(zlib.decompress(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)), -zlib.MAX_WBITS))
+    assert state["note"] == text("probe_lab.assumed_scores", selected="two", query=EVIL)
+    assert state["problem"]["words"] == [["two", "[CLS]", "[SEP]"]]
 
 
 def test_the_answers_follow_the_numbers():

@@ -31,7 +31,9 @@ def n_left_out(maps, tolerance, n_visible):
 def compare(q, k, rule=None, positions=None, rtol=1e-12, atol=1e-10):
     rule = AttentionRule() if rule is None else rule
     logits, sees = full_logits(q, k, rule, positions)
-    found = attention_statistics(q, k, rule, positions=positions, tolerances=TOLERANCES)
+    left_out = torch.rand(len(q), k.shape[2], generator=torch.Generator().manual_seed(5)) < 0.4
+    found = attention_statistics(q, k, rule, positions=positions, tolerances=TOLERANCES, left_out=left_out)
+    compare_beside(found, logits, sees & ~left_out[:, None, None], sees.any(dim=-1), rtol)
     chosen = select_tokens(logits.numpy(), sees.numpy())
     competing = with_sinks(logits, rule)
     maps = torch.softmax(competing, dim=-1)
@@ -68,6 +70,22 @@ def compare(q, k, rule=None, positions=None, rtol=1e-12, atol=1e-10):
         received.numpy(), maps.sum(axis=2), rtol=1e-9 if atol <= 1e-10 else 1e-4, atol=atol * q.shape[2]
     )
     return found
+
+
+def compare_beside(found, logits, sees_beside, sees_some, rtol):
+    """What is selected among some keys equals the selection of a map in which the others are hidden."""
+    logits, sees_beside = logits.numpy(), sees_beside.expand(logits.shape).numpy()
+    sees_some = sees_some.expand(logits.shape[:-1]).numpy()
+    chosen = select_tokens(logits, sees_beside)
+    selected, margin = found.selected_beside.numpy(), found.margin_beside.numpy()
+    is_unique = chosen.margin > found.rounding.numpy()
+    assert is_unique.any()
+    np.testing.assert_array_equal(selected[is_unique], chosen.selected[is_unique])
+    assert (selected[~sees_beside.any(axis=-1)] == -1).all()
+    several = sees_beside.sum(axis=-1) >= 2
+    atol = rtol * np.abs(np.where(sees_beside, logits, 0.0)).max()
+    np.testing.assert_allclose(margin[several], chosen.margin[several], rtol=rtol, atol=atol)
+    assert np.isposinf(margin[sees_some & ~several]).all()
 
 
 def padding():
@@ -201,3 +219,13 @@ def test_nan_rows_are_counted_by_kind():
 def test_invalid_arguments_are_refused(call, argument):
     with refused(argument):
         call(tensors(1, 4, 5, 2), tensors(1, 2, 5, 2))
+
+
+def test_keys_left_out_have_the_shape_of_the_inputs():
+    q = k = tensors(2, 4, 5, 8)
+    assert attention_statistics(q, k).selected_beside is None
+    with refused("left_out"):
+        attention_statistics(q, k, left_out=torch.zeros(5, dtype=torch.bool))
+    none_left = attention_statistics(q, k, left_out=torch.ones(2, 5, dtype=torch.bool))
+    assert (none_left.selected_beside == -1).all()
+    assert torch.isposinf(none_left.margin_beside).all()

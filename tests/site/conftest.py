@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from browser.conftest import axe, browser, session_browser  # noqa: F401  fixtures that tests of this folder take
+from browser.conftest import axe, browser, session_browser, validator  # noqa: F401  fixtures that tests of this folder take
 from tolerances import HANGING
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,7 +6,7 @@ import re
 from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import pytest
 
@@ -23,11 +23,13 @@ from browser_page import (
     resize,
     wait_for,
 )
+from html_validator import markup_faults, write_shown
 from marginlens.papers import registered
 
 ROOT = Path(__file__).resolve().parents[2]
 LAB = "lab/index.html"
 MOST_BYTES = 20e6  # without the pictures of the gallery and the report
+MOST_MENU_ENTRIES = 16
 READ_PAGES = (
     "index.html",
     "start.html",
@@ -39,9 +41,13 @@ READ_PAGES = (
     "api.html",
     "api/marginlens.svm.html",
     "api/marginlens.dynamics.html",
+    "api/marginlens.theory.html",
     "gallery/index.html",
+    "gallery/selection/two_starts_two_limits.html",
     "ledger.html",
+    "more.html",
     "nexttoken.html",
+    "search.html",
 )
 
 
@@ -124,6 +130,27 @@ def test_the_first_result_is_two_clicks_from_home(pages, site):
     assert set(own_data) <= pages[site / "start.html"].places
 
 
+def test_the_function_used_most_is_described_in_full(site):
+    text = text_of(site / "api" / "marginlens.theory.html")
+    start, end = (text.index(f'id="marginlens.theory.{name}"') for name in ("predict_limit", "residual_law"))
+    page = text[start:end]
+    for name in ml.predict_limit.__kwdefaults__ | {"data": None, "head": None}:
+        assert f"<strong>{name}</strong>" in page
+    assert "See also" in page
+    assert "Another name for" in text[text.index('id="marginlens.theory.predict"') :][:1000]
+
+
+def test_a_statement_links_to_its_proof_or_its_row(pages, site):
+    links = pages[site / "which-theorem.html"].links
+    assert {"theorems.html#a-thm-3", "proofs/any_norm.html#x-thm-4"} <= {*links}
+    assert "x-thm-1" in pages[site / "proofs" / "attraction.html"].places
+
+
+def test_the_menu_is_short(site):
+    text = text_of(site / "index.html")
+    assert 10 <= len(re.findall(r'<li class="toctree-l1', text)) <= MOST_MENU_ENTRIES
+
+
 def test_the_site_is_small(site):
     assert (
         sum(path.stat().st_size for path in site.rglob("*") if path.is_file() and ".doctrees" not in path.parts)
@@ -182,10 +209,44 @@ def test_a_page_is_accessible_in_light_and_dark_and_fits_a_phone(browser, site, 
     assert accessibility_violations(browser) == []
 
 
-def test_the_search_works_from_local_files(browser, site):
-    browser.get(f"{(site / 'search.html').as_uri()}?q=relaxed_svm")
+def test_pages_are_valid_html_as_written_and_as_shown(browser, site, validator, tmp_path):
+    written = sorted(site.rglob("*.html"))
+    assert len(written) > len(READ_PAGES)
+    shown = []
+    for name in READ_PAGES:
+        open_page(browser, site / name)
+        shown.append(write_shown(browser, tmp_path / f"shown-{name.replace('/', '-')}"))
+    assert markup_faults([*written, *shown], tmp_path) == []
+
+
+def results_of(browser, site, words):
+    """The results of a search from local files: the address, the heading and the excerpt of each."""
+    browser.get(f"{(site / 'search.html').as_uri()}?q={quote(words)}")
     wait_for(browser, "document.querySelector('#search-results li a')")
-    found = browser.execute_script(
-        "return [...document.querySelectorAll('#search-results li a')].map((link) => link.href)"
-    )
-    assert any("marginlens.svm.html#marginlens.svm.relaxed_svm" in address for address in found)
+    script = """return [...document.querySelectorAll('#search-results li')].map((item) =>
+        [item.querySelector('a').href, item.firstChild.textContent, item.querySelector('p')?.textContent ?? ""])"""
+    return [(address.removeprefix(f"{site.as_uri()}/"), *rest) for address, *rest in browser.execute_script(script)]
+
+
+def test_the_search_ranks_pages_before_members_and_shows_excerpts(browser, site, axe):
+    found = results_of(browser, site, "adam")
+    addresses = [address for address, _, _ in found]
+    assert addresses[0] == "api/marginlens.optimizers.html#marginlens.optimizers.Adam"
+    assert any(address.startswith("optimizers.html") for address in addresses[:3])
+    assert addresses.index("api/marginlens.optimizers.html#marginlens.optimizers.Adam.batched") > len(found) // 2
+    assert all("adam" in f"{title} {excerpt}".lower() for _, title, excerpt in found[:10])
+    assert accessibility_violations(browser) == []
+    resize(browser, PHONE)
+    assert overflowing(browser) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "address"),
+    [
+        ("relaxed_svm", "api/marginlens.svm.html#marginlens.svm.relaxed_svm"),
+        ("ml.predict_limit(data, v)", "api/marginlens.theory.html#marginlens.theory.predict_limit"),
+        ("MarginSolution.kkt_residual", "api/marginlens.svm.html#marginlens.svm.MarginSolution.kkt_residual"),
+    ],
+)
+def test_a_search_for_a_name_finds_its_description_first(browser, site, words, address):
+    assert results_of(browser, site, words)[0][0] == address

@@ -368,7 +368,7 @@ def test_the_flow_into_a_minimum_is_proved_and_wrong_proofs_fail(tmp_path):
             continue
         found += 1
         assert proof.verify().applies
-        assert "finite minimum" in str(prediction)
+        assert prediction.answer.ends_at.code == "outcome.ends_at.finite"
         proof.save(tmp_path / "minimum.npz")
         assert MinimumCertificate.load(tmp_path / "minimum.npz").verify().applies
         near = proof.point + 0.1 * proof.radius / np.sqrt(3.0)
@@ -403,8 +403,8 @@ def test_certain_directions_are_where_long_runs_end(rule):
         assert np.array_equal(outcome.selected, chosen)
         assert float(np.linalg.norm(final / np.linalg.norm(final) - prediction.direction)) < 0.02
         assert outcome.ends_at.code == "outcome.ends_at.direction"
-        assert outcome.because[0].code == "outcome.rival"
-        assert str(prediction).startswith(str(outcome.answer))
+        assert outcome.because[0].numbers["rival"].code == "outcome.rival"
+        assert str(prediction).startswith(f"{outcome}\n{outcome.details[0]}")
         assert outcome.to_frame()["selected"].tolist() == chosen.tolist()
 
 
@@ -466,16 +466,16 @@ def test_theorems_answer_alike_without_a_run():
     certain = ml.predict_limit(sequences)
     assert (certain.answer.ends_at.code, certain.answer.proof.code) == (
         "outcome.theorem.limit",
-        "outcome.theorem.proved",
+        "outcome.verdict.proved",
     )
-    assert certain.answer.proof.numbers["citation"] == "C Thm 3"
-    assert str(certain).startswith(str(certain.answer))
+    assert certain.answer.details[0].numbers["citation"] == "C Thm 3"
+    assert str(certain).startswith(certain.answer.in_full)
     of_path = ml.predict_limit(sequences, optimizer=ml.NormalizedGD(1.0)).answer
-    assert (of_path.ends_at.code, of_path.proof.code) == ("outcome.theorem.path", "outcome.theorem.proved_for_path")
-    assert of_path.proof.numbers["citation"] == "C Thm 1"
+    assert (of_path.ends_at.code, of_path.proof.code) == ("outcome.theorem.path", "outcome.verdict.in_part")
+    assert of_path.details[0].numbers["citation"] == "C Thm 1"
     data, v = ml.data.sphere_tokens(1, 3, 5, 6, 0)
     # Head and attention together.
-    assert ml.predict_limit(data[0]).answer.proof.code == "outcome.theorem.unproved"
+    assert ml.predict_limit(data[0]).answer.proof.code == "outcome.verdict.undecided"
     at_start = ml.predict_limit(data[0], v[0], prove=False)
     assert at_start.answer.ends_at.code == "outcome.theorem.path"
     assert at_start.outcome is None
@@ -487,12 +487,13 @@ def test_undecided_questions_have_a_reason():
     X[0, 1] = X[0, 0]  # twins: whatever leads, the other one ties with it or scores the same
     ties = ml.predict_limit(ml.TokenDataset(X, [1, 1]), v)
     assert not ties.outcome.proved
-    assert ties.outcome.proof.code == "outcome.verified.missing"
+    assert ties.outcome.proof.numbers["reason"] == ties.outcome.missing
     one_key = ml.TokenDataset(np.ones((1, 3, 2)), [1])
     assert ml.predict_limit(one_key, [1.0, 2.0]).outcome.certificate is None
     assert ml.predict_limit(*_single(), prove=False).outcome is None
     computed = ml.predict_limit(*_single(), optimizer=ml.Adam(0.1)).outcome
-    assert computed.proof.code == "outcome.verified.only_computed"
+    assert computed.proof.code == "outcome.verdict.computed"
+    assert computed.missing.code == "outcome.missing.uncovered"
     assert not computed.proved
 
 

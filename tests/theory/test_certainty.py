@@ -43,7 +43,7 @@ def test_runs_off_a_symmetry_by_rounding_are_not_certain(rule):
         assert "Certain" not in answer.why
         assert answer.direction is None
         assert not answer.outcome.proved
-        assert answer.outcome.proof.code != "outcome.verified.proved"
+        assert answer.outcome.proof.code != "outcome.verdict.proved"
         assert answer.outcome.ends_at.code != "outcome.ends_at.direction"
     assert tubes > 0  # proofs of the points that were computed
 
@@ -79,9 +79,8 @@ def test_certainty_starts_at_a_point_and_the_run_to_it_is_computed(rule):
         (reason,) = prediction.reasons
         assert reason.code == "reason.from_a_point"
         assert reason.numbers["norm"] == end.norm
-        path = end.proof.numbers["way"]
-        assert path.code == ("outcome.path.flow" if rule is None else "outcome.path.steps")
-        assert path.numbers.get("steps", 0) == end.n_steps
+        assert end.details[-1].code == ("outcome.way.flow" if rule is None else "outcome.way.steps")
+        assert end.details[-1].numbers.get("steps", 0) == end.n_steps
     assert certain >= 4
 
 
@@ -92,9 +91,10 @@ def test_the_flow_into_a_minimum_is_computed_not_proved():
     assert minima
     for end in minima:
         assert end.proved
-        assert end.proof.code == "outcome.verified.proved"
-        assert end.proof.numbers["citation"] == "X Thm 2"
-        assert end.proof.numbers["way"].code == "outcome.path.flow"
+        assert end.proof == Fact("outcome.verdict.proved")
+        *_, claim, way = end.details
+        assert claim.numbers["statement"].code == "outcome.statement.x_thm_2"
+        assert way.code == "outcome.way.flow"
 
 
 def test_everything_proved_is_confirmed_by_verify(monkeypatch):
@@ -116,7 +116,8 @@ def test_everything_proved_is_confirmed_by_verify(monkeypatch):
         assert not answer.outcome.proved
         assert answer.certificate is None
         assert answer.direction is None
-        assert answer.outcome.proof == Fact("outcome.verified.refused", {"condition": "step size"})
+        assert answer.outcome.missing == Fact("outcome.missing.refused", {"condition": "step size"})
+        assert answer.outcome.proof.code == "outcome.verdict.computed"
         assert "Certain" not in answer.why
 
 
@@ -140,7 +141,7 @@ def test_proofs_too_large_to_verify_are_found_not_proved(monkeypatch, limit, val
     for answer in found:
         assert answer.outcome.verdict is None
         assert not answer.outcome.proved
-        assert answer.outcome.proof.code == "outcome.verified.unverified"
+        assert answer.outcome.proof.numbers["reason"].code == "outcome.missing.unverified"
         assert answer.direction is None
         assert "Certain" not in answer.why
         assert answer.certificate.verify().applies
@@ -240,7 +241,8 @@ def test_training_ends_where_it_starts_if_no_output_depends_on_the_weights(rule)
         assert end.point.tolist() == start.tolist()
         assert end.ends_at == Fact("outcome.ends_at.nothing")
         assert end.because == (Fact("outcome.because.nothing"),)
-        assert end.proof == Fact("outcome.verified.constant")
+        assert end.proof == Fact("outcome.verdict.proved")
+        assert end.details == (Fact("outcome.claim.constant"),)
         assert found.reasons == (Fact("reason.constant"),)
         assert found.direction is None
         run = ml.descend(data, v, optimizer=rule or ml.GradientDescent(1.0), n_steps=7, start=start)
@@ -270,7 +272,7 @@ def test_scores_within_rounding_are_undecided_and_exact_ties_are_not(rule):
     assert near.direction is None
     assert near.path_direction is None
     assert not near.outcome.proved
-    assert near.outcome.proof.numbers["missing"].code == "outcome.missing.rounding_decides"
+    assert near.outcome.missing.code == "outcome.missing.rounding_decides"
     assert near.outcome.ends_at.code == "outcome.ends_at.unknown"
     assert tied.outcome.proved or isinstance(rule, ml.GradientDescent)
     assert any(verdict.applies for verdict in tied.verdicts)

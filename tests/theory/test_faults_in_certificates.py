@@ -7,22 +7,17 @@ doubles that share nothing with the checker.
 import ast
 import importlib.util
 from dataclasses import fields, replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import marginlens as ml
+from made_up_proofs import changed, is_minimum, is_true, minimum, tube
 from marginlens.errors import InputError
-from marginlens.losses import CorrelationLoss, Exponential, Logistic
-from marginlens.theory import Certificate, certify
-from marginlens.theory.finite_minimum import certify_minimum
-from marginlens.theory.scored_tokens import ScoredTokens
+from marginlens.losses import Logistic
+from marginlens.theory import Certificate
 from mpmath_intervals import by_mpmath
-
-DOUBLES = 1e-6  # share by which the formulas in doubles may miss what exact numbers decide
-STATED = 1.001e-9  # by how much a stated direction and margin may differ from the exact ones, and rounding
 
 
 class SignedSteps(ml.NormalizedGD):
@@ -36,151 +31,6 @@ class OtherLoss(Logistic):
 
 class OtherData(ml.TokenDataset):
     pass
-
-
-RULES = (None, ml.NormalizedGD(0.7), ml.GradientDescent(0.3))
-SHAPES = ((1, 2, 1), (2, 3, 2), (2, 3, 4))
-
-
-@cache
-def tube(k):
-    """The k-th certificate of a tube: problems of all shapes in turn, with all rules and losses, labels of both signs and padding."""
-    rng = np.random.default_rng([77, k])
-    n, T, d = SHAPES[k % 3]
-    rule, loss = RULES[k // 3 % 3], (Logistic(), Exponential(), CorrelationLoss())[k % 2 + k // 9 % 2]
-    for _ in range(1000):
-        lengths = [T] * (n - 1) + [max(2, T - 1)]
-        X, K = ([rng.normal(size=(m, w)) for m in lengths] for w in (3, d))
-        data, v = ml.TokenDataset(X, rng.choice([-1, 1], n), K=K), rng.normal(size=3)
-        solved = ml.att_svm(data, data.optimal(v))
-        if solved.status is ml.Status.OPTIMAL and solved.margin > 0.2:
-            break
-    else:
-        raise AssertionError("no problem with a wide margin")
-    for norm in 2.0 ** np.arange(2, 12):
-        try:
-            proof = certify(
-                data, v, norm * solved.x * solved.margin + 0.1 * rng.normal(size=d), optimizer=rule, loss=loss
-            )
-        except InputError:
-            continue
-        assert proof.verify().applies
-        return proof
-    raise AssertionError("no tube")
-
-
-@cache
-def minimum(k):
-    """The k-th certificate of a minimum: inputs that pull in opposite directions."""
-    rng, d = np.random.default_rng([78, k]), 1 + k % 2
-    ways = np.concatenate([np.eye(d), -np.eye(d)])
-    K = np.stack([ways + 0.1 * rng.normal(size=ways.shape), np.zeros_like(ways)], axis=1)
-    X = np.array([[1.0, 0.2], [0.0, -0.1]]) + 0.1 * rng.normal(size=(2 * d, 2, 2))
-    data, v = ml.TokenDataset(X, np.ones(2 * d), K=K), np.array([1.0, 0.1])
-    end = ml.descend(data, v, optimizer=ml.GradientDescent(5.0), n_steps=20_000).final
-    proof = certify_minimum(ScoredTokens(data, v, Logistic()), end)
-    assert proof.verify().applies
-    return proof
-
-
-# ---- whether the statements of a certificate are true
-
-
-def holds(small, large):
-    return bool(small <= large + DOUBLES * (abs(small) + abs(large)))
-
-
-def slope(loss, score):
-    return {Logistic: 1.0 / (1.0 + np.exp(score)), Exponential: np.exp(-score)}.get(type(loss), 1.0)
-
-
-def is_true(c):
-    """Whether a tube's certificate states the truth, and a tube is proved by it: docs/proofs/attraction.md in doubles."""
-    if not (
-        0.0 < c.radius < np.inf and 0.0 < c.share < 1.0 and 0.0 <= c.tolerance < np.inf and c.growth >= 0.0 < c.progress
-    ):
-        return False
-    scores, n, K = c.data.scores(c.head), c.data.n_inputs, c.data.K
-    places = [(i, t) for i in range(n) for t in range(c.data.lengths[i]) if t != c.selected[i]]
-    of = np.array([i for i, _ in places])
-    a = np.array([K[i, c.selected[i]] - K[i, t] for i, t in places])
-    delta = np.array([scores[i, c.selected[i]] - scores[i, t] for i, t in places])
-    S = np.array([place in {tuple(x) for x in c.support.tolist()} for place in places])
-    if S.sum() != len(c.support) or np.linalg.matrix_rank(a[S]) < S.sum() or (delta[S] <= 0.0).any():
-        return False
-    x = np.linalg.pinv(a[S]) @ np.ones(S.sum())
-    theta = 1.0 / np.linalg.norm(x)
-    ray = theta * x
-    lam, along = np.linalg.pinv(a[S].T) @ ray, a @ ray
-    sigma, wide = along - theta, np.linalg.norm(a - np.outer(along, ray), axis=1)
-    if (lam <= 0.0).any() or (sigma[~S] <= 0.0).any():
-        return False
-    if np.abs(ray - c.direction).max() > STATED or abs(theta - c.margin) > STATED * theta:
-        return False
-    big = np.array([slope(c.loss, scores[i, c.selected[i]]) for i in of]) / n
-    rho = np.log((big * delta)[S] / lam)
-    level = theta * lam @ rho
-    anchor = np.linalg.pinv(a[S]) @ (rho - level)
-    P = c.point @ ray
-    q = np.linalg.norm(c.point - P * ray - anchor)
-    steep, at = 0.0 if type(c.loss) is CorrelationLoss else 1.0, a @ anchor
-    near = np.exp(wide * c.radius - along * c.along - at)
-    eps = np.bincount(of, near, n)[of]
-    up, down = (np.array([max(0.0, (sign * delta[of == i]).max()) for i in of]) for sign in (1.0, -1.0))
-    if not (holds(c.along, P - c.tolerance) and holds(q + c.tolerance, c.deviation) and (eps < 1.0).all()):
-        return False
-    if (eps * up >= delta)[S].any():
-        return False
-    more = (eps * (steep * up + down / delta))[S].max()
-    less = (eps * steep * down - np.log1p(-eps) - np.log1p(-eps * up / np.where(S, delta, np.inf)))[S].max()
-    ahead, behind = ~S & (delta > 0.0) & (eps * up <= delta), ~S & ~((delta > 0.0) & (eps * up <= delta))
-    pull, worst = big * np.exp(steep * eps * up), np.abs(delta) + eps * np.maximum(up, down)
-    mass = theta * pull * np.exp(-level - sigma * c.along - at)
-    o = np.where(ahead, mass * (delta + eps * down), 0.0)
-    tau = np.where(behind, mass * worst * np.exp(wide * c.radius + less), 0.0)
-    h = 0.0 if c.optimizer is None else c.optimizer.size
-    h *= 1.0 if isinstance(c.optimizer, ml.NormalizedGD) else (pull * worst * near) @ np.linalg.norm(a, axis=1)
-    e = 0.5 * wide[S].max() * np.expm1(more + less) + np.exp(less) * (o @ wide) + tau @ wide
-    beside = (a - np.outer(along, ray))[delta > 0.0]
-    D = np.linalg.norm(beside[:, None] - beside, axis=-1).max()
-    A2 = max(D**2 / (4.0 * (1.0 - c.share)), c.progress / h if h else np.inf)
-    slow = o > 0.1 * c.radius**2 * theta * np.where(S, 1.0, sigma)
-    K_ = h**2 * A2 / 4.0 if h * D**2 / (4.0 * (1.0 - c.share)) > c.progress * (1.0 + DOUBLES) else 0.0
-    K_ = (K_ + 2.0 * np.log1p(o[slow].sum()) + (e**2 / (A2 * c.share) if slow.any() else 0.0)) / c.progress
-    kappa = c.growth / (2.0 * c.radius)
-    s, d = along - kappa * wide, sigma - kappa * wide
-    if not (
-        holds(c.progress, theta - tau @ along) and holds(K_, c.growth) and (s > 0.0).all() and (d[behind] > 0.0).all()
-    ):
-        return False
-    rates = [s.min(), *sigma[ahead & ~slow], *d[behind]]
-    integral = (more + less) * (1.0 / s.min() + h) + np.sum((o * (1.0 / np.where(S, 1.0, sigma) + h))[~slow])
-    least = np.array([_integral(c.radius, kappa, rate, h) for rate in d[behind]])
-    integral += (tau * wide)[behind] @ least if behind.any() else 0.0
-    integral += 0.0 if slow.any() else e**2 / (2.0 * A2 * c.share) * (0.5 / min(rates) + h)
-    return holds(c.deviation**2 + 2.0 * integral / c.progress, c.radius**2)
-
-
-def _integral(R, kappa, d, h):
-    """∫ sup over x' ≥ x of (R + κx') e^(-dx') plus h times its start, which no bound that decreases undercuts."""
-    x = np.linspace(0.0, 60.0 / d, 20_001)
-    falling = np.maximum.accumulate(((R + kappa * x) * np.exp(-d * x))[::-1])[::-1]
-    return np.trapezoid(falling, x) * (1.0 - 1e-3) + h * falling[0]
-
-
-def is_minimum(c):
-    """Whether a minimum lies in the ball of a certificate, with second derivatives of at least its curvature wherever one looks."""
-    if not (0.0 < c.radius < np.inf and 0.0 < c.curvature < np.inf and 0.0 <= c.tolerance < c.radius):
-        return False
-    risk, rng = ml.AttentionRisk(c.data, c.head, c.loss), np.random.default_rng(0)
-    away = rng.normal(size=(20, len(c.point)))
-    points = c.point + c.radius * np.concatenate([0.0 * away[:1], away / np.linalg.norm(away, axis=1)[:, None]])
-    at = risk.second_order(points)
-    smallest = np.linalg.eigvalsh(np.exp(at.log_scale)[:, None, None] * at.hessian)[:, 0]
-    gradient = np.linalg.norm(np.exp(at.log_scale[0]) * at.gradient[0])
-    return all(holds(c.curvature, value) for value in smallest) and holds(
-        c.tolerance + gradient / smallest[0], c.radius
-    )
 
 
 # ---- planted faults
@@ -313,33 +163,6 @@ def test_every_field_has_faults_and_none_of_them_verifies(make, faults, count):
                 changed, planted = replace(right, **{name: wrong}), planted + 1
                 assert not changed.verify().applies, (name, wrong)
     assert planted > 80 * count
-
-
-def changed(c, rng):
-    """One field of a certificate changed at random, by a little or a lot."""
-    name = str(rng.choice([field.name for field in fields(c) if field.name not in ("loss", "optimizer")]))
-    value, size = getattr(c, name), 10.0 ** rng.uniform(-12, 1)
-    if isinstance(value, float):
-        ways = [
-            value * (1.0 + size * rng.normal()),
-            value * 10.0 ** rng.normal(),
-            float(rng.normal()),
-            value + size * rng.normal(),
-        ]
-        return replace(c, **{name: ways[rng.integers(4)]})
-    if name == "data":
-        keys = np.where(c.data.mask[..., None], c.data.K + size * rng.normal(size=c.data.K.shape), 0.0)
-        return replace(c, data=c.data.with_keys(keys))
-    if value.dtype == np.float64:
-        some = rng.random(value.shape) < 0.5
-        ways = [
-            value + size * rng.normal(size=value.shape) * some,
-            value * (1.0 + size),
-            rng.permutation(value),
-            -value,
-        ]
-        return replace(c, **{name: ways[rng.integers(4)]})
-    return replace(c, **{name: np.where(rng.random(value.shape) < 0.4, value + rng.integers(-1, 3), value)})
 
 
 def check_random_changes(count, seed):

@@ -361,20 +361,20 @@ def test_the_explanation_names_theorems_assumptions_and_candidates():
     data, v = figure_1b()
     text = str(predict_limit(data, v, start=[3.0, -1.0], optimizer=ml.GradientDescent(0.01)))
     for line in (
-        "A Thm 1 applies: the regularisation path converges to the GMM direction.",
+        "A Thm 1 applies: the regularisation path converges to the best direction.",
         "A Thm 2 does not apply.",
         "✗ A Assumption B: Within an input",
         "✓ step size: The step size 0.01",
-        "Candidates (all of P^mm):",
-        "GMM selects [0] with margin 1.005",
-        "LMM selects [1] with margin 1",
+        "Directions that may win (all of them):",
+        "best: selects [0] with margin 1.005",
+        "local: selects [1] with margin 1",
         "Not certain: A Thm 2 does not apply (A Assumption B), nor does A Thm 3.",
     ):
         assert line in text
     found = predict_limit(data, v)
     assert "\n" not in repr(found)
     many = found.candidates._replace(labels=("LMM",) * 13, selections=np.zeros((13, 1), dtype=int), margins=np.ones(13))
-    assert str(many).count("LMM selects [0]") == 10
+    assert str(many).count("local: selects [0]") == 10
     assert str(many).endswith("  and 3 more")
 
 

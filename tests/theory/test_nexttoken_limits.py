@@ -185,7 +185,7 @@ def test_a_prediction_for_another_optimizer_names_the_claim_that_measured_it():
     )
     for optimizer, measured in ((ml.Adam(0.02), True), (ml.Muon(0.02), True), (ml.CoordinateDescent(0.1), False)):
         prediction = ml.predict_limit(data, optimizer=optimizer)
-        assert ("C-O" in str(prediction.answer.ends_at)) == measured
+        assert ("C-O" in prediction.answer.in_full) == measured
         assert ("C-O" in str(prediction.why)) == measured
     plain = ml.predict_limit(data, optimizer=ml.GradientDescent(1e-3))
     assert plain.direction is not None

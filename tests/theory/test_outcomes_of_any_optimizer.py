@@ -6,6 +6,7 @@ import pytest
 import marginlens as ml
 from marginlens.theory import SteepestCertificate
 from marginlens.theory.optimality import directional_margin
+from marginlens.words import Fact
 
 DECAY = ml.optimizers.PowerDecay(0.4, 0.5)
 COVERED = {
@@ -48,7 +49,7 @@ def test_tokens_are_proved_for_steps_that_the_theorem_covers(rule):
         found = answer.outcome
         assert found is not None
         if not found.proved:
-            assert found.proof.code == "outcome.verified.missing"
+            assert found.proof.numbers["reason"] == found.missing
             assert answer.selected is None
             continue
         proved += 1
@@ -72,7 +73,7 @@ def test_outcomes_of_other_optimizers_are_computed_and_name_them(rule):
         found = ml.predict_limit(data, v, optimizer=UNCOVERED[rule]).outcome
         assert found.certificate is None
         assert not found.proved
-        assert found.proof.code == "outcome.verified.only_computed"
+        assert found.missing.code == "outcome.missing.uncovered"
         assert type(UNCOVERED[rule]).__name__ in str(found.proof)
         if found.settled:
             settled += 1
@@ -129,8 +130,8 @@ def test_a_finite_minimum_is_found_whatever_the_steps():
         found = ml.predict_limit(data[11], heads[11], optimizer=optimizer).outcome
         assert found.finite
         assert not found.proved  # the flow ends there, and steps of one length circle around it
-        assert found.proof.code == "outcome.verified.in_part"
-        assert found.path.code == "outcome.path.circling"
+        assert found.proof == Fact("outcome.verdict.in_part", {"reason": Fact("outcome.gap.circling")})
+        assert found.details[-1].code == "outcome.way.circling"
     decayed = ml.predict_limit(data[11], heads[11], optimizer=ml.SignDescent(0.001, weight_decay=0.1)).outcome
     assert not decayed.finite
 
@@ -139,7 +140,7 @@ def test_steps_of_your_own_are_followed_and_nothing_is_claimed_of_them():
     data, v = drawn(51)
     found = ml.predict_limit(data, v, optimizer=Turning(0.1)).outcome
     assert not found.proved
-    assert found.proof.code == "outcome.verified.only_computed"
+    assert found.missing.code == "outcome.missing.uncovered"
     assert "Turning" in str(found.proof)
 
 

@@ -33,8 +33,8 @@ def test_the_lead_of_the_highest_score_never_shrinks(optimizer, loss):
         best = int(np.argmax(data.scores(v)[0]))
         assert answer.selected.tolist() == [best]
         assert answer.answer.ends_at.numbers["conclusion"].numbers["token"] == best
-        assert answer.answer.proof.code == "outcome.theorem.proved"
-        assert answer.answer.proof.numbers["citation"] == "X Thm 3"
+        assert answer.answer.proof.code == "outcome.verdict.proved"
+        assert answer.answer.details[0].numbers["citation"] == "X Thm 3"
         risk = ml.JointRisk(data, loss)
         run = ml.descend(risk, optimizer=optimizer, n_steps=600, start=start, record=Record(1))
         heads, attention = risk.split(run.saved["x"])

@@ -15,7 +15,7 @@ SOURCES = ROOT / "src"
 PLANTED = {
     "marginlens/data/tokens.py": "from marginlens.svm import att_svm",
     "marginlens/graphs/export.py": "def later():\n    from marginlens.theory import predict_limit",
-    "marginlens/cli/solve.py": "def later():\n    from marginlens_papers.report import ledger",
+    "marginlens/cli/predict.py": "def later():\n    from marginlens_papers.report import ledger",
     "marginlens_papers/claims/a/paths.py": "def later():\n    from experiments import encode",
     "marginlens/somewhere.py": '"""A folder without a floor."""',
 }

@@ -22,12 +22,13 @@ from marginlens import __version__, words
 from marginlens.cli.graph import graph
 from marginlens.cli.lab import lab
 from marginlens.cli.options import TYPED_AS
+from marginlens.cli.predict import predict
 from marginlens.cli.probe import probe
 from marginlens.cli.samples import samples
-from marginlens.cli.solve import solve
 from marginlens.cli.statement import statement
 from marginlens.cli.train import train
 from marginlens.errors import CoreError, EngineError, InputError, MissingExtra
+from marginlens.names import nearest
 from marginlens.removed import removed_commands
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 EXIT_UNUSABLE = 2
 EXIT_INTERRUPTED = 130
+# The group of commands that are about the papers, in the help.
+RESEARCH = "Research"
 # A word, such as a path, that is too long to be repeated.
 LONG_WORD = re.compile(r"\S{200,}")
 # An argument of Python in what to do about an error.
@@ -50,10 +53,23 @@ class CommandLine(TyperGroup):
     """The group of all commands. A user's error ends a command with one sentence on stderr."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command of this name; a removed one is refused with what to use instead."""
+        """Return the command of this name; refuse a removed one with what to use instead, and an unknown one with the nearest."""
         if instead := removed_commands().get(cmd_name):
             raise InputError(f"The command {cmd_name} was removed: {instead}.")
-        return super().get_command(ctx, cmd_name)
+        command = super().get_command(ctx, cmd_name)
+        # A word that begins with a dash is an option, which typer refuses itself.
+        if command is None and not ctx.resilient_parsing and not cmd_name.startswith("-"):
+            hint = " ".join([nearest(cmd_name, self.commands), "See marginlens --help."]).lstrip()
+            raise InputError(f"There is no command {cmd_name!r}. {hint}")
+        return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands, those about the papers in a group of their own."""
+        width = formatter.width - max(map(len, self.commands)) - 6
+        for title in ("Commands", RESEARCH):
+            group = [item for item in self.commands.items() if (item[1].rich_help_panel or "Commands") == title]  # type: ignore[attr-defined]
+            with formatter.section(title):
+                formatter.write_dl([(name, command.get_short_help_str(width)) for name, command in group])
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the options. Flags that are absent are False, not None, which typer would import pydantic to check."""
@@ -118,6 +134,8 @@ def _sentence(problem: Exception, typed: dict[str, str]) -> str | None:
         context = getattr(problem, "ctx", None)
         path = "marginlens" if context is None else context.command_path
         text = " ".join(problem.format_message().split())
+        if options := getattr(problem, "possibilities", None):
+            text = f"{problem.message}. {nearest(problem.option_name, options)}"  # type: ignore[attr-defined]
         return f"{text}{'' if text.endswith(('.', '?')) else '.'} See {path} --help."
     if isinstance(problem, MemoryError):
         return words.text("cli.out_of_memory", problem=str(problem))
@@ -171,16 +189,17 @@ app = typer.Typer(
     cls=CommandLine,
     help="Predict, train and verify what softmax attention selects.",
     epilog="marginlens COMMAND --help explains a command and gives examples. "
-    "Exit codes: 0 done, 1 a claim does not hold and does not declare it, 2 something given is unusable, 130 interrupted.",
+    "Exit codes: 0 done, 2 an argument, option or file cannot be used, 130 interrupted.",
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (solve, train, probe, graph, lab, samples, statement):
+for command in (predict, train, lab, probe, graph, samples):
     app.command()(command)
+app.command(rich_help_panel=RESEARCH)(statement)
 if find_spec("marginlens_papers") is not None:
     for command in import_module("marginlens_papers.commands").COMMANDS:
-        app.command()(command)
+        app.command(rich_help_panel=RESEARCH)(command)
 
 
 @app.callback(invoke_without_command=True)

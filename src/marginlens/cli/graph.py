@@ -55,11 +55,11 @@ Encoding = Annotated[
     str | None,
     typer.Option(help="Text encoding, such as latin-1; UTF-8 by default.", autocompletion=words_of(*ENCODINGS)),
 ]
-GraphSeed = Annotated[int, typer.Option(help="Random seed of embeddings, samples and continuation.")]
+GraphSeed = Annotated[int, typer.Option(help="Seed for embeddings, samples and the continuation.")]
 Margin = Annotated[bool, typer.Option("--margin", help="Solve the Graph-SVM: how large W must be.")]
 GraphPlot = Annotated[Path | None, typer.Option(help="Picture (.png, .svg, .pdf) of the shown graphs.")]
 EdgesFile = Annotated[Path | None, typer.Option(help="File (.json) of the edges of the shown graphs.")]
-SequencesFile = Annotated[Path | None, typer.Option(help="File (.npz, .json) of the sequences, for solve and train.")]
+SequencesFile = Annotated[Path | None, typer.Option(help="File (.npz, .json) of the sequences, for predict and train.")]
 TokenizerFile = Annotated[Path | None, typer.Option(help="Tokenizer (.json) that cuts the text.")]
 
 

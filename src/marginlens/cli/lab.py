@@ -19,21 +19,26 @@ TITLE_WITHIN = 2000
 
 
 def preset_names(incomplete: str) -> list[str]:
-    """Return the lab's examples whose names begin so."""
+    """Return the lab's examples whose names in links begin so."""
     from marginlens.lab.presets import presets
 
-    return [entry.name for entry in presets() if entry.name.lower().startswith(incomplete.lower())]
+    return [entry.link_name for entry in presets() if entry.link_name.lower().startswith(incomplete.lower())]
 
 
 def lab(
     file: Annotated[
         Path | None,
         typer.Argument(
-            metavar="FILE", help="Problem in the plane, or sequences, in a file as solve and train read it."
+            metavar="FILE", help="Problem in the plane, or sequences, in a file as predict and train read it."
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="File of the page.")] = Path("lab.html"),
-    preset: Annotated[str | None, typer.Option(help="Example to begin with.", autocompletion=preset_names)] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            help="Example to begin with, by its name in links: the-start-decides.", autocompletion=preset_names
+        ),
+    ] = None,
     address: Annotated[
         str | None, typer.Option(help="Address of a public copy, for links that the page copies.")
     ] = None,
@@ -49,7 +54,7 @@ def lab(
     Examples:
       marginlens lab
       marginlens lab problem.npz --out lecture.html
-      marginlens lab --preset A-F2 --no-open
+      marginlens lab --preset the-start-decides --no-open
       marginlens lab --address https://example.org/lab.html
     """
     from marginlens.data.files import holds_sequences

@@ -31,9 +31,12 @@ def words_of(*words: str) -> Callable[[str], list[str]]:
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the numbers as JSON and nothing else.")]
+Details = Annotated[
+    bool, typer.Option("--details", help="Print also the theorems, their conditions, directions and margins.")
+]
 Quiet = Annotated[
     bool,
-    typer.Option("--quiet", "-q", help="Print errors, and JSON if asked for, but no text or progress."),
+    typer.Option("--quiet", "-q", help="Print errors only, and the JSON of --json."),
 ]
 ProblemFile = Annotated[
     Path,
@@ -55,7 +58,7 @@ _OF_STEPS = {"n_steps": "steps", "power": "decay", **dict.fromkeys(("size", "ste
 _OF_MODEL = dict.fromkeys(("name", "path", "folder", "folders", "file", "config", "tokenizer"), "model")
 # By command: arguments of the library, and the command's own parameters for them.
 TYPED_AS: dict[str, dict[str, str]] = {
-    "solve": _OF_PROBLEM,
+    "predict": _OF_PROBLEM,
     "train": _OF_PROBLEM | _OF_STEPS,
     "probe": _OF_MODEL | {"texts": "text"},
     "graph": _OF_PROBLEM | {"max_vocabulary": "vocabulary", "unit": "words"},

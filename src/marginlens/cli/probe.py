@@ -41,7 +41,7 @@ MaxMargin = Annotated[
 ]
 Limit = Annotated[int | None, typer.Option(help="Number of inputs to use, from the first on.")]
 Queries = Annotated[int, typer.Option(help="Number of queries of each input in the max-margin part.")]
-ProbeSeed = Annotated[int, typer.Option(help="Random seed of queries and baselines.")]
+ProbeSeed = Annotated[int, typer.Option(help="Seed for queries and baselines.")]
 Offset = Annotated[int | None, typer.Option(help="Offset of query and key for W with rotary positions.")]
 Device = Annotated[
     str, typer.Option(help=f"Device of the model: {', '.join(DEVICES)}.", autocompletion=words_of(*DEVICES))
@@ -255,7 +255,7 @@ def _refuse_checkpoints(model: str) -> None:
 def probe_lines(result: ProbeResult | CheckpointCurves | ProbeDifference) -> list[str]:
     """State in sentences what a probe found; the page has the numbers of every head."""
     from marginlens.probe.difference import ProbeDifference
-    from marginlens.probe.findings import answers, findings, main_result, training_findings
+    from marginlens.probe.findings import answers, findings, main_results, training_findings
     from marginlens.probe.result import ProbeResult
     from marginlens.result import counted
 
@@ -263,8 +263,7 @@ def probe_lines(result: ProbeResult | CheckpointCurves | ProbeDifference) -> lis
         counts = f"{counted(result.n_inputs, 'input')}, {counted(result.n_queries, 'query', 'queries')}"
         lines = [
             f"{result.model}: {result.size_words}; {counts}",
-            str(main_result(result)),
-            *map(str, findings(result)),
+            *map(str, (*main_results(result), *findings(result))),
         ]
         for answer in answers(result):
             lines.append(f"{answer.question} {answer.answer}")

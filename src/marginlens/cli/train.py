@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import process_time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ import marginlens as ml
 from marginlens.cli.options import (
     LISTED_NORMS,
     AsJson,
+    Details,
     DropUnrealizable,
     PlotFile,
     ProblemFile,
@@ -24,7 +26,7 @@ from marginlens.cli.options import (
     words_of,
 )
 from marginlens.cli.output import Output
-from marginlens.cli.solve import selection_kind, sequence_answer
+from marginlens.cli.predict import problem_line, selection_kind, sequence_answer
 from marginlens.errors import InputError, positive_number, whole_number
 from marginlens.names import LOSSES, NEXT_TOKEN_LOSSES, OPTIMIZERS, kebab
 from marginlens.words import Fact, text
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
 
     from marginlens.data.files import SequenceProblem
     from marginlens.lab.problem_files import LabProblem
-    from marginlens.theory import Prediction, TokenOptimality
-    from marginlens.typing import FloatArray
+    from marginlens.theory import Outcome, Prediction, TokenOptimality
+    from marginlens.typing import BoolArray, FloatArray
 
 # Steps and step size of a normalised descent on p.
 N_STEPS, STEP_SIZE = 1000, 1.0
@@ -64,6 +66,14 @@ RANDOM = "random"
 ADAM_BETAS = (0.9, 0.999)
 # The Euclidean optimizers; the first is the default.
 EUCLIDEAN = ("normalized-gd", "gradient-descent")
+# Following a run until its end is proved may take far longer than the run itself. After this computing time, which does not depend
+# on what else the machine does, theorems alone predict the end.
+PREDICTION_SECONDS = 20.0
+# A winner with more attention than this has more than all other tokens together.
+WINNING = 0.5
+# Distance from a finite minimum, relative to its norm, and total variation between next-token probabilities, that count as agreement.
+NEAR_MINIMUM_RTOL = 0.01
+SAME_PROBABILITIES = 0.1
 optimizer_names = words_of(*OPTIMIZERS.names)
 loss_names = words_of(*LOSSES.names, *NEXT_TOKEN_LOSSES.names)
 norm_names = words_of(*LISTED_NORMS)
@@ -87,9 +97,9 @@ StepNorm = Annotated[
         help="Norm of steepest descent, such as l-inf; lP gives the power of mirror descent.", autocompletion=norm_names
     ),
 ]
-Momentum = Annotated[float | None, typer.Option(help="Momentum of steepest descent in any norm, below 1.")]
+Momentum = Annotated[float | None, typer.Option(help="Momentum of the optimizer, below 1; 0 by default.")]
 Eps = Annotated[float | None, typer.Option(help="ε of Adam, 0 by default.")]
-Decay = Annotated[float | None, typer.Option(help="Power A of decreasing steps S·t^-A, 0 by default.")]
+Decay = Annotated[float | None, typer.Option(help="Power A of steps that shrink as S·t^-A, 0 by default.")]
 LossName = Annotated[
     str | None,
     typer.Option(
@@ -100,7 +110,7 @@ LossName = Annotated[
 TrainingStart = Annotated[
     str | None, typer.Option(help="Start of p, or of W row by row, such as 0.5,-1; or random. Zero by default.")
 ]
-Seed = Annotated[int | None, typer.Option(help="Random seed of --start random, 0 by default.")]
+Seed = Annotated[int | None, typer.Option(help="Seed for --start random, 0 by default.")]
 
 
 def train(
@@ -116,15 +126,16 @@ def train(
     loss: LossName = None,
     start: TrainingStart = None,
     seed: Seed = None,
+    details: Details = False,
     drop: DropUnrealizable = False,
     plot: PlotFile = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train attention weights and compare them with the theory.
+    """Train attention weights, and say whether they end as predicted.
 
-    Steps are normalised (all have the same length) unless --constant or --optimizer is given. With --optimizer, the margin is
-    reported in the norm of the optimizer. A problem saved by the lab has its own steps, optimizer, loss and start; command-line
+    Steps are normalised (all have the same length) unless --constant or --optimizer is given. With --optimizer, --details gives
+    the margin in the norm of the optimizer. A problem saved by the lab has its own steps, optimizer, loss and start; command-line
     options override them. A file of sequences is a next-token problem: W is trained and compared with its Graph-SVM, its cyclic
     correction and its automaton.
 
@@ -145,22 +156,23 @@ def train(
     if holds_sequences(file):
         refuse_options("for a file of sequences", plot=plot)
         sequences = read_sequence_problem(file, drop=drop)
-        output.show(*_train_sequences(file, sequences, request.training(sequences.named.data, rng), output))
+        training = request.training(sequences.named.data, rng)
+        output.show(*_train_sequences(file, sequences, training, output, details=details))
         return
     refuse_options("unless the file holds sequences", drop=drop)
     data, v, run = read_token_problem(file)
     if v is None:
         refuse_options("if the head is trained too", plot=plot)
         assert run is not None
-        output.show(*_train_joint(file, _joint_run(run, request, rng), output))
+        output.show(*_train_joint(file, _joint_run(run, request, rng), output, details=details))
         return
     if plot is not None:
         from marginlens.plotting.plane import check_plot
 
         check_plot(data, plot)
     training = request.training(data, rng, v, run)
-    answer, lines = _train_tokens(data, v, training, plot, output)
-    output.show(answer, [f"{file}: {data!r}", _sentence(training), *lines], [plot])
+    answer, lines = _train_tokens(data, v, training, plot, output, details=details)
+    output.show(answer, [*lines, *([f"{file}: {data!r}"] if details else [])], [plot])
 
 
 # ---- how to train
@@ -292,19 +304,23 @@ def _settings(training: dict[str, Any]) -> dict[str, Any]:
     return {"steps": training["n_steps"], **names, "start": training["start"]}
 
 
-def _sentence(training: dict[str, Any]) -> str:
+def _steps_taken(run: ml.Trajectory, training: dict[str, Any]) -> str:
+    """Say how many steps a run took, from where, and why it stopped if it stopped early."""
     settings, start = _settings(training), training["start"]
     begin = "zero" if not start.any() else "the given W" if start.ndim == 2 else vector(start)
-    return text("cli.train.settings", **{**settings, "start": begin})
+    numbers = {**settings, "start": begin, "taken": int(run.steps_taken), "reason": run.status.sentence}
+    numbers["loss"] = settings["loss"].removesuffix("-loss")
+    numbers["case"] = "default" if run.status is ml.Status.COMPLETED else "early"
+    return text("cli.train.steps", **numbers)
 
 
 # ---- token selection
 
 
 def _train_tokens(
-    data: ml.TokenDataset, v: FloatArray, training: dict[str, Any], plot: Path | None, output: Output
+    data: ml.TokenDataset, v: FloatArray, training: dict[str, Any], plot: Path | None, output: Output, *, details: bool
 ) -> tuple[dict[str, Any], list[str]]:
-    """Train p on the problems of a file, and compare each run with its ATT-SVM and its prediction."""
+    """Train p on the problems of a file, and compare each run with its prediction and the margin problem of its tokens."""
     batch, record = data.as_batch(), None
     if plot is not None:
         from marginlens.plotting import recorded_steps
@@ -324,41 +340,128 @@ def _train_tokens(
         ]
         write_figure(plot, problem_figure(data, v, drawn, trained.saved["x"], training["loss"]))
     answer = {"training": _settings(training), "problems": [one.to_dict() for one in compared]}
-    return answer, _batch_lines(compared) if data.is_batch else compared[0].lines
+    if not data.is_batch:
+        (one,) = compared
+        lines = [str(one.prediction.answer), _steps_taken(one.run, training), str(one.agreement)]
+        return answer, [*lines, *(one.details if details else [])]
+    return answer, _batch_lines(compared, training, details=details)
+
+
+def _batch_lines(compared: list[Compared], training: dict[str, Any], *, details: bool) -> list[str]:
+    """Return one line for each problem of a batch, and how many of them agree."""
+    lines = []
+    for j, one in enumerate(compared):
+        stopped = [] if one.run.status is ml.Status.COMPLETED else [_steps_taken(one.run, training)]
+        lines.append(" ".join([problem_line(j, one.prediction), *stopped, str(one.agreement)]))
+        lines += one.details if details else []
+    if all(one.run.status is ml.Status.COMPLETED for one in compared):
+        lines.append(_steps_taken(compared[0].run, training))
+    same = [one.agreement.code for one in compared].count(AS_PREDICTED)
+    return [*lines, text("cli.train.batch", same=same, count=len(compared))]
 
 
 def _compared(
     batch: ml.TokenDataset, v: FloatArray, trained: ml.Trajectory, training: dict[str, Any], output: Output
 ) -> list[Compared]:
-    """Compare each run with the ATT-SVM of the tokens that it selects, and with its prediction."""
+    """Compare each run with its prediction, and with the margin problem of the tokens that it selects."""
     compared, is_euclidean = [], isinstance(training["optimizer"], ml.NormalizedGD | ml.GradientDescent)
-    asked = {name: training[name] for name in ("loss", "start", "optimizer")}
+    asked = {name: training[name] for name in ("loss", "optimizer")}
+    starts = batch.point(training["start"])
+    end = process_time() + PREDICTION_SECONDS
     with output.stage("Predicting") as bar:
         for j, head in enumerate(batch.head(v)):
-            # The trained tokens are the only candidate that matters, so others are not listed.
-            prediction = ml.predict_limit(batch[j], head, **asked, max_problems=1)
+            # Time that one problem leaves over is shared by those after it.
+            limit = (end - process_time()) / (len(batch) - j)
+            prediction = _predicted(batch[j], head, limit, start=starts[j], **asked)
             optimality = ml.token_optimality(batch[j], head, trained[j].selected)
             margin = None if is_euclidean else _norm_margin(trained[j], training["optimizer"])
-            compared.append(Compared(trained[j], optimality, prediction, margin))
+            compared.append(Compared(batch[j], trained[j], optimality, prediction, margin))
             bar(j + 1, len(batch))
     return compared
 
 
-def _batch_lines(compared: list[Compared]) -> list[str]:
-    """Return one line for each problem of a batch, and their cosines together."""
+def _predicted(data: ml.TokenDataset, head: FloatArray, seconds: float, **asked: Any) -> Prediction:
+    """Predict the end of a run, from theorems alone if it cannot be found in this time."""
+    end = process_time() + seconds
+
+    def check(done: int, total: int) -> None:
+        if process_time() > end:
+            raise TimeoutError
+
+    # The tokens that training selects are the only candidates that matter, so others are not listed.
+    try:
+        prediction: Prediction = ml.predict_limit(data, head, **asked, max_problems=1, progress=check)
+    except TimeoutError:
+        unfollowed: Prediction = ml.predict_limit(data, head, **asked, max_problems=1, prove=False)
+        return replace(unfollowed, not_followed=Fact("cli.train.too_long", {"seconds": PREDICTION_SECONDS}))
+    return prediction
+
+
+AS_PREDICTED = "cli.train.agreement.as_predicted"
+
+
+def agreement(run: ml.Trajectory, prediction: Prediction, data: ml.TokenDataset, inputs: BoolArray) -> Fact:
+    """State whether a run ends as predicted, or how far it is from there.
+
+    Args:
+        run: the run.
+
+        prediction: the prediction from the same start, for the same steps.
+
+        data: the problem.
+
+        inputs: (n_inputs,) the inputs whose output depends on p; the others select nothing.
+    """
     import numpy as np
 
-    lines = [f"problem {j}: {one.summary}" for j, one in enumerate(compared)]
-    cosines = np.array([one.correlation for one in compared])
-    if np.isfinite(cosines).any():
-        lines.append(text("cli.train.batch", mean=float(np.nanmean(cosines)), smallest=float(np.nanmin(cosines))))
-    return lines
+    outcome, limit = prediction.outcome, prediction.direction
+    limit = prediction.observed if limit is None else limit
+    selected = None if limit is None else ml.theory.directional_margin(data, limit).selected
+    looked_at: dict[str, Any] = {"steps": 0, "by_flow": False}
+    if outcome is not None:
+        if outcome.constant:
+            return Fact("cli.train.agreement.nothing_to_select")
+        looked_at = {"steps": outcome.n_steps, "by_flow": outcome.by_flow}
+        if outcome.finite and outcome.is_repeatable:
+            return _at_minimum(run, outcome)
+        is_known = outcome.is_repeatable and (outcome.settled or outcome.direction is not None)
+        selected, limit = (outcome.selected, outcome.direction) if is_known else (None, None)
+    if not np.any(run.final):
+        return Fact("cli.train.agreement.no_direction")
+    taken, rows = int(run.steps_taken), np.arange(len(inputs))
+    numbers: dict[str, Any] = {"taken": taken, "count": int(inputs.sum())}
+    if selected is None:
+        reason = prediction.not_followed
+        numbers |= {"reason": reason, "case": "unfollowed" if reason else "default"}
+        numbers["attention"] = float(np.min(run.attention.max(axis=-1)[inputs], initial=1.0))
+        return Fact("cli.train.agreement.undecided", numbers)
+    numbers |= {"attention": float(np.min(run.attention[rows, selected][inputs], initial=1.0)), **looked_at}
+    if numbers["attention"] > WINNING:
+        angle = None if limit is None else float(np.degrees(ml.angle(run.final, limit)))
+        return Fact(AS_PREDICTED, {**numbers, "angle": angle, "case": "tokens" if angle is None else "default"})
+    is_short = taken < looked_at["steps"] and not looked_at["by_flow"]
+    if is_short or looked_at["by_flow"] or np.array_equal(run.selected[inputs], selected[inputs]):
+        return Fact("cli.train.agreement.not_yet", {**numbers, "case": "short" if is_short else "default"})
+    return Fact("cli.train.agreement.differs", numbers)
+
+
+def _at_minimum(run: ml.Trajectory, outcome: Outcome) -> Fact:
+    """State how far a run is from the finite minimum at which it is predicted to end."""
+    import numpy as np
+
+    distance, optimizer = float(np.linalg.norm(run.final - outcome.point)), outcome.optimizer
+    # Steps of one length circle around a minimum.
+    around = optimizer.size if isinstance(optimizer, ml.NormalizedGD) else 0.0
+    is_there = distance <= max(NEAR_MINIMUM_RTOL * outcome.norm, around)
+    code = AS_PREDICTED if is_there else "cli.train.agreement.not_yet"
+    return Fact(code, {"taken": int(run.steps_taken), "distance": distance, "norm": outcome.norm, "case": "minimum"})
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One run, compared with the ATT-SVM of the tokens that it selects and with its prediction."""
+    """One run, compared with its prediction and with the margin problem of the tokens that it selects."""
 
+    data: ml.TokenDataset
     run: ml.Trajectory
     optimality: TokenOptimality
     prediction: Prediction
@@ -366,7 +469,7 @@ class Compared:
 
     @property
     def correlation(self) -> float:
-        """The cosine with the ATT-SVM of the selected tokens."""
+        """The cosine with the max-margin direction of the selected tokens."""
         return float(ml.correlation(self.run.final, self.optimality.direction))
 
     @property
@@ -377,39 +480,24 @@ class Compared:
 
     @property
     def agreement(self) -> Fact:
-        """The agreement of training and theory."""
-        prediction = self.prediction
-        for limit, code in (
-            (prediction.direction, "cli.train.agreement.certain"),
-            (prediction.observed, "cli.train.agreement.observed"),
-        ):
-            if limit is not None and (cosine := ml.correlation(self.run.final, limit)) == cosine:
-                return Fact(code, {"certain": prediction.certain, "cosine": float(cosine)})
-        if self.optimality.solution.status is ml.Status.TRIVIAL:
-            return Fact("cli.train.agreement.nothing_to_select")
-        if not self.optimality.is_feasible:
-            return Fact("cli.train.agreement.no_selection")
-        if self.correlation != self.correlation:
-            return Fact("cli.train.agreement.no_direction")
-        return Fact("cli.train.agreement.uncertain", {"cosine": self.correlation})
+        """Whether the run ends as predicted."""
+        return agreement(self.run, self.prediction, self.data, self.prediction.details.dependent)
 
     @property
-    def summary(self) -> str:
-        """The line for this run in a batch."""
-        return f"{self.run!r}, {self.optimality!r}, cosine {self.correlation:.6f}. {self.agreement}"
-
-    @property
-    def lines(self) -> list[str]:
+    def details(self) -> list[str]:
         """The comparison in full."""
+        import numpy as np
+
         solution, margin = self.optimality.solution, self.norm_margin
-        lines = [f"{self.run!r}. {self.run.status.sentence}", f"{self.optimality!r}. {solution.status.sentence}"]
+        lines = [repr(self.run), f"{self.optimality!r}. {solution.status.sentence}"]
         # The correlation is not nan.
         if self.correlation == self.correlation:
-            lines.append(text("cli.train.cosine", cosine=self.correlation))
+            angle = float(np.degrees(ml.angle(self.run.final, self.optimality.direction)))
+            lines.append(text("cli.train.angle", angle=angle))
         if margin is not None and margin["share"] is not None:
             shares = {"share": margin["share"], "proved": margin["proved_share"]}
             lines.append(text("cli.train.share", norm=margin["norm"], **shares))
-        lines += [str(self.agreement), str(self.prediction.why), *([] if margin is None else [margin["account"]])]
+        lines += [str(self.prediction.why), *([] if margin is None else [margin["account"]])]
         if self.prediction.observed is not None and self.prediction.direction is None:
             lines.append(text("cli.train.try_constant"))
         return lines
@@ -453,32 +541,37 @@ def _joint_run(run: LabProblem, request: Request, rng: np.random.Generator) -> L
     return replace(run, **training)
 
 
-def _train_joint(file: Path, problem: LabProblem, output: Output) -> tuple[dict[str, Any], list[str]]:
+def _train_joint(file: Path, problem: LabProblem, output: Output, *, details: bool) -> tuple[dict[str, Any], list[str]]:
     """Train head and attention together, and compare them with the directions of A Theorems 5 and 6."""
+    import numpy as np
+
     risk: Any = problem.risk
     prediction = ml.predict(risk)
-    steps: dict[str, Any] = {"n_steps": problem.n_steps, "start": problem.first_point}
+    training: dict[str, Any] = {"n_steps": problem.n_steps, "start": problem.first_point}
     with output.stage("Training") as bar:
-        run = ml.descend(risk, optimizer=problem.optimizer, **steps, progress=bar)
+        run = ml.descend(risk, optimizer=problem.optimizer, **training, progress=bar)
     head, p = risk.split(run.final)
-    details = prediction.details
-    cosines = {
-        "head": ml.correlation(head, details.v_direction),
-        "relaxed": ml.correlation(p, details.p_relax.direction),
-        "strict": ml.correlation(p, details.p_mm.direction),
+    limits = prediction.details
+    compared = {
+        "head": (head, limits.v_direction),
+        "relaxed": (p, limits.p_relax.direction),
+        "strict": (p, limits.p_mm.direction),
     }
+    cosines = {name: ml.correlation(*pair) for name, pair in compared.items()}
+    angles = {name: float(np.degrees(ml.angle(*pair))) for name, pair in compared.items()}
+    training |= {"optimizer": problem.optimizer, "loss": problem.loss, "start": problem.start}
     settings = {"steps": problem.n_steps, "optimizer": repr(problem.optimizer), "start": problem.start}
     results = {"run": run.to_dict(), "prediction": prediction.to_dict()}
     answer = {"training": settings, **results, "head": head, "p": p, "cosines": cosines}
-    compared = text("cli.train.joint", **cosines)
-    return answer, [f"{file}: {problem!r}", f"{run!r}. {run.status.sentence}", compared, str(prediction.why)]
+    lines = [str(prediction.answer), _steps_taken(run, training), text("cli.train.joint", **angles)]
+    return answer, [*lines, *([repr(run), str(prediction.why), f"{file}: {problem!r}"] if details else [])]
 
 
 # ---- next tokens
 
 
 def _train_sequences(
-    file: Path, problem: SequenceProblem, training: dict[str, Any], output: Output
+    file: Path, problem: SequenceProblem, training: dict[str, Any], output: Output, *, details: bool
 ) -> tuple[dict[str, Any], list[str]]:
     """Train W on the sequences of a file, and compare it with W^mm, W^cyc and the automaton if they exist."""
     import numpy as np
@@ -492,6 +585,7 @@ def _train_sequences(
     compared: dict[str, Any] = {"risk": ml.NextTokenRisk(data, head=problem.head, loss=loss).value(W)}
     if priority.status is ml.Status.OPTIMAL and run.norm > 0.0:
         compared["correlation"] = float(ml.correlation(W, priority.x, axes=2))
+        compared["angle"] = float(np.degrees(ml.angle(W, priority.x, axes=2)))
     if mix.status is ml.Status.FINITE:
         compared["cyclic_distance"] = float(np.linalg.norm(mix.subspace.project(W) - mix.x))
     if priority.status.ok and mix.status.ok and problem.head is None and isinstance(loss, ml.LogLoss):
@@ -500,17 +594,36 @@ def _train_sequences(
         compared["limit_risk"] = ml.nexttoken.limit_risk(data)
         compared["total_variation"] = float(distance.mean())
         compared["largest_total_variation"] = float(distance.max())
-    row, lines = sequence_answer(file, problem, prediction)
-    measures = [Fact(f"cli.train.measure.{name}", {"value": value}) for name, value in compared.items()]
-    lines += [_sentence(training), f"{run!r}. {run.status.sentence}", text("cli.train.next_tokens", measures=measures)]
-    if len(compared) == 1:
-        lines.append(text("cli.train.nothing_to_compare"))
+    agreed = _sequence_agreement(compared)
+    row, lines = sequence_answer(file, problem, prediction, details=details)
+    lines += [_steps_taken(run, training), str(agreed)]
+    if details:
+        measures = [
+            Fact(f"cli.train.measure.{name}", {"value": value})
+            for name, value in compared.items()
+            if name != "correlation"
+        ]
+        lines += [repr(run), text("cli.train.next_tokens", measures=measures)]
     # Conditions of C Thm 3, or of what follows from its Eq. (17).
     failing = [
         [condition.name for condition in theorem.failed]
         for theorem in prediction.verdicts
         if theorem.citation.startswith("C Thm 3")
     ]
-    if isinstance(training["optimizer"], ml.NormalizedGD) and ["step size"] in failing:
+    if details and isinstance(training["optimizer"], ml.NormalizedGD) and ["step size"] in failing:
         lines.append(text("cli.train.try_constant", case="next_tokens"))
-    return {"training": _settings(training), "run": run.to_dict(), "trained": compared, "prediction": row}, lines
+    results = {"run": run.to_dict(), "trained": compared, "agreement": agreed.to_dict(), "prediction": row}
+    return {"training": _settings(training), **results}, lines
+
+
+def _sequence_agreement(compared: dict[str, Any]) -> Fact:
+    """State how far the trained next-token probabilities are from the automaton's, or W from W^mm."""
+    distance, angle = compared.get("largest_total_variation"), compared.get("angle")
+    if distance is None:
+        code = "undecided" if angle is not None else "nothing_to_compare"
+        return Fact(
+            f"cli.train.agreement.{code}", {"case": "next_tokens"} | ({"angle": angle} if angle is not None else {})
+        )
+    code = AS_PREDICTED if distance <= SAME_PROBABILITIES else "cli.train.agreement.not_yet"
+    case = "probabilities" if angle is None else "next_tokens"
+    return Fact(code, {"distance": distance, "angle": angle, "case": case})

@@ -8,14 +8,15 @@ A JSON file holds one problem, of token selection or of next tokens::
      "labels": [1, -1, …],           1 for each input unless given
      "head": […],                    or "scores" [[…], …] of all tokens
      "train": "attention",           or "both", if the head is trained too
-     "start": […], "start_head": […], "optimizer": {…}, "loss": "logistic", "steps": 1000, "words": [[…], …]}
+     "start": […], "start_head": […], "optimizer": {…}, "loss": "logistic", "steps": 1000,
+     "words": [[…], …]}              names of the tokens, if they have names
 
     {"format": "marginlens-problem", "version": 2,
      "sequences": [[…], …], "labels": […],   ids, or names of tokens
      "vocabulary": […],                      names in the order of their ids
      "E": [[…], …], "C": [[…], …]}           embeddings and head, if they are not one-hot
 
-`marginlens.lab.problem_files` reads the run in the first of them: start, optimizer, loss, steps, words. The lab's page reads
+`marginlens.lab.problem_files` reads the run in the first of them: start, optimizer, loss and steps. The lab's page reads
 and writes the same format. Two older forms are still read: version 1, which names optimizers and losses by their classes, and
 JSON files without a format, which hold X, y and v.
 """
@@ -68,7 +69,7 @@ _DEPTHS = {"tokens": 3, "keys": 3, "labels": 1, "W": 2}
 _PROBLEM = "a JSON file of a problem, or a .npz file with X, y, v and optionally K or W"
 _SEQUENCES = "a JSON or .npz file that holds sequences, labels and optionally vocabulary, E and C"
 _LABELLED = "a .npz file with tokens, offsets and y, and optionally names"
-_KNOWN = {"X", "y", "v", "K", "W", "lengths", "sequences", "labels", "vocabulary", "E", "C"}
+_KNOWN = {"X", "y", "v", "K", "W", "lengths", "words", "sequences", "labels", "vocabulary", "E", "C"}
 _KNOWN |= {"tokens", "offsets", "names", "split", "format"}
 # How many entries of a file a message names, and how many letters of each.
 _MAX_NAMES, _MAX_LETTERS = 12, 40
@@ -199,10 +200,12 @@ def problem_tokens(entries: Mapping[str, Any]) -> ProblemTokens:
     if "head" not in entry and not by_scores and train == ATTENTION:
         raise InputError("head", "given, or scores, if attention alone is trained", "neither")
     tokens, keys, labels, W = (_lists(entry, name, depth) for name, depth in _DEPTHS.items())
-    with rename_arguments(X=first, K="keys", y="labels"):
+    words = entry.get("words")
+    with rename_arguments(X=first, K="keys", y="labels", tokens="words"):
         if by_scores:
-            return ProblemTokens(*_of_scores(keys, labels, entry["scores"]), False)
-        data = TokenDataset(tokens, [1.0] * len(tokens) if labels is None else labels, keys, W)
+            data, reader = _of_scores(keys, labels, entry["scores"])
+            return ProblemTokens(data if words is None else data.named(words, "words"), reader, False)
+        data = TokenDataset(tokens, [1.0] * len(tokens) if labels is None else labels, keys, W, words)
         head = None if "head" not in entry else np.array(data.head(vector(entry["head"], "head", data.d_model)))
     return ProblemTokens(data, head, train == BOTH)
 
@@ -239,6 +242,8 @@ def tokens_json(data: TokenDataset, head: ArrayLike, trains_head: bool = False) 
         elif not np.array_equal(data.W, np.eye(data.d_model)):
             entries["W"] = data.W.tolist()
         entries |= {} if v is None else {"head": v.tolist()}
+    if data.tokens is not None:
+        entries["words"] = [list(names) for names in data.tokens]
     return {**entries, "train": BOTH if trains_head else ATTENTION}
 
 
@@ -323,7 +328,14 @@ def _token_dataset(path: PathLike, entries: Mapping[str, Any]) -> TokenDataset:
     tokens = {name: entries[name] for name in ("X", "K") if name in entries}
     if "lengths" in entries:
         tokens = {name: _unpadded(array, entries["lengths"], name) for name, array in tokens.items()}
-    return TokenDataset(**tokens, y=entries["y"], W=entries.get("W"))
+    data = TokenDataset(**tokens, y=entries["y"], W=entries.get("W"))
+    if "words" not in entries:
+        return data
+    words = array_of_any(entries["words"], "words", "the names of the tokens")
+    if words.shape != data.X.shape[-3:-1]:
+        raise InputError("words", f"names of shape {data.X.shape[-3:-1]}", f"shape {words.shape}")
+    lengths = data.lengths.reshape(-1, data.n_inputs)[0].tolist()
+    return data.named([row[:n] for row, n in zip(words.tolist(), lengths, strict=True)], "words")
 
 
 def _unpadded(padded: object, lengths: ArrayLike, argument: str) -> Any:

@@ -15,7 +15,7 @@ def write_samples(folder: str | os.PathLike[str]) -> list[Path]:
     """Write small files to try every command with. All of them are made up.
 
     `reviews.csv` has texts with labels for `token_statistics`, `sentences.txt` has one sentence per line for `probe`,
-    `book.txt` has tales for `graph`, and `problem.npz` holds the problem "the start decides" for `solve`, `train` and `lab`.
+    `book.txt` has tales for `graph`, and `problem.npz` holds the problem "the start decides" for `predict`, `train` and `lab`.
     `tiny-model` is a BERT whose heads are set by hand. In the first layer they attend to the previous token, the next token,
     the first token and the same word. In the second layer one attends to the separator, one attends evenly, and two attend to
     words that depend on the query's word.

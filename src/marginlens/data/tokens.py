@@ -20,6 +20,7 @@ from marginlens.words import text
 _POWER = 520
 _SMALL = 2.0**-_POWER
 _ARRAYS = ("X", "K", "y", "lengths", "mask")
+_MAX_LABELS = 40  # tokens of a problem up to which its plot names each
 
 
 @implements("A", "Eq. (5)")
@@ -38,21 +39,31 @@ class TokenDataset(Displayed, Tabular):
 
         W: key-query matrix (d_key, d_model); the identity by default. Give K or W, not both.
 
+        tokens: the names of the tokens, a list with one list of texts per input, or one list if there is one input. Results and
+            plots then show names in place of indices. An empty text names nothing. Problems of a batch share their names.
+
     Shorter inputs are padded: `lengths` (…, n_inputs) counts the real tokens and `mask` (…, n_inputs, n_tokens) marks them; padded
     rows of X and K are zero. `len(data)` is the number of problems, `data[j]` the j-th problem as a dataset, and `data[:4]`,
 
     `data[mask]` or `data[[2, 0]]` a batch of these problems. Two datasets are equal if all their arrays are.
 
-    `to_frame()` has one row per token: problem (of a batch), input, label, token (its index in the input), x, key.
+    `to_frame()` has one row per token: problem (of a batch), input, label, token (its index in the input), name (if tokens have
+    names), x, key.
 
     Examples:
         >>> import marginlens as ml
         >>> ml.TokenDataset([[[0, 0], [1, 1]], [[0, 0], [1, -1]]], [1, -1])
         TokenDataset(2 inputs × 2 tokens, d_model=2, d_key=2)
+        >>> named = ml.TokenDataset([[[0, 1], [1, 0]]], [1], tokens=["dog", "cat"])
+        >>> print(ml.predict_limit(named, [2.0, 1.0]).outcome)
+        “cat” wins.
+        Why: “cat” scores 1 more than its closest rival, “dog”.
+        Proved ✓
     """
 
     X: FloatArray
     K: FloatArray
+    tokens: tuple[tuple[str, ...], ...] | None
 
     def __init__(
         self,
@@ -60,6 +71,7 @@ class TokenDataset(Displayed, Tabular):
         y: Any,
         K: ArrayLike | Sequence[ArrayLike] | None = None,
         W: ArrayLike | None = None,
+        tokens: Sequence[str] | Sequence[Sequence[str]] | None = None,
     ) -> None:
         self.X, self.lengths, self.is_batch = _tokens(X, "X")
         n_inputs, d_model = self.X.shape[-3], self.X.shape[-1]
@@ -82,6 +94,7 @@ class TokenDataset(Displayed, Tabular):
         self.mask: BoolArray = np.arange(self.X.shape[-2]) < self.lengths[..., None]
         if n_inputs == 0 or self.lengths.size == 0:
             raise InputError("X", "at least one input", "an empty dataset")
+        self.tokens = None if tokens is None else _names(tokens, self.lengths, "tokens")
 
     # ---- shape
 
@@ -161,6 +174,8 @@ class TokenDataset(Displayed, Tabular):
                 alpha=0.85,
                 label=f"input {i}" if few else None,
             )
+            for t, at in enumerate(zip(x, y, strict=True) if int(data.lengths.sum()) <= _MAX_LABELS else ()):
+                ax.annotate(data.name_of(i, t), at, (3, 3), textcoords="offset points", fontsize="small")
         if few and data.n_inputs > 1:
             ax.legend()
         ax.set(xlabel=names[0], ylabel=names[1])
@@ -171,6 +186,7 @@ class TokenDataset(Displayed, Tabular):
         place = tuple(at.T)
         columns: dict[str, Any] = {"problem": at[:, 0]} if self.is_batch else {}
         columns |= {"input": at[:, -2], "label": self.y[place[:-1]], "token": at[:, -1]}
+        columns |= {} if self.tokens is None else {"name": [self.tokens[i][t] for i, t in at[:, -2:].tolist()]}
         return columns | {"x": self.X[place], "key": self.K[place]}
 
     def as_batch(self) -> TokenDataset:
@@ -209,15 +225,30 @@ class TokenDataset(Displayed, Tabular):
         n_tokens = int(lengths.max())
         X, K = (array[..., listed, :n_tokens, :] for array in (self.X, self.K))
         mask = self.mask[..., listed, :n_tokens]
-        return self._with(self.is_batch, {"X": X, "K": K, "y": self.y[..., listed], "lengths": lengths, "mask": mask})
+        data = self._with(self.is_batch, {"X": X, "K": K, "y": self.y[..., listed], "lengths": lengths, "mask": mask})
+        data.tokens = None if self.tokens is None else tuple(self.tokens[i] for i in listed)
+        return data
+
+    def named(self, tokens: Sequence[str] | Sequence[Sequence[str]], argument: str = "tokens") -> TokenDataset:
+        """Give the tokens names, as the argument `tokens` of the class takes them."""
+        data = self._with(self.is_batch, {name: getattr(self, name) for name in _ARRAYS})
+        data.tokens = _names(tokens, self.lengths, argument)
+        return data
+
+    def name_of(self, i: int, token: int) -> str:
+        """Return the name of a token of input i, or its index if it has none."""
+        return (self.tokens[i][token] if self.tokens is not None else "") or str(token)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the dataset to a .npz file, which `marginlens.data.load` reads."""
         write_result(path, DATA_FORMAT, self.arrays())
 
     def arrays(self) -> dict[str, Any]:
-        """Return the arrays of a file by name: X, y, K or W unless keys are tokens, and lengths if they differ."""
+        """Return the arrays of a file by name: X, y, K or W unless keys are tokens, lengths if they differ, and names as words."""
         arrays: dict[str, Any] = {"X": self.X, "y": self.y}
+        if self.tokens is not None:
+            padded = [[*names, *[""] * (self.n_tokens - len(names))] for names in self.tokens]
+            arrays["words"] = np.array(padded, dtype=str)
         if self.W is None:
             arrays["K"] = self.K
         elif not np.array_equal(self.W, np.eye(self.d_model)):
@@ -234,12 +265,16 @@ class TokenDataset(Displayed, Tabular):
         """Keep only the first tokens of each input, as many as `lengths` (…, n_inputs) says."""
         mask = self.mask & (np.arange(self.n_tokens) < lengths[..., None])
         arrays = {name: np.where(mask[..., None], getattr(self, name), 0.0) for name in ("X", "K")}
-        return self._with(self.is_batch, {**arrays, "y": self.y, "lengths": lengths, "mask": mask})
+        data = self._with(self.is_batch, {**arrays, "y": self.y, "lengths": lengths, "mask": mask})
+        if self.tokens is not None:
+            counts = lengths.reshape(-1, self.n_inputs).max(axis=0).tolist()
+            data.tokens = tuple(names[:n] for names, n in zip(self.tokens, counts, strict=True))
+        return data
 
     def _with(self, is_batch: bool, arrays: Mapping[str, object]) -> TokenDataset:
-        """Make a dataset of other arrays, which are not checked, with the same W."""
+        """Make a dataset of other arrays, which are not checked, with the same W and names."""
         data = object.__new__(TokenDataset)
-        vars(data).update(arrays, is_batch=is_batch, W=self.W)
+        vars(data).update(arrays, is_batch=is_batch, W=self.W, tokens=self.tokens)
         return data
 
     @property
@@ -337,6 +372,20 @@ def as_dataset(data: object) -> TokenDataset:
     if not isinstance(data, TokenDataset):
         raise InputError("data", "a TokenDataset", type(data).__name__)
     return data
+
+
+def _names(given: Any, lengths: IntArray, argument: str) -> tuple[tuple[str, ...], ...]:
+    """Check the names of tokens: texts, one for each token of each input."""
+    counts = lengths.reshape(-1, lengths.shape[-1])
+    listed = list(given) if isinstance(given, list | tuple) else []
+    if len(counts[0]) == 1 and all(isinstance(name, str) for name in listed):
+        listed = [listed]
+    names = [tuple(entry) if isinstance(entry, list | tuple) else () for entry in listed]
+    is_text = all(isinstance(name, str) for entry in names for name in entry)
+    if not is_text or not all([len(entry) for entry in names] == each for each in counts.tolist()):
+        expected = f"a list of texts for each input, one for each of its {', '.join(map(str, counts[0]))} tokens"
+        raise InputError(argument, expected, f"{given!r}"[:60])
+    return tuple(names)
 
 
 def _tokens(value: object, argument: str) -> tuple[FloatArray, IntArray, bool]:

@@ -209,7 +209,7 @@ def lab_page(
         core=packed(resources.files("marginlens.lab").joinpath("core.wasm").read_bytes()),
         bundle=packed(bundle().encode()),
         presets=_json_inside(listed),
-        words=_json_inside(page_words()),
+        words=packed(json.dumps(page_words(), ensure_ascii=False, separators=(",", ":")).encode()),
         problem=_json_inside(None if problem is None else _opening(problem)),
         address=address,
         description=text("lab.description"),

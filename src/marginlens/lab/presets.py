@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 from marginlens.data import SequenceDataset
 from marginlens.errors import InputError
 from marginlens.lab.problem_files import LabProblem, page_problem
+from marginlens.names import nearest
 
 # Tokens of the text tab.
 MAX_VOCABULARY = 400
@@ -57,6 +58,11 @@ class Preset:
     text: Mapping[str, Any] = field(default_factory=dict)
     claim: str = ""
 
+    @property
+    def link_name(self) -> str:
+        """The name in links, `lab.html#the-start-decides`: that of its claim, or its title in small letters."""
+        return self.name if self.claim else re.sub("[^a-z0-9]+", "-", self.title.lower())
+
     def to_dict(self) -> dict[str, Any]:
         """Return the preset as the page takes it."""
         facts = {"name": self.name, "title": self.title, "caption": self.caption, "group": self.group}
@@ -88,12 +94,11 @@ def _preset_of(entry: dict[str, Any]) -> Preset:
 
 
 def preset(name: str) -> Preset:
-    """Return the preset of a name, ignoring case."""
-    known = {entry.name.lower(): entry for entry in presets()}
+    """Return the preset of a name, its own or that in links, ignoring case."""
+    known = {spelling.lower(): entry for entry in presets() for spelling in (entry.name, entry.link_name)}
     if not isinstance(name, str) or name.lower() not in known:
-        close = get_close_matches(str(name).lower(), known, 1, 0.4)
-        advice = f"Did you mean {known[close[0]].name}?" if close else ""
-        raise InputError("preset", f"one of {', '.join(entry.name for entry in known.values())}", repr(name), advice)
+        names = [entry.link_name for entry in presets()]
+        raise InputError("preset", f"one of {', '.join(names)}", repr(name), nearest(str(name), names))
     return known[name.lower()]
 
 

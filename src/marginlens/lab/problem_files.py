@@ -69,7 +69,7 @@ class LabProblem:
 
         start_head: v(0) of shape (d_model,) if the head is trained too, zero by default.
 
-        words: the names of the tokens on the page, a list of texts for each input; numbers by default.
+        words: the names of the tokens, a list of texts for each input; those of `data` by default.
     """
 
     data: TokenDataset
@@ -84,6 +84,7 @@ class LabProblem:
 
     def __post_init__(self) -> None:
         head = checked_head(self.data, self.head, self.trains_head)
+        data = self.data if self.words is None else self.data.named(self.words, "words")
         start = np.zeros(self.data.d_key) if self.start is None else np.array(self.data.point(self.start, "start"))
         start_head = (
             np.zeros(self.data.d_model)
@@ -96,7 +97,7 @@ class LabProblem:
         optimizer_json(optimizer, trains_head=self.trains_head)
         LOSSES.name_of(self.loss)
         settled: dict[str, Any] = {"head": head, "start": start, "start_head": start_head, "optimizer": optimizer}
-        settled["words"] = None if self.words is None else _checked_words(self.words, self.data.lengths.tolist())
+        settled |= {"data": data, "words": data.tokens}
         settled["n_steps"] = whole_number(self.n_steps, "n_steps", at_least=0)
         for name, value in settled.items():
             object.__setattr__(self, name, value)
@@ -127,7 +128,6 @@ class LabProblem:
             entries["start_head"] = self.start_head.tolist()
         assert self.optimizer is not None
         optimizer = optimizer_json(self.optimizer, trains_head=self.trains_head)
-        entries |= {} if self.words is None else {"words": [list(names) for names in self.words]}
         return {**entries, "optimizer": optimizer, "loss": LOSSES.name_of(self.loss), "steps": self.n_steps}
 
     @classmethod
@@ -150,20 +150,7 @@ class LabProblem:
                 int(steps),
                 trains_head,
                 vector(entry["start_head"], "start_head", data.d_model) if "start_head" in entry else None,
-                entry.get("words"),
             )
-
-
-def _checked_words(words: object, lengths: list[int]) -> tuple[tuple[str, ...], ...]:
-    """Check words: one for each token."""
-    listed = words if isinstance(words, (list, tuple)) else []
-    names = [tuple(entry) if isinstance(entry, (list, tuple)) else () for entry in listed]
-    if [len(entry) for entry in names] != lengths or not all(
-        isinstance(word, str) for entry in names for word in entry
-    ):
-        expected = f"a list of texts for each input, one for each of its {', '.join(map(str, lengths))} tokens"
-        raise InputError("words", expected, f"{words!r}"[:60])
-    return tuple(names)
 
 
 def read_problem(path: PathLike) -> LabProblem:
@@ -184,7 +171,7 @@ def read_problem(path: PathLike) -> LabProblem:
 def write_problem(
     path: PathLike, problem: LabProblem | TokenDataset, head: ArrayLike | None = None, **run: Any
 ) -> None:
-    """Write a problem so that `read_problem`, the lab, `marginlens solve` and `marginlens train` read it, to the last digit.
+    """Write a problem so that `read_problem`, the lab, `marginlens predict` and `marginlens train` read it, to the last digit.
 
     Args:
         path: a name that ends in `.json`; an existing file is replaced only once the new one is complete.

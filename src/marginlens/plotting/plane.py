@@ -25,6 +25,7 @@ from marginlens.result.palette import GLOBAL, INK, INPUTS, LOCAL, PATH, TINTS
 from marginlens.runtime.files import check_place
 from marginlens.theory import LocalOptima, locally_optimal_directions
 from marginlens.typing import ArrayLike, FloatArray, IntArray
+from marginlens.words import text
 
 _MAX_PANELS = 4  # problems that one figure holds side by side
 _MAX_RAYS = 12  # directions that one panel shows
@@ -222,7 +223,8 @@ def _draw_tokens(
     for i, key in enumerate(keys):
         scatter_input_tokens(ax, key, scores[i, : len(key)], colours[i], 60.0)
         for t, at in enumerate(key if shown else ()):
-            label = f"{t}: {scores[i, t] + 0.0:.3g}".replace("-", "−") if ":" in shown else f"{t}"
+            score = f": {scores[i, t] + 0.0:.3g}".replace("-", "−") if ":" in shown else ""
+            label = f"{data.name_of(i, t)}{score}"
             # inputs take turns, so that close tokens have room for their labels
             offset, side = ((9.0, 7.0), "left") if i % 2 == 0 else ((-9.0, -7.0), "right")
             note_at(ax, label, at, offset, fontsize=9, color=colours[i], ha=side)
@@ -258,7 +260,7 @@ def _window(keys: FloatArray) -> FloatArray:
 
 
 def _ray_name(kind: str) -> str:
-    return f"{kind} direction" if kind in ("GMM", "LMM") else "max-margin direction"
+    return f"{text('direction.kind', case=kind)} direction" if kind in ("GMM", "LMM") else "max-margin direction"
 
 
 class _Limits(NamedTuple):
@@ -309,7 +311,7 @@ def _draw_disc(ax: Axes, limits: _Limits, path: FloatArray | None, title: str) -
         is_global = limits.optima.is_global.tolist()
         n_local = is_global.count(False)
         names = [
-            "GMM" if best else "LMM" if n_local == 1 else f"LMM {is_global[: k + 1].count(False)}"
+            "best" if best else "local" if n_local == 1 else f"local {is_global[: k + 1].count(False)}"
             for k, best in enumerate(is_global)
         ]
         colours = [GLOBAL if best else LOCAL for best in is_global]
@@ -317,7 +319,9 @@ def _draw_disc(ax: Axes, limits: _Limits, path: FloatArray | None, title: str) -
         log_radius_disc(ax, limits.starts, limits.ends, looks, far=limits.far, unit=limits.unit)
         for k in np.unique(limits.ends[limits.ends >= 0]).tolist():
             ground, colour, hatch = looks[k]
-            handles[f"starts that go to {names[k]}"] = Patch(facecolor=ground, edgecolor=colour, hatch=hatch)
+            kind, _, number = names[k].partition(" ")
+            goal = f"the {kind} direction {number}".rstrip()
+            handles[f"starts that go to {goal}"] = Patch(facecolor=ground, edgecolor=colour, hatch=hatch)
         if np.mean(limits.ends < 0) > _VISIBLE_SHARE:
             handles["starts that go to none of these"] = Patch(facecolor="white", edgecolor=PATH)
         for direction, name, colour in zip(limits.optima.directions, names, colours, strict=True):

@@ -13,7 +13,16 @@ from marginlens.probe.heads.preferences import Preference, PreferenceGraph, head
 from marginlens.probe.models.adapters.base import Adapter, LayerKind, LayerReading
 from marginlens.probe.models.adapters.encoder_decoder import start_token
 from marginlens.probe.models.inputs import ImageInputs, InputBatch, Inputs, TextInputs
-from marginlens.probe.result import LEARNED_SINK, NEGLIGIBLE, Example, MarginCounts, ProbeSettings, TokenShare, evenly
+from marginlens.probe.result import (
+    BESIDE,
+    LEARNED_SINK,
+    NEGLIGIBLE,
+    Example,
+    MarginCounts,
+    ProbeSettings,
+    TokenShare,
+    evenly,
+)
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
 _MAX_EXAMPLE_ENTRIES = 2_000_000  # of all maps together, so that the page of a model with very many heads stays small
@@ -22,6 +31,9 @@ SUMMATION_RTOL = 1e-9  # attention summed by tokens or by inputs: float64 sums i
 _MAX_PAIRS = 60_000  # of a query and a token that it sees, over all inputs whose selections are recorded,
 # unless fewer inputs than this would be left: they may have twice as many, such as images of 197 tokens
 _MIN_INPUTS = 3
+_OFFSETS = {"previous_share": -1, "next_share": 1}
+# The shares that have a counterpart among the tokens that are no sinks, by its name.
+_BESIDE = {f"{kind}_share": measure for kind, measure in BESIDE.items()}
 
 
 class LayerNumbers:
@@ -35,13 +47,22 @@ class LayerNumbers:
 
         margin: (n_inputs, n_heads, n_queries) the margin of the selected token.
 
+        beside: (n_inputs, n_heads, n_queries) the token selected among those that are no sinks, -1 in a tie; None without
+            `names`.
+
+        chooses_beside: (n_inputs, n_heads, n_queries) the queries that count and see at least two such tokens; None without
+            `names`.
+
         received: (n_inputs, n_heads, n_tokens) the attention that tokens receive from the queries that count.
 
         first: (n_inputs,) the first token that is not padding.
     """
 
-    def __init__(self, reading: LayerReading, tolerances: Sequence[float] = ()) -> None:
-        self.reading, self.statistics = reading, reading.statistics(tolerances)
+    def __init__(
+        self, reading: LayerReading, tolerances: Sequence[float] = (), names: TokenNames | None = None
+    ) -> None:
+        left_out = None if names is None else reading.real.new_tensor(names.is_sink)
+        self.reading, self.statistics = reading, reading.statistics(tolerances, left_out)
         found = self.statistics
         n_visible = found.n_visible.amax(dim=1)  # the same in all heads
         counted = n_visible >= 2
@@ -53,6 +74,12 @@ class LayerNumbers:
         self.margin = found.margin.cpu().double().numpy()
         for values, missing in ((self.unique, -1), (self.received, 0.0), (self.margin, np.nan)):
             values[:, ~is_finite] = missing  # of a head that is not finite anywhere in the batch
+        self.beside: IntArray | None = None
+        self.chooses_beside: BoolArray | None = None
+        if found.selected_beside is not None and found.margin_beside is not None:
+            is_tied = found.margin_beside <= found.rounding
+            self.beside = found.selected_beside.masked_fill(is_tied, -1).cpu().numpy()
+            self.chooses_beside = (found.margin_beside.isfinite() & counted[:, None]).cpu().numpy()
         self.n_seen = reading.n_seen(counted).cpu().numpy()  # (n_inputs, n_tokens) by queries that count
         self.first = np.argmax(reading.n_seen(n_visible > 0).cpu().numpy() > 0, axis=-1)
 
@@ -61,14 +88,14 @@ class MeasureSums:
     """Sums over all queries so far, which give the measures of every head; their size does not grow with the inputs."""
 
     _MAPS = ("nnz", "relative_nnz", "entropy", "top_probability")  # which are also taken of the first query alone
-    _OFFSETS = {"previous_share": -1, "next_share": 1}  # noqa: RUF012
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
         self._shape = (n_layers, n_heads)
         self.sums: dict[str, FloatArray] = {}  # name → (n_layers, n_heads)
         self.margins = MarginCounts.empty(n_layers, n_heads)
         self.n_queries, self.n_first, self.n_visible = np.zeros((3, n_layers), dtype=np.int64)
-        self.n_beside = {name: np.zeros(n_layers, dtype=np.int64) for name in self._OFFSETS}  # that see that token
+        # Not all queries count: some do not see the neighbour, or not two tokens beside the sinks.
+        self.n_asked = {name: np.zeros(self._shape, dtype=np.int64) for name in (*_OFFSETS, *_BESIDE.values())}
 
     def add(self, measured: LayerNumbers, names: TokenNames | None = None) -> None:
         """Add the queries of one batch that see at least two tokens.
@@ -88,9 +115,8 @@ class MeasureSums:
         unknown: Any = np.full(selected.shape, np.nan)
         same, separator = unknown, unknown
         if names is not None:
-            chosen, ids = np.maximum(selected, 0), names.ids[:, None]
-            same = (np.take_along_axis(ids, chosen, axis=2) == ids) & (selected >= 0)
-            separator = np.take_along_axis(names.is_separator[:, None], chosen, axis=2)
+            same = names.same(selected)
+            separator = np.take_along_axis(names.is_separator[:, None], np.maximum(selected, 0), axis=2)
             separator = separator & (selected >= 0) & (selected != first)
         by_query = {name: values.cpu().double().numpy() for name, values in found.by_measure.items()}
         shares: dict[str, Any] = {
@@ -103,10 +129,25 @@ class MeasureSums:
         }
         left_out = found.n_negligible.cpu().double().numpy() / np.maximum(n_visible, 1)
         shares |= dict(zip(NEGLIGIBLE.values(), left_out, strict=True))
-        for name, offset in self._OFFSETS.items():
-            sees_it = reading.sees_beside(offset).cpu().numpy()[:, None] & counted
-            shares[name] = (selected == query + offset) & sees_it if names is not None else unknown
-            self.n_beside[name][layer] += int(sees_it.sum())
+        sees = {offset: reading.sees_beside(offset).cpu().numpy()[:, None] & counted for offset in _OFFSETS.values()}
+        asked = {name: sees[offset] for name, offset in _OFFSETS.items()}
+        shares |= {
+            name: (selected == query + offset) & sees[offset] if names is not None else unknown
+            for name, offset in _OFFSETS.items()
+        }
+        shares |= dict.fromkeys(_BESIDE.values(), unknown)
+        beside, chooses = measured.beside, measured.chooses_beside
+        if names is not None and beside is not None and chooses is not None:
+            is_word = ~names.is_sink[:, None]
+            neighbours = {name: np.clip(query + offset, 0, len(query) - 1) for name, offset in _OFFSETS.items()}
+            asked |= {
+                _BESIDE[name]: sees[_OFFSETS[name]] & is_word[..., at] & chooses for name, at in neighbours.items()
+            }
+            asked[_BESIDE["same_share"]] = is_word & chooses
+            hits = {name: beside == at for name, at in neighbours.items()} | {"same_share": names.same(beside)}
+            shares |= {_BESIDE[name]: hit & asked[_BESIDE[name]] for name, hit in hits.items()}
+        for name, queries in asked.items():
+            self.n_asked[name][layer] += queries.sum(axis=(0, 2))
         maps = {name: by_query[name] for name in self._MAPS}
         totals = {name: np.where(counted, values, 0.0).sum(axis=(0, 2)) for name, values in {**maps, **shares}.items()}
         totals["sink_share"] = measured.received.max(axis=-1).sum(axis=0)  # of the most attended token of each input
@@ -130,10 +171,10 @@ class MeasureSums:
 
     def measures(self) -> dict[str, FloatArray]:
         """Return the averages (n_layers, n_heads) by name; a head without finite attention has no selections either."""
-        counts = {f"first_{name}": self.n_first for name in self._MAPS} | self.n_beside
+        counts = {f"first_{name}": self.n_first[:, None] for name in self._MAPS} | self.n_asked
         with np.errstate(invalid="ignore", divide="ignore"):
             means = {
-                name: np.where(self.is_finite, total / counts.get(name, self.n_queries)[:, None], np.nan)
+                name: np.where(self.is_finite, total / counts.get(name, self.n_queries[:, None]), np.nan)
                 for name, total in self.sums.items()
             }
         return {**means, "margin_median": self.margins.quantile(0.5), "margin_low": self.margins.quantile(0.05)}
@@ -144,6 +185,16 @@ class TokenNames(NamedTuple):
 
     ids: IntArray
     is_separator: BoolArray
+
+    @property
+    def is_sink(self) -> BoolArray:
+        """Whether each token is one that heads select when nothing else matters: the first of its input, or a separator."""
+        return self.is_separator | (np.arange(self.ids.shape[1]) == 0)
+
+    def same(self, selected: IntArray) -> BoolArray:
+        """Return whether queries select a token of their own name, for selections (n_inputs, n_heads, n_queries), -1 for none."""
+        ids = self.ids[:, None]
+        return np.asarray((np.take_along_axis(ids, np.maximum(selected, 0), axis=2) == ids) & (selected >= 0))
 
 
 class LayerTokens:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from marginlens.probe.result import (
     BASELINES,
+    HEAD_KINDS,
     MIN_RELATIVE_CHANGE,
     MIN_TREND_CHECKPOINTS,
     NEGLIGIBLE,
@@ -36,22 +37,34 @@ N_NAMED_HEADS = 4
 # ---- one model
 
 
-def main_result(result: ProbeResult) -> Fact:
-    """State the main result: what most heads are and, if measured, how close they are to their max-margin solutions."""
-    n_heads = int(np.sum(result.kinds != ""))
-    kind, count = _kinds(result)[0]
-    kinds = Fact(
-        "probe.most_heads",
-        {"heads": Fact(f"head_kind_count.{kind}", {"count": count}), "count": count, "total": n_heads},
-    )
-    own, random = (_known(result, f"correlation{ending}") for ending in BASELINES)
-    if not own.size:
-        return kinds
-    n_close = int(np.sum(own >= CLOSE_CORRELATION))
-    closeness = {"n_close": n_close, "n_heads": len(own), "limit": CLOSE_CORRELATION, "largest": float(own.max())}
-    medians = {"median": float(np.median(own)), "random": float(np.median(random)) if random.size else np.nan}
-    case = {"case": "some_close" if n_close else "none_close"}
-    return Fact("probe.most_heads_and_margin", {"kinds": kinds, **closeness, **medians, **case})
+def main_results(result: ProbeResult) -> tuple[Fact, ...]:
+    """State the main results, the headline first: how near heads are to their max-margin directions, if that was measured, and
+    what they select.
+    """
+    kinds = Fact("probe.head_kinds", _kind_numbers(result))
+    own = result.measures.get("correlation", np.empty((0, 0)))
+    n_known, n_close = int(np.isfinite(own).sum()), int(np.sum(np.nan_to_num(own) >= CLOSE_CORRELATION))
+    if not n_known:
+        return (kinds,)
+    best = _largest(own)
+    numbers = {"n_close": n_close, "n_known": n_known, "head": result.head_name(*best), "largest": float(own[best])}
+    numbers |= {"random": float(result["correlation_random_head"][best]), "limit": CLOSE_CORRELATION}
+    if n_close:
+        case = "one_near" if n_close == 1 else "several_near"
+    else:
+        case = "only" if n_known == 1 else "none" if n_known == np.sum(result.kinds != "") else "none_of_known"
+    headline = Fact("probe.near_max_margin", {**numbers, "case": case})
+    if result.w_offset is not None:
+        headline = Fact("probe.at_offset", {"sentence": headline, "offset": result.w_offset})
+    return headline, kinds
+
+
+def _kind_numbers(result: ProbeResult) -> dict[str, Any]:
+    """Count the heads of each kind, the sink heads, and those of them that have a kind beside the sink."""
+    n_sinks = int(np.sum(result.kinds_beside != ""))
+    named = np.where(result.kinds_beside == "content", "", result.kinds_beside)
+    numbers = {"n_sinks": n_sinks, "n_named": int(np.sum(named != "")), "beside": _counted_kinds(named)}
+    return {"kinds": _counted_kinds(result.kinds), **numbers, "case": "sinks" if numbers["n_named"] else "plain"}
 
 
 def findings(result: ProbeResult) -> tuple[Fact, ...]:
@@ -75,9 +88,10 @@ def _known(result: ProbeResult, name: str) -> FloatArray:
     return np.asarray(values[np.isfinite(values)])
 
 
-def _kinds(result: ProbeResult) -> list[tuple[str, int]]:
-    """Count the heads of each kind, the most frequent first."""
-    return Counter(kind for kind in result.kinds.ravel().tolist() if kind).most_common()
+def _counted_kinds(kinds: npt.NDArray[np.str_]) -> list[Fact]:
+    """Count the heads of each kind, in the order of `HEAD_KINDS`."""
+    counts = {kind: int(np.sum(kinds == kind)) for kind in HEAD_KINDS}
+    return [Fact(f"head_kind_count.{kind}", {"count": count}) for kind, count in counts.items() if count]
 
 
 def _largest(values: FloatArray) -> tuple[int, int]:
@@ -125,9 +139,8 @@ def _weights(result: ProbeResult) -> list[Fact]:
 
 
 def _selections(result: ProbeResult) -> list[Fact]:
-    kinds = [Fact(f"head_kind_count.{kind}", {"count": count}) for kind, count in _kinds(result)]
     decisive = result["decisive_share"]
-    facts = [Fact("probe.selections", {"kinds": kinds, "decisive": float(np.nanmean(decisive))})]
+    facts = [Fact("probe.selections", {"decisive": float(np.nanmean(decisive))})]
     tied = result["tied_share"]
     if np.nan_to_num(tied).any():
         most = _largest(tied)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import scipy
 
 from marginlens.errors import InputError, whole_number
+from marginlens.names import nearest
 from marginlens.probe.heads.plane import QueryPlane
 from marginlens.probe.heads.preferences import Preference, PreferenceGraph
 from marginlens.result import Described, Displayed, Result, Tabular, axes_for, counted, draw_matrix, jsonable
@@ -97,6 +98,10 @@ HEAD_KINDS = {
         HeadKind("even"),
     )
 }
+# The kinds of sink heads: they select a token that heads attend to when nothing else matters.
+SINK_KINDS = ("first", "separator")
+# The measures that decide what a head does beside the sinks, by kind.
+BESIDE = {kind: f"{kind}_beside_share" for kind in ("previous", "next", "same")}
 # The measures of what can be left out, by total variation.
 NEGLIGIBLE = {0.001: "negligible_share", 0.01: "negligible_share_at_0.01", 0.1: "negligible_share_at_0.1"}
 # Only models whose heads have a learned sink have this measure.
@@ -116,6 +121,7 @@ _BY_GROUP = {
         "next_share",
         "same_share",
         "separator_share",
+        *BESIDE.values(),
         "self_share",
         "first_share",
         "first_sink_share",
@@ -302,7 +308,7 @@ class Example(Displayed, Tabular):
     def _tower(self, layer: int) -> str:
         return self.layer_names[layer].split()[0] if self.decoder_tokens else ""
 
-    def _queries(self, layer: int) -> tuple[str, ...]:
+    def query_tokens(self, layer: int) -> tuple[str, ...]:
         """Return the tokens that a layer attends with."""
         return self.decoder_tokens if self._tower(layer) in ("decoder", "cross") else self.tokens
 
@@ -314,7 +320,7 @@ class Example(Displayed, Tabular):
         layer, head, query = np.indices(self.selected.shape).reshape(3, -1)
         chosen, places = self.selected.ravel(), self.queries[query]
         layers = range(len(self.selected))
-        queries, attended = ([tokens(k) for k in layers] for tokens in (self._queries, self.attended_tokens))
+        queries, attended = ([tokens(k) for k in layers] for tokens in (self.query_tokens, self.attended_tokens))
         of_query, of_selected = (list(zip(layer.tolist(), at.tolist(), strict=True)) for at in (places, chosen))
         names = {"token": [queries[at][k] for at, k in of_query], "selected": chosen}
         tokens = [attended[at][k] if k >= 0 else "" for at, k in of_selected]
@@ -378,7 +384,9 @@ class _Measured(Result, Tabular):
 
     def __getitem__(self, name: str) -> FloatArray:
         if name not in self.measures:
-            raise InputError("name", f"one of {', '.join(self.measures)}", repr(name))
+            raise InputError(
+                "name", f"one of {', '.join(self.measures)}", repr(name), nearest(str(name), self.measures)
+            )
         return self.measures[name]
 
 
@@ -452,17 +460,39 @@ class ProbeResult(_Measured):
         "{has_max_margin:with|without} max-margin"
     )
 
+    def __str__(self) -> str:
+        from marginlens.probe.findings import main_results
+
+        return "\n".join([*map(str, main_results(self)), repr(self)])
+
+    def _repr_html_(self) -> str:
+        from marginlens.probe.page import notebook_view
+
+        return notebook_view(self)
+
     @property
     def kinds(self) -> npt.NDArray[np.str_]:
         """The kind of each head, (n_layers, n_heads), a key of `HEAD_KINDS`; empty if nothing was measured."""
-        absent = np.zeros_like(self["nnz"])
         by_share = {name: kind.measure for name, kind in HEAD_KINDS.items() if kind.measure}
-        shares = np.nan_to_num([self.measures.get(measure, absent) for measure in by_share.values()])
-        kinds = np.where(
-            shares.max(axis=0) > MOST_QUERIES, np.array(list(by_share))[np.argmax(shares, axis=0)], "content"
-        )
-        kinds = np.where(self["relative_nnz"] >= EVEN_NNZ, "even", kinds)
+        kinds = np.where(self["relative_nnz"] >= EVEN_NNZ, "even", self._most_frequent(by_share))
         return np.where(np.isfinite(self["nnz"]), kinds, "")
+
+    @property
+    def kinds_beside(self) -> npt.NDArray[np.str_]:
+        """The kind of each sink head by what it selects among the tokens that are no sinks, (n_layers, n_heads): "previous",
+        "next", "same" or "content"; empty for other heads, and if tokens have no names.
+
+        A sink head is one that most queries use to select the first token or a separator.
+        """
+        is_sink = np.isin(self.kinds, SINK_KINDS) & np.isfinite(self.measures.get(BESIDE["same"], np.nan))
+        return np.where(is_sink, self._most_frequent(BESIDE), "")
+
+    def _most_frequent(self, measures: Mapping[str, str]) -> npt.NDArray[np.str_]:
+        """Return the kind with the largest share of queries, if these are most, otherwise "content"; `measures` are by kind."""
+        absent = np.zeros_like(self["nnz"])
+        shares = np.nan_to_num([self.measures.get(measure, absent) for measure in measures.values()])
+        frequent = np.array(list(measures))[np.argmax(shares, axis=0)]
+        return np.where(shares.max(axis=0) > MOST_QUERIES, frequent, "content")
 
     @property
     def has_max_margin(self) -> bool:
@@ -480,6 +510,7 @@ class ProbeResult(_Measured):
             **{name: getattr(self, f"n_{name}") for name in ("layers", "heads", "inputs", "queries")},
             "weights_missing": self.weights_missing or None,
             "kinds": self.kinds.tolist(),
+            "kinds_beside": self.kinds_beside.tolist(),
             "measures": {name: values for name, values in self.measures.items() if name in heads},
             "max_margin": separated or None,
             "head_sinks": _by_head(self.head_sinks),
@@ -530,6 +561,8 @@ class CheckpointCurves(_Measured):
 
         layer_names: (n_layers,) the names of the layers, as in `ProbeResult`.
 
+        is_finished: whether a monitored run is over; its alarms are then about the past.
+
     `to_frame()` has one row per checkpoint and head: checkpoint, step, layer, head, and every measure by its name.
     """
 
@@ -540,6 +573,7 @@ class CheckpointCurves(_Measured):
     n_inputs: int
     notes: tuple[Fact, ...] = ()
     layer_names: tuple[str, ...] = ()
+    is_finished: bool = False
     quantities = "{model}: {names:# checkpoint|checkpoints}, {n_inputs} inputs"
 
     def _columns(self) -> dict[str, Any]:

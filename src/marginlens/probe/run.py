@@ -221,10 +221,11 @@ def _recorded(found: Readable, options: ProbeSettings, report: Callable[[int], N
     report(done)
     for batch in data.batches():
         for reading in read_layers(adapter, batch.inputs):
-            measured = LayerNumbers(reading, tuple(NEGLIGIBLE))
             if has_maps and reading.layer == 0:  # else layers see other tokens than the input's
-                has_maps = measured.received.shape[-1] == max(map(len, batch.tokens))
-            sums.add(measured, tokens.of_batch(reading.layer, batch, reading.kind) if has_maps else None)
+                has_maps = reading.grouped_keys.shape[2] == max(map(len, batch.tokens))
+            names = tokens.of_batch(reading.layer, batch, reading.kind) if has_maps else None
+            measured = LayerNumbers(reading, tuple(NEGLIGIBLE), names)
+            sums.add(measured, names)
             if has_maps:
                 for recorder in (examples, sinks, selections):
                     recorder.add(measured, batch)

@@ -300,8 +300,8 @@ class NextTokenRisk(Described):
         .. math:: L(W) - L_\star, \quad L_\star = \frac1n \sum_{i=1}^n \ell(c_{y_i}^\top e_{y_i})
 
         Returns:
-            The sign of the excess and the logarithm of its modulus: infinite if the log-loss of W is infinite, nan if L* is.
-                Lemma 1: on acyclic data the sign is 1 for every finite W.
+            The sign of the excess and the logarithm of its modulus, which is infinite if the log-loss of W is infinite, and nan
+            if L* is. On acyclic data the sign is 1 for every finite W, by Lemma 1.
         """
         check_excess(self.loss)
         found = self._each(x, excess_of)

@@ -164,6 +164,15 @@ def write_result(path: str | os.PathLike[str], format: str, arrays: Mapping[str,
     write_whole(place, stream.getvalue(), "path")
 
 
+def write_numbers(path: str | os.PathLike[str], format: str, arrays: Mapping[str, Any]) -> None:
+    """Write arrays with all digits of their numbers to a .json file, for programs that share no code with this library."""
+    import numpy as np
+
+    listed = {name: value if isinstance(value, dict) else np.asarray(value).tolist() for name, value in arrays.items()}
+    content = json.dumps({"format": format, **listed}).encode()
+    write_whole(as_path(path, "path", "the path of a file"), content, "path")
+
+
 def read_result(
     path: str | os.PathLike[str], format: str, expected: str, required: Iterable[str]
 ) -> dict[str, np.ndarray[Any, Any]]:

@@ -18,7 +18,7 @@ from marginlens.norms.choice import norm_name, norm_named
 from marginlens.result import Displayed, Result, Tabular, axes_for, table
 from marginlens.result.drawing import draw_bars, draw_sentence
 from marginlens.result.palette import GLOBAL, LOCAL, NEITHER
-from marginlens.runtime.files import not_such_a_file, read_result, write_result
+from marginlens.runtime.files import not_such_a_file, read_result, write_numbers, write_result
 from marginlens.status import Status, names_of, statuses
 from marginlens.svm.solvers.rows import BilinearRows
 from marginlens.svm.solvers.uniqueness import OptimalFace, is_only_solution
@@ -44,6 +44,10 @@ GAP_RTOL_BY_NORM: dict[type, float] = {L1: 1e-10, LInf: 1e-10, Lp: 1e-9}
 DEFAULT_GAP_RTOL = 1e-8
 # The entry "format" of a file that holds a solution.
 SOLUTION_FORMAT = "marginlens-solution-1"
+# The entry "format" of a .json file that proves a bracket of a margin.
+PROOF_FORMAT = "marginlens-margin-1"
+# The share of a margin that is left for rounding of the lower end of that bracket.
+MARGIN_ROOM = 1e-9
 # The entries of a file for rows that are defined by tokens and queries.
 _ROW_PARTS = ("X", "Q", "triples", "scale")
 # From this `rounding_floor` on, residuals are summed without rounding.
@@ -210,16 +214,42 @@ class MarginSolution(Result, Tabular):
     # ---- files
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write problem, solution and proof to a .npz file that `load` reads, on any machine."""
+        """Write problem, solution and proof to a .npz file that `load` reads, on any machine, or to a .json file.
+
+        A .json file states a bracket of the margin of one problem, 0 at most up to rounding if it is infeasible. It has every
+        number to its last digit, for checkers that share no code with this library, such as docs/proofs/check.py.
+        """
+        if str(path).endswith(".json"):
+            write_numbers(path, PROOF_FORMAT, self._proof_of_margin())
+            return
         arrays: dict[str, Any] = {"kind": type(self).__name__, "norm": norm_name(self.norm)}
         arrays["status"] = names_of(self.status)
         for name, value in vars(self).items():
             if isinstance(value, BilinearRows):
-                parts = (value.X, value.Q, value.triples, value.terms.scale)
-                arrays |= {f"{name}.{part}": array for part, array in zip(_ROW_PARTS, parts, strict=True)}
+                arrays |= {f"{name}.{part}": array for part, array in zip(_ROW_PARTS, value.parts, strict=True)}
             elif name not in arrays and value is not None:
                 arrays[name] = value
         write_result(path, SOLUTION_FORMAT, arrays)
+
+    def _proof_of_margin(self) -> dict[str, Any]:
+        """Return what bounds the margin from both sides, and the bracket with room for rounding."""
+        weights = np.asarray(self.certificate if self.status is Status.INFEASIBLE else self.multipliers)
+        weights = np.maximum(weights, 0.0)
+        if self.is_batch or not self.lower @ weights > 0.0:
+            raise InputError("solution", "one problem with multipliers that bound its margin", str(self))
+        value, rounding = float(self.lower @ weights), EPS * sum(self.rows.shape)
+        blur = rounding * float(weights @ self._dual_row_norms(self.rows)) / value
+        high = float(self._over_points(self._combined(weights), is_dual=True)) / value
+        upper = np.inf if self.status is Status.INFEASIBLE else self.bracket().upper
+        parts: dict[str, Any] = {"x": self.x.ravel(), "multipliers": weights, "rows": self.rows, "lower": self.lower}
+        parts |= {"low": max((1.0 - MARGIN_ROOM) / upper - blur, 0.0), "high": (1.0 + rounding) * (high + blur)}
+        parts |= {"norm": norm_name(self.norm), "shape": self.x.shape}
+        if self.equalities is not None and len(self.equalities):
+            parts |= {"equalities": self.equalities, "equality_multipliers": self.equality_multipliers}
+        for name, rows in parts.items():
+            if isinstance(rows, BilinearRows):
+                parts[name] = {part: array.tolist() for part, array in zip(_ROW_PARTS, rows.parts, strict=True)}
+        return parts
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> MarginSolution:

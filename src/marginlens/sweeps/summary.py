@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.errors import InputError, real_array
+from marginlens.names import nearest
 from marginlens.result import Result, Tabular, axes_for
 from marginlens.result.palette import ACCENTS
 from marginlens.sweeps.chunk import arrow
@@ -208,14 +209,19 @@ def draw(summary: Summary, ax: Axes, column: str | None, axis: str | None) -> Ax
     columns, axes = summary[0].columns, summary[0].axes
     name = column if column is not None else ("optimality" if "optimality" in columns else next(iter(columns), None))
     if name is None or name not in columns:
-        raise InputError("column", f"one of {', '.join(columns) or 'those with numbers or words'}", repr(column))
+        raise InputError(
+            "column",
+            f"one of {', '.join(columns) or 'those with numbers or words'}",
+            repr(column),
+            nearest(str(column), columns),
+        )
     over = (
         axis
         if axis is not None
         else next((key for key, value in axes.items() if _is_number(value)), next(iter(axes), ""))
     )
     if over and over not in axes:
-        raise InputError("axis", f"one of {', '.join(axes)}", repr(axis))
+        raise InputError("axis", f"one of {', '.join(axes)}", repr(axis), nearest(str(axis), axes))
     lines: dict[str, list[CellSummary]] = {}
     for cell in summary.cells:
         label = ", ".join(f"{key} = {value}" for key, value in cell.axes.items() if key != over)

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
-from flint import arb, ctx
+from flint import arb, arb_mat, ctx
 
 from marginlens.norms import L1, L2, Frobenius, LInf, Lp, MaxRow, Norm, Nuclear, Spectral
 from marginlens.theory.exact_rows import ExactRows, exact_rows
@@ -48,6 +48,9 @@ def steepest_conditions(proof: SteepestCertificate) -> list[Check]:
     return proving.checks
 
 
+_Name = TypeVar("_Name")
+
+
 class Sizes:
     """Upper bounds on a norm and on its dual norm, for points whose entries are intervals.
 
@@ -69,6 +72,15 @@ class Sizes:
     def dual(self, x: Sequence[arb]) -> Any:
         """Bound ‖x‖_* from above."""
         return self._bound(x, dual=True)
+
+    def near_longest(self, names: Sequence[_Name], points: FloatArray) -> list[_Name]:
+        """Return the names of the points (n, d) in doubles whose exact ones may have the largest dual norm.
+
+        Norms in doubles err by far less than `NEARLY`.
+        """
+        sizes = self.roughly_dual(points).tolist()
+        below = (1.0 - NEARLY) * max(sizes)
+        return [name for name, size in zip(names, sizes, strict=True) if not size < below]
 
     def roughly_dual(self, rows: FloatArray) -> FloatArray:
         """Compute dual norms of rows (n, d) in doubles."""
@@ -104,7 +116,8 @@ class Sizes:
         return [x[k : k + width] for k in range(0, len(x), width)]
 
     def _euclidean(self, x: Sequence[arb]) -> Any:
-        return self.proving.root(self.proving.sum(entry * entry for entry in x))
+        row = arb_mat(1, len(x), list(x))
+        return self.proving.root((row * row.transpose())[0, 0])
 
     def _power_norm(self, x: Sequence[arb], power: arb) -> Any:
         """(Σ |x|^q)^(1/q), with roots where q is 2 or 3/2."""
@@ -123,30 +136,27 @@ class Sizes:
         return (power * base.log()).exp() if base > 0 else self.proving.real(0)
 
     def _by_singular_values(self, x: Sequence[arb], total: bool) -> Any:
-        """Bound the sum of the singular values, or the largest, by those of the matrix of midpoints in doubles and the rest.
+        """Bound the sum of the singular values, or the largest, by a decomposition of the matrix of midpoints in doubles and the rest.
 
-        With any U, s, V the matrix is U diag(s) Vᵀ and a rest. The first has nuclear norm at most Σ s ‖u‖‖v‖, and spectral norm at
-        most max s · ‖U‖‖V‖ with ‖U‖² ≤ 1 + ‖UᵀU - I‖_F. The rest has at most its Frobenius norm times √rank, or times 1.
+        With any A and V the matrix is A Vᵀ and a rest. The first has nuclear norm at most Σ ‖a‖‖v‖ over columns of both, and
+        spectral norm at most ‖A‖‖V‖. The rest has at most its Frobenius norm times √rank, or times 1.
         """
-        proving, middles = self.proving, np.array([float(entry.mid()) for entry in x]).reshape(self.shape)
+        middles = np.array([float(entry.mid()) for entry in x]).reshape(self.shape)
         U, s, Vt = np.linalg.svd(middles, full_matrices=False)
-        left, right, weights = ([[arb(a) for a in row] for row in m] for m in (U.T.tolist(), Vt.tolist(), [s.tolist()]))
-        scaled = [[weight * entry for entry in row] for weight, row in zip(weights[0], left, strict=True)]
-        columns = [list(column) for column in zip(*scaled, strict=True)]
-        made = [entry for row in proving.product(columns, right) for entry in row]
-        rest = self._euclidean([entry - other for entry, other in zip(x, made, strict=True)])
+        left, right = arb_mat((U * s).T.tolist()), arb_mat(Vt.tolist())
+        rest = self._euclidean((arb_mat(self.shape[0], self.shape[1], list(x)) - left.transpose() * right).entries())
         if total:
-            lengths = [self._euclidean(u) * self._euclidean(v) for u, v in zip(left, right, strict=True)]
-            rank = proving.real(len(s)).sqrt()
-            return (proving.dot(weights[0], lengths) + rank * rest).upper()
-        stretch = self._stretch(left) * self._stretch(right)
-        return (proving.largest(weights[0]) * stretch.sqrt() + rest).upper()
+            lengths = [
+                self._euclidean(a) * self._euclidean(v) for a, v in zip(left.tolist(), right.tolist(), strict=True)
+            ]
+            rank = self.proving.real(len(s)).sqrt()
+            return (self.proving.sum(lengths) + rank * rest).upper()
+        return ((self._stretch(left) * self._stretch(right)).sqrt() + rest).upper()
 
-    def _stretch(self, vectors: list[list[arb]]) -> Any:
-        """Bound the square of the largest singular value of nearly orthonormal vectors."""
-        gram = self.proving.product(vectors, [list(column) for column in zip(*vectors, strict=True)])
-        apart = [entry - int(i == j) for i, row in enumerate(gram) for j, entry in enumerate(row)]
-        return 1 + self._euclidean(apart)
+    def _stretch(self, vectors: arb_mat) -> Any:
+        """Bound the square of the largest singular value of rows that are nearly orthogonal, by Gershgorin's circles."""
+        gram = (vectors * vectors.transpose()).tolist()
+        return self.proving.largest(self.proving.sum(abs(entry) for entry in row) for row in gram)
 
 
 class _Setting(NamedTuple):
@@ -183,30 +193,27 @@ def _setting(proving: Proving, proof: SteepestCertificate, sizes: Sizes) -> _Set
     total = proving.sum(pi)
     [mean] = proving.product([[weight / total for weight in pi]], [a[r] for r in leading])
     proving.at_most("steepest.high", sizes.dual(mean), proving.real(proof.high))
+    # The leading rows in doubles.
+    i, t = proof.leading.T
+    roughly = proof.data.K[i, proof.selected[i]] - proof.data.K[i, t]
     exact_point = Exact.of(proof.point)
     at_point = [entry for [entry] in proving.numbers(rows.a @ exact_point)]
-    longest = proving.largest(sizes.dual(a[r]) for r in leading)
-    widest = proving.largest(sizes.dual(row) for row in _farthest(proving, proof, rows, leading, sizes))
+    longest = proving.largest(sizes.dual(a[r]) for r in sizes.near_longest(leading, roughly))
+    widest = proving.largest(sizes.dual(row) for row in _farthest(proving, rows, leading, roughly, sizes))
     terms = [rows.c[r] * rows.delta[r] * proving.exp(-at_point[r]) for r in leading]
     potential = proving.sum(terms) * proving.exp(longest * proving.real(proof.tolerance))
     return _Setting(rows, a, leading, others, longest, widest, gamma, terms, potential, at_point)
 
 
 def _farthest(
-    proving: Proving, proof: SteepestCertificate, rows: ExactRows, leading: list[int], sizes: Sizes
+    proving: Proving, rows: ExactRows, leading: list[int], roughly: FloatArray, sizes: Sizes
 ) -> list[list[Any]]:
-    """Return the differences of the leading rows that are farthest apart, as intervals.
-
-    Distances in doubles, which err by far less than `NEARLY`, leave out pairs that cannot be the farthest.
-    """
-    pairs = [(r, s) for r in leading for s in leading if s < r]
-    if not pairs:
+    """Return the differences of the leading rows that are farthest apart, as intervals."""
+    first, second = np.tril_indices(len(leading), -1)
+    if not len(first):
         return []
-    chosen = [rows.tokens[r] for r in leading]
-    a = {r: proof.data.K[i, proof.selected[i]] - proof.data.K[i, t] for r, (i, t) in zip(leading, chosen, strict=True)}
-    roughly = sizes.roughly_dual(np.array([a[r] - a[s] for r, s in pairs]))
-    far = [pair for pair, size in zip(pairs, roughly, strict=True) if not size < (1.0 - NEARLY) * roughly.max()]
-    return proving.numbers(rows.a.differences(far))
+    pairs = [(leading[j], leading[k]) for j, k in zip(first.tolist(), second.tolist(), strict=True)]
+    return proving.numbers(rows.a.differences(sizes.near_longest(pairs, roughly[first] - roughly[second])))
 
 
 class _Compared(NamedTuple):

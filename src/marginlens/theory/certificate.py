@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from abc import abstractmethod
@@ -22,7 +21,7 @@ from marginlens.optimizers.gradient_descent import has_plain_steps
 from marginlens.optimizers.protocol import Optimizer
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular
-from marginlens.runtime.files import as_path, read_result, write_result, write_whole
+from marginlens.runtime.files import read_result, write_numbers, write_result
 from marginlens.theory.attraction import STEEPNESS, Tubes, moving_fact
 from marginlens.theory.checks import Check, TheoremVerdict
 from marginlens.theory.forecast import Forecast, forecast
@@ -94,9 +93,7 @@ class Proof(Result, Tabular):
             write_result(path, self.format, arrays)
             return
         arrays.pop("W", None)
-        listed = {name: np.asarray(array).tolist() for name, array in (arrays | {"K": self.data.K}).items()}
-        content = json.dumps({"format": self.format, **listed}).encode()
-        write_whole(as_path(path, "path", "the path of a file"), content, "path")
+        write_numbers(path, self.format, arrays | {"K": self.data.K})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -219,6 +216,9 @@ class Certificate(Proof):
         yield "support", len(np.unique(support, axis=0)) == len(support), Fact("field.distinct")
 
     def _arrays_of_steps(self) -> dict[str, Any]:
+        if self.optimizer is not None and not has_plain_steps(self.optimizer):
+            # A file would state the same for plain steps of that size.
+            raise InputError("certificate", "one for the flow, or for plain or normalised steps", repr(self.optimizer))
         return {"normalized": self.normalized, "size": self.size}
 
     @classmethod

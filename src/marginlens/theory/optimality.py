@@ -233,10 +233,19 @@ def locally_optimal_directions(data: TokenDataset, head: ArrayLike, *, max_probl
 
     Args:
         data: one problem.
+
         head: v (d_model,).
+
         max_problems: the most hard-margin problems that may have to be solved; if there may be more, nothing is started.
+
     Returns:
         A `LocalOptima`. Check an entry with `token_optimality(data, head, selection)`, and the list by brute force.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> data, v = ml.data.figure_1b()
+        >>> ml.locally_optimal_directions(data, v).selections.tolist()
+        [[0], [1]]
     """
     problem = ScoredTokens(one_problem(data), head)
     return local_optima_of(problem, whole_number(max_problems, "max_problems", at_least=1))

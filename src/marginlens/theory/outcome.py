@@ -35,7 +35,7 @@ from marginlens.theory.optimality import directional_margin, largest_distance
 from marginlens.theory.scored_tokens import ScoredTokens
 from marginlens.theory.steepest_certificate import SteepestCertificate
 from marginlens.typing import BoolArray, FloatArray, IntArray
-from marginlens.words import Fact
+from marginlens.words import Fact, text
 
 FIRST_STEPS = 16  # after which a point is looked at for the first time, and then after √2 times as many steps each
 MAX_STEPS = 1_000_000
@@ -50,31 +50,42 @@ FLOW_NUDGE = 1e-7  # the same for the flow, relative to its first length: the lo
 VERIFIED_TOKENS = 200  # of a problem: a proof for so many is verified within one or two seconds, for 400 within ten
 VERIFIED_WIDTH = 24  # of keys around a minimum, with as many tokens: within a second
 SAME_LEAD_RTOL = 1e-9  # leads that differ by less are equal, and the first token has them: those on the margin differ by rounding alone
-_SHOWN_INPUTS = 4
+_SHOWN_REASONS = 4  # inputs with a reason in an answer
+_SHOWN_WINNERS = 8
+_WHY_INDENT = " " * len("Why: ")
+
+
+Names = tuple[tuple[str, ...], ...] | None  # of the tokens of each input
 
 
 class Answer(NamedTuple):
-    """A prediction in three lines; `str` of it prints them.
+    """A prediction in three short lines; `str` of it prints them, and `in_full` adds the details.
 
     Attributes:
-        ends_at: where training ends.
-
-        reached: how far the run was followed, None if none was.
+        ends_at: which token wins in each input, or what training ends at instead.
 
         because: the reasons, one fact for each input.
 
-        proof: whether that is proved.
+        proof: whether that is proved, in a few words.
+
+        details: sentences with the numbers and the theorem behind it.
     """
 
     ends_at: Fact
     because: tuple[Fact, ...]
     proof: Fact
-    reached: Fact | None = None
+    details: tuple[Fact, ...] = ()
 
     def __str__(self) -> str:
-        reached = "" if self.reached is None else f"\n         {self.reached}"
-        because, proof = ";\n         ".join(map(str, self.because)), str(self.proof).replace(". ", ".\n         ")
-        return f"ends at: {self.ends_at}.{reached}\nbecause: {because}.\nproved?  {proof}"
+        because = f";\n{_WHY_INDENT}".join(map(str, self.because))
+        why = text("outcome.why", because=because)
+        lines = text("outcome.answer", ends_at=self.ends_at, why=why, proof=self.proof)
+        return lines[:1].upper() + lines[1:]
+
+    @property
+    def in_full(self) -> str:
+        """The three lines, and the details below them."""
+        return "\n".join([str(self), *map(str, self.details)])
 
 
 class Rival(NamedTuple):
@@ -96,17 +107,36 @@ class Rival(NamedTuple):
     higher: int
     higher_lead: float
 
-    @property
-    def fact(self) -> Fact:
-        """State how the token loses, as a clause."""
+    def fact(self, names: Names = None) -> Fact:
+        """State why the token loses, as a clause; the tokens may have names."""
         case = "default" if self.score >= 0.0 else "lower"
-        names = {"input": self.input, "selected": self.selected, "token": self.token, "higher": self.higher}
-        numbers = {"score": abs(self.score), "ahead": self.lead, "behind": self.higher_lead}
-        beside = self.higher >= 0 and self.higher != self.token
-        return Fact("outcome.rival", {**names, **numbers, "case": f"{case}_beside_higher" if beside else case})
+        case = f"{case}_beside_higher" if self._has_higher else case
+        return Fact("outcome.rival", {**self._named(names), "score": abs(self.score), "case": case})
+
+    def lead_fact(self, names: Names = None) -> Fact:
+        """State by how much the token falls behind for each unit of norm."""
+        numbers = {"ahead": self.lead, "behind": self.higher_lead, "case": "higher" if self._has_higher else "default"}
+        return Fact("outcome.lead", {**self._named(names), **numbers})
+
+    @property
+    def _has_higher(self) -> bool:
+        return self.higher >= 0 and self.higher != self.token
+
+    def _named(self, names: Names) -> dict[str, Fact]:
+        tokens = {"selected": self.selected, "token": self.token, "higher": self.higher}
+        return {role: token_fact(self.input, token, names) for role, token in tokens.items() if token >= 0}
 
     def __str__(self) -> str:
-        return str(self.fact)
+        return str(self.fact())
+
+
+def token_fact(i: int, token: int, names: Names = None) -> Fact:
+    """Name a token of input i, by its index if it has no other name."""
+    name = names[i][token] if names else ""
+    if not name:
+        return Fact("outcome.token.number", {"token": token})
+    is_repeated = names is not None and names[i].count(name) > 1
+    return Fact(f"outcome.token.{'repeated' if is_repeated else 'word'}", {"word": name, "token": token})
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -123,14 +153,16 @@ class Outcome(Result, Tabular):
         optimizer: the optimizer of the steps, None for the flow.
         by_flow: whether plain steps were replaced by the flow from some point on.
         certificate: the proof from `point` on, None without one.
-        missing: what is missing for a proof, None if nothing is.
+        missing: what is missing for a proof, as a clause; None if nothing is.
         finite: whether training ends at a finite minimum.
         verdict: the result of `certificate.verify()`; if it did not confirm the finding, there is no certificate. None if there
             was nothing to verify, or if that could take more than two seconds.
         error: how far the point moves if the start is moved a little, as rounding and the integrator of the flow may do: by
             1e-13 of its norm or of a step, or by 1e-7 of the flow's first length. For the flow it is zero if nothing was found
             to prove.
-        rivals: the runner-up of each input.
+        rivals: the runner-up of each input whose output depends on p.
+        inputs: the indices of these inputs, of all if there are none.
+        tokens: the names of the tokens of each input, None if they have none.
         constant: whether no output depends on p, so that training leaves p at the start.
         settled: for steps in other norms, whether two runs from nearly the same start select the same tokens, for ever if there
             is a certificate, or else by a lead beyond which nothing is expected to change.
@@ -154,6 +186,8 @@ class Outcome(Result, Tabular):
     finite: bool
     error: float
     rivals: tuple[Rival, ...]
+    inputs: tuple[int, ...]
+    tokens: Names = None
     constant: bool = False
     settled: bool = False
 
@@ -198,24 +232,76 @@ class Outcome(Result, Tabular):
 
     @property
     def ends_at(self) -> Fact:
-        """The end of training, as a fact."""
+        """The end of training, as a fact: which token wins in each input."""
         if self.constant:
             return Fact("outcome.ends_at.nothing")
         if self.finite and self.is_repeatable:
             return Fact("outcome.ends_at.finite")
-        alone = len(self.selected) == 1
-        code = "outcome.token.alone" if alone else "outcome.token.of_input"
-        tokens = [Fact(code, {"token": token, "input": i}) for i, token in enumerate(self.selected.tolist())]
-        numbers = {"tokens": tokens, "count": len(tokens)}
+        tokens = [(token_fact(i, int(self.selected[i]), self.tokens), i) for i in self.inputs]
+        (first, i), *others = tokens
+        listed = [Fact("outcome.token.in_input", {"name": name, "input": j}) for name, j in others[:_SHOWN_WINNERS]]
+        if len(others) > _SHOWN_WINNERS:
+            listed.append(Fact("outcome.ends_at.more", {"count": len(others) - _SHOWN_WINNERS}))
+        case = "alone" if len(self.selected) == 1 else "several" if others else "default"
+        numbers = {"first": first, "input": i, "others": listed, "case": case}
         if self.direction is None and not (self.finite or self.settled):
             return Fact("outcome.ends_at.unknown", numbers)
         return Fact(f"outcome.ends_at.{'direction' if self.is_repeatable else 'amplified'}", numbers)
 
     @property
-    def reached(self) -> Fact | None:
-        """The length to which the run was followed, None if there was nothing to follow."""
+    def because(self) -> tuple[Fact, ...]:
+        """The runner-up of each input and why it loses; only the first inputs if there are many."""
         if self.constant:
-            return None
+            return (Fact("outcome.because.nothing"),)
+        if not self.is_repeatable:
+            return (Fact("outcome.because.amplified"),)
+        if self.direction is None and not self.settled:
+            return (Fact("outcome.because.finite" if self.finite else "outcome.because.unknown"),)
+        if not self.rivals:
+            return (Fact("outcome.because.alone"),)
+        rest = len(self.rivals) - _SHOWN_REASONS
+        more = (Fact("outcome.because.more", {"count": rest}),) if rest > 0 else ()
+        shown = self.rivals[:_SHOWN_REASONS]
+        if len(self.selected) == 1:
+            return tuple(rival.fact(self.tokens) for rival in shown)
+        facts = [(rival.input, rival.fact(self.tokens)) for rival in shown]
+        named = [Fact("outcome.because.in_input", {"input": i, "rival": fact}) for i, fact in facts]
+        return (*named, *more)
+
+    @property
+    def proof(self) -> Fact:
+        """Whether a theorem proves it, or what is missing. This is the only place that declares a computed run proved."""
+        if self.constant or (self.proved and self.certificate is not None):
+            return Fact("outcome.verdict.proved")
+        if self.certificate is None:
+            reason = Fact("outcome.missing.gradient") if self.missing is None else self.missing
+            is_open = self.ends_at.code in ("outcome.ends_at.unknown", "outcome.ends_at.amplified")
+            return Fact(f"outcome.verdict.{'undecided' if is_open else 'computed'}", {"reason": reason})
+        if self.verdict is None:
+            return Fact("outcome.verdict.computed", {"reason": Fact("outcome.missing.unverified")})
+        gap = "circling" if self.finite else "follows"
+        gap = gap if self.is_repeatable else "amplified"
+        return Fact("outcome.verdict.in_part", {"reason": Fact(f"outcome.gap.{gap}")})
+
+    @property
+    def details(self) -> tuple[Fact, ...]:
+        """The numbers and the theorem behind the answer, one fact each."""
+        if self.constant:
+            return (Fact("outcome.claim.constant"),)
+        shown = self.rivals[:_SHOWN_REASONS] if self.is_repeatable else ()
+        leads = [rival.lead_fact(self.tokens) for rival in shown]
+        if len(self.selected) > 1:
+            facts = zip(shown, leads, strict=True)
+            leads = [Fact("outcome.lead_in_input", {"input": rival.input, "lead": lead}) for rival, lead in facts]
+        led = (Fact("outcome.leads", {"leads": leads}),) if leads else ()
+        if self.certificate is None:
+            return (self._reached, *led)
+        code = "outcome.claim.unverified" if self.verdict is None else "outcome.claim.proved"
+        return (self._reached, *led, Fact(code, self._claim), self._way)
+
+    @property
+    def _reached(self) -> Fact:
+        """How far the run was followed."""
         case = "flow" if self.optimizer is None or self.by_flow else "steps"
         numbers = {"steps": self.n_steps, "length": self.arc_length, "norm": self.norm, "case": case}
         if self.direction is not None and self.ends_at.code == "outcome.ends_at.direction":
@@ -223,63 +309,40 @@ class Outcome(Result, Tabular):
         return Fact("outcome.reached.elsewhere", numbers)
 
     @property
-    def because(self) -> tuple[Fact, ...]:
-        """The runner-up of each input and why it loses; only the first inputs if there are many."""
-        if self.constant:
-            return (Fact("outcome.because.nothing"),)
-        if self.direction is None and not self.settled:
-            return (Fact("outcome.because.finite" if self.finite else "outcome.because.unknown"),)
-        if not self.rivals:
-            return (Fact("outcome.because.alone"),)
-        rest = len(self.rivals) - _SHOWN_INPUTS
-        more = (Fact("outcome.because.more", {"count": rest}),) if rest > 0 else ()
-        return (*(rival.fact for rival in self.rivals[:_SHOWN_INPUTS]), *more)
-
-    @property
-    def proof(self) -> Fact:
-        """The proof and its theorem, or what is missing. This is the only place that declares a computed run proved."""
-        if self.constant:
-            return Fact("outcome.verified.constant")
-        if self.certificate is None:
-            return Fact("outcome.verified.gradient") if self.missing is None else self.missing
-        code = "unverified" if self.verdict is None else "proved" if self.proved else "in_part"
-        return Fact(f"outcome.verified.{code}", {**self._claim, "way": self.path})
-
-    @property
     def _claim(self) -> dict[str, Any]:
         """State what the certificate proves, and by which theorem."""
         if isinstance(self.certificate, MinimumCertificate):
-            return {"claim": Fact("outcome.ball", {"radius": self.certificate.radius}), "citation": "X Thm 2"}
-        if isinstance(self.certificate, SteepestCertificate):
+            claim, statement = Fact("outcome.ball", {"radius": self.certificate.radius}), "x_thm_2"
+        elif isinstance(self.certificate, SteepestCertificate):
             proof = self.certificate
             numbers = {"low": proof.low, "high": proof.high, "longest": proof.longest, "norm": self.norm}
             words = {"measure": norm_words(proof.steepest_in), "case": "momentum" if proof.momentum else "default"}
             claim = Fact("outcome.margin_between", {**numbers, **words, "momentum": proof.momentum})
-            return {"claim": claim, "citation": "X Thm 4"}
-        kind = moving_fact(self.optimizer).code.rpartition(".")[2]
-        numbers = {"norm": self.norm, "radius": 0.0 if self.certificate is None else self.certificate.radius}
-        numbers["size"] = 0.0 if self.optimizer is None else self.optimizer.size
-        return {"claim": Fact("outcome.tube", {**numbers, "case": kind}), "citation": "X Thm 1"}
+            statement = "x_thm_4"
+        else:
+            kind = moving_fact(self.optimizer).code.rpartition(".")[2]
+            numbers = {"norm": self.norm, "radius": 0.0 if self.certificate is None else self.certificate.radius}
+            numbers["size"] = 0.0 if self.optimizer is None else self.optimizer.size
+            claim, statement = Fact("outcome.tube", {**numbers, "case": kind}), "x_thm_1"
+        return {"claim": claim, "statement": Fact(f"outcome.statement.{statement}")}
 
     @property
-    def path(self) -> Fact:
-        """The path from the start to the point, as a fact."""
+    def _way(self) -> Fact:
+        """How far it is proved that the run gets to the point."""
         if not self.is_repeatable:
             return Fact("outcome.way.amplified", {"error": self.error})
         if self.finite and self.optimizer is not None:
-            return Fact("outcome.path.circling")
+            return Fact("outcome.way.circling")
         if self.by_flow:
             return Fact("outcome.way.follows")
-        if self.settled:
-            return Fact("outcome.path.computed", {"steps": self.n_steps})
-        return (
-            Fact("outcome.path.flow") if self.optimizer is None else Fact("outcome.path.steps", {"steps": self.n_steps})
-        )
+        if self.optimizer is None:
+            return Fact("outcome.way.flow")
+        return Fact(f"outcome.way.{'computed' if self.settled else 'steps'}", {"steps": self.n_steps})
 
     @property
     def answer(self) -> Answer:
-        """The three lines."""
-        return Answer(self.ends_at, self.because, self.proof, self.reached)
+        """The three lines, with details."""
+        return Answer(self.ends_at, self.because, self.proof, self.details)
 
     def __str__(self) -> str:
         return str(self.answer)
@@ -358,6 +421,7 @@ def unmoved(data: TokenDataset, start: FloatArray, optimizer: Any) -> Outcome:
         finite=False,
         error=0.0,
         rivals=(),
+        inputs=tuple(range(data.n_inputs)),
         constant=True,
     )
 
@@ -484,19 +548,16 @@ def _outcome(run: _Run, tubes: Tubes, k: int) -> Outcome:
     proved = missing is Missing.NOTHING
     undecided = (Missing.INFEASIBLE, Missing.TIED, Missing.SUPPORT_SCORES_HIGHER, Missing.ROUNDING_DECIDES)
     known = missing not in undecided and not finite
-    lacking = None
-    if not proved:
-        numbers = {"norm": float(length(point)), "missing": missing_fact(missing)}
-        lacking = Fact("outcome.verified.missing", numbers)
+    lacking = None if proved else missing_fact(missing)
     certificate: Certificate | MinimumCertificate | None = None
     if finite:
-        lacking = Fact("outcome.verified.gradient")
+        lacking = Fact("outcome.missing.gradient")
         certificate = certify_minimum(problem, point)
     elif proved:
         certificate = certificate_of(problem.data, problem.head, problem.loss, run.optimizer, point, tubes, k)
     verdict = None if certificate is None else verdict_on(certificate)
     if verdict is not None and not verdict.applies:
-        certificate, lacking = None, Fact("outcome.verified.refused", {"condition": verdict.failed[0].name})
+        certificate, lacking = None, Fact("outcome.missing.refused", {"condition": verdict.failed[0].name})
     return Outcome(
         selected=selected,
         direction=tubes.direction[k] if known else None,
@@ -511,6 +572,8 @@ def _outcome(run: _Run, tubes: Tubes, k: int) -> Outcome:
         finite=finite,
         error=run.error,
         rivals=rivals_of(problem, selected, tubes.direction[k]) if known else (),
+        inputs=inputs_of(problem),
+        tokens=problem.data.tokens,
     )
 
 
@@ -522,10 +585,17 @@ def verdict_on(proof: Certificate | MinimumCertificate | SteepestCertificate) ->
     return proof.verify() if data.n_inputs * data.n_tokens <= VERIFIED_TOKENS else None
 
 
+def inputs_of(problem: ScoredTokens) -> tuple[int, ...]:
+    """List the inputs whose output depends on p, or all of them if none does."""
+    counts = problem.dependent if problem.dependent.any() else np.ones_like(problem.dependent)
+    return tuple(np.flatnonzero(counts).tolist())
+
+
 def rivals_of(problem: ScoredTokens, selected: IntArray, direction: FloatArray) -> tuple[Rival, ...]:
-    """Find the runner-up of every input with at least two tokens, in the limit."""
+    """Find the runner-up, in the limit, of every input that counts and has at least two tokens."""
     data, scores, rivals = problem.data, problem.scores, []
-    for i, chosen in enumerate(selected.tolist()):
+    for i in inputs_of(problem):
+        chosen = int(selected[i])
         others = [t for t in range(int(data.lengths[i])) if t != chosen]
         if not others:
             continue

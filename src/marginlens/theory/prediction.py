@@ -53,21 +53,27 @@ class Candidates(Displayed, Tabular, _Directions):
         selections: (n_candidates, n_inputs).
         directions: (n_candidates, d_key), unit.
         margins: (n_candidates,).
-        labels: for each, "GMM" or "LMM" if it is in P^mm, "G^mm" if it is a global minimum of ATT-SVM' because optimal tokens tie.
+        labels: for each, "GMM" (best) or "LMM" (local) if it is in P^mm, "G^mm" if it is a global minimum of ATT-SVM' because
+            optimal tokens tie.
         complete: whether they are all of P^mm; if not, listing all would have taken too long.
 
     `to_frame()` has one row per candidate: kind, selection, margin, direction.
     """
 
     _columns = table("", kind="labels", selection="selections", margin="margins", direction="directions")
-    quantities = "{labels:tally}, complete={complete}"
+    quantities = "{kinds:tally}, complete={complete}"
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The labels in words: best, local, or best but tied."""
+        return tuple(text("direction.kind", case=label) for label in self.labels)
 
     def __str__(self) -> str:
         case = "complete" if self.complete else "partial"
         lines = [text("candidates.some" if self.labels else "candidates.none", case=case)]
-        rows = list(zip(self.labels, self.selections.tolist(), self.margins.tolist(), strict=True))
-        for label, selected, margin in rows[:_MAX_PRINTED]:
-            lines.append(f"  {text('candidates.row', label=label, selected=str(selected), margin=margin)}")
+        rows = list(zip(self.kinds, self.selections.tolist(), self.margins.tolist(), strict=True))
+        for kind, selected, margin in rows[:_MAX_PRINTED]:
+            lines.append(f"  {text('candidates.row', kind=kind, selected=str(selected), margin=margin)}")
         if len(rows) > _MAX_PRINTED:
             lines.append(f"  {text('candidates.more', count=len(rows) - _MAX_PRINTED)}")
         return "\n".join(lines)
@@ -161,31 +167,34 @@ class Prediction(Result, Tabular):
 
     @property
     def answer(self) -> Answer:
-        """The answer in three lines: where training ends, why, and whether that is proved; from the run if it was followed,
-        else from theorems alone.
+        """The answer in three lines: which token wins, why, and whether that is proved; from the run if it was followed, else
+        from theorems alone.
         """
         if self.outcome is not None:
             return self.outcome.answer
         applying = [verdict for verdict in self.verdicts if verdict.applies]
-        failed = [check for verdict in self.verdicts for check in verdict.failed][-1:]
-        condition = f"{failed[0].sentence.rstrip('.')}." if failed else ""
-        without = {"condition": condition, "case": "default" if failed else "uncovered"}
         if not applying:
+            reason = {"reason": Fact(f"outcome.missing.{'condition' if self.verdicts else 'no_theorem'}")}
             because = (Fact("outcome.theorem.undecided"),)
-            return Answer(Fact("outcome.theorem.unknown"), because, Fact("outcome.theorem.unproved", without))
+            return Answer(Fact("outcome.theorem.unknown"), because, Fact("outcome.verdict.undecided", reason))
         in_part = [verdict for verdict in applying if verdict.of_descent]
         of_descent = self.direction is not None or bool(in_part)
         verdict = in_part[-1] if in_part else applying[-1] if of_descent else applying[0]
-        theorem = {"citation": verdict.citation, "conclusion": verdict.conclusion}
-        because = (
-            Fact("outcome.theorem.because", {**theorem, "conditions": [check.name for check in verdict.conditions]}),
+        names = [check.name for check in verdict.conditions]
+        because = (Fact("outcome.theorem.because", {"count": len(names)}),)
+        details = (
+            Fact(
+                "outcome.theorem.conditions", {"citation": verdict.citation, "conditions": names, "count": len(names)}
+            ),
         )
+        limit = {"conclusion": verdict.conclusion}
         if of_descent:
-            return Answer(Fact("outcome.theorem.limit", theorem), because, Fact("outcome.theorem.proved", theorem))
+            return Answer(Fact("outcome.theorem.limit", limit), because, Fact("outcome.verdict.proved"), details)
         measured = () if self.bias is None or self.bias.proved else self.bias.observed
-        limit = {**theorem, "claims": claim_words(measured), "case": "measured" if measured else "default"}
-        proof = Fact("outcome.theorem.proved_for_path", {**theorem, **without})
-        return Answer(Fact("outcome.theorem.path", limit), because, proof)
+        seen = (Fact("outcome.theorem.measured", {"claims": claim_words(measured)}),) if measured else ()
+        end = Fact("outcome.theorem.path", {**limit, "case": "measured" if measured else "default"})
+        proof = Fact("outcome.verdict.in_part", {"reason": Fact("outcome.gap.path")})
+        return Answer(end, because, proof, (*details, *seen))
 
     @property
     def x(self) -> FloatArray:
@@ -203,7 +212,7 @@ class Prediction(Result, Tabular):
         shown = [verdict for verdict in self.verdicts if verdict.citation.endswith(EQ17_ONLY)] or self.verdicts
         listed = () if self.candidates is None else (str(self.candidates),)
         bias = () if self.bias is None or self.bias.proved in ((PROOF_A,), (PROOF_C,)) else (str(self.bias),)
-        answer = (str(self.answer),) if self.verdicts or self.outcome else ()
+        answer = (self.answer.in_full,) if self.verdicts or self.outcome else ()
         return "\n".join([*answer, *map(str, self.notes), *map(str, shown), *listed, self.why, *bias])
 
     def plot(self, ax: Axes | None = None) -> Axes:
@@ -212,9 +221,9 @@ class Prediction(Result, Tabular):
         """
         ax = axes_for(ax)
         if self.candidates is not None and self.candidates.labels:
-            labels, selections = self.candidates.labels, self.candidates.selections.tolist()
-            names = [f"{label} {' '.join(map(str, row))}" for label, row in zip(labels, selections, strict=True)]
-            colours = [LOCAL if label == "LMM" else GLOBAL for label in labels]
+            kinds, selections = self.candidates.kinds, self.candidates.selections.tolist()
+            names = [f"{kind} {' '.join(map(str, row))}" for kind, row in zip(kinds, selections, strict=True)]
+            colours = [LOCAL if label == "LMM" else GLOBAL for label in self.candidates.labels]
             if self.candidates.directions.shape[-1] == 2:
                 draw_rays(ax, self.candidates.directions, names, colours)
             else:
@@ -234,9 +243,11 @@ class Prediction(Result, Tabular):
 @implements("A", "Thm 1", "Thm 2", "Thm 3", "Thm 5", "Thm 6", "Thm 8")
 @implements("C", "Thm 1", "Thm 2", "Thm 3", "Eq. (2)", "Eq. (3)")
 @implements("X", "Thm 1", "Thm 3", "Thm 4")
-def predict(
-    risk: Risk,
+def predict_limit(
+    data: Problem,
+    head: HeadLike | None = None,
     *,
+    loss: Loss | NextTokenLoss | None = None,
     start: ArrayLike | None = None,
     optimizer: Optimizer | None = None,
     max_problems: int = 10_000,
@@ -244,51 +255,82 @@ def predict(
     batch_size: int | None = None,
     progress: ProgressCallback | None = None,
 ) -> Prediction | Any:
-    r"""Predict which theorem applies to a training problem, condition by condition, and where its weights converge.
+    r"""Predict where training ends, why, and whether that is proved. `predict` is another name for this function.
 
     .. math:: \lim_{R\to\infty} \frac{\bar p(R)}{R} = \frac{p^{mm\star}}{\|p^{mm\star}\|} \ \text{(A Thm 1)}, \qquad
         \lim_{t\to\infty} \frac{p(t)}{\|p(t)\|} = \frac{p^{mm\star}}{\|p^{mm\star}\|} \ \text{(A Thm 2, } n = 1), \qquad
         = \frac{p^{mm}(\alpha)}{\|p^{mm}(\alpha)\|} \ \text{(A Thm 3)}
 
-    *`AttentionRisk`* (and *`MatrixRisk`*, through Lemma 1): A Theorems 1, 2 and 3 and, if several tokens of an input share the
-    highest score, Theorem 8, by which the path converges to the global minima of `set_svm`. Inputs whose output does not depend
-    on p are left out. Theorem 3 is checked at `BasinCone.proven_radius`; a start that is only beyond the paper's radius is
-    reported as `details.basin`. *`JointRisk`*: A Theorems 5 and 6 on the joint path, and X Theorem 3 on descent for one input
-    of orthogonal tokens. *`NextTokenRisk`*: C Theorems 1 to 3. *`MulticlassRisk`*: F Theorems 1 and 2, for the given optimizer.
+    It checks each theorem that may cover the problem, condition by condition. When p or W is trained, it also follows the run:
+    `outcome` says which tokens win and why, and holds a proof if there is one (X Theorem 1 for the gradient flow and for plain or
+    normalised steps, X Theorem 4 for steps that are steepest in another norm). The tokens of other steps are computed, not proved.
 
-    On p and W the run itself is followed as well. X Theorem 1 gives the limit of the gradient flow and of normalised or plain
-    steps, and X Theorem 4 the tokens of steps that are steepest in another norm; of other steps the tokens are computed.
-    `outcome` says where the run ends and why, and holds the proof, a `Certificate` or a `SteepestCertificate`, once `verify()`
-    has confirmed it.
+    *Tokens with a head* (`AttentionRisk`, and `MatrixRisk` through Lemma 1): A Theorems 1, 2 and 3 and, if several tokens of an
+    input share the highest score, Theorem 8, by which the path converges to the global minima of `set_svm`. Inputs whose output
+    does not depend on p are left out. Theorem 3 is checked at `BasinCone.proven_radius`; a start that is only beyond the paper's
+    radius is reported as `details.basin`. *Tokens without a head* (`JointRisk`): A Theorems 5 and 6 on the joint path, and X
+    Theorem 3 on descent for one input of orthogonal tokens. *Sequences* (`NextTokenRisk`): C Theorems 1 to 3. *Points with
+    classes* (`MulticlassRisk`): F Theorems 1 and 2, for the given optimizer.
 
     Args:
-        risk: the risk of one problem or of a batch.
+        data: what is trained on: a `TokenDataset`, a `SequenceDataset` or a `ContextDataset`, with one problem or a batch; or any
+            risk, such as `AttentionRisk(data, head).as_matrix(queries)` or one of your own.
 
-        start: x(0), as `descend` takes it. By default the run is followed from zero, and no theorem about a given start can apply.
+        head: the head v that scores tokens, of shape (d_model,), or (batch, d_model) with one head for each problem. A torch
+            module or function is a nonlinear head. If it is None, the head is trained together with attention. For sequences it is
+            C of shape (n_vocabulary, d_model), and None means C Eᵀ = I. A risk already has its head: leave it out.
 
-        optimizer: the steps. By default gradient flow is followed, and theorems on gradient descent are checked for any η ≤
-            1/L. For other optimizers, `bias` names the norm in which the margin grows (see `implicit_bias`).
+        loss: a decreasing function of the margin: `Logistic()` by default, `Exponential()`, `CorrelationLoss()` or your own. For
+            sequences `LogLoss()`, the default, or another `NextTokenLoss`. A risk already has its loss: leave it out.
 
-        max_problems: the most margin problems that listing the candidates may solve. Beyond it, only the globally optimal direction and
+        start: where training begins: p of shape (d_key,), W of shape (d_key, d_query), or what else `descend` takes for this risk,
+            with a batch axis first if each problem has a start of its own. By default the run is followed from zero, and no
+            theorem about a given start can apply.
+
+        optimizer: the steps, such as `NormalizedGD(1.0)` or `Adam(0.01)`. By default gradient flow is followed, which is the
+            limit of small steps, and theorems on gradient descent are checked for any η ≤ 1/L. For other optimizers, `bias` names
+            the norm in which the margin grows.
+
+        max_problems: the most margin problems that listing the candidates may solve. Beyond it, only the best direction overall and
             the selection of the start are listed.
 
-        prove: whether to follow the run and verify the proof. Without it, only the theorems are checked.
+        prove: whether to follow the run and verify the proof. Without it, only the theorems are checked, and `outcome` is None.
 
-        batch_size: the number of inputs in each step, all by default. No theorem covers fewer; `bias` says what claim X-N7 observed.
+        batch_size: the number of inputs in each step, all by default. It needs an optimizer. No theorem covers fewer; `bias` says
+            what claim X-N7 observed.
 
         progress: a function that is called as `progress(done, total)` while runs are followed.
 
     Returns:
-        A `Prediction`, or a list of them for a batch. If no theorem covers the risk, its `why` says so.
+        A `Prediction`, or a list of them for a batch. `print` of it shows the answer and each condition. If no theorem covers the
+        problem, its `why` says so.
 
     Examples:
+        Two tokens have neighbours that score less, so where training starts decides which of them wins:
+
         >>> import marginlens as ml
-        >>> data, v = ml.data.figure_1a()
-        >>> prediction = ml.predict(ml.AttentionRisk(data, v), optimizer=ml.NormalizedGD(0.1))
+        >>> data, v = ml.data.figure_1b()
+        >>> prediction = ml.predict_limit(data, v, optimizer=ml.NormalizedGD(0.1))
         >>> prediction.outcome.selected.tolist(), prediction.outcome.proved
         ([0], True)
+        >>> other = ml.predict_limit(data, v, start=[1.0, -1.0], optimizer=ml.NormalizedGD(0.1))
+        >>> other.outcome.selected.tolist(), other.outcome.proved
+        ([1], True)
+
+        Sign descent maximises the margin in another norm:
+
+        >>> ml.predict_limit(data, v, optimizer=ml.SignDescent(0.01)).bias.norm
+        LInf()
+
+    See Also:
+        `descend` trains, to check a prediction. `att_svm` finds the direction of the largest margin for given tokens. `certify`
+        proves a limit from one point. `implicit_bias` says only in which norm an optimizer maximises the margin.
+        `locally_optimal_directions` lists all directions that may be a limit.
     """
-    risk = as_risk(risk)
+    if isinstance(data, TokenDataset) and head is None:
+        risk: Risk = JointRisk(data, Logistic() if loss is None else as_loss(loss))
+    else:
+        risk = as_risk(data, head, loss)
     whole_number(max_problems, "max_problems", at_least=1)
     given = None if optimizer is None else as_optimizer(optimizer)
     rule = None if given is None else as_theorems_see(given)
@@ -309,56 +351,7 @@ def predict(
     return found if holds_batch(risk) else found[0]
 
 
-@implements("A", "Thm 1", "Thm 2", "Thm 3", "Thm 5", "Thm 6", "Thm 8")
-@implements("C", "Thm 1", "Thm 2", "Thm 3", "Eq. (2)", "Eq. (3)")
-def predict_limit(
-    data: Problem,
-    head: HeadLike | None = None,
-    *,
-    loss: Loss | NextTokenLoss | None = None,
-    start: ArrayLike | None = None,
-    optimizer: Optimizer | None = None,
-    max_problems: int = 10_000,
-    prove: bool = True,
-    progress: ProgressCallback | None = None,
-) -> Prediction | Any:
-    """Predict where training on a dataset ends, why, and whether that is proved.
-
-    This is `predict` for a dataset: it makes the risk, checks which theorem applies, condition by condition, and follows the run.
-
-    Args:
-        data: a `TokenDataset` or a `SequenceDataset`, for one problem or a batch; or any risk.
-
-        head: v of shape (d_model,) or (batch, d_model). If it is None, the head is trained together with attention (A Theorems 5 and
-            6). For sequences it is C of shape (n_vocabulary, d_model), and None means C Eᵀ = I.
-
-        loss: the loss, logistic by default; for sequences the log-loss.
-
-        start: where training begins, zero by default.
-
-        optimizer: the steps, such as `NormalizedGD(1.0)`. By default gradient flow is followed.
-
-        max_problems: the most margin problems that listing the candidates may solve.
-
-        prove: whether to follow the run and verify the proof.
-
-        progress: a function that is called as `progress(done, total)` while runs are followed.
-
-    Returns:
-        A `Prediction`, or a list of them for a batch. `print(prediction.outcome)` says where the run ends.
-
-    Examples:
-        >>> import marginlens as ml
-        >>> data, v = ml.data.figure_1a()
-        >>> prediction = ml.predict_limit(data, v)
-        >>> prediction.outcome.selected.tolist()
-        [0]
-    """
-    if isinstance(data, TokenDataset) and head is None:
-        risk: Risk = JointRisk(data, Logistic() if loss is None else as_loss(loss))
-    else:
-        risk = as_risk(data, head, loss)
-    return predict(risk, start=start, optimizer=optimizer, max_problems=max_problems, prove=prove, progress=progress)
+predict = predict_limit
 
 
 @singledispatch

@@ -11,6 +11,7 @@ from marginlens.arithmetic.directions import length, unit
 from marginlens.dynamics import Record, descend
 from marginlens.dynamics.trajectory import Trajectory
 from marginlens.norms import L2
+from marginlens.optimizers import Adam
 from marginlens.optimizers.compiled import compiled_rule
 from marginlens.optimizers.protocol import Optimizer
 from marginlens.risk import AttentionRisk, MatrixRisk
@@ -29,7 +30,7 @@ from marginlens.theory.any_norm import (
 )
 from marginlens.theory.attraction import STEEPNESS
 from marginlens.theory.optimality import directional_margin
-from marginlens.theory.outcome import NUDGE, Outcome, by_flow, nudged, rivals_of, unmoved, verdict_on
+from marginlens.theory.outcome import NUDGE, Outcome, by_flow, inputs_of, nudged, rivals_of, unmoved, verdict_on
 from marginlens.theory.scored_tokens import ScoredTokens
 from marginlens.theory.steepest_memory import Memory, memory_of, n_remembered
 from marginlens.theory.unproved_steps import UnprovedSteps, optimizer_words, steps_of
@@ -189,19 +190,18 @@ class _Followed:
 
     def _outcome(self, look: _Look, point: FloatArray, taken: int, error: float, optimizer: Any) -> Outcome:
         problem, certificate, verdict = self.problem, None, None
-        missing: Fact | None = Fact("outcome.verified.only_computed", {"optimizer": optimizer_words(optimizer)})
+        name = Fact("optimizer.adam") if isinstance(optimizer, Adam) else optimizer_words(optimizer)
+        missing: Fact | None = Fact("outcome.missing.uncovered", {"optimizer": name})
         if look.proved and look.place is not None and look.steps is not None:
             certificate = certificate_at(
                 problem, point, look.plan, look.place, look.steps, self.start.shape, look.memory
             )
             verdict, missing = verdict_on(certificate), None
             if verdict is not None and not verdict.applies:
-                certificate, missing = None, Fact("outcome.verified.refused", {"condition": verdict.failed[0].name})
+                certificate, missing = None, Fact("outcome.missing.refused", {"condition": verdict.failed[0].name})
         elif look.place is not None:
             # If nothing is lacking here, the moved run selects other tokens, or fails a condition.
-            lacking = look.place.lacking or Lacking.ROUNDING_DECIDES
-            numbers = {"norm": float(length(point)), "missing": lacking_fact(lacking)}
-            missing = Fact("outcome.verified.missing", numbers)
+            missing = lacking_fact(look.place.lacking or Lacking.ROUNDING_DECIDES)
         known = look.proved or look.settled
         return Outcome(
             selected=look.selected,
@@ -217,6 +217,8 @@ class _Followed:
             finite=False,
             error=error,
             rivals=rivals_of(problem, look.selected, unit(point)) if known else (),
+            inputs=inputs_of(problem),
+            tokens=problem.data.tokens,
             settled=known,
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from importlib import import_module
 
 from marginlens.errors import InputError
+from marginlens.names import nearest
 from marginlens.papers import SOURCES
 from marginlens.runtime.packs import CLAIMS, Added, load_packs
 from marginlens_papers.claim import Claim
@@ -151,7 +152,6 @@ def chosen(ids: Iterable[str]) -> tuple[Claim, ...]:
     wanted = [name.strip().lower() for name in ids]
     for name in wanted:
         if name not in known:
-            raise InputError(
-                "only", f"the id of a claim ({', '.join(claim.id for claim in known.values())})", repr(name)
-            )
+            expected = "the id of a claim, which marginlens claims lists"
+            raise InputError("only", expected, repr(name), nearest(name, [claim.id for claim in known.values()]))
     return tuple(claim for name, claim in known.items() if name in wanted)

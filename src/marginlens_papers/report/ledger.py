@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, overload
 
 from marginlens.errors import InputError
+from marginlens.names import nearest
 from marginlens.papers import Paper
 from marginlens.result import Displayed, Tabular
 from marginlens.words import Fact, text
@@ -270,8 +271,8 @@ class Ledger(Sequence[Entry], Displayed, Tabular):
         for entry in self._entries:
             if entry.id.lower() == index.lower():
                 return entry
-        ids = ", ".join(entry.id for entry in self._entries)
-        raise InputError("index", f"a number, or the id of a claim ({ids})", repr(index))
+        ids = [entry.id for entry in self._entries]
+        raise InputError("index", "a number, or the id of a claim", repr(index), nearest(index, ids))
 
     def __repr__(self) -> str:
         return f"Ledger({summary(self._entries)})"

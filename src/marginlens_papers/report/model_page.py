@@ -74,7 +74,7 @@ def _left_out(missing: list[str]) -> str:
 
 def _made(effort: Effort, progress: ProgressCallback | None) -> tuple[str, str]:
     from marginlens.probe import ProbeSettings, example_sentences, load_model, probe_model, probe_page
-    from marginlens.probe.findings import findings
+    from marginlens.probe.findings import findings, main_results
 
     whole = effort is Effort.PAPER
     settings = ProbeSettings(max_margin=whole, max_margin_inputs=_SEPARATED)
@@ -84,5 +84,5 @@ def _made(effort: Effort, progress: ProgressCallback | None) -> tuple[str, str]:
     if not whole:
         introduction.append(text("report.model.reduced"))
     page = probe_page(result, introduction=introduction, back="index.html", lab="lab.html")
-    numbers = {"findings": [str(finding) for finding in findings(result)], **result.to_dict()}
+    numbers = {"findings": [str(finding) for finding in (*main_results(result), *findings(result))], **result.to_dict()}
     return page, json.dumps(numbers, ensure_ascii=False, allow_nan=False, indent=1) + "\n"

@@ -1,7 +1,7 @@
 "use strict";
 {
   const filters = document.querySelector(".filters");
-  const tiles = [...document.querySelectorAll(".wall > article")];
+  const tiles = [...document.querySelectorAll("#wall article")];
   const claims = tiles.map((tile) => tile.querySelector("details.claim")).filter(Boolean);
   const texts = new Map(tiles.map((tile) => [tile, tile.textContent.toLowerCase()]));
 
@@ -12,6 +12,7 @@
       const { dataset } = tile;
       tile.hidden = (paper && dataset.paper !== paper) || (verdict && dataset.verdict !== verdict) || !wanted.every((word) => texts.get(tile).includes(word));
     }
+    for (const part of document.querySelectorAll("#wall .part")) part.hidden = !part.querySelector("article:not([hidden])");
     const count = tiles.filter((tile) => !tile.hidden).length;
     filters.querySelector("output").value = count === tiles.length ? `${count} claims` : `${count} of ${tiles.length} claims`;
   };
@@ -32,7 +33,6 @@
     tile.scrollIntoView();
   };
   addEventListener("hashchange", openTarget);
-  document.querySelector("h1").addEventListener("click", () => setTimeout(openTarget)); // a second click changes no hash
   openTarget();
 
   const all = document.querySelector(".all");

@@ -13,13 +13,14 @@ from markupsafe import Markup
 from marginlens.lab import permalink, presets, write_lab
 from marginlens.pages import render
 from marginlens.papers import SOURCES, Paper
-from marginlens.words import text, texts
+from marginlens.words import text, texts, title
 from marginlens_papers.claim import Effort, NoteKind, Verdict
 from marginlens_papers.claims import catalogue
 from marginlens_papers.report.formulas import plain, rendered
 from marginlens_papers.report.ledger import MARKS, ClaimResult, Entry, Picture, resume_command, summary, verdict_groups
 from marginlens_papers.report.model_page import ModelSection
 from marginlens_papers.report.numbers import shown_bound, shown_number
+from marginlens_papers.report.thumbnail import SIZE
 
 PAGE, LAB = "index.html", "lab.html"
 _SCREEN_DOTS_PER_POINT = 100 / 72  # a figure's letters then match the page's small print
@@ -69,14 +70,16 @@ def page(entries: Sequence[Entry], folder: Path, place: Path | None = None) -> s
         "marginlens_papers.report",
         "page.html",
         filters,
-        title=summary(entries) + ", incomplete" * bool(unfinished),
+        title=found_sentence(entries).removesuffix(".") + ", incomplete" * bool(unfinished),
+        found=found_sentence(entries),
         marks=MARKS,
         groups=verdict_groups(entries),
         facts=facts,
         n_known=len(catalogue.OWN_IDS),
         n_missing=len(set(catalogue.OWN_IDS) - {entry.id for entry in entries if entry.result}),
         unfinished=unfinished,
-        entries=entries,
+        parts=wall_parts(entries),
+        tile=_Image(*SIZE),
         model=ModelSection.of(folder),
         lab=LAB if shown_in_lab(entries) else "",
         site=_site_links(place or folder),
@@ -84,6 +87,44 @@ def page(entries: Sequence[Entry], folder: Path, place: Path | None = None) -> s
         keys=list(dict.fromkeys(entry.paper for entry in entries if entry.result or entry.unfinished)),
         versions=versions,
     )
+
+
+class Part(NamedTuple):
+    """A part of the wall: claims whose verdicts are of one kind, in the order of the papers."""
+
+    name: str
+    entries: list[Entry]
+
+    @property
+    def title(self) -> str:
+        """The heading."""
+        return title(f"report.part.{self.name}")
+
+
+_PARTS = {
+    Verdict.DOES_NOT_HOLD: "failing",
+    Verdict.HOLDS_IN_PART: "partly",
+    Verdict.ASSUMPTION_NOT_MET: "untested",
+}
+_ORDER = ("failing", "partly", "untested", "holding", "not_run")  # what surprises comes first
+
+
+def wall_parts(entries: Sequence[Entry]) -> list[Part]:
+    """The parts of the wall that have a claim; claims that no run was asked for are in none."""
+    parts: dict[str, list[Entry]] = {name: [] for name in _ORDER}
+    for entry in entries:
+        if entry.result:
+            parts[_PARTS.get(entry.result.verdict, "holding")].append(entry)
+        elif entry.unfinished:
+            parts["not_run"].append(entry)
+    return [Part(name, part) for name, part in parts.items() if part]
+
+
+def found_sentence(entries: Sequence[Entry]) -> str:
+    """How many claims hold, hold in part and do not hold."""
+    counts = {part.name: len(part.entries) for part in wall_parts(entries) if part.name != "not_run"}
+    tallies = [text(f"report.part.{name}", count=count) for name, count in counts.items()]
+    return text("report.found", ran=sum(counts.values()), parts=tallies)
 
 
 class PaperSummary(NamedTuple):

@@ -16,7 +16,6 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,6 @@ from marginlens_papers.report.page import PAGE, write_page
 
 _POLL_SECONDS = 0.1  # between two checks of the messages of the processes
 _PUBLISH_SECONDS = 20.0  # between two states of a growing report, at least
-_THUMBNAIL = (720, 400)  # pixels of the figure on a tile, at most: twice those of its place, for fine screens
 
 
 class Watcher:
@@ -190,8 +188,6 @@ class _GrowingReport:
 
 def _stored(claim: Claim, outcome: Outcome, effort: Effort, folder: Path) -> ClaimResult:
     """The result, with its figures written into `folder`."""
-    from PIL import Image
-
     pictures: list[Picture] = []
     for name, (dots, curves) in outcome.drawings.items():
         stem = "figures/" + re.sub(r"[^A-Za-z0-9_-]+", "-", f"{claim.id}-{name}")
@@ -200,9 +196,7 @@ def _stored(claim: Claim, outcome: Outcome, effort: Effort, folder: Path) -> Cla
         picture = Picture(name, f"{stem}.png", f"{stem}.svg", text.caption, text.alt, text.brightness_speaks, small)
         (folder / "figures").mkdir(exist_ok=True)
         if small:
-            thumbnail = Image.open(BytesIO(dots))
-            thumbnail.thumbnail(_THUMBNAIL)
-            thumbnail.save(folder / small, optimize=True)
+            (folder / small).write_bytes(outcome.thumbnail)
         (folder / picture.png).write_bytes(dots)
         (folder / picture.svg).write_bytes(curves)
         pictures.append(picture)
@@ -247,7 +241,7 @@ def _files(entries: Iterable[Entry]) -> set[str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What running one claim gave, before anything is written: `drawings` are PNG and SVG by the name of the figure.
+    """What running one claim gave, before anything is written: `drawings` are PNG and SVG by the name of the figure, `thumbnail` is a PNG.
 
     `archived` names the numbers that were not computed in the run, and `stopped` says that an error ended it.
     """
@@ -257,6 +251,7 @@ class Outcome:
     note: str
     numbers: dict[str, float]
     drawings: dict[str, tuple[bytes, bytes]]
+    thumbnail: bytes
     seconds: float
     archived: tuple[str, ...] = ()
     stopped: bool = False
@@ -269,14 +264,18 @@ def run_claim(claim: Claim, effort: Effort, report: ProgressCallback) -> Outcome
     archived: tuple[str, ...] = ()
     numbers: dict[str, float] = {}
     drawings: dict[str, tuple[bytes, bytes]] = {}
+    small = b""
     try:
         finding = claim.compute(effort, Progress(report))
         measured, note, archived = finding.measured, finding.note, tuple(finding.archived)
         numbers = {name: float(number) for name, number in finding.numbers.items()}
         verdict = claim.judge(finding)
         from marginlens.plotting.files import png_and_svg
+        from marginlens_papers.report.thumbnail import thumbnail
 
-        drawings = {name: png_and_svg(figure) for name, figure in claim.draw(finding).items()}
+        figures = claim.draw(finding)
+        drawings = {name: png_and_svg(figure) for name, figure in figures.items()}
+        small = thumbnail(next(iter(figures.values()))) if figures else b""
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         message = (" ".join(str(error).split()) or "no message").rstrip(".")
@@ -286,7 +285,7 @@ def run_claim(claim: Claim, effort: Effort, report: ProgressCallback) -> Outcome
         stopped = text("claim.run.stopped", **numbers_of)
         verdict, note = Verdict.DOES_NOT_HOLD, f"{note} {stopped}".strip()
     seconds = time.perf_counter() - start
-    return Outcome(verdict, measured, note, numbers, drawings, seconds, archived, bool(stopped))
+    return Outcome(verdict, measured, note, numbers, drawings, small, seconds, archived, bool(stopped))
 
 
 # ---- several claims, in several processes

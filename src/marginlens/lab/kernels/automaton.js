@@ -4,9 +4,8 @@
 // correction, and where tokens of different components share the greatest height, the slower terms of the regularisation path.
 
 import { callCore } from "./core.js";
-import { componentOfToken, componentOrder, priorityGraph, priorityGraphs, sufficientPairs } from "./graphs.js";
+import { componentOfToken, componentOrder, lastToken, priorityGraph, priorityGraphs, sufficientPairs } from "./graphs.js";
 import { leastDistance, OPTIMAL } from "./margin.js";
-import { countedTokens, reduceSequences } from "./nexttoken.js";
 import { logAddExp, softmax } from "./softmax.js";
 
 const TIE_NONE = "NONE";
@@ -20,11 +19,32 @@ const ACTIVE_GAP = 1e-7; // logit gap beyond one at which a strict pair no longe
 const WEAK_MULTIPLIER = 1e-9; // a multiplier below this share of their sum counts as zero
 const MAX_LEVELS = 20; // terms beyond the leading one
 
+/** The different tokens of a sequence, increasing, with how often each occurs. */
+function countedTokens(ids) {
+  const counts = new Map();
+  for (const token of Int32Array.from(ids).sort()) counts.set(token, (counts.get(token) ?? 0) + 1);
+  return counts;
+}
+
+/** Sequences in which those that hold the same tokens before the same label are one: [{ last, label, tokens, counts, count }], the label first. */
+function mergedSamples(data) {
+  const merged = new Map();
+  for (let i = 0; i < data.labels.length; i++) {
+    const [last, label] = [lastToken(data, i), data.labels[i]];
+    const counts = countedTokens(data.tokens.subarray(data.offsets[i], data.offsets[i + 1]));
+    const key = `${last}:${label}:${[...counts].join()}`;
+    const tokens = [label, ...[...counts.keys()].filter((token) => token !== label)];
+    if (!merged.has(key)) merged.set(key, { last, label, tokens, counts: tokens.map((token) => counts.get(token)), count: 0 });
+    merged.get(key).count++;
+  }
+  return [...merged.values()];
+}
+
 /** The automaton of sequences, with everything about a last token computed when it is first asked for. */
 export function makeAutomaton(data) {
-  const [reduced, graphs] = [reduceSequences(data), priorityGraphs(data)];
-  const samples = new Map(Array.from(graphs.keys(), (last) => [last, reduced.samples.filter((sample) => sample.last === last)]));
-  return { data, reduced, graphs, samples, columns: new Map(), later: new Map() };
+  const [merged, graphs] = [mergedSamples(data), priorityGraphs(data)];
+  const samples = new Map(Array.from(graphs.keys(), (last) => [last, merged.filter((sample) => sample.last === last)]));
+  return { data, graphs, samples, columns: new Map(), later: new Map() };
 }
 
 /**
@@ -252,16 +272,6 @@ export function nextProbabilities(automaton, ids) {
   const { shares } = sharesOf(automaton, ids[ids.length - 1], tokens, [...counts.values()]);
   shares.forEach((share, k) => (probability[tokens[k]] = share));
   return probability;
-}
-
-/** The probabilities of every merged sample's different tokens, in the order of the entries of `reduceSequences`. */
-export function entryShares(automaton) {
-  return Float64Array.from(automaton.reduced.samples.flatMap(({ last, tokens, counts }) => sharesOf(automaton, last, tokens, counts).shares));
-}
-
-/** W^mm of Graph-SVM on the pairs of `reduceSequences`; it is zero on all others. */
-export function pairHeights(automaton) {
-  return Float64Array.from(automaton.reduced.pairs, ([token, last]) => columnOf(automaton, last).height[token]);
 }
 
 /**

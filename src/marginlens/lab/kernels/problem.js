@@ -61,7 +61,7 @@ function tokenArrays(value, what) {
     input.forEach((vector, t) => {
       if (!isList(vector)) refuse(`Token ${t} of input ${i} of ${what} must be a list of numbers; got ${shown(vector)}.`);
       if (vector.length !== 2)
-        refuse(`The page draws the plane, so that each ${what.slice(0, -1)} must have two numbers; token ${t} of input ${i} has ${vector.length}.`);
+        refuse(`The lab is two-dimensional: every ${what.slice(0, -1)} needs exactly two numbers; token ${t} of input ${i} has ${vector.length}.`);
     });
   });
   const lengths = Int32Array.from(value, (input) => input.length);

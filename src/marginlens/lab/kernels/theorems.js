@@ -273,7 +273,7 @@ export function predict(problem, maxProblems = MAX_PROBLEMS) {
   const strict = check("condition.strict_optimum", isStrict, { smallest_gap: smallestGap }, wayOf(smallestGap));
   const separable = check("condition.separable_optimum", status === INACCURATE ? null : status === OPTIMAL, { margin: marginOf(global.solution) }, status.toLowerCase());
   const undecided = undecidedInputs(problem).slice(0, 1);
-  const leftOut = undecided.map((i) => check("condition.inputs_left_out", null, { input: i + 1 }));
+  const leftOut = undecided.map((i) => check("condition.inputs_left_out", null, { input: i }));
   const globally = verdict("A Thm 2", [...leftOut, slopes, checkAssumptionB(part), separable]);
   const around = aroundStart(problem, part, whole);
   const locally = verdict("A Thm 3", [...leftOut, slopes, ...around.conditions]);

@@ -23,7 +23,7 @@ function numbered(limits) {
     ...limit,
     index,
     colour: `var(--limit-${(index + first) % LIMIT_COLOURS})`,
-    mark: `→ ${Array.from(limit.selected, (t) => t + 1).join(" ")}`,
+    mark: `→ ${Array.from(limit.selected).join(" ")}`,
   }));
 }
 
@@ -78,7 +78,7 @@ function remarksOf(state, problem) {
   keysOf(state.problem).forEach((keys, i) => {
     keys.forEach((key, t) => {
       const u = keys.findIndex((other) => other[0] === key[0] && other[1] === key[1]);
-      const places = `Tokens ${u + 1} and ${t + 1} of input ${i + 1}`;
+      const places = `Tokens ${u} and ${t} of input ${i}`;
       if (u < t) remarks.push(`${places} lie in one place, so that no direction selects one of them without the other.`);
     });
   });

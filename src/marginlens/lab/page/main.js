@@ -24,7 +24,7 @@ import { mountTheorems } from "./findings/theorems_panel.js";
 import { mountVerdict } from "./findings/verdict.js";
 import { mountPanels, mountTabs, mountToolbar } from "./toolbar.js";
 import { isCalm, mountStory } from "./guide/story.js";
-import { mountTraining } from "./text/training_panel.js";
+import { mountHeads } from "./text/heads_panel.js";
 
 const PREDICTION = { id: "verdict", tab: "plane", mount: mountVerdict }; // what is shown first of all
 const VIEWS = [
@@ -35,10 +35,10 @@ const VIEWS = [
   { id: "theorems", tab: "plane", mount: mountTheorems, isPatient: true },
   { id: "editor", tab: "plane", mount: mountEditor, isPatient: true },
   { id: "settings", tab: "plane", mount: mountSettings, isPatient: true },
+  { id: "text-heads", tab: "text", mount: mountHeads },
   { id: "text-input", tab: "text", mount: mountTextInput },
   { id: "text-graph", tab: "text", mount: mountPriorityPicture },
   { id: "text-continuation", tab: "text", mount: mountContinuation },
-  { id: "text-training", tab: "text", mount: mountTraining },
   { id: "growth", tab: "growth", mount: mountGrowth },
 ];
 
@@ -52,23 +52,21 @@ function embedded(id) {
   return JSON.parse(document.getElementById(id).textContent);
 }
 
-/** The state that the page opens with: of the address, of the file's problem, or else the one that greets; and what was wrong with them. */
+/** { state, isGreeting, complaint }: the state of the address, of the file's problem, or else the one that greets; and what was wrong. */
 async function openingState() {
-  let complaint = null;
+  const problem = embedded("problem");
   const attempt = async (read) => {
     try {
       return await read();
     } catch (error) {
       if (!(error instanceof ProblemError)) throw error;
-      complaint = error.message;
-      return null;
+      return { state: null, complaint: error.message };
     }
   };
-  const problem = embedded("problem");
-  const given =
-    (location.hash.length > 1 ? await attempt(() => stateOfHash(location.hash)) : null) ??
-    (problem === null ? null : await attempt(() => (problem.problem ? completeState(problem) : stateOfProblem(problem))));
-  return { state: given ?? startState(globalThis.labPresets), isGreeting: given === null, complaint };
+  const linked = location.hash.length > 1 ? await attempt(() => stateOfHash(location.hash)) : { state: null, complaint: null };
+  const ofFile = () => ({ state: problem && (problem.problem ? completeState(problem) : stateOfProblem(problem)), complaint: null });
+  const found = linked.state ? linked : await attempt(ofFile);
+  return { state: found.state ?? startState(globalThis.labPresets), isGreeting: found.state === null, complaint: linked.complaint ?? found.complaint };
 }
 
 /** Sentences in the live region: notices fade, a refusal stays until something works. */
@@ -112,11 +110,11 @@ function followAddress(store) {
   store.subscribe(() => writeAfter(HASH_DELAY));
   addEventListener("hashchange", async () => {
     const { hash } = location;
-    const state = await (hash === "" ? opening : stateOfHash(hash).catch((error) => error));
+    const { state, complaint } = hash === "" ? { state: opening } : await stateOfHash(hash).catch(({ message }) => ({ state: null, complaint: message }));
     if (hash !== location.hash) return; // and hashchange will tell of that one
     known = hash;
-    if (state instanceof ProblemError) store.say(state.message, "refusal");
-    else if (state !== null) store.load(state, "open a link");
+    if (state !== null) store.load(state, "open a link");
+    if (complaint) store.say(complaint, "refusal");
   });
 }
 

@@ -5,6 +5,7 @@ import { checkSequences, MAX_WINDOW } from "./text/text_model.js";
 
 export const MAX_STARTS = 8;
 export const MAX_SOURCE = 200_000; // characters of a text
+export const MAX_NOTE = 300; // characters
 const MAX_HISTORY = 200; // steps that undo can go back
 const MAX_REMEMBERED = 40; // of them, after the page was loaded again
 const DEFAULT_START = [0, 0];
@@ -14,7 +15,7 @@ export const START_CHOSEN = { input: null, token: null, start: 0, limit: null };
 export const START_VIEW = { map: "window", half: 4, far: 1e6, lines: true, cones: false, basins: false, paths: true, guess: null };
 export const START_PLAYBACK = { step: 0 };
 export const START_GROWTH = { rate: 0.03, decay: 0, clip: 0 };
-export const START_TEXT = { ...globalThis.labWords.texts[0].text, steps: 4000 };
+export const START_TEXT = globalThis.labWords.texts[0].text;
 
 // ---- states and problems
 
@@ -41,6 +42,7 @@ export function completeState(given) {
   return checkState({
     tab: given.tab ?? "plane",
     preset: given.preset ?? null,
+    note: given.note ?? null,
     problem: structuredClone(given.problem && currentProblem(given.problem)),
     starts: structuredClone(given.starts ?? [DEFAULT_START]),
     chosen: part(START_CHOSEN, given.chosen),
@@ -120,12 +122,13 @@ function checkIndex(value, what, count) {
 export function checkState(state) {
   checkChoice(state.tab, "The tab", ["plane", "text", "growth"]);
   if (state.preset !== null && typeof state.preset !== "string") refuse("The name of a preset must be a text.");
+  if (state.note !== null && (typeof state.note !== "string" || state.note.length > MAX_NOTE)) refuse(`A note must be a text of at most ${MAX_NOTE} characters.`);
   checkProblem(state.problem);
   const { starts, chosen, view, playback, text, growth } = state;
   if (!Array.isArray(starts) || starts.length === 0) refuse("There must be at least one start.");
   if (starts.length > MAX_STARTS) refuse(`There can be at most ${MAX_STARTS} starts; got ${starts.length}.`);
   starts.forEach((start, k) => {
-    if (!isPoint(start, MAX_START)) refuse(`Start ${k + 1} must be two numbers up to 10¹² in modulus.`);
+    if (!isPoint(start, MAX_START)) refuse(`Start ${k} must be two numbers up to 10¹² in modulus.`);
   });
   const keys = keysOf(state.problem);
   checkIndex(chosen.input, "input", keys.length);
@@ -148,7 +151,6 @@ export function checkState(state) {
   checkNumber(text.count, "The number of tokens to add", 0, 1000, true);
   checkChoice(text.draw, "The way of choosing the next token", ["likely", "random"]);
   checkNumber(text.seed, "The seed", 0, 2 ** 32 - 1, true);
-  checkNumber(text.steps, "The number of training steps", 0, 1e7, true);
   checkNumber(growth.rate, "The rate", 1e-4, 0.1);
   checkNumber(growth.decay, "The weight decay", 0, 0.3);
   checkNumber(growth.clip, "QK-clip", 0, 1e6);
@@ -217,7 +219,7 @@ export function withLabel(state, i, label) {
 export function addToken(state, i, point, { key = point, score = 0 } = {}) {
   const { tokens, keys, scores, words } = state.problem;
   const length = keysOf(state.problem)[i].length;
-  if (length >= MAX_TOKENS) refuse(`Input ${i + 1} has ${length} tokens already, the most that the page takes.`);
+  if (length >= MAX_TOKENS) refuse(`Input ${i} has ${length} tokens already, the most that the page takes.`);
   const grown = (lists, entry) => lists && replaced(lists, i, [...lists[i], entry]);
   const changed = withProblem(state, {
     tokens: grown(tokens, Array.from(point)),
@@ -230,7 +232,7 @@ export function addToken(state, i, point, { key = point, score = 0 } = {}) {
 
 /** Input i without its token t. */
 export function removeToken(state, i, t) {
-  if (keysOf(state.problem)[i].length <= 1) refuse(`Input ${i + 1} must have at least one token.`);
+  if (keysOf(state.problem)[i].length <= 1) refuse(`Input ${i} must have at least one token.`);
   const { tokens, keys, scores, words } = state.problem;
   const shrunk = (lists) => lists && replaced(lists, i, without(lists[i], t));
   const changed = withProblem(state, { tokens: shrunk(tokens), keys: shrunk(keys), scores: shrunk(scores), words: shrunk(words) });

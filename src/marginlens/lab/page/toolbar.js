@@ -3,6 +3,7 @@
 import { element, replace, setAttributes, setText } from "./dom.js";
 import { exampleNamed, exampleOf } from "./examples.js";
 import { stateOfPreset } from "./state.js";
+import { text } from "./words.js";
 
 const THEMES = ["system", "light", "dark"];
 const THEME_SIGNS = { system: "◐", light: "☀", dark: "☾" };
@@ -104,12 +105,12 @@ function themeButton() {
 // ---- menus
 
 /** A button that opens a menu of { label, run }; arrow keys move, Escape closes. */
-function menuButton(text, items) {
-  const button = element("button", { type: "button", "aria-haspopup": "menu", "aria-expanded": "false" }, text);
+function menuButton(name, items) {
+  const button = element("button", { type: "button", "aria-haspopup": "menu", "aria-expanded": "false" }, name);
   const entries = items.map(({ label, run }) =>
     element("button", { type: "button", role: "menuitem", tabindex: "-1", onclick: () => (show(false), run()) }, label),
   );
-  const list = element("div", { role: "menu", "aria-label": text, hidden: true }, entries);
+  const list = element("div", { role: "menu", "aria-label": name, hidden: true }, entries);
   const root = element("div", { class: "menu" }, button, list);
   function show(isOpen, place = null) {
     const hadFocus = list.contains(document.activeElement);
@@ -156,14 +157,27 @@ export function mountToolbar(root, store, { items, help }) {
   const reset = element("button", { type: "button", class: "wide", title: "Back to how this example began", onclick: () => store.reset() }, "Reset");
   const presets = globalThis.labPresets;
   const option = ({ name, title }) => element("option", { value: name }, title);
-  const groups = [...new Set(presets.map(({ group }) => group))].map((group) => {
-    const options = presets.filter((preset) => preset.group === group).map(option);
-    return group ? element("optgroup", { label: group }, options) : options;
-  });
-  const caption = document.getElementById("caption");
+  const [first, ...others] = [...new Set(presets.map(({ group }) => group))].map((group) =>
+    element("optgroup", { label: group }, presets.filter((preset) => preset.group === group).map(option)),
+  );
+  const more = element("option", { value: "more" }, text("lab.more_examples"));
+  const showOthers = (areShown) => {
+    more.hidden = areShown || others.length === 0;
+    for (const group of others) group.hidden = !areShown;
+  };
+  showOthers(false);
+  const [caption, whole] = [document.getElementById("caption"), element("span")];
+  replace(caption, whole, element("span", {}, text("lab.changed")));
   const other = element("option", { value: "", hidden: true });
-  const select = element("select", { id: "preset" }, other, groups);
+  let shownValue = () => {}; // puts the example that is shown into the list
+  const select = element("select", { id: "preset" }, other, first, more, others);
   select.addEventListener("change", () => {
+    if (select.value === "more") {
+      showOthers(true);
+      shownValue();
+      select.showPicker?.();
+      return;
+    }
     const preset = exampleNamed(select.value);
     if (!preset) return;
     const opened = stateOfPreset(preset);
@@ -196,12 +210,13 @@ export function mountToolbar(root, store, { items, help }) {
       name(redo, "Redo", store.redoLabel);
       const example = exampleOf(state);
       const isTrue = example !== null && !example.isChanged; // what it says of itself
-      setText(caption, example?.caption ?? "");
+      setText(whole, example?.caption ?? "");
       caption.hidden = !example?.caption;
       caption.classList.toggle("of-scene", globalThis.labWords.story.some(({ preset }) => preset === state.preset));
-      caption.style.visibility = isTrue ? "visible" : "hidden"; // its place stays, so that nothing jumps under a hand that drags
+      setAttributes(caption, { dataset: { shows: isTrue ? "whole" : "changed" } }); // in one place, so that nothing jumps under a hand that drags
       setText(other, example ? `${example.title}, changed` : OWN_NAMES[state.tab]);
-      select.value = isTrue ? example.name : "";
+      shownValue = () => (select.value = isTrue ? example.name : "");
+      shownValue();
     },
   };
 }

@@ -113,6 +113,12 @@ class AttentionStatistics(Described):
         n_negligible: (n_tolerances, …, heads, queries) the largest number of keys whose total attention is at most a tolerance.
             If they are left out and the others scaled up in proportion, attention changes by at most the tolerance in total
             variation.
+
+        selected_beside: the key with the largest logit among those that are not `left_out`, -1 if there is none; in a tie, one
+            of the tied keys. None if no keys were named.
+
+        margin_beside: its lead over the next of these keys, infinite if the query sees fewer than two of them. None if no keys
+            were named.
     """
 
     largest: torch.Tensor
@@ -129,6 +135,8 @@ class AttentionStatistics(Described):
     learned_sink: torch.Tensor
     n_visible: torch.Tensor
     n_negligible: torch.Tensor
+    selected_beside: torch.Tensor | None = None
+    margin_beside: torch.Tensor | None = None
     quantities = "{n_queries} queries of {largest.shape[-2]} heads, largest logit {largest_logit:.6g}"
 
     @property
@@ -181,13 +189,14 @@ def attention_statistics(
     *,
     positions: torch.Tensor | None = None,
     tolerances: Sequence[float] = (),
+    left_out: torch.Tensor | None = None,
 ) -> AttentionStatistics:
     r"""Compute statistics of each query's attention: largest and second largest logit, selection, log-sum-exp, entropy and more.
 
     Logits are computed for a few queries at a time and not kept. Memory is that of q, k and a constant number of rows of keys:
     a map of queries by keys is never formed. Half precision is multiplied and summed in float32, other precisions in their own.
-    On a GPU, a Triton kernel computes the same in one pass over blocks of keys, except with tolerances, float64, or a bias or
-    mask for each query.
+    On a GPU, a Triton kernel computes the same in one pass over blocks of keys, except with tolerances, keys left out, float64,
+    or a bias or mask for each query.
 
     Args:
         q: (…, heads, queries, d) a torch tensor, after rotation and normalisation if the model has these.
@@ -200,6 +209,8 @@ def attention_statistics(
             1, 2, ….
 
         tolerances: tolerances of total variation for `n_negligible`, each at least 0 and below 1.
+
+        left_out: (…, keys) booleans, the keys that `selected_beside` passes over, such as the sinks of each input.
 
     Returns:
         Tensors on the device of q. To check them, compute the softmax of the full map of logits in float64.
@@ -220,12 +231,17 @@ def attention_statistics(
             raise InputError("tolerances", "numbers from 0 to below 1", tolerance)
     with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
         found = applied.empty(len(tolerances))
-        if applied.has_kernel and not tolerances:
+        if left_out is not None:
+            left_out = _of_inputs(left_out, q, k)
+            found |= applied.empty_beside()
+        if applied.has_kernel and not tolerances and left_out is None:
             from marginlens.probe.heads.statistics_triton import kernel_sums
 
             found |= kernel_sums(applied.q, applied.k, applied.rule, applied.positions, applied.seen)
         else:
             for at, first_key, logits in applied.blocks():
+                if left_out is not None:
+                    _select_beside(logits, left_out, at, first_key, found)
                 _row_statistics(logits, tolerances, applied, at, first_key, found)
         return _finished(applied, found, q.shape[:-1])
 
@@ -440,6 +456,21 @@ class _Applied(NamedTuple):
             counts["n_visible"].copy_(self.n_visible())
         return {**numbers, **counts, "n_negligible": new(n_tolerances, dtype=torch.int64)}
 
+    def empty_beside(self) -> dict[str, torch.Tensor]:
+        """Allocate the tensors for the selections beside the keys that are left out."""
+        import torch
+
+        kinds = {"selected_beside": torch.int64, "margin_beside": self.dtype}
+        return {name: torch.empty(self.shape, dtype=kind, device=self.q.device) for name, kind in kinds.items()}
+
+
+def _of_inputs(left_out: torch.Tensor, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """Return the keys that are left out as (B, S) booleans."""
+    expected = (*queries.shape[:-3], keys.shape[-2])
+    if tuple(left_out.shape) != expected:
+        raise InputError("left_out", f"booleans (…, keys), here of shape {expected}", f"shape {tuple(left_out.shape)}")
+    return left_out.to(device=queries.device, dtype=bool).reshape(-1, expected[-1])
+
 
 def _lowest(dtype: torch.dtype) -> float:
     """Return the logit of a hidden key: finite, since minus infinity times a probability of 0 is not a number."""
@@ -529,6 +560,21 @@ def _row_statistics(
     found["mean_gap"][at] = -below.mul_(weights).sum(dim=-1)
 
 
+def _select_beside(
+    logits: torch.Tensor, left_out: torch.Tensor, at: tuple[slice, ...], first_key: int, found: dict[str, torch.Tensor]
+) -> None:
+    """Write the best key of rows of logits (b, g, r, t, s) among those that are not left out, and its lead, to their place."""
+    import torch
+
+    lowest = _lowest(logits.dtype)
+    passed_over = left_out[at[0], None, None, None, first_key : first_key + logits.shape[-1]]
+    # A second key, also if there is only one.
+    best = torch.nn.functional.pad(logits.masked_fill(passed_over, lowest), (0, 1), value=lowest).topk(2, dim=-1)
+    first, second = best.values.unbind(dim=-1)
+    found["selected_beside"][at] = (best.indices[..., 0] + first_key).masked_fill(first <= lowest / 2, -1)
+    found["margin_beside"][at] = (first - second).masked_fill(second <= lowest / 2, math.inf)
+
+
 def _first_logit(
     logits: torch.Tensor, lowest: float, applied: _Applied, at: tuple[slice, ...], first_key: int
 ) -> torch.Tensor:
@@ -595,7 +641,11 @@ def _finished(applied: _Applied, found: dict[str, torch.Tensor], shape: Sequence
         "sink_share": (found["first_logit"] - log_sum_exp).exp(),
         "learned_sink": learned,
     }
+    if "margin_beside" in found:
+        numbers["margin_beside"] = found["margin_beside"]
     made = {name: value.masked_fill(~is_known, unknown).reshape(shape) for name, value in numbers.items()}
+    if "selected_beside" in found:
+        made["selected_beside"] = found["selected_beside"].masked_fill(~is_known, -1).reshape(shape)
     return AttentionStatistics(
         selected=found["selected"].masked_fill(~is_known, -1).reshape(shape),
         tied=(found["margin"] <= rounding).logical_and(is_known).reshape(shape),

@@ -8,7 +8,7 @@ must last for 100. For logits that have already exploded, one measurement is eno
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -69,6 +69,9 @@ _REASONS = {
 }
 
 
+# A note on an alarm that was raised in a run and whose rule, with later measurements, does not hold.
+WITHDRAWN = "alarm.withdrawn"
+
 # The numbers of an alarm, from a layer, its heads and the measurement at which the rule first held for each of them.
 Numbers = Callable[[int, list[int], list[int]], dict[str, Any]]
 
@@ -89,6 +92,8 @@ class Alarm:
         numbers: the numbers in its text, such as "logit", the largest logit at that step.
 
         ended: the last step at which the rule held; None if it holds at the last measurement.
+
+        is_over: whether the rule no longer holds or the run is over, so that the text is in the past tense.
     """
 
     kind: AlarmKind
@@ -97,6 +102,7 @@ class Alarm:
     step: int
     numbers: Mapping[str, Any]
     ended: int | None = None
+    is_over: bool = False
 
     @property
     def code(self) -> str:
@@ -104,9 +110,19 @@ class Alarm:
         return self.kind.value
 
     @property
+    def lead(self) -> str:
+        """The first words of the sentence, such as "Logits are exploding"."""
+        name = "logits_grow" if self._is_unfulfilled else self.code.removeprefix("alarm.")
+        return render(Fact(f"alarm_lead.{name}", {"case": "past" if self.is_over else "now"}))
+
+    @property
     def sentence(self) -> str:
-        """A sentence that says what happens."""
-        return render(self)
+        """A sentence that says what happens, or what happened."""
+        return render(Fact(self.code, {**self.numbers, "lead": self.lead}))
+
+    @property
+    def _is_unfulfilled(self) -> bool:
+        return self.numbers.get("case") == "not_reached"
 
     @property
     def remedy(self) -> str:
@@ -116,12 +132,13 @@ class Alarm:
     @property
     def reason(self) -> str:
         """Why the remedy should help; empty if no reason is given."""
-        return render(Fact(_REASONS[self.kind])) if self.kind in _REASONS else ""
+        return render(Fact(_REASONS[self.kind], self.numbers)) if self.kind in _REASONS else ""
 
     @property
     def ending(self) -> str:
         """A sentence on the end of the alarm; empty if it has not ended."""
-        return "" if self.ended is None else render(Fact("alarm.ended", {"step": self.ended}))
+        case = "withdrawn" if self._is_unfulfilled else "over"
+        return "" if self.ended is None else render(Fact("alarm.ended", {"step": self.ended, "case": case}))
 
     def __str__(self) -> str:
         return "\n".join(
@@ -162,7 +179,7 @@ def find_alarms(curves: CheckpointCurves) -> tuple[Alarm, ...]:
     """
     of_layers = [*_not_finite(curves), *_explosions(curves), *_selections(curves, helped=False), *_growth(curves)]
     of_model = [*loss_alarms(curves.steps, _losses(curves)), *_nothing_moves(curves)]
-    return tuple(sorted([*of_model, *of_layers], key=lambda alarm: alarm.step))
+    return tuple(sorted((_timed(alarm, curves) for alarm in (*of_model, *of_layers)), key=lambda alarm: alarm.step))
 
 
 def find_selections(curves: CheckpointCurves) -> tuple[Alarm, ...]:
@@ -178,7 +195,12 @@ def find_selections(curves: CheckpointCurves) -> tuple[Alarm, ...]:
         One selection for each such layer, the earliest first, with `kind` `HAS_SELECTED`.
     """
     ruined = {alarm.layer for alarm in find_alarms(curves) if alarm.kind in _RUINS}
-    return tuple(alarm for alarm in _selections(curves, helped=True) if alarm.layer not in ruined)
+    return tuple(_timed(alarm, curves) for alarm in _selections(curves, helped=True) if alarm.layer not in ruined)
+
+
+def _timed(alarm: Alarm, curves: CheckpointCurves) -> Alarm:
+    """Return an alarm that is over if its rule no longer holds or the run is finished."""
+    return replace(alarm, is_over=curves.is_finished or alarm.ended is not None)
 
 
 def alarm_summary(alarms: Sequence[Alarm], most: int = 12) -> tuple[Alarm | Fact, ...]:
@@ -221,9 +243,20 @@ def _explosions(curves: CheckpointCurves) -> Iterator[Alarm]:
         logit = float(logits[index, layer, head])
         if logit >= EXPLODED_LOGIT:
             return {"logit": logit, "case": "exploded"}
-        arrivals = (_step(curves, index) + rounded(float(steps[index, layer, head])) for steps in waiting)
-        by_name = dict(zip(("arrival", "earliest", "latest"), arrivals, strict=True))
-        return {"logit": logit, "limit": EXPLODED_LOGIT, **by_name, "case": "forecast"}
+        step, last = _step(curves, index), _step(curves, -1)
+        arrivals = (step + rounded(float(steps[index, layer, head])) for steps in waiting)
+        found = dict(zip(("arrival", "earliest", "latest"), arrivals, strict=True))
+        found |= {"logit": logit, "limit": EXPLODED_LOGIT}
+        since = np.nanmax(logits[index:, layer, heads], axis=1)  # there is a finite logit wherever the rule held
+        if since.max() >= EXPLODED_LOGIT:
+            return {
+                **found,
+                "reached": _step(curves, index + int(np.argmax(since >= EXPLODED_LOGIT))),
+                "case": "passed",
+            }
+        if curves.is_finished or last >= max(found["arrival"], step + 1) or not holds[-1, layer, heads].any():
+            return {**found, "largest": float(since.max()), "last": last, "case": "not_reached"}
+        return {**found, "case": "forecast" if found["arrival"] > step else "near"}
 
     yield from _alarms(curves, AlarmKind.EXPLODES, holds, 0, numbers)
 

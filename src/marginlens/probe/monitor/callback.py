@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 from weakref import WeakSet
@@ -15,7 +16,7 @@ from weakref import WeakSet
 import numpy as np
 
 from marginlens.errors import InputError, whole_number
-from marginlens.probe.monitor.alarms import Alarm, find_alarms, find_selections, loss_alarms
+from marginlens.probe.monitor.alarms import WITHDRAWN, Alarm, find_alarms, find_selections, loss_alarms
 from marginlens.probe.monitor.forecast import HeadForecast, forecast_heads
 from marginlens.probe.monitor.measuring import NORM_MEASURES, QUERY_MEASURES, HeadReader
 from marginlens.probe.monitor.record import RunRecord, check_path, read_record, set_aside
@@ -23,7 +24,7 @@ from marginlens.probe.result import CheckpointCurves, finite_mean
 from marginlens.result import counted
 from marginlens.runtime.files import as_path, write_whole
 from marginlens.typing import FloatArray
-from marginlens.words import text
+from marginlens.words import Fact, text
 
 if TYPE_CHECKING:
     import torch
@@ -201,6 +202,8 @@ class AttentionMonitor(_Callback):
         """
         if self._reader is not None:
             if self._record.rows:
+                self._record.facts["finished"] = True
+                self._record.n_written = 0  # the file does not say so yet
                 self._collect_rest()
             self._reader.remove()
             self._reader = None
@@ -326,24 +329,31 @@ class AttentionMonitor(_Callback):
         assert self._step is not None
         if self._reader.has_read:
             self._collect()
+        curves = self.curves
+        self._alarms = find_alarms(curves)  # of a run that is over
         if not self._reader.has_losses:
             return
-        curves, last = self.curves, self._reader.mean_loss()
+        last = self._reader.mean_loss()
         steps, losses = np.append(curves.steps, self._step), np.append(curves["loss"][:, 0, 0], last)
         kinds = {alarm.kind for alarm in self._alarms}
         for alarm in loss_alarms(steps, losses):
             if alarm.kind not in kinds:
                 self._alarms += (alarm,)
                 self._note(alarm.sentence)  # the file has no row for it
-                self._record.n_written = 0
                 _LOG.warning("%s", alarm)
 
     def _raise_alarms(self, curves: CheckpointCurves) -> None:
-        known = {(alarm.kind, alarm.layer, alarm.heads) for alarm in self._alarms}
-        self._alarms = find_alarms(curves)
+        before, self._alarms = self._alarms, find_alarms(curves)
+        known = {(alarm.kind, alarm.layer, alarm.heads) for alarm in before}
         for alarm in self._alarms:
             if (alarm.kind, alarm.layer, alarm.heads) not in known:
                 _LOG.warning("%s", alarm)
+        remaining = {(alarm.kind, alarm.layer) for alarm in self._alarms}
+        for alarm in before:
+            if (alarm.kind, alarm.layer) not in remaining:
+                numbers = {"step": int(curves.steps[-1]), "sentence": replace(alarm, is_over=True).sentence}
+                self._record.facts.setdefault("withdrawn", []).append(numbers)
+                _LOG.warning("%s", Fact(WITHDRAWN, numbers))
 
     def _values(self, measured: dict[str, FloatArray], curves: CheckpointCurves) -> dict[str, float]:
         """Return the values for a logger by name, such as attention/relative_nnz/layer_0 or encoder_0; only finite numbers."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from marginlens.errors import InputError, require
+from marginlens.probe.monitor.alarms import WITHDRAWN
 from marginlens.probe.result import MEASURES, CheckpointCurves
 from marginlens.runtime.files import as_path, check_place, resolved, written_aside
 from marginlens.typing import FloatArray
@@ -29,7 +30,7 @@ class RunRecord:
     """Measurements by step, in the order of training.
 
     Attributes:
-        facts: properties of the run: model, n_inputs, layer_names, and any other JSON values.
+        facts: properties of the run: model, n_inputs, layer_names, finished, withdrawn, and any other JSON values.
 
         rows: arrays (n_layers, n_heads) by step and name.
     """
@@ -54,6 +55,8 @@ class RunRecord:
     def drop_after(self, step: int) -> None:
         """Forget measurements after a step, which a resumed run makes again."""
         self.rows = {known: values for known, values in self.rows.items() if known <= step}
+        self.facts["withdrawn"] = [one for one in self.facts.get("withdrawn", ()) if one["step"] <= step]
+        self.facts["finished"] = False
         self.n_written = min(self.n_written, len(self.rows))
 
     def curves(self) -> CheckpointCurves:
@@ -72,8 +75,12 @@ class RunRecord:
             steps=np.array(steps, dtype=float),
             measures={name: np.stack([self.rows[step].get(name, missing) for step in steps]) for name in names},
             n_inputs=int(self.facts.get("n_inputs", 0)),
-            notes=tuple(Fact("note.recorded", {"sentence": sentence}) for sentence in self.facts.get("notes", ())),
+            notes=(
+                *(Fact("note.recorded", {"sentence": sentence}) for sentence in self.facts.get("notes", ())),
+                *(Fact(WITHDRAWN, numbers) for numbers in self.facts.get("withdrawn", ())),
+            ),
             layer_names=tuple(self.facts.get("layer_names", ())),
+            is_finished=bool(self.facts.get("finished", False)),
         )
 
     # ---- the file

@@ -20,11 +20,12 @@ from marginlens.pages import data_address
 from marginlens.pages import render as render_template
 from marginlens.papers import BIBLIOGRAPHY
 from marginlens.probe.difference import TOTAL_VARIATION, ProbeDifference
-from marginlens.probe.findings import answers, findings, main_result, training_findings
+from marginlens.probe.findings import answers, findings, main_results, training_findings
 from marginlens.probe.heads.plane import QueryPlane
 from marginlens.probe.heads.preferences import PreferenceGraph
-from marginlens.probe.monitor.alarms import Alarm, alarm_summary
+from marginlens.probe.monitor.alarms import WITHDRAWN, Alarm, alarm_summary
 from marginlens.probe.result import (
+    BESIDE,
     HEAD_KINDS,
     JSON_DIGITS,
     MAX_MARGIN_GROUPS,
@@ -53,6 +54,17 @@ _PAGE_MEASURES = (  # what the page shows of a head, the most telling first: the
     "sink_share",
     "top_probability",
 )
+# All light enough for dark letters.
+KIND_COLOURS = {
+    "previous": "#8fc1ea",
+    "next": "#9adfd0",
+    "first": "#f2d48a",
+    "same": "#eeb0cd",
+    "separator": "#c9b6ee",
+    "content": "#a9d694",
+    "even": "#dcd8d0",
+}
+MAX_NAMED_HEADS = 12  # of a layer in a notebook: cells of more heads have colours only
 MAX_NUMBERS = 12  # of a head on the page; probe.json and `to_frame` have all
 _INCH, _FRAME = 70.0, 4.0  # pixels of an inch of a graph's layout, and around the whole
 _ROWS = 12  # heads in the table of those that changed most
@@ -70,7 +82,7 @@ def _render(template: str, data: Mapping[str, object], **words: Any) -> str:
         htmlsafe_json_dumps(values, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
         for values in (data, {code: entry["en"] for code, entry in texts().items() if code.startswith(_SCRIPT_TEXTS)})
     )
-    named = {"back": "", "introduction": (), **words}
+    named = {"back": "", "introduction": (), "folded": "", **words}
     return render_template("marginlens.probe.page", template, data=plain, words=script_texts, **named)
 
 
@@ -118,15 +130,43 @@ def probe_page(
         title=text("probe_title.heads", model=result.model),
         facts=facts,
         back=back,
-        main_result=main_result(result),
+        main_results=main_results(result),
         kinds=[
             (kind.title, kind.says, found) for name, kind in HEAD_KINDS.items() if (found := _heads_of(result, name))
         ],
         introduction=introduction,
         answers=answers(result),
         findings=findings(result),
+        folded=text("probe_about.folded"),
         notes=result.notes,
     )
+
+
+def notebook_view(result: ProbeResult) -> str:
+    """Write the main results and the kinds of all heads as HTML for a notebook."""
+    kinds, beside = result.kinds, np.where(result.kinds_beside == "content", "", result.kinds_beside)
+    shown = {*kinds.ravel().tolist(), *beside.ravel().tolist()}
+    return render_template(
+        "marginlens.probe.page",
+        "notebook.html",
+        main_results=main_results(result),
+        n_heads=result.n_heads,
+        rows=[
+            (
+                result.layer_name(layer),
+                [
+                    (result.head_name(layer, k), *pair)
+                    for k, pair in enumerate(zip(kinds[layer], beside[layer], strict=True))
+                ],
+            )
+            for layer in range(result.n_layers)
+        ],
+        has_words=result.n_heads <= MAX_NAMED_HEADS,
+        says=text("probe_page.kinds_beside" if beside.any() else "probe_page.kinds"),
+        legend=[(name, kind.says) for name, kind in HEAD_KINDS.items() if name in shown],
+        colours=KIND_COLOURS,
+        account=repr(result),
+    ).strip()
 
 
 def _heads_of(result: ProbeResult, kind: str) -> list[str]:
@@ -152,7 +192,17 @@ def page_data(result: ProbeResult, lab: str = "") -> dict[str, Any]:
             for measure in page_measures(result)
         ],
         "kinds": result.kinds.tolist(),
-        "kindWords": {name: [kind.title, kind.says, kind.measure] for name, kind in HEAD_KINDS.items()},
+        "beside": {
+            f"{layer}.{head}": [
+                kind,
+                jsonable(result[BESIDE[kind]][layer, head], JSON_DIGITS) if kind in BESIDE else None,
+            ]
+            for (layer, head), kind in np.ndenumerate(result.kinds_beside)
+            if kind
+        },
+        "kindWords": {
+            name: [kind.title, kind.says, kind.measure, KIND_COLOURS[name]] for name, kind in HEAD_KINDS.items()
+        },
         "sinks": {
             f"{layer}.{head}": [row.name, row.share, row.expected] for (layer, head), row in result.head_sinks.items()
         },
@@ -193,10 +243,16 @@ def lab_problem(plane: QueryPlane, names: Sequence[str] | None = None) -> LabPro
     return LabProblem(data, [0.0, 0.0, 1.0], [factor, 0.0], words=words)
 
 
-def _lab_link(plane: QueryPlane, names: Sequence[str]) -> str:
-    """Return the hash of the lab's address that shows the whole problem."""
+def _lab_link(plane: QueryPlane, names: Sequence[str], queries: Sequence[str]) -> str:
+    """Return the hash of the lab's address that shows the whole problem, below a note that its scores are assumed.
+
+    `names` are the tokens that the head attends to, `queries` those that it attends with.
+    """
     problem = lab_problem(plane, names)
-    return permalink({**state_of(problem), "view": {"half": round(1.2 * float(problem.start[0]), 3)}})
+    query, selected = queries[plane.query], names[int(plane.tokens[0])]
+    view = {"half": round(1.2 * float(problem.start[0]), 3)}
+    note = text("probe_lab.assumed_scores", selected=selected, query=query)
+    return permalink({**state_of(problem), "note": note, "view": view})
 
 
 def _example(example: Example, lab: str) -> dict[str, Any]:
@@ -216,7 +272,7 @@ def _example(example: Example, lab: str) -> dict[str, Any]:
             f"{layer}.{head}": [
                 plane.query,
                 plane.tokens.tolist(),
-                lab + _lab_link(plane, example.attended_tokens(layer)),
+                lab + _lab_link(plane, example.attended_tokens(layer), example.query_tokens(layer)),
             ]
             for (layer, head), plane in example.planes.items()
             if lab
@@ -334,8 +390,10 @@ def checkpoint_page(curves: CheckpointCurves, alarms: Sequence[Alarm] | None = N
         ],
         introduction=() if alarms is None or alarms else (text("alarm.none"),),
         alarms=alarm_summary(alarms or ()),
+        withdrawn=[note for note in curves.notes if note.code == WITHDRAWN],
         findings=training_findings(curves),
-        notes=curves.notes,
+        folded="" if alarms is None else text("probe_about.folded_trends"),
+        notes=[note for note in curves.notes if note.code != WITHDRAWN],
         about=[
             text("probe_about.means"),
             *([text("probe_about.baselines")] if "correlation" in main else []),

@@ -2,7 +2,7 @@
 (() => {
   const data = JSON.parse(document.getElementById("probe").textContent);
   const maps = data.examples.map((one) => Uint8Array.from(atob(one.maps), (letter) => letter.charCodeAt(0)));
-  const kind = { name: "kind", label: "kind of head", title: "kind", group: "Kind", says: say("probe_page.kinds"), values: data.kinds };
+  const kind = { name: "kind", label: "kind of head", title: "kind", group: "Kind", says: say(Object.values(data.beside).some(([name]) => name !== "content") ? "probe_page.kinds_beside" : "probe_page.kinds"), values: data.kinds };
   const measures = [kind, ...data.measures];
   const state = { measure: 0, layer: null, head: null, example: 0 };
 
@@ -29,7 +29,10 @@
   };
   const PALE = [[253, 250, 230], [190, 223, 226], [96, 166, 214]]; // light enough for dark letters throughout
   const NOTHING = "#e9e6e0";
-  const KINDS = { previous: "#8fc1ea", next: "#9adfd0", first: "#f2d48a", same: "#eeb0cd", separator: "#c9b6ee", content: "#a9d694", even: "#dcd8d0" }; // all light enough for dark letters
+  const kindColour = (name) => data.kindWords[name]?.[3] ?? NOTHING;
+  // What a sink head is beside its sink: its kind and the share of its queries; a kind of head is other than "content".
+  const beside = (layer, head) => data.beside[`${layer}.${head}`] ?? [];
+  const kindBeside = (layer, head) => (beside(layer, head)[0] === "content" ? undefined : beside(layer, head)[0]);
   const DEEP = [[255, 255, 255], [189, 215, 238], [66, 134, 190], [8, 48, 107]];
   const gradient = (stops) => `linear-gradient(90deg, ${[0, 0.25, 0.5, 0.75, 1].map((one) => mix(stops, one)).join(", ")})`;
   const attentionColour = (level) => mix(DEEP, Math.sqrt(level / 255)); // the root makes small probabilities visible
@@ -47,14 +50,19 @@
     const measure = measures[state.measure];
     const [low, high] = measure.range ?? [];
     const written = measure === kind ? (name) => name || "–" : (value) => shown(value, measure.percent);
-    const colour = measure === kind ? (name) => KINDS[name] ?? NOTHING : (value) => (value === null ? NOTHING : mix(PALE, high > low ? (value - low) / (high - low) : 0.5));
+    const colour = measure === kind ? kindColour : (value) => (value === null ? NOTHING : mix(PALE, high > low ? (value - low) / (high - low) : 0.5));
     byId("says").textContent = measure.says;
     fillHeads(byId("heat"), data, (layer, head) => {
       const value = measure.values[layer][head], chosen = layer === state.layer && head === state.head;
       const cell = pressable(written(value), chosen, () => go(`#L${layer}H${head}`));
       cell.style.background = colour(value);
+      const other = measure === kind && kindBeside(layer, head);
+      if (other) { // a band of the sink's colour
+        cell.append(make("small", {}, `› ${other}`));
+        cell.style.background = `linear-gradient(90deg, ${colour(value)} .5rem, ${kindColour(other)} .5rem)`;
+      }
       cell.id = `cell-${layer}-${head}`;
-      cell.setAttribute("aria-label", `${layerTitle(layerName(layer))}, head ${head}: ${measure.title} ${written(value)}`);
+      cell.setAttribute("aria-label", `${layerTitle(layerName(layer))}, head ${head}: ${measure.title} ${other ? say("probe_page.kind_beside", { kind: value, beside: other }) : written(value)}`);
       cell.tabIndex = (state.layer === null ? layer === 0 && head === 0 : chosen) ? 0 : -1;
       return cell;
     });
@@ -63,8 +71,10 @@
       part.style.background = background;
       return part;
     };
-    const all = data.kinds.flat(), known = Object.keys(KINDS).filter((name) => all.includes(name));
-    const counted = (name) => make("span", {}, swatch(KINDS[name]), `${name} ${all.filter((one) => one === name).length}: ${data.kindWords[name][1]}`);
+    const all = data.kinds.flat(), others = Object.values(data.beside).map(([name]) => name).filter((name) => name !== "content");
+    const known = Object.keys(data.kindWords).filter((name) => all.includes(name) || others.includes(name));
+    const among = (names, name) => names.filter((one) => one === name).length;
+    const counted = (name) => make("span", {}, swatch(kindColour(name)), `${name} ${among(all, name)}${others.includes(name) ? ` (${say("probe_page.beside_too", { count: among(others, name) })})` : ""}: ${data.kindWords[name][1]}`);
     for (const part of ["heat", "legend"]) byId(part).classList.toggle("kinds", measure === kind);
     byId("legend").replaceChildren(...(measure === kind ? known.map(counted) : [shown(low, measure.percent), swatch(gradient(PALE)), shown(high, measure.percent), ` ${measure.title}`]));
     letKeysScroll();
@@ -103,7 +113,14 @@
     const does = say(`head_kind_share.${name}`, { share: measure ? shown(value(measure), true) : "" });
     const sink = measure ? null : data.sinks[`${state.layer}.${state.head}`];
     const beyond = sink ? ` ${say("probe_page.sink", { token: sink[0], share: shown(sink[1], true), expected: shown(sink[2], true) })}` : "";
-    return [make("p", {}, make("b", {}, `${title[0].toUpperCase()}${title.slice(1)}.`), ` ${does}${beyond}`)];
+    return [make("p", {}, make("b", {}, `${title[0].toUpperCase()}${title.slice(1)}.`), ` ${does}${beyond}${besideSink()}`)];
+  }
+
+  function besideSink() {
+    const [name, share] = beside(state.layer, state.head);
+    if (!name) return "";
+    if (share === null) return ` ${say("probe_page.nothing_beside")}`;
+    return ` ${say("probe_page.beside", { title: data.kindWords[name][0], does: say(`head_kind_share.${name}`, { share: shown(share, true) }) })}`;
   }
 
   function title() {
@@ -319,13 +336,18 @@
     return make("p", { class: "under" }, codes.map((code) => say(code)).join(" "));
   }
 
+  const FOLDED = ["correlation", "correlation_random_head", "frobenius", "tied_share"]; // for those who know the theory
+
   function numbers() {
-    const rows = data.measures.map((one) => {
+    const row = (one) => {
       const all = one.values.flat().filter((value) => value !== null);
       const mean = all.reduce((sum, value) => sum + value, 0) / all.length;
       return [one.title, shown(one.values[state.layer][state.head], one.percent), shown(mean, one.percent)];
-    });
-    return [make("h3", {}, "Its numbers"), table([["measure", ""], ["this head", "number"], ["mean of all heads", "number"]], rows)];
+    };
+    const listed = (measures) => table([["measure", ""], ["this head", "number"], ["mean of all heads", "number"]], measures.map(row));
+    const [plain, others] = [false, true].map((folded) => data.measures.filter((one) => FOLDED.includes(one.name) === folded));
+    const more = others.length ? [make("details", {}, make("summary", {}, say("probe_page.more_numbers")), listed(others))] : [];
+    return [make("h3", {}, say("probe_page.numbers")), listed(plain), ...more];
   }
 
   // ---- where the address points

@@ -64,6 +64,11 @@ class BilinearRows(Described):
         return len(self.triples)
 
     @property
+    def parts(self) -> tuple[FloatArray, FloatArray, IntArray, FloatArray]:
+        """The arguments that define the rows: X, Q, triples and scale."""
+        return self.X, self.Q, self.triples, self.terms.scale
+
+    @property
     def shape(self) -> tuple[int, int]:
         """The shape: n_rows and the number of entries of W."""
         return len(self), self.X.shape[1] * self.Q.shape[1]

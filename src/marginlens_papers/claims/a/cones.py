@@ -90,18 +90,20 @@ class A_F2(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The cone to scale in the plane with paths from everywhere, and how much wider it could be."""
-        fig, (left, right) = ml.plotting.figure(2, width=5.6, height=4.8)
+        fig, (left, right) = ml.plotting.figure(2, width=4.6, height=5.0)
         _draw_plane(left, finding.arrays["planar"])
         mu, factor = finding.arrays["mu"], finding.arrays["factor"]
-        right.loglog(mu, np.minimum(mu * factor, 2.0), "o", ms=5, color=ml.plotting.LOCAL, alpha=0.75)
-        ends = np.array([0.6 * mu.min(), 1.6 * mu.max()])
-        right.plot(ends, ends, color=ml.plotting.INK, ls="--", lw=1.2)
-        level(right, 2.0, "μ = 2: every direction", dash=":")
-        right.text(0.97, 0.05, "dashed: no wider", ha="right", va="bottom", transform=right.transAxes)
-        right.set(
-            xlabel="μ of the theorem, Eq. (32)", ylabel="largest μ whose starts all converge", ylim=(ends[0] * 0.7, 6)
-        )
-        right.set_title("How conservative the cone is")
+        narrow, wide = _half_angle(mu), _half_angle(np.minimum(mu * factor, 2.0))
+        right.loglog(narrow, wide, "o", ms=5, color=ml.plotting.LOCAL, alpha=0.75, label="one problem")
+        ends = np.array([0.8 * narrow.min(), 1.3 * narrow.max()])
+        right.plot(ends, ends, color=ml.plotting.INK, ls="--", lw=1.2, label="the theorem's cone itself")
+        level(right, 180.0, "180°: starts in every direction", dash=":")
+        right.set(xlabel="half-angle of the theorem's cone", ylabel="half-angle of the widest cone that works")
+        right.set(ylim=(0.8 * ends[0], 400.0), title="Wider cones work, too")
+        for axis in (right.xaxis, right.yaxis):
+            axis.set_major_formatter("{x:g}°")
+        for ax in (left, right):
+            ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16))
         return {"cone": fig}
 
 
@@ -119,6 +121,11 @@ def _problem(rng: np.random.Generator) -> tuple[ml.TokenDataset, Any, BasinCone]
 def _misalignment(points: Any, cone: BasinCone) -> Any:
     """1 - correlation of points (n, d_key) with the axis of the cone."""
     return drawing.misalignment(points, cone.p)
+
+
+def _half_angle(mu: FloatArray) -> FloatArray:
+    """The degrees between the axis of a cone of width mu and its boundary, on which the correlation with the axis is 1 - mu."""
+    return np.degrees(2.0 * np.arcsin(np.sqrt(0.5 * mu)))
 
 
 def _converged(left: Any, mu: Any) -> Any:
@@ -205,22 +212,21 @@ def _draw_plane(ax: Axes, planar: dict[str, Any]) -> None:
     sweep = axis + np.linspace(-border, border, 60)
     outer = np.stack([np.cos(sweep), np.sin(sweep)])
     wedge = np.concatenate([radius * outer, 2 * reach * outer[:, ::-1]], axis=1)
-    ax.fill(*wedge, color=ml.plotting.LOCAL, alpha=0.25, lw=0, zorder=1, label="the theorem's cone C(μ, R)")
+    ax.fill(*wedge, color=ml.plotting.LOCAL, alpha=0.25, lw=0, zorder=1, label="the theorem's cone")
     circle = np.linspace(0, 2 * np.pi, 200)
     ax.plot(radius * np.cos(circle), radius * np.sin(circle), color=ml.plotting.INK, lw=1, ls=":", zorder=1)
     for direction, is_global in zip(planar["directions"], planar["is_global"], strict=True):
-        colour, name = (ml.plotting.GLOBAL, "GMM direction") if is_global else (ml.plotting.LOCAL, "LMM direction")
-        ml.plotting.ray(ax, direction, 2 * reach, color=colour, label=name)
+        colour, name = (ml.plotting.GLOBAL, "best") if is_global else (ml.plotting.LOCAL, "local")
+        ml.plotting.ray(ax, direction, 2 * reach, color=colour, label=f"{name} max-margin direction")
     goal = planar["directions"][~planar["is_global"]][0]
     for path in planar["paths"]:
         ours = ml.correlation(path[-1], goal) > 0.9
         ml.plotting.arrowed_path(
             ax, path, color=ml.plotting.LOCAL if ours else ml.plotting.GLOBAL, arrows=2, linewidth=1.2
         )
-    ax.plot(*planar["paths"][:, 0].T, "o", ms=5, mfc="white", mec=ml.plotting.INK, zorder=5, label="starts at norm R")
+    ax.plot(*planar["paths"][:, 0].T, "o", ms=5, mfc="white", mec=ml.plotting.INK, zorder=5, label="starts")
     ax.set(xlim=(-reach, reach), ylim=(-0.85 * reach, 0.85 * reach), aspect="equal", xlabel="p₁", ylabel="p₂")
-    ax.set_title("A cone to scale, and paths from norm R")
-    ax.legend(loc="lower left", fontsize=9, frameon=True, framealpha=0.9, edgecolor="none")
+    ax.set_title("A cone to scale, and paths")
 
 
 LOGITS = 18.0  # the largest margin at R at which plain steps move p by more than its last digits

@@ -109,7 +109,8 @@ class B_D2(Claim):
             f"(18) has another solution than Eq. (9) for {int(differs[ties].sum())} of the {int(ties.sum())} selections with ties."
         )
         note = (
-            "Lemma 3 itself holds (claim B-L3); these are remarks in its proof. p̂ = M⁺1 drops complementary slackness, and if its "
+            "Two shortcuts in the proof of Lemma 3 give other directions than the max-margin one; the lemma itself holds (claim B-L3). "
+            "p̂ = M⁺1 drops complementary slackness, and if its "
             f"multipliers are negative it is longer than the solution by {np.median(longer) - 1.0:.1%} in the median and up to "
             f"{longer.max():.1f} times as long. For decisive tokens after a first step it comes true as d grows: it fails for {wide:.0%} "
             f"of them at d = {WIDTHS[-1]:,}. Eq. (18) drops p ∈ 𝒫, that tokens selected together tie: its solution is shorter, down to "
@@ -321,8 +322,9 @@ class B_L19(Claim):
         )
         asked, plain = float(np.nanmin(rates["log10_width"])), far & untilted
         note = (
-            "The lemma itself is not refuted; what does not hold is a sentence next to it, “we expect this to be the case”. If all $α_s$ "
-            f"are alike, the paper's initial embeddings, which are nearly orthonormal, give {int(ahead[expected].sum())} of "
+            "From the paper's embeddings the decisive tokens rarely have the widest margin, although it expects this next to its lemma; "
+            "the lemma itself is not refuted. If all $α_s$ are alike, the paper's initial embeddings, which are nearly orthonormal, give "
+            f"{int(ahead[expected].sum())} of "
             f"{int(expected.sum())} datasets the lead in margin. Selecting one decisive token in its sequences and everything in the "
             "others takes $‖p̂'‖$ ≈ √((|S| − 1)/|S|) at most; k decisive tokens above m irrelevant ones that all meet take √(km/(k + m)). "
             f"The lemma's conditions hold in no run: besides Eq. (10), it asks for widths from $10^{asked:.0f}$ on. At sizes that exist "

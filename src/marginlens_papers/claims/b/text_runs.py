@@ -318,8 +318,9 @@ class TextRuns(Claim):
         losses = [holds for name, holds in met.items() if name.endswith("_loss")]
         others = [holds for name, holds in met.items() if not name.endswith(("_loss", "_contrast"))]
         return (
-            f"The loss is of the paper's order in {sum(losses) or 'none'} of {len(losses)} pairs of a dataset and a reading, and "
-            f"{sum(others) or 'none'} of {len(others)} correlations {'reach' if any(others) else 'reaches'} {EXCELLENT:g}."
+            f"{sum(others) or 'None'} of {len(others)} correlations with the posterior difference {'reach' if any(others) else 'reaches'} "
+            f"{EXCELLENT:g}, and the loss is of the paper's order in {sum(losses) or 'none'} of {len(losses)} pairs of a dataset and a "
+            "reading."
         )
 
     def draw(self, finding: Finding) -> dict[str, Figure]:

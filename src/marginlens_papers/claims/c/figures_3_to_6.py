@@ -396,7 +396,8 @@ def _squared_note(found: dict[str, Contrast], paced: FloatArray, zero: BoolArray
     on_the_way = float(np.nanmax(np.mean(code.distance["selected component"], axis=0)))
     rules = [f"{text.infinite(rule)} and {cyclic.infinite(rule)} by the {rule}" for rule in RULES]
     return (
-        "On cyclic data the text's loss stays below .99, for two reasons. If a sequence selects its label, the loss vanishes and its "
+        "With the loss of the paper's text and cyclic data the mean correlation stays below its .99, for two reasons. If a sequence "
+        "selects its label, the loss vanishes and its "
         f"slope with it, so it needs half the margin of a sequence that selects another token: in the {len(paced)} trials with single "
         f"tokens the correlation is {mean(plain):.4f} with the plain local solution and {mean(paced):.5f} (smallest {paced.min():.4f}) "
         "with that of margins 1/2 and 1. If tokens stay tied, fixed steps circle around the correction at about half a step and the "
@@ -504,7 +505,8 @@ class C_F6(Claim):
         )
         passing = _when(code, 9.59)
         note = (
-            "Neither rule for local components gives .09 together with 9.59. The global correction is infinite in "
+            "No reading of 'local' gives both distances of the paper, .09 and 9.59, at the same number of steps. "
+            "The global correction is infinite in "
             f"{text.infinite('global')} trials on any data and {cyclic.infinite('global')} on cyclic data: within a component the risk "
             "keeps falling. The global distance grows with the steps, so its value says how long a run was: in the code's series its mean "
             f"passes the paper's 9.59 at about {code.runs.steps[passing]:.0f} steps, at which the local one is "

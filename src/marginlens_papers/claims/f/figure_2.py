@@ -12,7 +12,7 @@ from marginlens.result.palette import ACCENTS
 from marginlens.risk.cross_entropy import MulticlassRisk
 from marginlens.svm import BilinearSolution, bilinear_svm
 from marginlens.theory.bias_table import ON_CLASSES
-from marginlens.typing import Figure, FloatArray, IntArray
+from marginlens.typing import Axes, Figure, FloatArray, IntArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress, Run
 from marginlens_papers.claims.drawing import heat_map
 from marginlens_papers.claims.random_data import class_clusters
@@ -196,22 +196,38 @@ def _draw_correlations(finding: Finding) -> Figure:
 
 
 def _draw_gaps(finding: Finding) -> Figure:
-    fig, (left, right) = ml.plotting.figure(2, width=5.4, height=4.3)
-    best = finding.arrays["best"]
-    for kind, style in (("paper", {"alpha": 0.45}), ("long", {})):
-        for name, curves in finding.arrays["runs"][kind].items():
-            norm = GEOMETRIES[name]
-            label = LABELS[name] if kind == "long" else None
-            left.loglog(curves.steps, curves.gap(norm), label=label, **LOOKS[name], **style)
-            right.loglog(best[norm] * curves.length, curves.gap(norm), label=label, **LOOKS[name], **style)
-    steps = finding.arrays["runs"]["long"]["sign"].steps
-    guide = steps[steps >= 0.03 * steps[-1]]
-    left.loglog(guide, 0.9 * np.sqrt(guide[0] / guide), color=ml.plotting.INK, ls=":", lw=1.4, label="∝ t^(−1/2)")
-    left.set(xlabel="step t", ylabel="1 − margin / best margin in the own norm", ylim=(2e-3, 1.5))
-    left.set_title("Paper's steps (pale), longer steps (full)")
-    right.set(xlabel=r"clock $γ^{*}\, Σ\, η$", ylabel="1 − margin / best margin", ylim=(2e-3, 1.5), xlim=(0.3, None))
-    right.set_title("The same runs on their clock")
-    left.legend(loc="lower left")
+    from matplotlib.figure import Figure
+
+    fig = Figure(figsize=(8.0, 7.2), layout="constrained")
+    axes: dict[str, Axes] = fig.subplot_mosaic([["paper", "long"], ["clock", "legend"]])
+    runs, best = finding.arrays["runs"], finding.arrays["best"]
+    for kind, style in (("paper", ":"), ("long", "-")):
+        for name, curves in runs[kind].items():
+            gap = curves.gap(GEOMETRIES[name])
+            axes[kind].loglog(curves.steps, gap, label=LABELS[name], **LOOKS[name])
+            axes["clock"].loglog(best[GEOMETRIES[name]] * curves.length, gap, color=LOOKS[name]["color"], ls=style)
+        guide = runs[kind]["sign"].steps
+        guide = guide[guide >= 0.03 * guide[-1]]
+        axes[kind].loglog(
+            guide, 0.9 * np.sqrt(guide[0] / guide), color=ml.plotting.INK, ls="-.", lw=1.4, label="slope of 1/√step"
+        )
+        axes[kind].set(xlabel="step")
+    axes["paper"].set_title("The paper's steps")
+    axes["long"].set_title("Longer steps")
+    axes["clock"].set(
+        title="Both, by the distance covered", xlabel="best margin × total length of steps", xlim=(0.3, None)
+    )
+    for name in ("paper", "long", "clock"):
+        axes[name].set(ylabel="share of the margin missing", ylim=(2e-3, 1.5))
+    axes["legend"].axis("off")
+    lines = axes["long"].get_lines()
+    lines += [axes["legend"].plot([], [], color=ml.plotting.INK, ls=style)[0] for style in (":", "-")]
+    names = [
+        *(str(line.get_label()) for line in lines[:-2]),
+        "lower left: the paper's steps",
+        "lower left: longer steps",
+    ]
+    axes["legend"].legend(lines, names, loc="center")
     return fig
 
 

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
 
 import numpy as np
 
 import marginlens as ml
-from marginlens.theory import SteepestCertificate
 from marginlens.theory.any_norm import SteepestSteps, plan_for
-from marginlens.theory.steepest_runs import Runs, outcomes_of
 from marginlens.typing import Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims.drawing import level
-from marginlens_papers.claims.ours.norm_problems import (
-    RULES,
-    Geometry,
-    Rule,
-    Trained,
-    contradicts,
-    drawn,
-    geometry,
-)
+from marginlens_papers.claims.ours.norm_problems import RULES, SIZES, Rule, Trained, drawn, geometry
 from marginlens_papers.claims.ours.norm_proof_runs import archived_norm_proof_runs
+from marginlens_papers.claims.ours.norm_proof_shares import (
+    LENGTHS,
+    N_CELLS,
+    NormProofShares,
+    archived_norm_proof_shares,
+    norm_proof_shares,
+)
 
-SIZES = ((1, 3, 2), (2, 4, 3), (3, 5, 10), (4, 6, 90))  # n, T, d
-MOMENTUM = 0.9
-FORGETS = 0.2  # hD of steps with momentum, relative to log(1/β), at most
-LEAST_FURTHER, MORE = 10_000, 10  # steps after a proof: ten times as many, at least 10,000
+AGAIN = {Effort.PAPER: 2, Effort.QUICK: 1}  # problems of each length, norm and size that X P4 follows again
 SIZE_N9 = (4, 6, 10)
 LEAD = 400.0  # logits that steps at the full margin gain until the end of a run
 MEASURED = 4  # the margin is that of the last quarter of a run, where even runs that take long to settle have settled
@@ -38,110 +31,31 @@ FEWEST_STEPS, MOST_STEPS = 8_000, 40_000
 EUCLIDEAN = "Euclidean"
 
 
-class Length(NamedTuple):
-    """How long the steps of X P4 are for the tokens that a run selects, and how many problems take them.
-
-    Attributes:
-        name: in words.
-        of: computes h from γ, D₂ and D.
-        momentum: β.
-        n_problems: of each norm and size.
-    """
-
-    name: str
-    of: Callable[[Geometry], float]
-    momentum: float
-    n_problems: int
-
-
-def _by_range(share: float) -> Callable[[Geometry], float]:
-    """Return h with hD₂²/(8γ) = share; of a single row, which has no range, h with hγ = .1."""
-    return lambda at: 8.0 * share * at.margin / at.widest**2 if at.widest > 0.0 else 0.1 / at.margin
-
-
-LENGTHS = {
-    "quarter": Length("hD₂²/8 = γ/4", _by_range(1 / 4), 0.0, 8),
-    "sixteenth": Length("hD₂²/8 = γ/16", _by_range(1 / 16), 0.0, 4),
-    "long": Length("hγ = .15", lambda at: 0.15 / at.margin, 0.0, 4),
-    "momentum": Length(
-        "momentum .9, hD₂²/8 = γ/100",
-        lambda at: min(_by_range(1 / 100)(at), FORGETS * np.log(1.0 / MOMENTUM) / at.longest),
-        MOMENTUM,
-        4,
-    ),
-}
-
-
-def followed(trained: Trained, rule: Rule, length: Length) -> Any:
-    """Follow a run from zero, with steps of a length for the tokens that it selects; None if there are none."""
-    selected, outcome = trained.problem.optimal, None
-    for _ in range(3):
-        at = geometry(trained, rule.norm, selected, of_margin=True)
-        if not at.margin > 0.0:
-            return outcome
-        optimizer = rule.make(length.of(at), length.momentum)
-        runs = Runs([trained.risk], np.zeros((1, *trained.shape)))
-        [outcome] = outcomes_of(trained.problem.as_batch(), runs, optimizer)
-        if np.array_equal(outcome.selected, selected):
-            return outcome
-        selected = outcome.selected
-    return outcome
-
-
-def is_contradicted(trained: Trained, rule: Rule, proof: SteepestCertificate, n_steps: int) -> bool:
-    """Return whether further steps of a run from zero, which came to the proof's point after `n_steps`, contradict it."""
-    optimizer, more = rule.make(proof.longest, proof.momentum), max(MORE * n_steps, LEAST_FURTHER)
-    # The run begins again from zero, so that it comes to the point with what it remembers.
-    run = ml.descend(trained.risk, start=np.zeros(trained.shape), optimizer=optimizer, n_steps=n_steps)
-    return contradicts(trained, proof, run.final, run.resume(more).final, more)
-
-
-class Counts(NamedTuple):
-    """Runs of one norm, size and length: those that saturate, are proved and verified, and whose proofs are contradicted."""
-
-    saturated: int
-    proved: int
-    verified: int
-    contradicted: int
-
-
-def counted(rule: Rule, cell: int, length: Length, n_problems: int) -> Counts:
-    """Follow runs on problems of a size, and go on after each proof."""
-    outcomes = [(trained, followed(trained, rule, length)) for trained in drawn(rule, n_problems, SIZES[cell], cell)]
-    settled = [(trained, each) for trained, each in outcomes if each is not None and (each.settled or each.proved)]
-    certified = [(trained, each) for trained, each in settled if each.certificate is not None]
-    return Counts(
-        len(settled),
-        sum(each.proved for _, each in settled),
-        sum(each.verdict is not None and each.verdict.applies for _, each in certified),
-        sum(is_contradicted(trained, rule, each.certificate, each.n_steps) for trained, each in certified),
-    )
-
-
 class X_P4(Claim):
     labels = ("X Thm 4",)
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
-        """Follow runs in every norm and size, count those that saturate and those that are proved, and go on after each proof."""
-        progress.expect(len(LENGTHS) * len(SIZES) * len(RULES))
-        counts = np.zeros((len(LENGTHS), len(RULES), len(SIZES), 4))
-        for j, length in enumerate(LENGTHS.values()):
-            n_problems = length.n_problems if effort is Effort.PAPER else 2
-            for k, rule in enumerate(RULES.values()):
-                for cell in range(len(SIZES)):
-                    counts[j, k, cell] = counted(rule, cell, length, n_problems)
-                    progress.advance()
-        saturated, proved, verified, wrong = np.moveaxis(counts, -1, 0)
-        shares, stored = proved / np.maximum(saturated, 1), archived_norm_proof_runs()
+        """Read how many runs are proved, follow some of them again, and compare what is found with what is stored."""
+        stored, near, again = archived_norm_proof_shares(), archived_norm_proof_runs(), NormProofShares.none()
+        progress.expect(N_CELLS)
+        for chunk in norm_proof_shares(AGAIN[effort] * N_CELLS, stored.seed):
+            again = again + chunk
+            progress.advance()
+        saturated, proved, contradicted = (
+            stored.count("saturated"),
+            stored.count("proved"),
+            stored.count("contradicted"),
+        )
+        shares = proved / np.maximum(saturated, 1)
         numbers = {f"share_proved_{name}": _ratio(proved[j], saturated[j]) for j, name in enumerate(LENGTHS)}
         numbers |= {
-            "contradictions": float(wrong.sum()),
-            "stored_contradictions": float(stored.contradicted),
-            "stored_proofs": float(stored.total("proved")),
-            "stored_adversarial": float(stored.total("proved", "adversarial")),
+            "contradictions": float(contradicted.sum() + again.count("contradicted").sum()),
+            "near_contradictions": float(near.contradicted),
+            "near_proofs": float(near.total("proved")),
+            "near_adversarial": float(near.total("proved", "adversarial")),
             "proved": float(proved.sum()),
             "saturated": float(saturated.sum()),
-            "share_verified": _ratio(verified, proved),
+            "share_proved_again": _ratio(again.count("proved"), again.count("saturated")),
         }
         numbers |= {
             f"share_{length}_{rule}_{'_'.join(map(str, size))}": shares[j, k, cell]
@@ -154,9 +68,9 @@ class X_P4(Claim):
             for j, (name, length) in enumerate(LENGTHS.items())
         )
         measured = (
-            f"Of the runs that saturate, these are proved: {by_length}. Further steps contradict {wrong.sum():.0f}, "
-            f"and {stored.contradicted} of {stored.total('proved'):,} stored proofs near the border of what the theorem allows, "
-            f"{stored.total('proved', 'adversarial'):,} of them on adversarial problems."
+            f"Of the runs that saturate, these are proved: {by_length}. Further steps contradict {numbers['contradictions']:.0f}, "
+            f"and {near.contradicted} of {near.total('proved'):,} stored proofs near the border of what the theorem allows, "
+            f"{near.total('proved', 'adversarial'):,} of them on adversarial problems."
         )
         return Finding(measured, numbers, {"proved": proved, "saturated": saturated})
 
@@ -189,12 +103,11 @@ class X_N9(Claim):
         progress.expect(len(rules) * len(LOSSES_N9))
         points: dict[str, FloatArray] = {}
         for name, rule in rules.items():
-            drawn_ones = list(drawn(rule, n_problems, SIZE_N9, len(SIZES)))
-            usual = [geometry(one, rule.norm, one.problem.optimal, of_margin=False) for one in drawn_ones]
-            unit = float(np.median([8.0 * at.margin / at.widest**2 for at in usual if at.margin > 0.0]))
-            rows = []
-            for loss in LOSSES_N9:
-                rows += [_loss_and_share(one, rule, loss * unit) for one in drawn_ones]
+            unit, rows = 0.0, []
+            for k, loss in enumerate(LOSSES_N9):
+                problems = list(drawn(rule, n_problems, SIZE_N9, len(SIZES), first=k * n_problems))
+                unit = unit or _unit(problems, rule)
+                rows += [_loss_and_share(one, rule, loss * unit) for one in problems]
                 progress.advance()
             points[name] = np.array([row for row in rows if row is not None])
         below = {name: float((share < 1.0 - loss - 0.02).sum()) for name, (loss, share) in _columns(points)}
@@ -235,6 +148,12 @@ class X_N9(Claim):
 
 def _columns(points: dict[str, FloatArray]) -> Iterator[tuple[str, FloatArray]]:
     return ((name, rows.T) for name, rows in points.items())
+
+
+def _unit(problems: list[Trained], rule: Rule) -> float:
+    """Return the length of steps whose hD₂²/(8γ) is 1 in the median of problems."""
+    usual = [geometry(one, rule.norm, one.problem.optimal, of_margin=False) for one in problems]
+    return float(np.median([8.0 * at.margin / at.widest**2 for at in usual if at.margin > 0.0]))
 
 
 def _loss_and_share(trained: Trained, rule: Rule, size: float) -> tuple[float, float] | None:

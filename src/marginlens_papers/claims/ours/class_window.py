@@ -20,7 +20,6 @@ from marginlens.theory.embedding_limits import (
 )
 from marginlens.typing import Axes, Figure, FloatArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
-from marginlens_papers.claims import drawing
 from marginlens_papers.claims.b.flow_ends import embedding_flow_end, flow_end
 from marginlens_papers.claims.random_data import balanced_sequences
 
@@ -247,33 +246,49 @@ def _trace(cell: Cell, seed: int) -> dict[str, FloatArray]:
 
 
 def _draw_map(finding: Finding) -> Figure:
-    fig, axes = ml.plotting.figure(2, width=6.6, height=4.8)
-    rows = [(f"T = {T}", (T, WIDTH, 1)) for T in LENGTHS]
-    others = [(f"d = {d:,}", (LENGTH, d, 1)) for d in WIDTHS]
-    others += [(f"{k} a class", (LENGTH, WIDTH, k)) for k in DECISIVE[1:]]
-    _draw_table(axes[0], finding, rows, MOVES)
-    _draw_table(axes[1], finding, others, FEWER)
-    axes[0].set_title("Runs that select only the decisive tokens, d = 2,048")
-    axes[1].set_title("The same at T = 30, by width and by decisive tokens")
-    axes[0].set_ylabel("tokens of a sequence")
-    fig.supxlabel(
-        "small: 95% interval; bar: check_class_window warns; *: some run fails without losing a class", fontsize=10
-    )
+    from matplotlib.figure import Figure
+
+    rows = [(str(T), (T, WIDTH, 1)) for T in LENGTHS]
+    others = [(f"width {d:,}", (LENGTH, d, 1)) for d in WIDTHS]
+    others += [(f"{k} decisive per class", (LENGTH, WIDTH, k)) for k in DECISIVE[1:]]
+    fig = Figure(figsize=(7.6, 7.4), layout="constrained")
+    upper, lower = fig.subplots(2, height_ratios=(len(rows), len(others)))
+    _draw_table(upper, finding, rows, MOVES)
+    _draw_table(lower, finding, others, FEWER)
+    upper.set(title="Runs that select only the decisive tokens", ylabel="tokens of a sequence")
+    lower.set(title=f"The same with {LENGTH} tokens a sequence")
+    _explain_cells(fig)
     return fig
 
 
 def _draw_short(finding: Finding) -> Figure:
-    fig, (ax,) = ml.plotting.figure(width=6.6, height=6.4)
-    rows = [(f"T = {T}, {k} a class", (T, SHORT_WIDTH, k)) for T in SHORT_LENGTHS for k in SHORT_DECISIVE]
+    fig, (ax,) = ml.plotting.figure(width=6.6, height=7.4)
+    rows = [(f"{T} tokens, {k} decisive", (T, SHORT_WIDTH, k)) for T in SHORT_LENGTHS for k in SHORT_DECISIVE]
     _draw_table(ax, finding, rows, SHORT_MOVES)
     ax.set_title("Short sequences: runs that select only the decisive tokens")
+    _explain_cells(fig)
     return fig
+
+
+def _explain_cells(fig: Figure) -> None:
+    """The legend of a table, below it."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    failing, _, right = _SHARE_COLOURS
+    marks = [
+        Patch(color=right, label="every run ends as it should"),
+        Patch(color=failing, label="none does"),
+        Line2D([], [], color=ml.plotting.INK, lw=2.0, label="our test expects a lost class"),
+        Line2D([], [], color=ml.plotting.INK, ls="", marker="$*$", label="a run fails, but loses no class"),
+    ]
+    fig.legend(handles=marks, loc="outside lower center", ncols=2)
 
 
 def _draw_table(
     ax: Axes, finding: Finding, rows: list[tuple[str, tuple[int, int, int]]], moves: tuple[float, ...]
 ) -> None:
-    """How many runs end as they should in each setting, with the 95% interval below; a bar above if check_class_window warns."""
+    """How many runs end as they should in each setting, with a bar above if check_class_window warns."""
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.patches import Rectangle
 
@@ -288,16 +303,14 @@ def _draw_table(
             ax.add_patch(
                 Rectangle((j - 0.5, i - 0.5), 1.0, 1.0, facecolor=colours(count / n), edgecolor="white", lw=1.2)
             )
-            low, high = (f"{float(end):.2f}".replace("0.", ".") for end in drawing.proportion_interval(count, n))
             star = "*" if np.any(~right[of_cell] & ~lost[of_cell]) else ""
-            ax.text(j, i - 0.06, f"{count}/{n}{star}", ha="center", va="center", fontsize=10.5)
-            ax.text(j, i + 0.28, f"{low}–{high}", ha="center", va="center", fontsize=6.8)
+            ax.text(j, i + 0.06, f"{count}/{n}{star}", ha="center", va="center")
             if inside[of_cell].any():
                 ax.plot([j - 0.4, j + 0.4], [i - 0.36] * 2, color=ml.plotting.INK, lw=2.0, solid_capstyle="butt")
     ax.set_xticks(range(len(moves)), [f"{moved:.2g}" if moved < 100.0 else f"{moved:.0f}" for moved in moves])
     ax.set_yticks(range(len(rows)), [name for name, _ in rows])
     ax.set(xlim=(-0.5, len(moves) - 0.5), ylim=(len(rows) - 0.5, -0.5))
-    ax.set_xlabel("m = (η₀/2)|α_s|, by which the step moves decisive scores")
+    ax.set_xlabel("how far the first step moves the scores of decisive tokens")
     ax.grid(False)
 
 

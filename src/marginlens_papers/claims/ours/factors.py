@@ -94,7 +94,7 @@ def _note(numbers: dict[str, float]) -> str:
     if least >= STATIONARY:
         return ""
     return (
-        f"The runs head for the conditions of a stationary point and are not there. Alignment is {least:.3f} in the median at the "
+        f"The runs head for a stationary point, but have not reached it when they end. Alignment is {least:.3f} in the median at the "
         f"width where it is least (met from {STATIONARY:g} on), and grows with the steps. That it goes to one is a reading of the trend."
     )
 

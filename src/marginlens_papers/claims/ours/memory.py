@@ -101,21 +101,28 @@ class X_N6(Claim):
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Shares against the ratio, a panel for each optimizer."""
-        fig, axes = ml.plotting.figure(4, width=3.6, height=4.2)
-        for ax, (name, rules) in zip(axes, RULES.items(), strict=True):
+        from matplotlib.figure import Figure
+
+        fig = Figure(figsize=(7.2, 7.4), layout="constrained")
+        panels = dict(zip(RULES, fig.subplots(2, 2, sharex=True, sharey=True).flat, strict=True))
+        for name, rules in RULES.items():
             for k, rule in enumerate(rules):
                 ratio, _, share = finding.arrays["constant"][rule]
-                ahead = ", look-ahead" if getattr(rule, "nesterov", False) else ""
                 decays = rule.betas if name == "Adam" else (rule.momentum,)
-                label = f"β = {', '.join(f'{decay:g}' for decay in decays)}{ahead}"
-                ax.plot(ratio, share, "osD^"[k], color=ml.plotting.ACCENTS[k], ms=4, alpha=0.7, label=label)
-            if name == "Adam":
-                ax.plot(*finding.arrays["late"][::2], "k*", ms=7, label="β = 0.5, 0.5, 100 times as long")
-            ax.axvline(1.0, color=ml.plotting.INK, lw=1.2, ls="--")
-            rate = "½ log(1/β₂)" if name == "Adam" else "log(1/β)"
-            ax.set(xscale="log", ylim=(-0.5, 1.03), xlabel=f"ηγ / {rate}", title=name)
-            ax.legend(loc="lower left")
-        axes[0].set_ylabel("share of the best margin in the own norm")
+                label = ", ".join(f"{decay:g}" for decay in decays) + ", Nesterov" * getattr(rule, "nesterov", False)
+                panels[name].plot(ratio, share, "osD^"[k], color=ml.plotting.ACCENTS[k], ms=5, alpha=0.7, label=label)
+            panels[name].axvline(1.0, color=ml.plotting.INK, lw=1.2, ls="--")
+            panels[name].set(xscale="log", title=name)
+        panels["Adam"].plot(*finding.arrays["late"][::2], "k*", ms=8, label="0.5, 0.5, 100 times as long")
+        panels["Adam"].xaxis.set_major_formatter("{x:g}")
+        for ax in panels.values():
+            ax.set(
+                ylabel="share of the best margin", xlabel="how fast gradients fall ÷\nhow fast the optimizer forgets"
+            )
+            ax.label_outer()
+        for name, title, side in (("sign", "Momentum of the others", "left"), ("Adam", "β₁, β₂ of Adam", "right")):
+            dots = panels[name].get_legend_handles_labels()[0]
+            fig.legend(handles=dots, title=title, loc=f"outside lower {side}", alignment="left")
         return {"map": fig}
 
 

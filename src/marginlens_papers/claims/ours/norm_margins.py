@@ -145,8 +145,8 @@ def _slowest_words(runs: NormRuns, long: NormRuns) -> str:
     if short >= OWN_SHARE and later >= LONG_OWN_SHARE:
         return ""
     return (
-        f"Coordinate descent has {short:.4f} of its margin after {STEPS:,} steps and {later:.4f} after {LONG_STEPS:,}. A run lacks about "
-        "log(number of constraints)/(margin × length of its path) of the best margin, and what steps of that length "
+        f"Coordinate descent needs more steps: it has {short:.4f} of its margin after {STEPS:,} and {later:.4f} after {LONG_STEPS:,}. "
+        "A run lacks about log(number of constraints)/(margin × length of its path) of the best margin, and what steps of that length "
         "lose; in ℓ1 the margin "
         "is smallest, one entry moves at a time, and longer steps lose more than they gain, with momentum or falling sizes too."
     )

@@ -19,6 +19,7 @@ from marginlens.theory.scored_tokens import ScoredTokens
 from marginlens.typing import FloatArray, IntArray
 
 SEED = 71
+SIZES = ((1, 3, 2), (2, 4, 3), (3, 5, 10), (4, 6, 90))  # n, T, d
 D_QUERY = 3  # rows of W
 ROUNDING = 1e-9  # of a run, relative to what it is compared with
 
@@ -56,10 +57,12 @@ class Trained(NamedTuple):
     shape: tuple[int, ...]
 
 
-def drawn(rule: Rule, n_problems: int, size: tuple[int, int, int], cell: int) -> Iterator[Trained]:
-    """Draw problems of one size."""
-    data, heads = sphere_problems(0, n_problems, *size, SEED, cell)
-    queries = np.random.default_rng([SEED, cell]).standard_normal((n_problems, size[0], D_QUERY))
+def drawn(
+    rule: Rule, n_problems: int, size: tuple[int, int, int], cell: int, *, first: int = 0, seed: int = SEED
+) -> Iterator[Trained]:
+    """Draw problems of one size, from the one with the number `first` on."""
+    data, heads = sphere_problems(first, first + n_problems, *size, seed, cell)
+    queries = np.random.default_rng([seed, cell, first]).standard_normal((n_problems, size[0], D_QUERY))
     for j, query in enumerate(queries):
         yield trained_on(rule, data[j], heads[j], query)
 

@@ -46,11 +46,11 @@ function limitRow(store, place) {
       const { selected, direction, margin, isGlobal, colour, optimality } = limit;
       setText(sign, `${limit.mark}${isGlobal ? " ★" : ""}`);
       if (sign.style.getPropertyValue("--limit") !== colour) sign.style.setProperty("--limit", colour);
-      setText(tokens, selected.length === 1 ? `token ${selected[0] + 1}` : selected.map((t, i) => `${i + 1}: token ${t + 1}`).join(" · "));
+      setText(tokens, selected.length === 1 ? `token ${selected[0]}` : Array.from(selected, (t, i) => `${i}: token ${t}`).join(" · "));
       const gap = optimality && Number.isFinite(optimality.scoreGap) ? `, score gap ${short(optimality.scoreGap)}` : "";
       const basin = share === null ? "" : `, ${percent(share)} of the starts shown`;
       setText(numbers, `${angleWords(direction)}, margin ${short(margin, 4)}${gap}${basin}`);
-      setText(name, `Limit${isGlobal ? ", the global one" : ""}${selected.length === 1 ? "" : ", input by input"}: `);
+      setText(name, `Limit${isGlobal ? ", the best one" : ""}${selected.length === 1 ? "" : ", input by input"}: `);
       setAttributes(button, { "aria-pressed": String(isChosen) });
       button.classList.toggle("shown", isShown);
     },
@@ -76,7 +76,7 @@ function supportWords({ mark, solution }, n) {
   const held = pairs.map((pair, r) => ({ ...pair, weight: multipliers[r] })).filter(({ weight }, r) => weight > 0 || active?.[r]);
   const rivals = held.map(({ input, other, weight }) => ({
     code: "lab.support_token",
-    numbers: { token: other + 1, input: input + 1, weight, case: n === 1 ? "alone" : "of_input" },
+    numbers: { token: other, input, weight, case: n === 1 ? "alone" : "of_input" },
   }));
   return text("lab.support", { mark, rivals });
 }
@@ -96,7 +96,8 @@ export function mountLimits(root, store) {
   const legend = element("p", { class: "small" });
   const support = element("p", { class: "small", id: "support" });
   const proof = element("p", { class: "small", id: "margin-proof" });
-  replace(root, remarks, list, legend, support, proof);
+  const advanced = element("details", { class: "advanced" }, element("summary", {}, "Advanced"), support, proof);
+  replace(root, remarks, list, legend, advanced);
   const rows = new Rows(list, (place) => limitRow(store, place));
   const remarkRows = new Rows(remarks, () => {
     const node = element("li");
@@ -122,6 +123,7 @@ export function mountLimits(root, store) {
     setText(legend, legendOf(analysis.problem));
     const solution = shown?.solution;
     const hasSupport = solution !== undefined && solution.status === OPTIMAL;
+    advanced.hidden = !hasSupport;
     setText(support, hasSupport ? supportWords(shown, analysis.problem.n) : "");
     setText(proof, hasSupport ? proofOf(shown) : "");
   };

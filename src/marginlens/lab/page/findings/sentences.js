@@ -3,7 +3,6 @@
 
 import { normOfOptimizer } from "../../kernels/norms.js";
 import { short } from "../numbers.js";
-import { wordOf } from "../state.js";
 import { capital, render, text } from "../words.js";
 
 const DEGREES = 180 / Math.PI;
@@ -23,10 +22,20 @@ export function measureFact(power) {
   return { code: `outcome.measure.${name}`, numbers: { p: power } };
 }
 
-/** The tokens that a problem selects in the given inputs, in all of them by default. */
-function tokenFacts(problem, selected, inputs = selected.map((_, i) => i)) {
-  const code = selected.length === 1 ? "outcome.token.alone" : "outcome.token.of_input";
-  return inputs.map((i) => ({ code, numbers: { token: `${selected[i] + 1}${wordOf(problem, i, selected[i])}`, input: i + 1 } }));
+/** A token of an input by its word, or by its number. */
+function tokenFact({ words }, i, token) {
+  const word = words?.[i]?.[token];
+  if (!word) return { code: "outcome.token.number", numbers: { token } };
+  const isRepeated = words[i].filter((other) => other === word).length > 1;
+  return { code: `outcome.token.${isRepeated ? "repeated" : "word"}`, numbers: { word, token } };
+}
+
+/** Which token wins or leads in each input, as the numbers of a first line. */
+function winners(problem, selected, inputs) {
+  const [first, ...rest] = inputs;
+  const others = rest.map((input) => ({ code: "outcome.token.in_input", numbers: { name: tokenFact(problem, input, selected[input]), input } }));
+  const way = selected.length === 1 ? "alone" : others.length > 0 ? "several" : "default";
+  return { first: tokenFact(problem, first, selected[first]), input: first, others, case: way };
 }
 
 /** The angle of a direction of the plane in degrees, from −180 to 180, without the rounding of its last digits. */
@@ -48,22 +57,35 @@ export function theoremCode(citation) {
 
 // ---- the verdict
 
-function rivalFact(problem, { input, selected, token, lead, score, higher, higherLead }) {
-  const name = (t) => `${t + 1}${wordOf(problem, input, t)}`;
+/** The tokens of a rivalry by name, and the case of its text where another token scores higher. */
+function rivalry(problem, { input, selected, token, higher }) {
   const isBeside = higher !== null && higher !== token;
-  const way = `${score >= 0 ? "default" : "lower"}${isBeside ? "_beside_higher" : ""}`;
-  const others = isBeside ? { higher: name(higher), behind: higherLead } : {};
-  const names = { input: input + 1, selected: name(selected), token: name(token) };
-  return { code: "outcome.rival", numbers: { ...names, ahead: lead, score: Math.abs(score), ...others, case: way } };
+  const names = { selected: tokenFact(problem, input, selected), token: tokenFact(problem, input, token) };
+  return { isBeside, names: isBeside ? { ...names, higher: tokenFact(problem, input, higher) } : names };
+}
+
+/** Why a rival loses, as a clause. */
+function rivalFact(problem, rival) {
+  const { isBeside, names } = rivalry(problem, rival);
+  const way = `${rival.score >= 0 ? "default" : "lower"}${isBeside ? "_beside_higher" : ""}`;
+  const fact = { code: "outcome.rival", numbers: { ...names, score: Math.abs(rival.score), case: way } };
+  return problem.n === 1 ? fact : { code: "outcome.because.in_input", numbers: { input: rival.input, rival: fact } };
+}
+
+/** By how much a rival falls behind for each unit of norm. */
+function leadFact(problem, rival) {
+  const { isBeside, names } = rivalry(problem, rival);
+  const numbers = { ...names, ahead: rival.lead, behind: rival.higherLead, case: isBeside ? "higher" : "default" };
+  const fact = { code: "outcome.lead", numbers };
+  return problem.n === 1 ? fact : { code: "outcome.lead_in_input", numbers: { input: rival.input, lead: fact } };
 }
 
 /** The facts behind an answer, one for each input that is named. */
 function becauseFacts({ kind, isFinite, isKnown, rivals }, problem, { joint }) {
   if (kind === "joint") return [jointFact(problem, joint)];
-  if (kind === "nothing") return [{ code: "outcome.because.nothing" }];
+  if (kind === "nothing" || kind === "amplified") return [{ code: `outcome.because.${kind}` }];
   if (isFinite) return [{ code: "outcome.because.finite" }];
-  if (!isKnown) return [{ code: "outcome.because.unknown" }];
-  if (!rivals) return [{ code: "outcome.because.level" }];
+  if (!isKnown || !rivals) return [{ code: `outcome.because.${isKnown ? "level" : "unknown"}` }];
   if (rivals.length === 0) return [{ code: "outcome.because.alone" }];
   const rest = rivals.length - SHOWN_RIVALS;
   const more = rest > 0 ? [{ code: "outcome.because.more", numbers: { count: rest } }] : [];
@@ -76,7 +98,10 @@ function jointFact(problem, { complete, margin, found }) {
   if (!(margin > 0)) return { code: "lab.joint.inseparable" };
   if (found.length === 0) return { code: "lab.joint.unselected" };
   const others = found.length - 1;
-  const numbers = { tokens: tokenFacts(problem, found[0].selected), margin, others };
+  const { selected } = found[0];
+  const names = Array.from(selected, (token, input) => ({ name: tokenFact(problem, input, token), input }));
+  const tokens = names.map((numbers) => (problem.n === 1 ? numbers.name : { code: "outcome.token.of_input", numbers }));
+  const numbers = { tokens, margin, others };
   return { code: "lab.joint.best", numbers: { ...numbers, case: others > 0 ? "several" : "default" } };
 }
 
@@ -91,66 +116,80 @@ function claimFact({ missing, norm, radius, bracket, ball, isFinite }, { optimiz
   return missing === "NOTHING" && radius !== undefined ? { code: "outcome.tube", numbers } : null;
 }
 
-/** Whether the end is proved, by what, or what is missing. */
-function proofFact(answer, problem, { promise, step }, isDone) {
-  const { kind, citation = "X Thm 1", missing, norm, error, isFinite } = answer;
-  if (kind !== "found" && promise && step.holds) return { code: "outcome.proved.promised", numbers: { citation: promise.citation } };
-  const claim = claimFact(answer, problem);
-  if (claim) {
-    const found = { citation, claim, checker: { code: "lab.checker" } };
-    if (kind === "found") return { code: "outcome.proved.found", numbers: found };
-    const follows = isFinite ? { code: "outcome.path.circling" } : { code: "outcome.way.follows" };
-    const way = kind === "amplified" ? { code: "outcome.way.amplified", numbers: { error } } : follows;
-    return { code: "outcome.proved.found_in_part", numbers: { ...found, way } };
-  }
-  if (isFinite) return { code: "outcome.verified.gradient" };
-  if (!["open", "amplified", "settled"].includes(kind)) return { code: `outcome.proved.${kind}`, numbers: { optimizer: optimizerFact(problem.optimizer.name) } };
-  const lacking = citation === "X Thm 4" ? { code: `outcome.lacking.${codeOf(missing)}` } : { code: `outcome.missing.${codeOf(missing)}` };
-  return { code: isDone ? "outcome.proved.missing" : "outcome.proved.missing_so_far", numbers: { norm, missing: lacking } };
+/** Whether the end is proved, or what is missing: nothing here verifies a proof. */
+function proofFact(answer, problem, { promise, step }) {
+  const { kind, citation, missing, isFinite, isKnown } = answer;
+  const computed = (reason, numbers = {}) => ({ code: "outcome.verdict.computed", numbers: { reason: { code: reason, numbers } } });
+  if (kind === "nothing") return { code: "outcome.verdict.proved" };
+  if (kind !== "found" && promise && step.holds) return computed("outcome.missing.promised");
+  if (claimFact(answer, problem)) return computed("outcome.missing.checker");
+  if (isFinite) return computed("outcome.missing.gradient");
+  if (kind === "range" || kind === "joint") return computed(`outcome.missing.${kind}`);
+  const optimizer = optimizerFact(problem.optimizer.name);
+  const lacking = kind === "optimizer" ? "outcome.missing.uncovered" : `outcome.${citation === "X Thm 4" ? "lacking" : "missing"}.${codeOf(missing ?? "")}`;
+  const reason = missing === "NOTHING" ? "outcome.because.amplified" : lacking;
+  return { code: `outcome.verdict.${isKnown ? "computed" : "undecided"}`, numbers: { reason: { code: reason, numbers: { optimizer } } } };
 }
 
-/** What training ends at, and how far it was followed. */
-function endFacts({ kind, selected, direction, angle, steps, way, norm, isKnown }, problem, inputs) {
-  const tokens = tokenFacts(problem, selected, inputs);
-  const power = normOfOptimizer(problem.optimizer);
+/** Which tokens win, or what training ends at instead. */
+function endFact({ kind, selected, isKnown }, problem, inputs) {
+  if (kind === "nothing" || kind === "finite") return { code: `outcome.ends_at.${kind}` };
+  const end = kind === "amplified" ? "amplified" : isKnown ? "direction" : "unknown";
+  return { code: `outcome.ends_at.${end}`, numbers: winners(problem, selected, inputs) };
+}
+
+/** How far the run was followed. */
+function reachedFact({ kind, direction, angle, steps, way, norm }, { optimizer }) {
   const followed = { steps, norm, length: way, case: way === null ? "steps" : "flow" };
-  const elsewhere = { code: "outcome.reached.elsewhere", numbers: followed };
-  if (kind === "nothing") return { end: { code: "outcome.ends_at.nothing" }, reached: null };
-  if (kind === "finite") return { end: { code: "outcome.ends_at.finite" }, reached: elsewhere };
-  if (!isKnown) {
-    const code = kind === "amplified" ? "outcome.ends_at.amplified" : "outcome.ends_at.unknown";
-    return { end: { code, numbers: { tokens, count: tokens.length } }, reached: elsewhere };
+  if (kind === "finite" || kind === "amplified" || !direction) return { code: "outcome.reached.elsewhere", numbers: followed };
+  const power = normOfOptimizer(optimizer);
+  if (power === 2) return { code: "outcome.reached.towards", numbers: { ...followed, angle } };
+  return { code: "outcome.reached.towards_in_norm", numbers: { ...followed, angle, measure: measureFact(power) } };
+}
+
+/** The numbers and the theorem behind an answer, one sentence each. */
+function detailFacts(answer, problem, { promise, step }) {
+  const { kind, citation = "X Thm 1", error, isFinite, rivals = [] } = answer;
+  if (kind === "nothing") return [{ code: "outcome.claim.constant" }];
+  const leads = kind === "amplified" ? [] : (rivals ?? []).slice(0, SHOWN_RIVALS).map((rival) => leadFact(problem, rival));
+  const facts = [reachedFact(answer, problem)];
+  if (leads.length > 0) facts.push({ code: "outcome.leads", numbers: { leads } });
+  const claim = claimFact(answer, problem);
+  if (kind !== "found" && promise && step.holds) facts.push({ code: "outcome.claim.promised", numbers: { citation: promise.citation } });
+  else if (claim) {
+    facts.push({ code: "outcome.claim.found", numbers: { claim, statement: { code: `outcome.statement.${codeOf(citation)}` } } });
+    if (kind === "amplified") facts.push({ code: "outcome.way.amplified", numbers: { error } });
+    else if (kind !== "found") facts.push({ code: isFinite ? "outcome.way.circling" : "outcome.way.follows" });
   }
-  const end = { code: "outcome.ends_at.direction", numbers: { tokens } };
-  if (direction === null) return { end, reached: elsewhere };
-  if (power === 2) return { end, reached: { code: "outcome.reached.towards", numbers: { ...followed, angle } } };
-  return { end, reached: { code: "outcome.reached.towards_in_norm", numbers: { ...followed, angle, measure: measureFact(power) } } };
+  return facts;
 }
 
 /**
- * Where training ends, how far it was followed, because of what, and whether that is proved: { endsAt, reached, because, proved, kind,
- * codes }, kind that of the outlook's answer, or "refusal", and codes those of the three lines. played: { steps, selected, norm } of a run
- * that was played further than the outlook followed it, or null.
+ * The answer as sentences, as Python's `Answer` has them: { endsAt, because, proved, details, kind, codes }. The first three are its short
+ * lines, details the sentences behind them. kind is that of the outlook's answer, or "refusal", and codes those of the three lines. played: {
+ * steps, selected, norm } of a run that was played further than the outlook followed it, or null.
  */
 export function verdictWords({ problem, prediction, outlook, refusal }, played = null) {
-  if (refusal) return { endsAt: refusal, reached: "", because: "", proved: "", kind: "refusal", codes: {} };
-  const { answer, isDone } = outlook;
+  if (refusal) return { endsAt: refusal, because: "", proved: "", details: [], kind: "refusal", codes: {} };
+  const { answer } = outlook;
   const inputs = prediction.dependent?.length ? prediction.dependent : Array.from(problem.lengths.keys());
-  let { end, reached } = endFacts(answer, problem, inputs);
+  let end = endFact(answer, problem, inputs);
+  let details = detailFacts(answer, problem, prediction);
   if (played !== null && answer.kind !== "found" && inputs.some((i) => played.selected[i] !== answer.selected[i])) {
     const { steps, selected, norm } = played;
-    [end, reached] = [{ code: "lab.played", numbers: { tokens: tokenFacts(problem, selected, inputs), steps, norm, predicted: end } }, null];
+    const winner = { code: "outcome.ends_at.direction", numbers: winners(problem, selected, inputs) };
+    details = [{ code: "lab.played_to", numbers: { norm, predicted: end } }];
+    end = { code: "lab.played", numbers: { winner, steps } };
   }
   const because = becauseFacts(answer, problem, prediction);
-  const proved = proofFact(answer, problem, prediction, isDone);
-  const sentence = (...facts) => `${capital(facts.map((fact) => render(fact)).join("; "))}.`.replace(/\.\.$/, ".");
+  const proved = proofFact(answer, problem, prediction);
   return {
-    endsAt: sentence(end),
-    reached: reached === null ? "" : render(reached),
-    because: sentence(...because),
-    proved: sentence(proved),
+    endsAt: `${capital(render(end))}.`,
+    because: text("outcome.why", { because: because.map((fact) => render(fact)).join("; ") }),
+    proved: render(proved),
+    details: details.map((fact) => render(fact)),
     kind: prediction.promise && prediction.step.holds ? "found" : answer.kind,
-    codes: { endsAt: end.code, because: because[0].code, proved: proved.code, missing: proved.numbers?.missing?.code ?? null },
+    codes: { endsAt: end.code, because: because[0].code, proved: proved.code, reason: proved.numbers?.reason.code ?? null },
   };
 }
 
@@ -158,7 +197,7 @@ export function verdictWords({ problem, prediction, outlook, refusal }, played =
 export function leftOut({ problem, prediction }) {
   const inputs = Array.from(problem?.lengths ?? [], (_, i) => i).filter((i) => prediction?.dependent && !prediction.dependent.includes(i));
   if (inputs.length === 0 || inputs.length === problem.n) return null;
-  const names = inputs.map((i) => ({ code: "lab.input", numbers: { input: i + 1 } }));
+  const names = inputs.map((i) => ({ code: "lab.input", numbers: { input: i } }));
   return text("lab.left_out", { inputs: names, count: inputs.length });
 }
 

@@ -1,28 +1,31 @@
-// The verdict on top: where training ends, because of what, and whether a proof was found; computed while the page is looked at.
+// The verdict on top: which token wins, why, and whether that is proved; numbers and theorems are a click away. It is computed while the
+// page is looked at, in lines of fixed height, so that the plane below does not move under a hand that drags.
 
 import { measurePoint } from "../../kernels/descent.js";
 import { expectedLimit } from "../analysis.js";
 import { element, replace, setText } from "../dom.js";
+import { text } from "../words.js";
 import { verdictWords } from "./sentences.js";
 
 const CHANGE_BUDGET_MS = 10; // of following the run in the frame of a change
 const FRAME_BUDGET_MS = 6; // and in those after it
 const QUIET_MS = 700; // without a change after which the verdict is read aloud
 
-/** The three lines; `outlook` events of the document tell that another limit is expected. */
+/** Whether a line is longer than its place. */
+function isCut(line) {
+  return line.scrollHeight > line.clientHeight + 1;
+}
+
+/** The three lines with their details; `outlook` events of the document tell that another limit is expected. */
 export function mountVerdict(root, store, runs) {
-  const line = (name, id) => {
-    const words = element("dd", { id });
-    return { words, node: element("div", {}, element("dt", {}, name), words) };
-  };
-  const [ends, because, proved] = [line("Ends at", "headline"), line("Because", "because"), line("Proved?", "proved")];
-  const from = element("small");
-  const reached = element("dd", { id: "reached" });
+  const [winner, from] = [element("span", { id: "headline" }), element("small")];
+  const [because, proved] = ["because", "proved"].map((id) => element("p", { id }));
+  const details = element("div", { id: "verdict-details", tabindex: "0" });
+  const opener = element("details", {}, element("summary", {}, "Details"), details);
+  const note = element("p", { id: "note" }); // what was assumed
   const aloud = element("p", { class: "visually-hidden", role: "status" });
-  const list = element("dl", { class: "verdict" }, ends.node, because.node, proved.node);
-  ends.node.firstChild.append(" ", from);
-  ends.node.append(reached);
-  replace(root, list, aloud);
+  const box = element("div", { class: "verdict" }, note, element("p", { class: "winner" }, winner, " ", from), because, proved, opener);
+  replace(root, box, aloud);
   let last = null; // { state, analysis }
   let limit = null;
   let timer = 0;
@@ -36,21 +39,40 @@ export function mountVerdict(root, store, runs) {
     return { steps: path.taken, selected, norm };
   };
 
+  /** The words of the verdict, or while the reader guesses a question. */
+  const words = () => {
+    const { state, analysis } = last;
+    if (state.view.guess === null) return verdictWords(analysis, played());
+    return { endsAt: text("lab.question"), because: text("lab.question_hint"), proved: "", kind: "question" };
+  };
+
+  /** Write what the lines have no room for, and how the answer was found. */
+  const showDetails = () => {
+    if (!opener.open) return;
+    const said = words();
+    const cut = [because, proved].filter(isCut).map((line) => line.textContent);
+    replace(details, [...cut, ...(said.details ?? [])].map((sentence) => element("p", {}, sentence)));
+  };
+  opener.addEventListener("toggle", showDetails);
+
   const show = () => {
     const { state, analysis } = last;
-    const said = verdictWords(analysis, played());
-    if (ends.words.textContent !== "" && ends.words.textContent !== said.endsAt) {
+    const said = words();
+    if (winner.textContent !== "" && winner.textContent !== said.endsAt) {
       clearTimeout(timer);
-      timer = setTimeout(() => setText(aloud, `Ends at: ${ends.words.textContent}`), QUIET_MS);
+      timer = setTimeout(() => setText(aloud, winner.textContent), QUIET_MS);
     }
-    setText(from, state.starts.length > 1 ? `from start ${(state.chosen.start ?? 0) + 1}` : "");
-    setText(ends.words, said.endsAt);
-    setText(reached, said.reached);
-    setText(because.words, said.because);
-    setText(proved.words, said.proved);
-    list.dataset.kind = said.kind;
-    const found = analysis.refusal ? null : expectedLimit(analysis);
-    list.style.setProperty("--limit", found?.colour ?? "var(--control)");
+    setText(from, state.starts.length > 1 && !analysis.refusal ? `from start s${state.chosen.start ?? 0}` : "");
+    setText(note, state.note ?? "");
+    note.hidden = state.note === null;
+    setText(winner, said.endsAt);
+    setText(because, said.because);
+    setText(proved, said.proved);
+    box.dataset.kind = said.kind;
+    box.dataset.inputs = analysis.problem?.n > 1 ? "several" : "one";
+    const found = analysis.refusal || state.view.guess ? null : expectedLimit(analysis);
+    box.style.setProperty("--limit", found?.colour ?? "var(--control)");
+    showDetails();
     if (found !== limit) document.dispatchEvent(new Event("outlook"));
     limit = found;
   };

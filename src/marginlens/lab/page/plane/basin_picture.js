@@ -9,31 +9,37 @@ import { problemOf } from "../state.js";
 
 const [SIDE, SLOW_SIDE] = [128, 64]; // pixels; fewer of rules whose runs are followed one by one
 const UNPAINTED = -3;
-const PIECE_PIXELS = 32; // that a worker labels before it answers
+const PIECE_PIXELS = 32; // of a worker's answer
 const QUIET_MS = 220; // without a change before painting begins
 const [FEWEST_WORKERS, MOST_WORKERS] = [2, 4];
 const BASIN_ALPHA = 78; // of 255
 const [UNSETTLED_GREY, MINIMUM_GREY] = [120, 95];
 
-/** A picture's labels as they come in, coarse to fine; a coarse label stands for its square until finer ones come. */
+/** Pixels in lists that a worker labels before it answers. */
+function pieces(pixels) {
+  return Array.from({ length: Math.ceil(pixels.length / PIECE_PIXELS) }, (_, k) => pixels.slice(k * PIECE_PIXELS, (k + 1) * PIECE_PIXELS));
+}
+
+/**
+ * A picture's labels as they come in, coarse to fine; a coarse label stands for its square until finer ones come. Pixels beside a border are
+ * given out first at every fineness, and those inside of a basin, which change nothing that is seen, afterwards.
+ */
 export class Painting {
   #fineness; // of what is shown at each pixel: the stride of its label
+  #coming; // levels of which nothing was given out
+  #pieces = []; // to be given out next
+  #later = []; // lists of pixels inside of basins
+  #urgent = new Set(); // pixels beside borders that have not come
 
   constructor(side) {
     this.side = side;
     this.labels = new Int8Array(side * side).fill(UNPAINTED);
     this.#fineness = new Uint8Array(side * side).fill(255);
-    this.tasks = basinTasks(side, PIECE_PIXELS);
-    this.strides = new Map(this.tasks.flatMap(({ stride, pixels }) => pixels.map((pixel) => [pixel, stride])));
-    this.next = 0;
+    const levels = basinTasks(side, side * side);
+    this.strides = new Map(levels.flatMap(({ stride, pixels }) => pixels.map((pixel) => [pixel, stride])));
     this.painted = 0;
-    this.levels = new Map(); // by stride, coarse to fine: how many pixels are missing, and of those that came how many have each label
-    for (const { stride, pixels } of this.tasks) this.#level(stride).missing += pixels.length;
-  }
-
-  #level(stride) {
-    if (!this.levels.has(stride)) this.levels.set(stride, { missing: 0, counts: new Map() });
-    return this.levels.get(stride);
+    this.levels = new Map(levels.map(({ stride, pixels }) => [stride, { missing: pixels.length, counts: new Map() }])); // coarse to fine: how many pixels are missing, and of those that came how many have each label
+    this.#coming = levels;
   }
 
   get isDone() {
@@ -44,24 +50,46 @@ export class Painting {
     return this.painted / (this.side * this.side);
   }
 
+  /** Whether what is shown differs around a pixel, within so many pixels. */
+  #isBorder(pixel, reach) {
+    const { side, labels } = this;
+    const [row, column] = [Math.floor(pixel / side), pixel % side];
+    const at = (y, x) => labels[Math.min(side - 1, Math.max(0, y)) * side + Math.min(side - 1, Math.max(0, x))];
+    const steps = [-reach, 0, reach];
+    return steps.some((y) => steps.some((x) => at(row + y, column + x) !== labels[pixel]));
+  }
+
   /** The next pixels to label, null where all are given out. */
   take() {
-    return this.next < this.tasks.length ? this.tasks[this.next++].pixels : null;
+    while (this.#pieces.length === 0) {
+      if (this.#coming.length > 0) {
+        const { stride, pixels } = this.#coming.shift();
+        const isFirst = stride >= COARSEST_STRIDE / 2;
+        const urgent = isFirst ? pixels : pixels.filter((pixel) => this.#isBorder(pixel, stride));
+        this.#pieces = pieces(urgent);
+        for (const pixel of urgent) this.#urgent.add(pixel);
+        this.#later.push(pixels.filter((pixel) => !this.#urgent.has(pixel)));
+      } else if (this.#later.length > 0) this.#pieces = pieces(this.#later.shift());
+      else return null;
+    }
+    return this.#pieces.shift();
   }
 
   add(pixels, labels) {
     const { side } = this;
     pixels.forEach((pixel, k) => {
+      this.#urgent.delete(pixel);
       const stride = this.strides.get(pixel);
-      const level = this.#level(stride);
+      const level = this.levels.get(stride);
       level.missing--;
       level.counts.set(labels[k], (level.counts.get(labels[k]) ?? 0) + 1);
       const [row, column] = [Math.floor(pixel / side), pixel % side];
-      for (let y = row; y < Math.min(side, row + stride); y++)
+      for (let y = Math.max(0, row - stride + 1); y < Math.min(side, row + stride); y++)
         for (let x = column; x < Math.min(side, column + stride); x++) {
           const at = y * side + x;
-          if (this.#fineness[at] < stride) continue;
-          this.#fineness[at] = stride;
+          const isAround = y < row && this.labels[at] !== OUTSIDE && this.labels[at] !== UNPAINTED; // squares below the window's edge have no label of their own
+          if (this.#fineness[at] < stride || isAround) continue;
+          if (y >= row) this.#fineness[at] = stride;
           this.labels[at] = labels[k];
         }
     });
@@ -70,7 +98,12 @@ export class Painting {
 
   /** Whether a coarse picture is complete. */
   get isCoarse() {
-    return this.levels.get(this.tasks[0].stride).missing === 0;
+    return this.levels.get(COARSEST_STRIDE).missing === 0;
+  }
+
+  /** Whether borders are as fine as they get. */
+  get isFine() {
+    return this.#coming.length === 0 && this.#urgent.size === 0;
   }
 
   /** The share of each label inside the finest picture that is complete, whose pixels lie evenly: [[label, share], …], largest first. */
@@ -190,7 +223,7 @@ export function mountBasins(canvas, store, legend) {
   let wanted = ""; // the request that the canvas shows or will show
   let painting = null;
   let begun = 0;
-  let times = { first: null, total: null }; // ms until the coarsest and the finest picture were there
+  let times = { first: null, fine: null, total: null }; // ms until the coarsest picture, fine borders and all pixels were there
   let timer = 0;
   let isPaused = false;
   let isFrameWaiting = false;
@@ -229,6 +262,7 @@ export function mountBasins(canvas, store, legend) {
 
   function requestPaint() {
     if (painting.isCoarse) times.first ??= performance.now() - begun;
+    if (painting.isFine) times.fine ??= performance.now() - begun;
     if (painting.isDone) times.total ??= performance.now() - begun;
     if (isFrameWaiting) return;
     isFrameWaiting = true;
@@ -240,7 +274,7 @@ export function mountBasins(canvas, store, legend) {
     const request = requestOf(shown.state, shown.analysis, wide());
     painting = new Painting(request.settings.side);
     begun = performance.now();
-    times = { first: null, total: null };
+    times = { first: null, fine: null, total: null };
     if (!crew.start(request, painting, requestPaint)) clear("This browser runs no workers, so that basins are not painted.");
   }
 
@@ -256,7 +290,7 @@ export function mountBasins(canvas, store, legend) {
   }
 
   return {
-    /** { share, first, total, labels } of the present picture, the times in ms and the labels row by row from the smallest second coordinate on. */
+    /** { share, first, fine, total, labels } of the present picture, the times in ms and the labels row by row from the smallest second coordinate on. */
     progress: () => ({ ...times, share: painting?.share ?? 0, labels: painting?.labels ?? null }),
     pause(value) {
       isPaused = value;

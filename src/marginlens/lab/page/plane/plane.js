@@ -12,6 +12,7 @@ import {
   sectorPixels, zoomed,
 } from "./plane_scale.js";
 import { addStart, removeStart, removeToken, withChosen, withHead, withKey, withStart, withToken, withView, wordOf } from "../state.js";
+import { text as textOf } from "../words.js";
 
 const SMALL_STEP = 1 / 100; // of the view's width, for an arrow key
 const LARGE_STEP = 1 / 10; // with Shift
@@ -22,6 +23,7 @@ const [FINE_HIT, COARSE_HIT] = [12, 22]; // pixels: radii at which mouse and fin
 const SAME_PLACE_PIXELS = 5; // tokens closer than this have their labels side by side
 const CROWDED_PIXELS = 50; // from the disc's centre: up to there only what is chosen has a label
 const INVITATION = " drag me"; // behind the name of a handle until something was moved
+const ARROW_INSET = 72; // pixels from the edge at which the arrow p ends where p is outside, clear of the marks of limits
 const [PILL_HEIGHT, LETTER_PIXELS] = [22, 7.6]; // of the marks of limits
 const WHEEL_ZOOM = 1.0015; // for each pixel of the wheel
 const BUTTON_ZOOM = 1.5;
@@ -120,7 +122,7 @@ function handlesOf(state, analysis) {
   tokens.forEach((input, i) =>
     input.forEach((point, t) => {
       const score = scoreOf(i, t);
-      const name = `token ${t + 1}${wordOf(problem, i, t)} of input ${i + 1}`;
+      const name = `token ${t}${wordOf(problem, i, t)} of input ${i}`;
       found.push({
         id: `token:${i}:${t}`, kind: "token", i, t, score, point, name, word: problem.words?.[i][t] ?? "",
         value: `${score === null ? "" : `score ${short(score)}, `}at ${pointText(point)}`,
@@ -132,7 +134,7 @@ function handlesOf(state, analysis) {
   );
   keys?.forEach((input, i) =>
     input.forEach((point, t) => {
-      const name = `key of token ${t + 1} of input ${i + 1}`;
+      const name = `key of token ${t} of input ${i}`;
       found.push({
         id: `key:${i}:${t}`, kind: "key", i, t, point, name, value: `at ${pointText(point)}`,
         move: (at) => (before) => withKey(before, i, t, at),
@@ -158,7 +160,7 @@ function handlesOf(state, analysis) {
     });
   starts.forEach((point, k) =>
     found.push({
-      id: `start:${k}`, kind: "start", k, point, name: `start ${k + 1}`, value: `at ${pointText(point)}`,
+      id: `start:${k}`, kind: "start", k, point, name: `start ${k}`, value: `at ${pointText(point)}`,
       move: (at) => (before) => withStart(before, k, at),
       remove: (before) => removeStart(before, k),
       choose: { start: k },
@@ -167,8 +169,8 @@ function handlesOf(state, analysis) {
   for (const limit of analysis.limits)
     found.push({
       id: `limit:${limit.index}`, kind: "limit", k: limit.index, limit, point: null,
-      name: `limit ${limit.mark}${limit.isGlobal ? ", global" : ""}`,
-      value: `selects ${limit.selected.map((t, i) => `token ${t + 1} of input ${i + 1}`).join(", ")}; margin ${short(limit.margin)}`,
+      name: `limit ${limit.mark}${limit.isGlobal ? ", the best" : ""}`,
+      value: `selects ${limit.selected.map((t, i) => `token ${t} of input ${i}`).join(", ")}; margin ${short(limit.margin)}`,
       choose: { limit: limit.index },
     });
   return found;
@@ -212,7 +214,7 @@ export function mountPlane(root, store, runs = null) {
     legend,
     basinLegend,
     note,
-    element("p", { class: "print", id: "plane-print" }, "What is trained is p, a point of this plane: a token at the point k gets attention in proportion to exp(p·k). Paths show p moving from its starts s1, s2, …; numbers are tokens."),
+    element("p", { class: "print", id: "plane-print" }, textOf("lab.plane")),
   );
   const basins = mountBasins(canvas, store, basinLegend);
   const isCoarse = matchMedia("(pointer: coarse)");
@@ -449,7 +451,7 @@ export function mountPlane(root, store, runs = null) {
       if (handle.kind === "token" || handle.kind === "key") put(drawing, "d", markerPath(handle.i, Number(size)));
       put(text, "x", ((handle.kind === "start" ? -7 : handle.radius + 5) + 16 * column).toFixed(1));
       put(text, "y", { head: -8, guess: -10, start: 20 }[handle.kind] ?? 4);
-      setText(text, { token: `${(handle.t ?? 0) + 1}${sign} ${handle.word ?? ""}`.trim(), key: "", head: "v", guess: invites, start: `s${(handle.k ?? 0) + 1}${invites}` }[handle.kind]);
+      setText(text, { token: `${handle.word || handle.t}${sign}`, key: "", head: "v", guess: invites, start: `s${handle.k}${invites}` }[handle.kind]);
     }
     nodes.handles.sweep();
     for (const handle of handles) {
@@ -473,6 +475,22 @@ export function mountPlane(root, store, runs = null) {
     return id.startsWith("limit:") ? nodes.limits.find(Number(id.slice(6))) : nodes.handles.find(id);
   }
 
+  /** The arrow p of the chosen start, from the origin as far as the picture reaches. */
+  function drawArrow(pixel) {
+    const centre = side / 2;
+    const [x, y] = pixel.map((entry) => entry - centre);
+    const factor = Math.min(1, (centre + pad - ARROW_INSET) / Math.abs(x), (centre - ARROW_INSET) / Math.abs(y));
+    const [tipX, tipY] = [centre + factor * x, centre + factor * y];
+    const node = nodes.heads.get("p", () => shape("g", { class: "arrow" }, shape("line"), shape("path", { d: "M-11 -6L4 0L-11 6L-8 0Z" }), shape("text", { "text-anchor": "middle" }, "p")));
+    const [line, tip, text] = node.children;
+    for (const [name, value] of Object.entries({ x1: centre, y1: centre, x2: tipX, y2: tipY })) put(line, name, value.toFixed(1));
+    const length = Math.hypot(x, y);
+    put(tip, "transform", `translate(${tipX.toFixed(1)} ${tipY.toFixed(1)}) rotate(${((Math.atan2(y, x) * 180) / Math.PI).toFixed(1)})`);
+    const aside = length > 0 ? [(-16 * x - 12 * y) / length, (-16 * y + 12 * x) / length] : [12, 12];
+    put(text, "x", (tipX + aside[0]).toFixed(1));
+    put(text, "y", (tipY + aside[1] + 4).toFixed(1));
+  }
+
   function drawPaths() {
     if (!scale || !shown) return;
     const { state } = shown;
@@ -493,6 +511,7 @@ export function mountPlane(root, store, runs = null) {
           const arrow = nodes.heads.get("now", () => shape("path", { class: "head-now" }));
           put(arrow, "d", pathThrough([[side / 2, side / 2], clipped(scale.toPixel(path.now.head))]));
         }
+        if (state.view.guess === null && (state.chosen.start ?? 0) === k) drawArrow(clipped(scale.toPixel(point)));
         const dot = nodes.points.get(k, () => shape("circle", { class: "path-point", r: 4.5 }));
         put(dot, "cx", pixel[0]);
         put(dot, "cy", pixel[1]);
@@ -514,7 +533,7 @@ export function mountPlane(root, store, runs = null) {
         element("li", {},
           shape("svg", { viewBox: "-12 -12 24 24", width: 16, height: 16, "aria-hidden": "true" },
             shape("path", { d: markerPath(i, 7), class: "legend-marker", style: { "--colour": `var(--input-${i})` } })),
-          ` input ${i + 1}, label ${labels[i] === -1 ? "−1" : "+1"}`),
+          ` input ${i}, label ${labels[i] === -1 ? "−1" : "+1"}`),
       ),
       element("li", {}, "▲ highest score"),
       element("li", {}, "→ 3: a limit, named by the token that it selects"),
@@ -745,12 +764,17 @@ function planeControls(store) {
       return { map: "window", half: fittingHalf([...tokens.flat(), ...(keys ?? []).flat(), ...starts, ...(problem.head?.length === 2 ? [problem.head] : [])]) };
     }),
   );
+  const shown = (label, ...names) => {
+    const nodes = boxes.filter(({ name }) => names.includes(name)).map((entry) => entry.node);
+    return element("span", { class: "plane-group", role: "group", "aria-label": label }, nodes);
+  };
   const node = element("div", { class: "plane-controls", role: "toolbar", "aria-label": "The plane's view" },
-    element("span", { class: "plane-group", role: "group", "aria-label": "Map" }, mapButtons),
     element("span", { class: "plane-group", role: "group", "aria-label": "Zoom" },
       button("−", "Zoom out", () => change("zoom out", (before) => zoomed(before.view, 1 / BUTTON_ZOOM))),
       button("+", "Zoom in", () => change("zoom in", (before) => zoomed(before.view, BUTTON_ZOOM))), fits),
-    element("span", { class: "plane-group", role: "group", "aria-label": "Shown" }, boxes.map((entry) => entry.node)),
+    shown("Shown", "lines", "basins", "paths"),
+    element("details", { class: "advanced" }, element("summary", {}, "Advanced"),
+      element("span", { class: "plane-group", role: "group", "aria-label": "Map" }, mapButtons), shown("Also shown", "cones")),
   );
   return {
     node,

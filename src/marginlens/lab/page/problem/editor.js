@@ -58,7 +58,7 @@ function formOf(problem) {
 }
 
 function tokenRow(store, form, i, t) {
-  const name = `token ${t + 1} of input ${i + 1}`;
+  const name = `token ${t} of input ${i}`;
   const key = `${i}-${t}`;
   const places = (state) => state.problem.tokens ?? state.problem.keys;
   const fields = pointFields(store, {
@@ -85,7 +85,7 @@ function tokenRow(store, form, i, t) {
   const node = element(
     "tr",
     {},
-    element("th", { scope: "row" }, String(t + 1)),
+    element("th", { scope: "row" }, String(t)),
     fields.map(cell),
     keyFields.map(cell),
     form.isJoint ? null : element("td", { class: "score" }, score?.node, slider, form.byHand ? null : shownScore),
@@ -117,23 +117,23 @@ function tokenRow(store, form, i, t) {
 function inputView(store, form, i, isOpen, focusOn) {
   const rows = form.lengths[i];
   const made = Array.from({ length: rows }, (_, t) => tokenRow(store, form, i, t));
-  const summary = element("summary", {}, `Input ${i + 1} `, element("small", {}, `${rows} ${rows === 1 ? "token" : "tokens"}`));
+  const summary = element("summary", {}, `Input ${i} `, element("small", {}, `${rows} ${rows === 1 ? "token" : "tokens"}`));
   const label = element("button", { type: "button", class: "label", dataset: { key: `y-${i}` } });
   label.addEventListener("click", () => {
-    store.apply(`change the label of input ${i + 1}`, (state) => withLabel(state, i, -labelsOf(state.problem)[i]));
+    store.apply(`change the label of input ${i}`, (state) => withLabel(state, i, -labelsOf(state.problem)[i]));
   });
   const hidden = (text) => element("span", { class: "visually-hidden" }, text);
   const labelText = element("span");
-  label.append(labelText, hidden(` of input ${i + 1}; press to change it`));
-  const add = element("button", { type: "button", dataset: { key: `a-${i}` } }, "Add token", hidden(` to input ${i + 1}`));
+  label.append(labelText, hidden(` of input ${i}; press to change it`));
+  const add = element("button", { type: "button", dataset: { key: `a-${i}` } }, "Add token", hidden(` to input ${i}`));
   add.addEventListener("click", () => {
     const point = nextPoint(rows);
-    if (store.apply(`add a token to input ${i + 1}`, (state) => addToken(state, i, point))) focusOn(`x-${i}-${rows}-0`);
+    if (store.apply(`add a token to input ${i}`, (state) => addToken(state, i, point))) focusOn(`x-${i}-${rows}-0`);
   });
   const remove = element("button", { type: "button", dataset: { key: `e-${i}` } }, "Remove input");
-  setAttributes(remove, { "aria-label": `Remove input ${i + 1}`, disabled: form.lengths.length === 1 });
-  setAttributes(add, { "aria-label": `Add token to input ${i + 1}`, disabled: rows >= MAX_TOKENS });
-  remove.addEventListener("click", () => store.apply(`remove input ${i + 1}`, (state) => removeInput(state, i)));
+  setAttributes(remove, { "aria-label": `Remove input ${i}`, disabled: form.lengths.length === 1 });
+  setAttributes(add, { "aria-label": `Add token to input ${i}`, disabled: rows >= MAX_TOKENS });
+  remove.addEventListener("click", () => store.apply(`remove input ${i}`, (state) => removeInput(state, i)));
   const columns = ["Token", "x₁", "x₂", ...(form.isApart ? ["k₁", "k₂"] : []), ...(form.isJoint ? [] : ["Score"])];
   const table = element(
     "table",
@@ -147,7 +147,7 @@ function inputView(store, form, i, isOpen, focusOn) {
     fill(state, problem) {
       const y = labelsOf(state.problem)[i];
       setText(label, `Label ${y > 0 ? "+1" : "−1"}`);
-      setAttributes(label, { "aria-label": `Label ${y > 0 ? "+1" : "−1"} of input ${i + 1}; press to change it` });
+      setAttributes(label, { "aria-label": `Label ${y > 0 ? "+1" : "−1"} of input ${i}; press to change it` });
       if (state.chosen.input === i && state.chosen.token !== null && !node.open) node.open = true;
       for (const row of made) row.fill(state, problem);
     },
@@ -181,18 +181,18 @@ function mountStarts(store, focusOn) {
   const add = element("button", { type: "button" }, "Add start");
   add.addEventListener("click", () => {
     const count = store.state.starts.length;
-    if (store.apply(`add start ${count + 1}`, (state) => addStart(state, nextPoint(count, 2)))) focusOn(`p-${count}-0`);
+    if (store.apply(`add start ${count}`, (state) => addStart(state, nextPoint(count, 2)))) focusOn(`p-${count}-0`);
   });
   let rows = [];
   const startRow = (k, count) => {
     const choose = element("input", { type: "radio", name: "chosen-start", dataset: { key: `c-${k}` } });
-    choose.addEventListener("change", () => store.apply(`choose start ${k + 1}`, (state) => withChosen(state, { start: k }), { undoable: false }));
+    choose.addEventListener("change", () => store.apply(`choose start ${k}`, (state) => withChosen(state, { start: k }), { undoable: false }));
     const fields = pointFields(store, {
-      name: `start ${k + 1}`, key: `p-${k}`, largest: MAX_START, letters: ["p₁", "p₂"], read: (state) => state.starts[k],
+      name: `start ${k}`, key: `p-${k}`, largest: MAX_START, letters: ["p₁", "p₂"], read: (state) => state.starts[k],
       change: (state, point) => withStart(state, k, point),
     });
-    const remove = iconButton("×", `Remove start ${k + 1}`, `q-${k}`, () => store.apply(`remove start ${k + 1}`, (state) => removeStart(state, k)));
-    const node = element("li", { class: "row" }, element("label", { class: "check" }, choose, `Start ${k + 1}`), fields.map((field) => field.node), count > 1 ? remove : null);
+    const remove = iconButton("×", `Remove start ${k}`, `q-${k}`, () => store.apply(`remove start ${k}`, (state) => removeStart(state, k)));
+    const node = element("li", { class: "row" }, element("label", { class: "check" }, choose, `Start ${k}`), fields.map((field) => field.node), count > 1 ? remove : null);
     return {
       node,
       fill(state) {

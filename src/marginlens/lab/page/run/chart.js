@@ -8,14 +8,15 @@ import { decimated, linePath, pushedApart, valueScale } from "./curve_scale.js";
 import { element, replace, setAttributes, setText, shape } from "../dom.js";
 
 const LABEL_HEIGHT = 15; // pixels of a line of text
-const LABEL_WIDTH = 132; // at the right, where lines have their names
+const MOST_LABEL_WIDTH = 132; // at the right, where lines have their names
+const NUMBER_LETTERS = 9; // of a value behind a name
 const AXIS_WIDTH = 40;
 const TOP = 8;
 const BOTTOM = 20;
 const MIN_PLOT_HEIGHT = 64;
 const WIDTH = 340; // of a chart before it is laid out
 const MIN_WIDTH = 200;
-const LETTER_WIDTH = 7; // of a tick's label, in px
+const LETTER_WIDTH = 7; // in px
 const DASHES = ["", "6 3", "2 3", "8 3 2 3", "1 3", "10 4", "4 4", "12 3 3 3"];
 
 /** What a chart shows, as a sentence. */
@@ -39,8 +40,9 @@ function spacedTicks(ticks, plotWidth) {
 
 /** The SVG of a chart with lines over steps, and what puts the cursor, with names and values, at a step: { svg, move }. */
 function drawnChart(chart, steps, horizontal, width) {
-  const plotWidth = Math.max(60, width - AXIS_WIDTH - LABEL_WIDTH);
   const named = chart.lines.filter(({ label }) => label);
+  const letters = Math.max(0, ...named.map(({ label, sign = label }) => sign.length)) + NUMBER_LETTERS;
+  const plotWidth = Math.max(60, width - AXIS_WIDTH - Math.min(MOST_LABEL_WIDTH, 18 + LETTER_WIDTH * letters));
   const plotHeight = Math.max(chart.height ?? MIN_PLOT_HEIGHT, LABEL_HEIGHT * named.length);
   const height = plotHeight + TOP + BOTTOM;
   const places = decimated(steps, horizontal.end, horizontal.at, plotWidth);

@@ -30,11 +30,11 @@ function measureOf(path, k) {
 /** Tokens whose attention is drawn: all of the chosen input, or of every input the one it attends to most: { input, token, label, sign, isTop }. */
 export function attentionTokens(chosenInput, selected, lengths) {
   if (chosenInput === null) {
-    const signs = (input, token) => (selected.length === 1 ? `token ${token + 1}` : `in ${input + 1}, tok ${token + 1}`);
-    return selected.map((token, input) => ({ input, token, label: `input ${input + 1}, token ${token + 1}`, sign: signs(input, token), isTop: true }));
+    const signs = (input, token) => (selected.length === 1 ? `token ${token}` : `in ${input}, tok ${token}`);
+    return selected.map((token, input) => ({ input, token, label: `input ${input}, token ${token}`, sign: signs(input, token), isTop: true }));
   }
   const tokens = Array.from({ length: lengths[chosenInput] }, (_, token) => token);
-  return tokens.map((token) => ({ input: chosenInput, token, label: `token ${token + 1}`, isTop: token === selected[chosenInput] }));
+  return tokens.map((token) => ({ input: chosenInput, token, label: `token ${token}`, isTop: token === selected[chosenInput] }));
 }
 
 /** Directions that p is compared with: { label, sign, colour, direction }, sign being how the plane marks the limit. */
@@ -74,7 +74,7 @@ export function chartsOf(path, analysis, chosenInput) {
       lines: limits.map(({ label, sign, colour, direction }) => ({ label, sign, colour, value: (k) => cosine(sampleOf(path, k).point, direction) })),
     },
     {
-      title: chosenInput === null ? "Attention to the selected tokens" : `Attention within input ${chosenInput + 1}`,
+      title: chosenInput === null ? "Attention to the selected tokens" : `Attention within input ${chosenInput}`,
       about: "share of the softmax",
       range: [0, 1],
       format: shareText,

@@ -10,7 +10,8 @@ import { withGrowth } from "../state.js";
 import { text, title } from "../words.js";
 
 const FRAME_BUDGET_MS = 12; // of training in one frame
-const CHART_HEIGHT = 150;
+const [LEAST_HEIGHT, MOST_HEIGHT] = [180, 460]; // of a chart's plot, in pixels, between which it fills the window
+const BELOW_CHARTS = 130; // pixels for the legend and for what begins below
 const STEPS = Array.from({ length: GROWTH_STEPS / EVERY + 1 }, (_, k) => k * EVERY); // that are measured
 const COLOURS = { GD: "var(--limit-1)", Adam: "var(--limit-0)", Muon: "var(--limit-2)" };
 const CHARTS = [
@@ -20,7 +21,7 @@ const CHARTS = [
 ];
 
 /** The charts of runs; thin lines are without decay and clip, dotted ones predicted. */
-function chartsOf(runs, isChanged) {
+function chartsOf(runs, isChanged, height) {
   return CHARTS.map(({ name, predicted, code }) => {
     const lines = runs.flatMap(({ name: label, curve, plain, predicted: law }) => {
       const line = { label, sign: `${label}:`, colour: COLOURS[label], dash: "", value: (k) => curve[k ?? curve.length - 1]?.[name] ?? NaN };
@@ -29,17 +30,22 @@ function chartsOf(runs, isChanged) {
       return [...(isChanged ? [before] : []), ...(law && predicted ? [dotted] : []), line];
     });
     const values = lines.flatMap(({ value }) => STEPS.map((_, k) => value(k))).filter(Number.isFinite);
-    return { title: title(code), about: text(code), lines, range: [Math.min(0, ...values), Math.max(1, ...values)], height: CHART_HEIGHT, format: short };
+    return { title: title(code), about: text(code), lines, range: [Math.min(0, ...values), Math.max(1, ...values)], height, format: short };
   });
 }
 
+/** The largest logit that a matrix W of spectral norm one can give: ‖z‖‖x‖ of a query and a token of its input. */
+export function largestLogit({ tokens, queries }) {
+  return Math.max(...tokens.flatMap((input, i) => input.map((token) => Math.hypot(...token) * Math.hypot(...queries[i]))));
+}
+
 /** Who has which largest logit at the end, and what holds it there. */
-export function growthVerdict(runs, { decay, clip }, limits) {
+export function growthVerdict(runs, { decay, clip }, data) {
   const logits = runs.map(({ name, curve }) => ({ code: "lab.growth.logit", numbers: { logit: curve.at(-1).logit, optimizer: name } }));
   return [
     text("lab.growth.ends", { steps: GROWTH_STEPS, logits }),
     clip > 0 ? text("lab.growth.clipped", { clip }) : "",
-    decay > 0 ? text("lab.growth.decayed", { bound: limits.Muon.margin / decay }) : "",
+    decay > 0 ? text("lab.growth.decayed", { goal: data.limits.Muon.logit / decay, bound: largestLogit(data) / decay }) : "",
   ]
     .filter(Boolean)
     .join(" ");
@@ -91,11 +97,14 @@ export function mountGrowth(root, store) {
   const draw = () => {
     if (shown === null) return;
     const { settings, runs } = shown;
-    charts.draw(chartsOf(runs, settings.decay > 0 || settings.clip > 0), STEPS, evenScale(GROWTH_STEPS));
+    const isStacked = grid.clientWidth < 2 * charts.width;
+    const room = innerHeight - (grid.getBoundingClientRect().top + scrollY) - BELOW_CHARTS;
+    const height = isStacked ? LEAST_HEIGHT : Math.min(MOST_HEIGHT, Math.max(LEAST_HEIGHT, room));
+    charts.draw(chartsOf(runs, settings.decay > 0 || settings.clip > 0, height), STEPS, evenScale(GROWTH_STEPS));
     charts.move(STEPS[runs[0].curve.length - 1]);
     if (shown === next) return;
     charts.describe(GROWTH_STEPS);
-    setText(verdict, growthVerdict(runs, settings, data.limits));
+    setText(verdict, growthVerdict(runs, settings, data));
     const cells = (values) => values.map((value) => element("td", {}, value));
     replace(rows, growthPaces(runs, settings).map(([name, ...values]) => element("tr", {}, element("th", { scope: "row" }, name), cells(values))));
   };

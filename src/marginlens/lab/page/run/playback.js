@@ -19,9 +19,9 @@ export function runsText(runs, chosen, limit = null) {
   const many = runs.paths.length > 1;
   const sizes = `‖p‖ = ${short(norm(point))}${head === null ? "" : `, ‖v‖ = ${short(norm(head))}`}`;
   const angle = limit && norm(point) > 0 ? `, ${short(angleBetween(point, limit.direction))}° from limit ${limit.mark}` : "";
-  const start = many ? ` from start ${runs.paths.indexOf(path) + 1}` : "";
+  const start = many ? ` from start ${runs.paths.indexOf(path)}` : "";
   const ended = runs.paths
-    .map((one, k) => ({ words: endOf(one), name: many ? `The run from start ${k + 1}` : "The run", isShown: runs.step >= one.taken }))
+    .map((one, k) => ({ words: endOf(one), name: many ? `The run from start ${k}` : "The run", isShown: runs.step >= one.taken }))
     .filter(({ words, isShown }) => words && isShown)
     .map(({ words, name }) => ` ${name} ${words}.`);
   const computing = runs.isComputing ? " Computing…" : "";

@@ -12,6 +12,8 @@ const { optimizers: OPTIMIZER_CHOICES, losses: LOSS_CHOICES, settings: FIELDS } 
 const optimizerCode = (name) => `lab.optimizer.${name.replaceAll("-", "_")}`;
 const lossCode = (name) => `lab.loss.${name.replaceAll("-", "_")}`;
 
+const RARE_SETTINGS = ["decay", "momentum", "p", "beta1", "beta2", "eps"];
+const RARE_OPTIMIZER = "steepest-descent"; // in a norm ℓp of one's choice
 const SLIDER_POSITIONS = 200;
 
 /** The value at a share of a slider, with three digits. */
@@ -76,7 +78,9 @@ export function sliderField(store, name, field, onchange) {
 }
 
 function choice(id, label, names, codeOf, onchange) {
-  const select = element("select", { id }, names.map((name) => element("option", { value: name }, title(codeOf(name)))));
+  const option = (name) => element("option", { value: name }, title(codeOf(name)));
+  const rare = names.filter((name) => name === RARE_OPTIMIZER);
+  const select = element("select", { id }, names.filter((name) => name !== RARE_OPTIMIZER).map(option), rare.length > 0 ? element("optgroup", { label: "Advanced" }, rare.map(option)) : null);
   select.addEventListener("change", () => onchange(select.value));
   return { node: element("div", { class: "field setting" }, element("label", { for: id }, label), select), select };
 }
@@ -107,15 +111,18 @@ export function mountSettings(root, store) {
     attention: radio("train", "attention", "Attention", () => store.apply("train the attention alone", (state) => withTrain(state, "attention"))),
     both: radio("train", "both", "Head and attention", () => store.apply("train head and attention", (state) => withTrain(state, "both"))),
   };
+  const rareFields = RARE_SETTINGS.map((name) => fields[name].node);
+  const advanced = element("details", { class: "advanced" }, element("summary", {}, "Advanced"), element("div", { class: "settings" }, rareFields));
   root.replaceChildren(
     element(
       "div",
       { class: "settings" },
       element("fieldset", { class: "setting" }, element("legend", {}, "Train"), train.attention.label, train.both.label),
       optimizer.node,
-      Object.values(fields).map(({ node }) => node),
+      fields.size.node,
       loss.node,
       steps.node,
+      advanced,
     ),
   );
   return {
@@ -131,6 +138,7 @@ export function mountSettings(root, store) {
         node.hidden = !(name in settings);
         if (name in settings) show(settings[name]);
       }
+      advanced.hidden = rareFields.every((node) => node.hidden);
       loss.select.value = problem.loss ?? "logistic";
       loss.select.title = text(lossCode(problem.loss ?? "logistic"));
       steps.show(problem.steps ?? DEFAULT_STEPS);

@@ -17,7 +17,7 @@ export function fileName(state, ending) {
   return `${name}.${ending}`;
 }
 
-/** The text of a problem file: the problem with its chosen start, as `marginlens solve` and `train` read it, and the page's part. */
+/** The text of a problem file: the problem with its chosen start, as `marginlens predict` and `train` read it, and the page's part. */
 export function problemFile(state) {
   const { problem, ...page } = state;
   const entries = Object.entries({ ...problemOf(state), page });

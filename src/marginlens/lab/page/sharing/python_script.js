@@ -95,6 +95,12 @@ function opening(state, link) {
 
 // ---- the plane
 
+/** The names of the tokens, if they have any. */
+function nameLines({ words }) {
+  if (!words?.flat().some(Boolean)) return [];
+  return [`data = data.named([${words.map((names) => `[${names.map(pythonString).join(", ")}]`).join(", ")}])`];
+}
+
 /** data, head (where there is one) and y. */
 function dataLines(problem, json) {
   const labels = `y = [${Array.from(problem.y, (label) => (label > 0 ? "1" : "-1")).join(", ")}]`;
@@ -103,11 +109,11 @@ function dataLines(problem, json) {
   if (problem.byScores) {
     const isEven = problem.lengths.every((length) => length === problem.T);
     lines.push(...inputs("keys", json.keys ?? json.tokens, point), ...inputs("scores", json.scores, pythonNumber), labels);
-    return [...lines, ...part(isEven ? "scored tokens" : "scored tokens of different lengths")];
+    return [...lines, ...part(isEven ? "scored tokens" : "scored tokens of different lengths"), ...nameLines(json)];
   }
   lines.push(...inputs("tokens", json.tokens, point), labels);
   if (!problem.keysAreTokens) lines.push(...inputs("keys", json.keys, point));
-  lines.push(`data = ml.TokenDataset(tokens, y${problem.keysAreTokens ? "" : ", K=keys"})`);
+  lines.push(`data = ml.TokenDataset(tokens, y${problem.keysAreTokens ? "" : ", K=keys"})`, ...nameLines(json));
   if (!problem.joint) lines.push(`head = ${vector(problem.head)}`);
   return lines;
 }
@@ -220,6 +226,8 @@ function continuationLines({ text }, model) {
   ];
 }
 
+const STEP_PER_PROBLEM = 0.01; // length of a normalised step for each last token, which has a problem of its own
+
 function textScript(state, link) {
   let model;
   try {
@@ -228,7 +236,7 @@ function textScript(state, link) {
     if (!(error instanceof ProblemError)) throw error;
     return [...opening(state, link), `print(${pythonString(error.message)})`];
   }
-  const { lasts, stepSize } = summaryOf(model);
+  const { lasts } = summaryOf(model);
   const wanted = state.text.last === null ? undefined : model.place.get(state.text.last);
   const { token } = lasts.find((entry) => entry.token === wanted) ?? lasts[0];
   return [
@@ -236,7 +244,7 @@ function textScript(state, link) {
     ...textLines(state, model),
     ...part("graph", { last: pythonString(model.names[token]) }),
     ...continuationLines(state, model),
-    ...part("training", { size: pythonNumber(stepSize), steps: state.text.steps }),
+    ...part("training", { size: pythonNumber(Number((STEP_PER_PROBLEM * Math.sqrt(lasts.length)).toPrecision(2))) }),
   ];
 }
 

@@ -46,10 +46,10 @@ function planeRows(state) {
   const colourOf = ({ colour }) => ink.getPropertyValue(colour.slice(4, -1)).trim();
   const title = example ? `${example.title}${example.isChanged ? ", changed" : ""}` : "A problem of my own";
   const scoresOf = (length, i) => Array.from(problem.scores.subarray(i * problem.T, i * problem.T + length), (score) => short(score)).join(", ");
-  const scores = problem?.hasScores ? Array.from(problem.lengths, (length, i) => `${problem.n > 1 ? `Input ${i + 1}, scores` : "Scores"} of tokens 1 to ${length}: ${scoresOf(length, i)}`) : [];
+  const scores = problem?.hasScores ? Array.from(problem.lengths, (length, i) => `${problem.n > 1 ? `Input ${i}, scores` : "Scores"} of the tokens in order: ${scoresOf(length, i)}`) : [];
   return [
     { text: title, size: 27, isBold: true },
-    ...textsOf("#verdict dt").map((name, k) => ({ text: `${name.replace(/([^?])$/, "$1:")} ${textsOf("#verdict dd")[k] ?? ""}` })),
+    ...textsOf("#headline, #because, #proved").map((said) => ({ text: said })),
     ...limits.map((limit) => {
       const share = shares.find((text) => text.includes(`${limit.mark}${limit.isGlobal ? " ★" : ""}:`));
       return { text: `Limit ${limit.mark}${limit.isGlobal ? " ★" : ""}${share ? `, ${share.split(": ")[1]} of starts` : ""}`, size: 16, colour: colourOf(limit) };
@@ -132,7 +132,7 @@ function isLocal() {
 export function shareItems(store, runs, linkOf) {
   const field = mountFileField(store);
   const state = () => shownState(store, runs);
-  const onlyHere = " It opens on this machine alone, where the page is a file: to give it away, save the page.";
+  const onlyHere = " It works only on this computer. To share the problem, use Save page.";
   const ofProblem = (run) => () => (store.state.tab === "growth" ? store.say("That is for token selection and next tokens: go there first.", "refusal") : run());
   const frame = (address) => `<iframe src="${address}" title="marginlens lab" width="100%" height="900" allow="clipboard-write"></iframe>`;
   return [
@@ -156,7 +156,7 @@ export function shareItems(store, runs, linkOf) {
       label: "Save problem (JSON)",
       run: ofProblem(async () => {
         const sentence = await saved(fileName(state(), "json"), problemFile(state()), "application/json");
-        store.say(`${sentence.slice(0, -1)}: marginlens solve and marginlens train read it too.`);
+        store.say(`${sentence.slice(0, -1)}: marginlens predict and marginlens train read it too.`);
       }),
     },
     { label: "Load problem …", run: () => field.click() },

@@ -1,33 +1,23 @@
-// A text of the next-token tab, read once, and the answers about it: counts, priority graphs, evidence, continuation, training.
+// A text of the next-token tab, read once, and the answers about it: counts, priority graphs, evidence, continuation.
 //
-// Nothing of the document is used, so that all of it can run in a worker. Every request takes at most a little longer than its `budget`
-// in milliseconds where it has one, and then says how far it came.
+// Nothing of the document is used, so that all of it can run in a worker.
 
 import {
   columnOf,
   continueSequence,
-  entryShares,
   explainNext,
   makeAutomaton,
-  nextProbabilities,
-  pairHeights,
   TIE_UNKNOWN,
 } from "../../kernels/automaton.js";
-import { Descent, RAN_ALL } from "../../kernels/descent.js";
 import { indexCharacters, indexWords, lastToken, rankingEvidence, samplesBehind, sequences, splitWords, textWindows } from "../../kernels/graphs.js";
-import { correlation, norm } from "../../kernels/linalg.js";
-import { layerLoss, layerProbabilities, nextTokenLoop, totalVariation } from "../../kernels/nexttoken.js";
 import { ProblemError } from "../../kernels/problem.js";
 import { drawsOf } from "../../kernels/draws.js";
 
 export const MAX_VOCABULARY = 400; // different tokens that the page takes
 export const MAX_WINDOW = 32;
 export const MAX_COUNT = 200; // tokens of a continuation
-const STEP_PER_PROBLEM = 0.01; // length of a normalised step for each last token, which has a problem of its own
 const MAX_EVIDENCE = 30; // windows shown of all those behind a ranking
 const CONTEXT = 12; // tokens of the text shown on either side of a window
-const CURVE_POINTS = 160; // measured along a run, evenly on a logarithmic scale
-const TRAIN_PIECE = 4; // steps between looks at the clock
 const SIGNS = { " ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍" };
 
 function refuse(sentence) {
@@ -72,7 +62,7 @@ export function checkSequences(listed) {
   const isId = (id) => Number.isInteger(id) && id >= 0 && id < names.length;
   samples.forEach((sample, i) => {
     if (!Array.isArray(sample) || sample.length === 0 || !sample.every(isId) || !isId(labels[i]))
-      refuse(`Sequence ${i + 1} and its label must be ids from 0 to ${names.length - 1}.`);
+      refuse(`Sequence ${i} and its label must be ids from 0 to ${names.length - 1}.`);
   });
   if (Object.isFrozen(listed)) checkedSequences.add(listed);
 }
@@ -90,16 +80,11 @@ function readSequences(listed) {
 
 function modelOf(parts) {
   const place = new Map(parts.names.map((name, id) => [name, id]));
-  return { ...parts, place, automaton: makeAutomaton(parts.data), evidence: new Map(), training: null };
-}
-
-/** The length of a step of normalised gradient descent on W, to two digits. */
-function stepSize({ automaton }) {
-  return Number((STEP_PER_PROBLEM * Math.sqrt(automaton.graphs.size)).toPrecision(2));
+  return { ...parts, place, automaton: makeAutomaton(parts.data), evidence: new Map() };
 }
 
 /**
- * What the page says of a text: { unit, window, names, opening, tokens, windows, dropped, rare, stepSize, lasts: [{ token, windows, nodes,
+ * What the page says of a text: { unit, window, names, opening, tokens, windows, dropped, rare, lasts: [{ token, windows, nodes,
  * components }] }, the most frequent last token first; opening is its first window.
  */
 export function summaryOf(model) {
@@ -114,7 +99,7 @@ export function summaryOf(model) {
   const first = Array.from((ids ?? data.tokens).subarray(0, ids ? window : data.offsets[1]), (id) => names[id]);
   const opening = first.join(unit === "characters" ? "" : " ");
   const counted = { tokens: ids?.length ?? null, windows: data.labels.length, dropped: data.dropped, rare };
-  return { unit, window, names, opening, ...counted, stepSize: stepSize(model), lasts };
+  return { unit, window, names, opening, ...counted, lasts };
 }
 
 /** The ids of a prompt; a `ProblemError` names the first token that the text does not have. */
@@ -208,85 +193,6 @@ export function continuationAnswer(model, { prompt, count, draw, seed }) {
   return { ids, steps: steps.map((step) => withEvidence(model, step)), end: end?.tie === TIE_UNKNOWN ? end : null };
 }
 
-// ---- training
-
-/** The steps at which a run is measured. */
-export function curveSteps(steps) {
-  const all = Array.from({ length: CURVE_POINTS + 1 }, (_, k) => Math.round((steps + 1) ** (k / CURVE_POINTS) - 1));
-  return [...new Set(all)];
-}
-
-/** The training of a model, begun when it is first asked for; `waiting` are the last tokens that Graph-SVM has not been solved for. */
-function trainingOf(model) {
-  model.training ??= { reduced: null, run: null, waiting: [...model.automaton.graphs.keys()], shares: null, heights: null, curve: [], ms: 0 };
-  return model.training;
-}
-
-/** Solve for the automaton that the training is compared with: { solved, all } last tokens. */
-function prepare(model, until) {
-  const training = trainingOf(model);
-  const all = model.automaton.graphs.size;
-  while (training.waiting.length > 0 && performance.now() < until) columnOf(model.automaton, training.waiting.pop());
-  const solved = all - training.waiting.length;
-  if (solved === all && training.run === null && performance.now() < until) {
-    training.reduced = model.automaton.reduced;
-    training.shares = entryShares(model.automaton);
-    training.heights = pairHeights(model.automaton);
-    training.run = new Descent(nextTokenLoop(training.reduced, { normalized: true, size: stepSize(model) }));
-    measure(training);
-  }
-  return { solved, all };
-}
-
-/** Note norm, loss, total variation and correlation at the present step. */
-function measure({ reduced, run, shares, heights, curve }) {
-  const W = run.point;
-  const isRanked = norm(heights) > 0;
-  curve.push({
-    step: run.steps,
-    norm: norm(W),
-    loss: layerLoss(reduced, W),
-    distance: totalVariation(reduced, W, shares),
-    correlation: isRanked && norm(W) > 0 ? correlation(W, heights) : null,
-  });
-}
-
-/**
- * Train W towards step `to` for about `budget` ms: { solved, all, step, isRunning, curve, pairs, merged, ms }; curve are the points
- * measured since the run had `measured` of them, ms the time that all steps took.
- */
-export function trainingAnswer(model, { to, budget, measured = 0, grid }) {
-  const until = performance.now() + budget;
-  const progress = prepare(model, until);
-  const training = trainingOf(model);
-  const { run, curve } = training;
-  if (run === null) return { ...progress, step: 0, isRunning: true, curve: [] };
-  let next = grid.find((step) => step > run.steps) ?? to;
-  while (run.status === RAN_ALL && run.steps < to && performance.now() < until) {
-    const clock = performance.now();
-    run.advance(Math.min(TRAIN_PIECE, Math.min(next, to) - run.steps));
-    training.ms += performance.now() - clock;
-    if (run.steps >= next || run.status !== RAN_ALL) {
-      measure(training);
-      next = grid.find((step) => step > run.steps) ?? to;
-    }
-  }
-  const size = { pairs: training.reduced.pairs.length, merged: training.reduced.shares.length, ms: training.ms };
-  return { ...progress, ...size, step: run.steps, isRunning: run.status === RAN_ALL, curve: curve.slice(measured) };
-}
-
-/** What automaton and layer after `step` steps expect after ids: { step, rivals: [{ token, automaton, layer }] }; layer null untrained. */
-export function comparisonAnswer(model, { ids, step }) {
-  const seen = ids.slice(-model.window);
-  const rule = nextProbabilities(model.automaton, seen);
-  const { run, reduced } = trainingOf(model);
-  const layer = run ? layerProbabilities(reduced, run.at(step), seen) : null;
-  const rivals = [...new Set(seen)].map((token) => ({ token, automaton: rule[token], layer: layer ? layer[token] : null }));
-  const size = ({ automaton, layer: share }) => Math.max(automaton || 0, share ?? 0);
-  rivals.sort((a, b) => size(b) - size(a) || a.token - b.token);
-  return { step, rivals };
-}
-
 // ---- requests
 
 /** The answers to requests about a text at a time: call it with { ask, … }; a `ProblemError` comes back as { refusal }. */
@@ -301,12 +207,6 @@ export function textAnswers() {
     graph: ({ last }) => graphAnswer(model, last),
     evidence: ({ last, pairs }) => evidenceAnswer(model, last, pairs),
     continue: (request) => continuationAnswer(model, request),
-    train: (request) => trainingAnswer(model, request),
-    restart: () => {
-      model.training = null;
-      return {};
-    },
-    compare: (request) => comparisonAnswer(model, request),
   };
   return (request) => {
     if (model === null && request.ask !== "read") return { refusal: "There is no text." };

@@ -160,14 +160,13 @@ export function mountContinuation(root, store) {
   const pick = (place) => {
     chosen = place;
     showReason();
+    document.dispatchEvent(new Event("reasonshown"));
     for (const button of text.querySelectorAll("button")) button.setAttribute("aria-pressed", String(Number(button.dataset.place) === chosen));
   };
 
   const showReason = () => {
-    const { names, window } = work.summary;
+    const { names } = work.summary;
     const step = chosen === null ? null : answer.steps[chosen];
-    const before = [...answer.ids, ...answer.steps.slice(0, chosen ?? 0).map(({ token }) => token)];
-    work.look(before.slice(-window));
     if (step === null) {
       setText(reason, answer.steps.length === 0 ? "" : "Choose a token above for its reason.");
       return replace(rivals);
@@ -213,7 +212,6 @@ export function mountContinuation(root, store) {
       setText(reason, "");
       replace(text);
       replace(rivals);
-      work.look(null);
       return;
     }
     answer = reply.answer;

@@ -3,7 +3,6 @@
 import { newWorker } from "../background.js";
 import { textAnswers } from "./text_model.js";
 
-export const WORKER_BUDGET = 60; // ms of work at a time beside the page
 const NO_WORKERS = "This browser runs no workers, so that texts are not read.";
 
 /** Answer the messages { role: "text", id, ask, … } of a worker's scope by { id, answer } or { id, refusal }. */
@@ -26,7 +25,6 @@ export class TextWork {
   #listeners = [];
   summary = null;
   refusal = null;
-  seen = null; // the tokens before the one that the panels speak of
 
   subscribe(listener) {
     this.#listeners.push(listener);
@@ -37,18 +35,12 @@ export class TextWork {
     if (this.#text !== null && Object.keys(text).every((part) => text[part] === this.#text[part])) return;
     this.#text = text;
     this.#restart();
-    this.summary = this.refusal = this.seen = null;
+    this.summary = this.refusal = null;
     this.#tell();
     const reply = await this.ask({ ask: "read", text });
     if (reply === null) return;
     this.summary = reply.answer ?? null;
     this.refusal = reply.refusal ?? null;
-    this.#tell();
-  }
-
-  /** Speak of what follows these tokens, or of none. */
-  look(ids) {
-    this.seen = ids;
     this.#tell();
   }
 

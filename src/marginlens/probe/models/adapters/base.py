@@ -178,9 +178,10 @@ class LayerReading(Described):
         """The attention to a learned sink, (B, H, T), if heads have one; otherwise None."""
         return None if self.rule.sinks is None else self.statistics().learned_sink
 
-    def statistics(self, tolerances: Sequence[float] = ()) -> AttentionStatistics:
+    def statistics(self, tolerances: Sequence[float] = (), left_out: torch.Tensor | None = None) -> AttentionStatistics:
         """Compute `attention_statistics` of the layer: padded queries see nothing, and ties are those up to the model's rounding."""
-        found = attention_statistics(self.queries, self.grouped_keys, self.rule, tolerances=tolerances)
+        options: dict[str, Any] = {"tolerances": tolerances, "left_out": left_out}
+        found = attention_statistics(self.queries, self.grouped_keys, self.rule, **options)
         is_padding = ~self.real[:, None].expand_as(found.selected)
         return replace(
             found,

@@ -1,4 +1,4 @@
-"""`marginlens solve`: what it prints, what its JSON holds, what it draws, and how it refuses."""
+"""`marginlens predict`: what it prints, what its JSON holds, what it draws, and how it refuses."""
 
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import pytest
 import marginlens as ml
 from marginlens.data import figure_1b, figure_8, gaussian_tokens, scored_tokens, sphere_tokens, write_problem
 from marginlens.norms.choice import norm_named
+from marginlens.words import text
 from one_command import command
 from random_problems import ragged_problem
 from tolerances import CONDITIONED, ROUNDING, SIX_DIGITS, SVM_FARKAS, SVM_KKT
@@ -15,29 +16,28 @@ from tolerances import CONDITIONED, ROUNDING, SIX_DIGITS, SVM_FARKAS, SVM_KKT
 ON_A_LINE = [[[1.0, 0.0], [0.0, 0.0], [-1.0, 0.0]]]  # no p selects the middle token
 
 
-solve, numbers = command("solve")
+predict, numbers = command("predict")
 
 
 def line(result, word):
-    return next(text for text in result.stdout.splitlines() if word in text)
+    return next(row for row in result.stdout.splitlines() if word in row)
 
 
-def test_solve_prints_the_prediction_and_every_direction(here):
+def test_predict_prints_the_prediction_and_every_direction(here):
     write_problem("b.npz", *figure_1b())
-    result = solve("b.npz")
+    prediction = ml.predict_limit(*figure_1b())
+    short = predict("b.npz")
+    assert short.exit_code == 0, short.output
+    assert short.stdout == f"{prediction.answer}\n{text('cli.details')}\n"
+    result = predict("b.npz", "--details")
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("b.npz: TokenDataset(1 inputs × 3 tokens, d_model=3, d_key=2)\n")
-    assert str(ml.predict_limit(*figure_1b())) in result.stdout
+    assert result.stdout.startswith(f"{prediction}\n")
+    assert result.stdout.endswith("b.npz: TokenDataset(1 inputs × 3 tokens, d_model=3, d_key=2)\n")
     assert "[-0.1    0.995]" in line(result, "GMM of [0]")
     assert "LMM selects [1]" in result.stdout
-    assert "Candidates (all of P^mm)" in result.stdout
-    assert "A Thm 1 applies: the regularisation path converges to the GMM direction." in result.stdout
-    assert "✗ A Assumption B: Within an input the scores of the lesser tokens differ by up to 0.9" in result.stdout
-    assert "ends at: token 0." in result.stdout
-    assert "proved?  Yes: once ‖p‖ reaches" in result.stdout
 
 
-def test_solve_json_has_the_limits_of_path_and_run(here):
+def test_predict_json_has_the_limits_of_path_and_run(here):
     write_problem("b.npz", *figure_1b())
     (told,) = numbers("b.npz", "--start", "3,-1")["problems"]
     assert told["outcome"]["selected"] == [1]
@@ -47,7 +47,7 @@ def test_solve_json_has_the_limits_of_path_and_run(here):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_solve_json_has_all_directions_with_verifiable_proofs(here, seed):
+def test_predict_json_has_all_directions_with_verifiable_proofs(here, seed):
     data, v = ragged_problem(np.random.default_rng(seed), 3, 4, 3)
     write_problem("r.json", data, v)
     (told,) = numbers("r.json")["problems"]
@@ -72,7 +72,7 @@ def test_solve_json_has_all_directions_with_verifiable_proofs(here, seed):
 def test_tied_optimal_tokens_give_the_minima_of_the_set_problem(here):
     data, v = scored_tokens([[(-0.1, 1.0), (-0.1, 1.0), (1.0, 0.0), (0.0, 0.0)]], [[1.0, 1.0, 0.9, 0.9]])
     write_problem("t.npz", data, v)
-    result = solve("t.npz")
+    result = predict("t.npz", "--details")
     assert "[-0.1    0.995]" in line(result, "G^mm of [0]")
     assert "A Thm 8 applies" in result.stdout
     (told,) = numbers("t.npz")["problems"]
@@ -96,10 +96,10 @@ def test_inputs_independent_of_p_are_left_out(here):
 
 def test_a_start_in_a_cone_has_a_certain_limit(here):
     write_problem("f.npz", *figure_8())
-    result = solve("f.npz", "--start", "2000,0")
-    assert "A Thm 3 applies: descent converges in direction to the LMM that its start selects." in result.stdout
-    assert "Certain for constant steps up to 1/L_p: the direction that selects [0, 1], by A Thm 3." in result.stdout
-    assert numbers("f.npz", "--start", "2000,0")["problems"][0]["direction"] == [1.0, 0.0]
+    (far,) = numbers("f.npz", "--start", "2000,0")["problems"]
+    assert far["direction"] == [1.0, 0.0]
+    assert {one["label"]: one["applies"] for one in far["verdicts"]}["A Thm 3"]
+    assert far["why"] in predict("f.npz", "--start", "2000,0", "--details").stdout
     (near,) = numbers("f.npz", "--start", "1,0")["problems"]  # too near for A Thm 3
     assert near["outcome"]["certificate"] is not None
     assert "X Thm 1" in near["why"]
@@ -111,7 +111,7 @@ def test_selected_tokens_give_only_their_problem(here):
     (row,) = numbers("f.npz", "--selected", "0, 1")["problems"]
     assert (row["kind"], row["selected"], row["margin"]) == ("LMM", [0, 1], 1.0)
     np.testing.assert_allclose(row["direction"], ml.att_svm(data, [0, 1]).direction, rtol=0.0, atol=CONDITIONED)
-    result = solve("f.npz", "--selected", "0,1")
+    result = predict("f.npz", "--selected", "0,1")
     assert "The shortest vector was found, and its multipliers prove that it is the shortest." in result.stdout
     assert "A Thm" not in result.stdout
 
@@ -127,7 +127,7 @@ def test_an_infeasible_selection_gives_its_certificate(here):
     weights = zip(solution["pairs"], solution["certificate"], strict=True)
     total = sum(weight * (data.K[0, 1] - data.K[0, other]) for (_, _, other), weight in weights)
     np.testing.assert_allclose(total, 0.0, rtol=0.0, atol=CONDITIONED)
-    result = solve("i.json", "--selected", "1")
+    result = predict("i.json", "--selected", "1")
     assert result.exit_code == 0
     assert "add up to zero" in result.stdout
 
@@ -135,12 +135,13 @@ def test_an_infeasible_selection_gives_its_certificate(here):
 def test_a_batch_has_one_row_per_problem(here):
     data, v = gaussian_tokens(5, 3, 3, 4, 1)
     write_problem("b.npz", data, v)
-    result = solve("b.npz")
+    result = predict("b.npz")
     assert result.exit_code == 0, result.output
     told = numbers("b.npz")["problems"]
     assert len(told) == 5
     for j in range(5):
-        assert line(result, f"problem {j}: ends at: ")
+        answer = ml.predict_limit(data[j], v[j]).answer
+        assert line(result, f"Problem {j}: ") == f"Problem {j}: {answer.ends_at}. {answer.proof}"
     write_problem("one.npz", data[3], v[3])
     assert numbers("one.npz")["problems"] == [told[3]]
     chosen = numbers("b.npz", "--selected", "0,1,2")["problems"]
@@ -151,7 +152,7 @@ def test_long_lists_are_cut_and_the_rest_is_counted(here):
     turn = 2.0 * np.pi * np.arange(50) / 50
     ring, high = np.stack([np.cos(turn), np.sin(turn)], axis=-1), np.arange(50) % 2 == 0  # every second token is an LMM
     write_problem("ring.npz", *scored_tokens([ring], [np.where(high, 1.0 + 0.01 * np.arange(50), 0.0)]))
-    result = solve("ring.npz")
+    result = predict("ring.npz", "--details")
     assert result.stdout.count(": direction [") == 10
     assert "and 15 more" in result.stdout
     assert len(numbers("ring.npz")["problems"][0]["candidates"]["directions"]) == 25
@@ -159,7 +160,7 @@ def test_long_lists_are_cut_and_the_rest_is_counted(here):
 
 def test_a_problem_with_too_many_selections_is_reported(here):
     write_problem("l.npz", ml.TokenDataset(np.random.default_rng(0).normal(size=(20, 9, 30)), np.ones(20)), np.ones(30))
-    assert "P^mm is too large to list in full" in solve("l.npz").stdout
+    assert "P^mm is too large to list in full" in predict("l.npz", "--details").stdout
 
 
 @pytest.mark.parametrize("name", ["l1", "l2", "l-inf", "l1.75", "l3"])
@@ -181,12 +182,12 @@ def test_a_norm_gives_its_solution_with_certified_bounds(here, name):
 
 def test_a_norm_is_shown_with_its_bounds_and_with_other_solutions(here):
     write_problem("f.npz", *figure_8())
-    shown = solve("f.npz", "--norm", "l-inf").stdout
+    shown = predict("f.npz", "--norm", "l-inf").stdout
     assert "norm=LInf()" in shown
     assert "This p has norm 2, and no p with margin one has a norm below 2" in shown
-    assert "same margin" in solve("f.npz", "--norm", "l-inf", "--selected", "0,1").stdout
+    assert "same margin" in predict("f.npz", "--norm", "l-inf", "--selected", "0,1").stdout
     write_problem("i.json", ml.TokenDataset(ON_A_LINE, [1.0]), [1.0, 0.0])
-    assert "add up to zero" in solve("i.json", "--norm", "l1", "--selected", "1").stdout
+    assert "add up to zero" in predict("i.json", "--norm", "l1", "--selected", "1").stdout
 
 
 @pytest.mark.parametrize(
@@ -197,7 +198,7 @@ def test_plot_draws_problems_in_the_plane(here, maker, name):
     pytest.importorskip("matplotlib")
     write_problem("f.npz", *maker())
     Path(name).write_text("an older file")
-    result = solve("f.npz", "--plot", name)
+    result = predict("f.npz", "--plot", name)
     assert result.exit_code == 0, result.output
     assert result.stdout.endswith(f"Written to {name}\n")
     magic = b"\x89PNG" if name.lower().endswith("png") else b"<?xml"

@@ -1,4 +1,4 @@
-"""`marginlens solve`: the theorems' prediction for a problem in a file, and its max-margin directions with proofs."""
+"""`marginlens predict`: which tokens win in a problem in a file, and its max-margin directions with proofs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import marginlens as ml
 from marginlens.cli.options import (
     LISTED_NORMS,
     AsJson,
+    Details,
     DropUnrealizable,
     PlotFile,
     ProblemFile,
@@ -31,12 +32,14 @@ if TYPE_CHECKING:
     from marginlens.theory import Prediction, TokenOptimality
     from marginlens.typing import FloatArray, IntArray
 
-Selected = Annotated[str | None, typer.Option(help="Token of each input, such as 0,1,2: solve their ATT-SVM alone.")]
-Start = Annotated[str | None, typer.Option(help="Point where training will start, such as 0.5,-1.")]
+Selected = Annotated[
+    str | None, typer.Option(help="Token of each input, such as 0,1,2: solve only their margin problem.")
+]
+Start = Annotated[str | None, typer.Option(help="Point where training will start, such as 0.5,-1; zero by default.")]
 SolvedNorm = Annotated[
     str | None,
     typer.Option(
-        help="Norm, such as l-inf or l3, in which to solve the ATT-SVM of the selected, or else the highest-scoring, tokens.",
+        help="Norm, such as l-inf or l3: solve only the margin problem of --selected, or else of the highest-scoring tokens, in it.",
         autocompletion=words_of(*LISTED_NORMS),
     ),
 ]
@@ -44,44 +47,48 @@ SolvedNorm = Annotated[
 MAX_DIRECTIONS = 10
 
 
-def solve(
+def predict(
     file: ProblemFile,
     selected: Selected = None,
     start: Start = None,
     norm: SolvedNorm = None,
+    details: Details = False,
     drop: DropUnrealizable = False,
     plot: PlotFile = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Predict where training goes, with proofs.
+    """Predict which tokens win, why, and whether that is proved.
 
-    Report which theorems apply, condition by condition, and list the max-margin directions. The GMM is the max-margin direction
-    of the highest-scoring tokens; an LMM is that of tokens that outscore their neighbours. If several tokens of an input share
-    its highest score, G^mm are the global minima of ATT-SVM', which requires only that one of them is selected.
+    With --details, print also which theorems apply, condition by condition, and the max-margin directions: the best one, GMM, of
+    the highest-scoring tokens, and the local ones, LMM, of tokens that outscore their neighbours. If several tokens of an input
+    share its highest score, G^mm are the directions that select one of them with the largest margin.
+
+    Training is followed as gradient flow. A problem saved by the lab is predicted for its own start, loss and optimizer; if its
+    head is trained too, A Thms 5 and 6 are used. A file of sequences is a next-token problem, predicted by C Thms 1 to 3.
 
     Descent in another norm, such as sign descent in l-inf, heads for that norm's margin: --norm solves this problem, with
     bounds that prove the solution.
 
-    A problem saved by the lab is predicted for its own start, loss and optimizer; if its head is trained too, A Thms 5 and 6
-    are used. A file of sequences is a next-token problem, predicted by C Thms 1 to 3.
-
     \b
     Examples:
-      marginlens solve problem.npz
-      marginlens solve problem.npz --start 0.5,-1 --plot directions.svg
-      marginlens solve problem.npz --selected 0,1,2 --norm l-inf
-      marginlens solve sequences.json --drop --json
+      marginlens predict problem.npz
+      marginlens predict problem.npz --details
+      marginlens predict problem.npz --start 0.5,-1 --plot directions.svg
+      marginlens predict problem.npz --selected 0,1,2 --norm l-inf
+      marginlens predict sequences.json --drop --json
     """
     from marginlens.data.files import holds_sequences
 
     output = Output(as_json, quiet)
+    hint = [] if details else [text("cli.details")]
     if holds_sequences(file):
         refuse_options("for a file of sequences", selected=selected, start=start, norm=norm, plot=plot)
         sequences = read_sequence_problem(file, drop=drop)
-        with output.stage("Solving next tokens"):
+        with output.stage("Predicting"):
             prediction = ml.predict_limit(sequences.named.data, head=sequences.head)
-        output.show(*sequence_answer(file, sequences, prediction))
+        row, lines = sequence_answer(file, sequences, prediction, details=details)
+        output.show(row, [*lines, *hint])
         return
     refuse_options("unless the file holds sequences", drop=drop)
     data, v, run = read_token_problem(file)
@@ -89,20 +96,22 @@ def solve(
         refuse_options("if the head is trained too", selected=selected, start=start, norm=norm, plot=plot)
         assert run is not None
         prediction = ml.predict(run.risk)
-        output.show(prediction, [f"{file}: {run!r}", str(prediction)])
+        lines = [str(prediction), f"{file}: {run!r}"] if details else [str(prediction.answer), *hint]
+        output.show(prediction, lines)
         return
     if plot is not None:
         from marginlens.plotting.plane import check_plot
 
         check_plot(data, plot)
     if norm is None and selected is None:
-        rows, drawn, lines = _predicted(data, v, run, start, output)
+        rows, drawn, lines = _predicted(data, v, run, start, output, details=details)
     else:
         refuse_options("if selected or norm is given, which predict nothing", start=start)
-        rows, drawn, lines = _solved(data, v, selected, norm)
+        rows, drawn, lines = _solved(data, v, selected, norm, details=details)
+        hint = []
     if plot is not None:
         _draw(plot, data, v, drawn)
-    output.show({"problems": rows}, [f"{file}: {data!r}", *lines], [plot])
+    output.show({"problems": rows}, [*lines, *(hint or [f"{file}: {data!r}"])], [plot])
 
 
 # For each problem its numbers and what figures draw; and the text.
@@ -118,16 +127,30 @@ def _draw(plot: Path, data: ml.TokenDataset, v: FloatArray, drawn: list[list[dic
 
 
 def _predicted(
-    data: ml.TokenDataset, v: FloatArray, run: LabProblem | None, start: str | None, output: Output
+    data: ml.TokenDataset, v: FloatArray, run: LabProblem | None, start: str | None, output: Output, *, details: bool
 ) -> Answer:
     """Return the predictions of the problems of a file."""
     batch = data.as_batch()
     predictions = _predictions(batch, batch.head(v), run, start, output)
     rows, drawn = [one.to_dict() for one in predictions], [_candidates(one) for one in predictions]
-    return rows, drawn, _predicted_lines(predictions, is_batch=data.is_batch)
+    lines = []
+    for j, prediction in enumerate(predictions):
+        if data.is_batch:
+            lines.append(problem_line(j, prediction))
+        if details:
+            lines += [str(prediction), *_directions(drawn[j])]
+        elif not data.is_batch:
+            lines.append(str(prediction.answer))
+    return rows, drawn, lines
 
 
-def _solved(data: ml.TokenDataset, v: FloatArray, selected: str | None, norm: str | None) -> Answer:
+def problem_line(index: int, prediction: Prediction) -> str:
+    """Return the line for one problem of a batch."""
+    answer = prediction.answer
+    return text("cli.predict.problem", index=index, end=answer.ends_at, proof=answer.proof)
+
+
+def _solved(data: ml.TokenDataset, v: FloatArray, selected: str | None, norm: str | None, *, details: bool) -> Answer:
     """Solve the ATT-SVMs of the selected, or else the highest-scoring, tokens of the problems of a file."""
     batch = data.as_batch()
     head = batch.head(v)
@@ -135,8 +158,12 @@ def _solved(data: ml.TokenDataset, v: FloatArray, selected: str | None, norm: st
     if selected is not None:
         tokens = batch.selection(numbers(selected, "selected", data.n_inputs, int))
     solved = [_solve_selection(batch[j], head[j], tokens[j], norm) for j in range(len(batch))]
-    first = [f"problem {j}: {lines[0]}" for j, (_, lines) in enumerate(solved)]
-    return [row for row, _ in solved], [[row] for row, _ in solved], first if data.is_batch else solved[0][1]
+    shown = solved[0][1]
+    if data.is_batch:
+        shown = [
+            f"problem {j}: {line}" for j, (_, lines) in enumerate(solved) for line in lines[: None if details else 1]
+        ]
+    return [row for row, _ in solved], [[row] for row, _ in solved], shown
 
 
 def _predictions(
@@ -149,7 +176,7 @@ def _predictions(
         options = {"loss": run.loss, "optimizer": run.optimizer}
         begin = batch.point(run.start) if begin is None else begin
     predictions = []
-    with output.stage("Solving") as bar:
+    with output.stage("Predicting") as bar:
         for j in range(len(batch)):
             first = None if begin is None else begin[j]
             predictions.append(ml.predict_limit(batch[j], head[j], start=first, **options))
@@ -157,18 +184,12 @@ def _predictions(
     return predictions
 
 
-def _predicted_lines(predictions: list[Prediction], *, is_batch: bool) -> list[str]:
-    if is_batch:
-        answers = [prediction.answer for prediction in predictions]
-        return [
-            text("cli.solve.problem", index=j, end=answer.ends_at, proof=answer.proof)
-            for j, answer in enumerate(answers)
-        ]
-    (prediction,) = predictions
-    lines = [str(prediction)]
-    for direction in _candidates(prediction)[:MAX_DIRECTIONS]:
-        lines.append(f"{direction['kind']} of {direction['selected']}: direction {vector(direction['direction'])}")
-    return lines
+def _directions(candidates: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each of the first directions."""
+    return [
+        f"{one['kind']} of {one['selected']}: direction {vector(one['direction'])}"
+        for one in candidates[:MAX_DIRECTIONS]
+    ]
 
 
 def _candidates(prediction: Prediction) -> list[dict[str, Any]]:
@@ -205,11 +226,11 @@ def _solve_selection(
     }
     lines = [summary, f"direction: {vector(solution.direction)}", solution.status.sentence]
     if solution.status is ml.Status.INFEASIBLE:
-        lines.append(text("cli.solve.certificate", residual=row["certificate_residual"]))
+        lines.append(text("cli.predict.certificate", residual=row["certificate_residual"]))
     elif solution.status is not ml.Status.TRIVIAL:
-        lines.append(text("cli.solve.bracket", **bounds._asdict(), gap=bounds.gap))
+        lines.append(text("cli.predict.bracket", **bounds._asdict(), gap=bounds.gap))
     if solution.is_unique is False:
-        lines.append(text("cli.solve.not_unique"))
+        lines.append(text("cli.predict.not_unique"))
     return row, lines
 
 
@@ -220,15 +241,19 @@ def selection_kind(optimality: TokenOptimality) -> str:
     return "GMM" if optimality.is_globally_optimal else "LMM" if optimality.is_locally_optimal else "neither"
 
 
-def sequence_answer(file: Path, problem: SequenceProblem, prediction: Prediction) -> tuple[dict[str, Any], list[str]]:
+def sequence_answer(
+    file: Path, problem: SequenceProblem, prediction: Prediction, *, details: bool
+) -> tuple[dict[str, Any], list[str]]:
     """Return what paper C says about the sequences of a file: its numbers and its text."""
     named, names = problem.named, problem.named.vocabulary.quoted
-    head = "C Eᵀ = I" if problem.head is None else "given"
-    row, lines = prediction.to_dict(), [f"{file}: {named.data!r}, head: {head}", str(prediction)]
+    row, lines = prediction.to_dict(), [str(prediction.answer)]
+    if details:
+        head = "C Eᵀ = I" if problem.head is None else "given"
+        lines = [str(prediction), f"{file}: {named.data!r}, head: {head}"]
     targets = prediction.details.targets
     for sample in named.data.unrealizable[:1]:
         token = "no token" if targets[sample] < 0 else names[targets[sample]]
-        lines.append(text("cli.solve.lacks_label", sample=int(sample), token=token))
+        lines.append(text("cli.predict.lacks_label", sample=int(sample), token=token))
     priority = prediction.details.priority
     if priority.status is ml.Status.INFEASIBLE:
         conflict = ml.svm.graph_conflict(priority)
