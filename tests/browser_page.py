@@ -73,7 +73,8 @@ def reveal(browser: WebDriver, selector: str) -> None:
         """
         const panel = document.querySelector(arguments[0])?.closest(".panel");
         if (panel?.hidden) document.querySelector(`[aria-controls="${panel.id}"]`).click();
-        for (let node = document.querySelector(arguments[0]); node; node = node.parentElement) if (node.matches("details")) node.open = true;
+        for (let node = document.querySelector(arguments[0]); node; node = node.parentElement)
+          if (node.matches("details")) node.open = true;
         """,
         selector,
     )

@@ -43,7 +43,12 @@ def test_a_run_is_drawn_to_its_predicted_limit():
     names = {text.get_text(): text.get_position() for text in disc.texts}
     assert angle(names["best"], run.final) < 0.1
     legend = [text.get_text() for text in fig.legends[0].get_texts()]
-    assert {"starts that go to the best direction", "starts that go to the local direction", "training", "end of training"} <= set(legend)
+    assert {
+        "starts that go to the best direction",
+        "starts that go to the local direction",
+        "training",
+        "end of training",
+    } <= set(legend)
 
 
 def test_drawn_basins_agree_with_descent():
