@@ -8,7 +8,7 @@ import numpy as np
 
 import marginlens as ml
 from marginlens.theory.any_norm import SteepestSteps, plan_for
-from marginlens.typing import Figure, FloatArray
+from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims.drawing import level
 from marginlens_papers.claims.ours.norm_problems import RULES, SIZES, Rule, Trained, drawn, geometry
@@ -89,7 +89,7 @@ class X_P4(Claim):
         return {"shares": fig}
 
 
-def _ratio(part: FloatArray, whole: FloatArray) -> float:
+def _ratio(part: IntArray, whole: IntArray) -> float:
     return float(part.sum() / max(1.0, whole.sum()))
 
 
