@@ -139,7 +139,7 @@ export function mountCurves(root, store, runs) {
     }
     if ((isOther || hasGrown) && rest <= 0) {
       shownKey = [...key, path.steps.length];
-      setText(heading, runs.paths.length > 1 ? `The run from start ${place + 1}, against its steps` : "The run, against its steps");
+      setText(heading, runs.paths.length > 1 ? `The run from start ${place}, against its steps` : "The run, against its steps");
       charts.draw(chartsOf(path, analysis, input), path.steps, stepScale(runs.end));
       lastBuilt = performance.now();
     }
