@@ -22,11 +22,13 @@ def markup_faults(pages: Iterable[Path], folder: Path) -> list[str]:
     settings = folder / "html-validate.json"
     settings.write_text(json.dumps(RULES), encoding="utf-8")
     command = ["node", str(VALIDATOR), "--config", str(settings), "--formatter", "json", *map(str, pages)]
-    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=HANGING)
+    report = folder / "html-validate-report.json"  # of what is written to a pipe, node may lose the end
+    with report.open("wb") as output:
+        done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, timeout=HANGING)
     assert done.returncode in (0, 1), done.stderr
     return [
         f"{Path(page['filePath']).name}:{fault['line']}: {fault['ruleId']}: {fault['message']} {fault.get('selector') or ''}"
-        for page in json.loads(done.stdout)
+        for page in json.loads(report.read_text(encoding="utf-8"))
         for fault in page["messages"]
     ]
 

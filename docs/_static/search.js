@@ -69,10 +69,11 @@ function itemOf({ name, anchor, title, about, text }, pattern) {
 }
 
 Search.query = (query) => {
-  const [, terms, excluded, typed, names] = Search._parseQuery(query);
-  const found = Search._performSearch(query, terms, excluded, typed, names);
+  const words = query.trim().replace(/^ml\.|\(.*$/g, "") || query; // of a call, its name
+  const [, terms, excluded, typed, names] = Search._parseQuery(words);
+  const found = Search._performSearch(words, terms, excluded, typed, names);
   const pattern = patternOf(typed.size || terms.size ? new Set([...typed, ...terms]) : names);
-  const wanted = lower(query.trim()).replace(/^ml\.|\(.*$/g, "");
+  const wanted = lower(words);
 
   const pages = new Map();
   const others = [];

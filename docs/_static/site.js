@@ -1,7 +1,7 @@
 // Figures, but for the film with its large letters, get a frame in which they scroll where the page is too narrow for their letters.
 for (const image of document.querySelectorAll("article img:not([src$='start_decides.svg'])")) {
   if (image.closest(".sphx-glr-thumbcontainer")) continue;
-  const frame = document.createElement("div");
+  const frame = document.createElement("span"); // which a paragraph may hold
   frame.className = "figure";
   image.replaceWith(frame);
   frame.append(image);
