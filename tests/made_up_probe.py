@@ -5,15 +5,8 @@ import numpy as np
 from marginlens.graphs import graphs_of_edges
 from marginlens.probe.heads.plane import QueryPlane
 from marginlens.probe.heads.preferences import Preference, PreferenceGraph
-from marginlens.probe.result import (
-    HEAD_MEASURES,
-    MEASURES,
-    CheckpointCurves,
-    Example,
-    MarginCounts,
-    ProbeResult,
-    ProbeSettings,
-)
+from marginlens.probe.measures import HEAD_MEASURES, MEASURES
+from marginlens.probe.result import CheckpointCurves, Example, MarginCounts, ProbeResult, ProbeSettings
 from marginlens.words import Fact
 
 EVIL = '</script><script>alert("1")</script>&amp;<b>'

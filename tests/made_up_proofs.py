@@ -107,7 +107,7 @@ def steepest(k, seed=79):
         rule = ml.SteepestDescent(
             norm, ml.optimizers.PowerDecay(size, 0.5) if falls and not is_long else size, momentum=momentum
         )
-        [outcome] = outcomes_of(problem.as_batch(), Runs([risk], np.zeros((1, *form)), norm), rule)
+        [outcome] = outcomes_of(problem.as_batch(), Runs([risk], np.zeros((1, *form))), rule)
         proof = outcome.certificate
         if isinstance(proof, SteepestCertificate) and (len(proof.turns) > 0 or not is_long):
             return proof

@@ -65,8 +65,12 @@ def test_train_prints_the_prediction_and_that_the_run_agrees(here):
     (told,) = numbers(*words)["problems"]
     agreed = told["agreement"]
     assert agreed["code"] == AS_PREDICTED
-    assert agreed["attention"] == pytest.approx(run.attention[0, prediction.outcome.selected[0]], abs=LOOP_AGREEMENT)
-    assert agreed["angle"] == pytest.approx(np.degrees(ml.angle(run.final, prediction.outcome.direction)), abs=1e-6)
+    assert agreed["attention"] == pytest.approx(
+        run.attention[0, prediction.outcome.selected[0]], abs=LOOP_AGREEMENT, rel=0.0
+    )
+    assert agreed["angle"] == pytest.approx(
+        np.degrees(ml.angle(run.final, prediction.outcome.direction)), abs=1e-6, rel=0.0
+    )
     result = train(*words)
     assert result.exit_code == 0, result.output
     steps = "Completed all 20,000 steps of NormalizedGD(size=0.1), logistic loss, from [ 0. -1.]."
@@ -86,7 +90,7 @@ def test_a_certain_limit_is_reached(here):
     np.testing.assert_allclose(told["prediction"]["direction"], x / np.linalg.norm(x), rtol=0.0, atol=CONDITIONED)
     assert told["correlation"] > SLOW_DESCENT
     assert told["agreement"]["code"] == AS_PREDICTED
-    assert told["agreement"]["angle"] == pytest.approx(np.degrees(np.arccos(told["correlation"])), abs=1e-4)
+    assert told["agreement"]["angle"] == pytest.approx(np.degrees(np.arccos(told["correlation"])), abs=1e-4, rel=0.0)
 
 
 def test_a_limit_that_only_a_theorem_gives_is_compared_too(here):
@@ -139,7 +143,7 @@ def test_a_run_to_a_finite_minimum_agrees_when_it_is_near(here):
         (told,) = numbers("m.npz", "--constant", "--step-size", "0.5", "--steps", n_steps)["problems"]
         assert told["agreement"]["code"] == f"cli.train.agreement.{code}"
         distance = np.linalg.norm(np.subtract(told["run"]["final"], ends[j].point))
-        assert told["agreement"]["distance"] == pytest.approx(distance, abs=ROUNDING)
+        assert told["agreement"]["distance"] == pytest.approx(distance, abs=ROUNDING, rel=0.0)
 
 
 def test_a_prediction_that_takes_too_long_is_given_up(here, monkeypatch):

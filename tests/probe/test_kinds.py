@@ -14,8 +14,8 @@ from marginlens.probe import AttentionRule, LayerReading, ProbeSettings, probe_m
 from marginlens.probe.accumulators import LayerNumbers, MeasureSums, TokenNames
 from marginlens.probe.findings import main_results
 from marginlens.probe.heads.plane import MAX_TOKENS, QueryPlane
+from marginlens.probe.measures import BESIDE, HEAD_KINDS, NEGLIGIBLE
 from marginlens.probe.page import lab_problem
-from marginlens.probe.result import BESIDE, HEAD_KINDS, NEGLIGIBLE
 from tiny_transformers import encoded, tiny_bert, tiny_llama
 from tolerances import ROUNDING, SIX_DIGITS
 

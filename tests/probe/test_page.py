@@ -17,8 +17,9 @@ from made_up_probe import EVIL, HEADS, LAYERS, N_CHECKPOINTS, STEPS, made_up_cur
 from marginlens.probe import CheckpointCurves, probe_page
 from marginlens.probe.findings import answers, findings, main_results, training_findings
 from marginlens.probe.heads.preferences import MAX_GRAPH_TOKENS
+from marginlens.probe.measures import HEAD_KINDS, MEASURES
 from marginlens.probe.page import checkpoint_page, graph_drawing, page_data
-from marginlens.probe.result import HEAD_KINDS, MEASURES, Example, MarginCounts, TokenShare
+from marginlens.probe.result import Example, MarginCounts, TokenShare
 from marginlens.words import Fact, text
 
 

@@ -27,10 +27,10 @@ from marginlens.probe import (
 from marginlens.probe.findings import answers
 from marginlens.probe.heads.max_margin import layer_margins
 from marginlens.probe.heads.preferences import head_preferences, visible_types
+from marginlens.probe.measures import rank_test
 from marginlens.probe.models.adapters import adapter_for
 from marginlens.probe.models.inputs import ImageInputs
 from marginlens.probe.page import draw_curves
-from marginlens.probe.result import rank_test
 from marginlens.words import Fact
 from refusals import refused
 from tiny_families import small_model

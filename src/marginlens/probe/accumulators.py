@@ -10,19 +10,11 @@ import numpy as np
 
 from marginlens.probe.heads.plane import QueryPlane
 from marginlens.probe.heads.preferences import Preference, PreferenceGraph, head_preferences, visible_types
+from marginlens.probe.measures import BESIDE, LEARNED_SINK, NEGLIGIBLE
 from marginlens.probe.models.adapters.base import Adapter, LayerKind, LayerReading
 from marginlens.probe.models.adapters.encoder_decoder import start_token
 from marginlens.probe.models.inputs import ImageInputs, InputBatch, Inputs, TextInputs
-from marginlens.probe.result import (
-    BESIDE,
-    LEARNED_SINK,
-    NEGLIGIBLE,
-    Example,
-    MarginCounts,
-    ProbeSettings,
-    TokenShare,
-    evenly,
-)
+from marginlens.probe.result import Example, MarginCounts, ProbeSettings, TokenShare, evenly
 from marginlens.typing import BoolArray, FloatArray, IntArray
 
 _MAX_EXAMPLE_ENTRIES = 2_000_000  # of all maps together, so that the page of a model with very many heads stays small
@@ -147,7 +139,8 @@ class MeasureSums:
             hits = {name: beside == at for name, at in neighbours.items()} | {"same_share": names.same(beside)}
             shares |= {_BESIDE[name]: hit & asked[_BESIDE[name]] for name, hit in hits.items()}
         for name, queries in asked.items():
-            self.n_asked[name][layer] += queries.sum(axis=(0, 2))
+            total = queries.sum(axis=(0, 2))  # of every head of the layer, or once for all of them
+            self.n_asked[name][layer, : len(total) if len(total) > 1 else None] += total
         maps = {name: by_query[name] for name in self._MAPS}
         totals = {name: np.where(counted, values, 0.0).sum(axis=(0, 2)) for name, values in {**maps, **shares}.items()}
         totals["sink_share"] = measured.received.max(axis=-1).sum(axis=0)  # of the most attended token of each input

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from marginlens.errors import InputError
+from marginlens.probe.measures import Measure, ranked_heads
 from marginlens.probe.models.adapters import adapter_for
 from marginlens.probe.models.inputs import Inputs, TextInputs
 from marginlens.probe.models.loading import LoadedModel, as_inputs, as_loaded, attention_implementation, tower_for
 from marginlens.probe.models.reading import finite_heads, read_attention
-from marginlens.probe.result import JSON_DIGITS, Measure, ProbeResult, ProbeSettings, _Measured, ranked_heads
+from marginlens.probe.result import JSON_DIGITS, ProbeResult, ProbeSettings, _Measured
 from marginlens.probe.run import probe_model
 from marginlens.result import axes_for, draw_matrix, jsonable
 from marginlens.runtime.progress import ProgressCallback, as_progress

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from marginlens.probe.result import (
+from marginlens.probe.measures import (
     BASELINES,
     HEAD_KINDS,
     MIN_RELATIVE_CHANGE,
     MIN_TREND_CHECKPOINTS,
     NEGLIGIBLE,
     SIGNIFICANCE,
-    CheckpointCurves,
-    ProbeResult,
     rank_test,
     ranked_heads,
 )
 from marginlens.typing import BoolArray, FloatArray
 from marginlens.words import Fact, percent
+
+if TYPE_CHECKING:
+    from marginlens.probe.result import CheckpointCurves, ProbeResult
 
 # A median that is this many times another is called larger.
 CLEAR_RATIO = 1.25

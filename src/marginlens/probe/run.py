@@ -32,6 +32,7 @@ from marginlens.probe.heads.max_margin import (
     sample_queries,
     selected_tokens,
 )
+from marginlens.probe.measures import BASELINES, MAX_MARGIN_GROUPS, NEGLIGIBLE
 from marginlens.probe.models.adapters import GUIDE, Adapter
 from marginlens.probe.models.adapters.attention_only import AttentionOnlyAdapter
 from marginlens.probe.models.adapters.base import LEFT_OUT, LayerKind, LayerReading, logit_rounding
@@ -46,14 +47,7 @@ from marginlens.probe.models.loading import (
     tower_for,
 )
 from marginlens.probe.models.reading import adapter_of_batch, fused_reading, read_layers
-from marginlens.probe.result import (
-    BASELINES,
-    MAX_MARGIN_GROUPS,
-    NEGLIGIBLE,
-    CheckpointCurves,
-    ProbeResult,
-    ProbeSettings,
-)
+from marginlens.probe.result import CheckpointCurves, ProbeResult, ProbeSettings
 from marginlens.runtime.model_folders import checkpoint_folders, step_and_name
 from marginlens.runtime.progress import ProgressCallback, as_progress
 from marginlens.runtime.threads import single_blas_thread

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from marginlens.errors import InputError, require
+from marginlens.probe.measures import MEASURES
 from marginlens.probe.monitor.alarms import WITHDRAWN
-from marginlens.probe.result import MEASURES, CheckpointCurves
+from marginlens.probe.result import CheckpointCurves
 from marginlens.runtime.files import as_path, check_place, resolved, written_aside
 from marginlens.typing import FloatArray
 from marginlens.words import Fact

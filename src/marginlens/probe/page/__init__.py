@@ -23,19 +23,9 @@ from marginlens.probe.difference import TOTAL_VARIATION, ProbeDifference
 from marginlens.probe.findings import answers, findings, main_results, training_findings
 from marginlens.probe.heads.plane import QueryPlane
 from marginlens.probe.heads.preferences import PreferenceGraph
+from marginlens.probe.measures import BESIDE, HEAD_KINDS, MAX_MARGIN_GROUPS, MEASURES, Measure
 from marginlens.probe.monitor.alarms import WITHDRAWN, Alarm, alarm_summary
-from marginlens.probe.result import (
-    BESIDE,
-    HEAD_KINDS,
-    JSON_DIGITS,
-    MAX_MARGIN_GROUPS,
-    MEASURES,
-    CheckpointCurves,
-    Example,
-    Measure,
-    ProbeResult,
-    evenly,
-)
+from marginlens.probe.result import JSON_DIGITS, CheckpointCurves, Example, ProbeResult, evenly
 from marginlens.result import counted, jsonable
 from marginlens.typing import ArrayLike, Figure, FloatArray
 from marginlens.words import text, texts
