@@ -24,7 +24,7 @@ from marginlens.probe import (
     sample_queries,
     select_tokens,
 )
-from marginlens.probe.findings import answers
+from marginlens.probe.findings import answers, main_results
 from marginlens.probe.heads.max_margin import layer_margins
 from marginlens.probe.heads.preferences import head_preferences, visible_types
 from marginlens.probe.measures import rank_test
@@ -187,7 +187,7 @@ def test_a_heat_map_has_the_values_of_its_measure(found):
     axes = found.plot(measure="nnz")
     assert np.array_equal(axes.images[0].get_array(), found["nnz"])
     assert found.plot(axes) is axes
-    assert "data:image/png;base64," in found._repr_html_()
+    assert str(main_results(found)[0]) in found._repr_html_()
     with refused("name"):
         found["sparsity"]
 

@@ -187,7 +187,7 @@ def _predictions(
 def _directions(candidates: list[dict[str, Any]]) -> list[str]:
     """Return a line for each of the first directions."""
     return [
-        f"{text('direction.kind', case=one['kind'])} of {one['selected']}: direction {vector(one['direction'])}"
+        f"{text('direction.kind', case=one['kind'])}: tokens {one['selected']}, direction {vector(one['direction'])}"
         for one in candidates[:MAX_DIRECTIONS]
     ]
 
