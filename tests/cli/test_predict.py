@@ -153,7 +153,7 @@ def test_long_lists_are_cut_and_the_rest_is_counted(here):
     ring, high = np.stack([np.cos(turn), np.sin(turn)], axis=-1), np.arange(50) % 2 == 0  # every second token is an LMM
     write_problem("ring.npz", *scored_tokens([ring], [np.where(high, 1.0 + 0.01 * np.arange(50), 0.0)]))
     result = predict("ring.npz", "--details")
-    assert result.stdout.count(": direction [") == 10
+    assert result.stdout.count("], direction [") == 10
     assert "and 15 more" in result.stdout
     assert len(numbers("ring.npz")["problems"][0]["candidates"]["directions"]) == 25
 
