@@ -36,7 +36,7 @@ CORE_TESTS = (
     "tests/contract/test_norm_solvers.py",
     "tests/dynamics",
 )
-PAGE_CHECKS = {"axe-core@4": "axe-core", "html-validate@11": "html-validate"}  # packages of npm, and their folders
+PAGE_CHECKS = {"axe-core@4": "axe-core", "html-validate@10": "html-validate"}  # packages of npm, and their folders
 MADE = (".venv", "report", "build", "dist", "docs/api", "docs/gallery", "src/marginlens/core/built")
 CACHES = (".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis")
 
