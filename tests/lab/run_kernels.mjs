@@ -12,6 +12,7 @@ const { Descent, loopOf, measurePoint } = await load("descent");
 const { jointLimits } = await load("joint");
 const { bracketOf, INACCURATE, INFEASIBLE, kktResidual, OPTIMAL, TRIVIAL } = await load("margin");
 const { OPTIMIZERS, ProblemError, readProblem, tokenProblem } = await load("problem");
+const { failedCondition } = await load("checker/proofs");
 const { Outlook } = await load("outlook");
 const { locallyOptimalDirections, tokenOptimality } = await load("optimality");
 const { normOfOptimizer, planeNormSvm } = await load("norms");
@@ -119,9 +120,11 @@ const calls = {
     const analysis = analysisOf(problem);
     const { outlook } = analysis;
     outlook.advance(Infinity);
-    const { selected, steps, norm, way, bracket = null, ball = null, isKnown, followed = outlook.followed } = outlook.answer;
-    return { ...words.verdictWords(analysis, played), selected, steps, norm, way, bracket, ball, isKnown, followed };
+    const { selected, steps, norm, way, proof, verified, isKnown, followed = outlook.followed } = outlook.answer;
+    return { ...words.verdictWords(analysis, played), selected, steps, norm, way, proof, verified, isKnown, followed };
   },
+  /** The first condition that fails of each of several proofs, null for those that are right. */
+  failed: ({ problem, proofs }) => proofs.map((proof) => failedCondition(readProblem(problem), proof)),
   leftOut: ({ problem }) => words.leftOut(analysisOf(problem)),
   conditions: ({ problem, maxProblems }) => conditionsOf(analysisOf(problem, maxProblems).prediction),
   /** The same for a head whose entries no page takes, so that slopes overflow. */

@@ -11,7 +11,7 @@ from marginlens.arithmetic.directions import length, unit
 from marginlens.dynamics import Record, descend
 from marginlens.dynamics.trajectory import Trajectory
 from marginlens.norms import L2
-from marginlens.optimizers import Adam
+from marginlens.optimizers import Adam, NormalizedGD, SteepestDescent
 from marginlens.optimizers.compiled import compiled_rule
 from marginlens.optimizers.protocol import Optimizer
 from marginlens.risk import AttentionRisk, MatrixRisk
@@ -190,8 +190,7 @@ class _Followed:
 
     def _outcome(self, look: _Look, point: FloatArray, taken: int, error: float, optimizer: Any) -> Outcome:
         problem, certificate, verdict = self.problem, None, None
-        name = Fact("optimizer.adam") if isinstance(optimizer, Adam) else optimizer_words(optimizer)
-        missing: Fact | None = Fact("outcome.missing.uncovered", {"optimizer": name})
+        missing: Fact | None = _uncovered(optimizer)
         if look.proved and look.place is not None and look.steps is not None:
             certificate = certificate_at(
                 problem, point, look.plan, look.place, look.steps, self.start.shape, look.memory
@@ -221,6 +220,16 @@ class _Followed:
             tokens=problem.data.tokens,
             settled=known,
         )
+
+
+def _uncovered(optimizer: Any) -> Fact:
+    """State why no theorem covers the steps."""
+    steps = steps_of(optimizer)
+    is_steepest = steps.kind in (SteepestDescent, NormalizedGD) and steps.weight_decay == 0.0
+    if is_steepest and steps.power is not None and steps.power > 1.0:
+        return Fact("outcome.missing.vanishing")
+    name = Fact("optimizer.adam") if isinstance(optimizer, Adam) else optimizer_words(optimizer)
+    return Fact("outcome.missing.uncovered", {"optimizer": name})
 
 
 def _leading(problem: ScoredTokens, point: FloatArray) -> Any:

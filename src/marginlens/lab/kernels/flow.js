@@ -58,7 +58,7 @@ function smallestOf([xx, xy, yy]) {
   return larger > 0 ? (xx * yy - xy * xy) / larger : (xx + yy) / 2 - half;
 }
 
-/** A ball around a point in which the risk is strictly convex and has a minimum, { radius, curvature }, by X Theorem 2; else null. */
+/** A ball around a point in which the risk is strictly convex and has a minimum, as a proof by X Theorem 2; else null. */
 export function convexBall(problem, point) {
   const { n, T, K, scores, lengths, code } = problem;
   const { gradient, hessian } = derivativesAt(problem, point);
@@ -66,7 +66,8 @@ export function convexBall(problem, point) {
   const sizes = { n_inputs: n, n_tokens: T, d: 2 };
   const at = { point, smallest: smallestOf(hessian), slope: norm(gradient), ball };
   const isFound = callCore("find_ball", { keys: K, scores, lengths, loss: code, ...at, ...sizes });
-  return isFound ? { radius: ball[0], curvature: ball[1] } : null;
+  const [radius, curvature, tolerance] = ball;
+  return isFound ? { citation: "X Thm 2", point, radius, curvature, tolerance } : null;
 }
 
 /** The flow from a start, which can be continued: `point`, and how it ended, GOES_ON while it has not. */

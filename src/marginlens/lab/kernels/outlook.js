@@ -1,5 +1,6 @@
 // Where training ends, computed as `ml.predict` does: the run is followed until a theorem gives its limit, or until nothing seems to change it.
 
+import { failedCondition } from "./checker/proofs.js";
 import { callCore } from "./core.js";
 import { loopOf, measurePoint, RAN_ALL } from "./descent.js";
 import { AT_MINIMUM, convexBall, Flow, GOES_ON } from "./flow.js";
@@ -9,7 +10,7 @@ import { normOfOptimizer, planeNormSvm } from "./norms.js";
 import { dependentInputs, selectionAt, sharpDifferences, undecidedInputs } from "./optimality.js";
 import { placesOf } from "./problem.js";
 import { CORRELATION, logSlope } from "./softmax.js";
-import { lackingAt, LASTING, marginBracket, nRemembered, NOT_SELECTED, NOTHING, planFor, steepestSteps } from "./steepest.js";
+import { LASTING, NOT_SELECTED, NOTHING, nRemembered, placeAt, planFor, steepestSteps } from "./steepest.js";
 
 const FIRST_STEPS = 16; // after which a point is looked at for the first time, and then after √2 times as many steps each
 const MAX_STEPS = { "normalized-gd": 1_000_000, "gradient-descent": 100_000 }; // of runs that X Theorem 1 covers; a test compares them with Python's
@@ -37,7 +38,7 @@ const UNDECIDED = ["INFEASIBLE", "TIED", "SUPPORT_SCORES_HIGHER", "ROUNDING_DECI
 
 /**
  * Whether a point lies in a tube around the ray of the max-margin direction of the tokens that lead there, which plain or normalised steps
- * never leave: { missing, selected, direction, radius }, missing being "NOTHING" where it does. isUndecided: whether rounding decides of an
+ * never leave: { missing, selected, direction, proof }, missing being "NOTHING" where it does. isUndecided: whether rounding decides of an
  * input that was left out whether its output depends on p. optimizer: null for the flow.
  */
 function findTube(problem, point, isUndecided, optimizer = problem.optimizer) {
@@ -54,14 +55,21 @@ function findTube(problem, point, isUndecided, optimizer = problem.optimizer) {
   const isNear = multipliers.some((weight, at) => weight > 0 && weight > carries && near[at]);
   const slopes = selected.map((t, i) => logSlope(code, scores[i * T + t]) - Math.log(n));
   const isNormalized = optimizer?.name === "normalized-gd";
+  const blur = BLUR * norm(point);
   const found = { anchor: new Float64Array(2), constants: new Float64Array(7), outcome: new Int32Array(1) };
   callCore("find_tubes", {
     first: 0, last: 1, keys: K, scores: differences.map((gap) => -gap), lengths, selected, log_slope: slopes, steepness: code === CORRELATION ? 0 : 1, multipliers,
-    direction, margin: [marginOf(solution)], points: point, blur: [BLUR * norm(point)], normalized: Number(isNormalized), size: optimizer?.size ?? 0,
+    direction, margin: [marginOf(solution)], points: point, blur: [blur], normalized: Number(isNormalized), size: optimizer?.size ?? 0,
     ...found, batch: 1, n_inputs: n, n_tokens: T, d: 2,
   });
   const outcome = isUndecided || isNear ? "ROUNDING_DECIDES" : MISSING[found.outcome[0]];
-  return { missing: unique ? outcome : "TIED", selected, direction, radius: found.constants[2] };
+  const missing = unique ? outcome : "TIED";
+  if (missing !== NOTHING) return { missing, selected, direction };
+  const support = Array.from(multipliers.keys()).filter((at) => multipliers[at] > carries).map((at) => [Math.floor(at / T), at % T]);
+  const [along, deviation, radius, growth, share, , progress] = found.constants;
+  const constants = { along, deviation, radius, growth, share, progress };
+  const proof = { citation: "X Thm 1", selected, support, direction, margin: marginOf(solution), point, tolerance: blur, ...constants };
+  return { missing, selected, direction, proof };
 }
 
 /** A start moved by a length. */
@@ -157,9 +165,8 @@ class Followed {
 /**
  * A run that is followed in slices of time, and what it has come to.
  *
- * `answer` is { kind, missing, selected, direction, point, norm, angle, steps, way, radius, rivals, isKnown }, kind one of "nothing" (no
- * gradient), "found" (a proof, in double precision, which nothing here verifies: a tube, or with a `bracket` of the margin X Theorem 4's),
- * "found in part" (by the flow in place of plain steps), "finite" (the flow ends at a minimum, in a `ball` where the risk is convex, or null),
+ * `answer` is { kind, missing, selected, direction, point, norm, angle, steps, way, proof, verified, rivals, isKnown }, kind one of "nothing"
+ * (no gradient), "found" (a proof), "found in part" (by the flow in place of plain steps), "finite" (the flow ends at a minimum),
  * "amplified" (rounding errors may lead the run elsewhere), "settled" (steepest steps that select tokens by a lead which nothing is
  * expected to change), "open", "optimizer" (which no theorem covers), "range" (scores too large) and "joint". isKnown is whether the tokens
  * are those of the end, as far as is known; direction is null where it is not known. error is how far the point moves when the start is
@@ -176,7 +183,7 @@ export class Outlook {
   #mark;
   #most;
   #flow = null; // { flow, count, way, part, optimizer } where the flow has taken over
-  #end = null; // what the flow came to, { isFinite, ball, error, way, looked }
+  #end = null; // what the flow came to, { point, isFinite, error, way, proof }
   #plans = new Map();
   #answered = null; // the last answer, { steps, isDone, answer }
   #looked = null; // what was found at the last point that was looked at, { steps, … }
@@ -276,7 +283,7 @@ export class Outlook {
     }
     if (!isFinite) error = Math.max(error, this.#error);
     this.#looked = looked;
-    this.#end = { point, isFinite, error, way: optimizer === null ? null : this.#flow.way, ball: isFinite ? convexBall(this.#problem, point) : null };
+    this.#end = { point, isFinite, error, way: optimizer === null ? null : this.#flow.way, proof: isFinite ? convexBall(this.#problem, point) : null };
   }
 
   #look() {
@@ -296,13 +303,12 @@ export class Outlook {
     const isSure = isSame && runs.every(({ point }) => smallestLead(problem, this.#dependent, point) > SURE_LEAD);
     const isSettled = isSure && !NOT_SELECTED.includes(plan.lacking);
     const past = nRemembered(steps.momentum, this.steps);
-    const lacking = steps.isCovered ? runs.map((run) => lackingAt(problem, plan, run.point, steps, run.past(past))) : [null];
-    const isProved = steps.isCovered && isSame && lacking.every((one) => one === NOTHING);
+    const places = steps.isCovered ? runs.map((run) => placeAt(problem, plan, run.point, steps, run.past(past))) : [{ lacking: null }];
+    const [{ lacking, proof }] = places;
+    const isProved = steps.isCovered && isSame && places.every((place) => place.lacking === NOTHING);
     const isLast = isProved || (isSettled && (!steps.isCovered || LASTING.includes(plan.lacking)));
-    const { isCovered, momentum } = steps;
-    const bracket = isProved ? { ...marginBracket(plan, steps), momentum } : null;
-    const missing = lacking[0] === NOTHING && !isProved ? "ROUNDING_DECIDES" : lacking[0]; // as the moved run does not agree
-    return { missing, selected: here.selected, isCovered, isProved, isSettled, isLast, bracket };
+    const missing = lacking === NOTHING && !isProved ? "ROUNDING_DECIDES" : lacking; // as the moved run does not agree
+    return { missing, selected: here.selected, isCovered: steps.isCovered, isProved, isSettled, isLast, proof: isProved ? proof : null };
   }
 
   #plan(selected, steps) {
@@ -313,7 +319,12 @@ export class Outlook {
 
   get answer() {
     const { steps, isDone } = this;
-    if (this.#answered?.steps !== steps || this.#answered.isDone !== isDone) this.#answered = { steps, isDone, answer: this.#answer() };
+    if (this.#answered?.steps !== steps || this.#answered.isDone !== isDone) {
+      const answer = this.#answer();
+      const proof = answer.proof ?? null;
+      const verified = proof && failedCondition(this.#problem, proof) === null;
+      this.#answered = { steps, isDone, answer: { ...answer, proof, verified } };
+    }
     return this.#answered.answer;
   }
 
@@ -337,17 +348,17 @@ export class Outlook {
   }
 
   #atMinimum(shared) {
-    const { ball, error } = this.#end;
-    const isRepeatable = error <= (ball?.radius ?? BLUR * shared.norm);
+    const { proof, error } = this.#end;
+    const isRepeatable = error <= (proof?.radius ?? BLUR * shared.norm);
     const { selected } = this.#look();
-    return { kind: isRepeatable ? "finite" : "amplified", citation: "X Thm 2", missing: null, selected, ...shared, ball, isFinite: true, error };
+    return { kind: isRepeatable ? "finite" : "amplified", missing: null, selected, ...shared, proof, isFinite: true, error };
   }
 
   #bySteepest(shared) {
     const problem = this.#problem;
-    const { isProved, isSettled, isCovered, missing, selected, bracket } = this.#look();
+    const { isProved, isSettled, isCovered, missing, selected, proof } = this.#look();
     const kind = isProved ? "found" : !isCovered ? "optimizer" : isSettled ? "settled" : "open";
-    const answer = { kind, citation: "X Thm 4", missing, selected, bracket, ...shared };
+    const answer = { kind, bySteepest: true, missing, selected, proof, ...shared };
     if (!(isProved || isSettled)) return answer;
     const direction = headedFor(this.#part, selected);
     const angle = direction === null ? null : angleBetween(shared.point, direction);

@@ -14,6 +14,7 @@ const ROOM = 1e-9; // by which stated numbers stay inside what the theorem allow
 const NEAR = 1e-7; // slack up to which a row is on the margin
 const CARRIES = 1e-9; // multipliers, relative to the largest, below which a row carries nothing of the margin
 const WORTH = 0.01; // loss to the length of steps, relative to γ, from which on a sharper bound is worth its time
+const POWER_ROOM = 1e-12; // share by which a computed power may be too small
 const KEPT = 0.98; // share of the largest rate that other rows have to stay below
 const FORGOTTEN = 1e-12; // weight of gradients that are left out of a running sum
 const SHORTEST = 1e-300; // length of steps that no theorem covers: the plan shows whether any direction selects their tokens
@@ -24,14 +25,15 @@ export const NOTHING = "NOTHING";
 export const LASTING = ["STEPS_TOO_LONG", "REMEMBERS_TOO_MUCH", "OUTRUN"];
 export const NOT_SELECTED = ["INFEASIBLE", "SUPPORT_SCORES_HIGHER", "ROUNDING_DECIDES"];
 
-/** What the theorem needs of an optimizer's steps after some: { isCovered, power, longest, limit, momentum }. */
+/** What the theorem needs of an optimizer's steps after some: { isCovered, power, taken, longest, limit, momentum }. */
 export function steepestSteps(optimizer, taken) {
   const { name, size, decay, momentum = 0 } = optimizer;
-  if (name === "adam") return { isCovered: false, power: 2, longest: SHORTEST, limit: 0, momentum: 0 };
+  if (name === "adam") return { isCovered: false, power: 2, taken, longest: SHORTEST, limit: 0, momentum: 0 };
   const isCovered = decay <= 1;
   const power = normOfOptimizer(optimizer);
-  const longest = isCovered ? size * (taken + 1) ** -decay : SHORTEST;
-  return { isCovered, power, longest, limit: decay > 0 || !isCovered ? 0 : longest, momentum: isCovered ? momentum : 0 };
+  const fallen = decay > 0 ? size * (taken + 1) ** -decay * (1 + POWER_ROOM) : size;
+  const longest = isCovered ? fallen : SHORTEST;
+  return { isCovered, power, taken, longest, limit: decay > 0 || !isCovered ? 0 : longest, momentum: isCovered ? momentum : 0 };
 }
 
 /** How many of the steps taken a running sum of gradients remembers. */
@@ -39,7 +41,7 @@ export function nRemembered(momentum, taken) {
   return momentum > 0 ? Math.min(taken, Math.ceil(Math.log(FORGOTTEN) / Math.log(momentum))) : 0;
 }
 
-/** The rows of a selection for some inputs: { at, input, a, delta, logSlope, isNear }. */
+/** The rows of a selection for some inputs: { input, token, a, delta, logSlope, isNear }. */
 function rowsOf(problem, inputs, selected) {
   const { n, T, K, scores, code } = problem;
   const { differences, near } = sharpDifferences(problem, selected);
@@ -48,13 +50,13 @@ function rowsOf(problem, inputs, selected) {
     const others = placesOf(problem, input).filter((at) => at !== chosen);
     const slope = logSlope(code, scores[chosen]) - Math.log(n);
     const row = (at) => [K[2 * chosen] - K[2 * at], K[2 * chosen + 1] - K[2 * at + 1]];
-    return others.map((at) => ({ input, a: row(at), delta: differences[at], logSlope: slope, isNear: near[at] === 1 }));
+    return others.map((at) => ({ input, token: at % T, a: row(at), delta: differences[at], logSlope: slope, isNear: near[at] === 1 }));
   });
 }
 
 /**
- * What the theorem needs of a selection, wherever the point is: { lacking, rows, isLeading, leading, others, gamma, high, longest, widest,
- * multipliers, rest, sizes, turns, rate }, as in Python; only `lacking` where no proof can begin.
+ * What the theorem needs of a selection, wherever the point is: { lacking, selected, rows, isLeading, a, gamma, high, longest, widest,
+ * witness, weights, multipliers, mass, rest, sizes, turns, rate }, as in Python; only `lacking` where no proof can begin.
  */
 export function planFor(problem, inputs, selected, steps, isUndecided) {
   const rows = rowsOf(problem, inputs, selected);
@@ -70,7 +72,7 @@ export function planFor(problem, inputs, selected, steps, isUndecided) {
   for (;;) {
     if (isUndecided || rows.some(({ isNear }, r) => isLeading[r] && isNear)) return { lacking: "ROUNDING_DECIDES" };
     const plan = withLeading(rows, isLeading, steps);
-    if (plan.lacking !== "OUTRUN") return plan;
+    if (plan.lacking !== "OUTRUN") return { ...plan, selected };
     const others = Array.from(rows.keys()).filter((r) => !isLeading[r]);
     const fails = others.filter((_, k) => plan.rest[k] >= KEPT * plan.rate * plan.mass[k]);
     const forward = (list) => list.filter((r) => isForward[r]);
@@ -89,6 +91,7 @@ function withLeading(rows, isLeading, steps) {
   if (best.status === INFEASIBLE) return { lacking: "INFEASIBLE" };
   const size = powerNorm(best.x, power) * (1 + ROOM);
   const total = best.multipliers.reduce((sum, weight) => sum + weight, 0);
+  const weights = Array.from(best.multipliers, (weight) => weight / total);
   const combined = (weights) => [0, 1].map((k) => a.reduce((sum, row, s) => sum + weights[s] * row[k], 0));
   const compared = rest.map((row) => multipliersOf(row, a, power));
   const plan = {
@@ -97,14 +100,16 @@ function withLeading(rows, isLeading, steps) {
     isLeading,
     a,
     gamma: Math.min(...a.map((row) => dot(row, best.x))) / size,
-    high: dualNorm(combined(best.multipliers.map((weight) => weight / total)), power),
+    high: dualNorm(combined(weights), power),
+    witness: Array.from(best.x, (entry) => entry / size),
+    weights,
     longest: Math.max(...a.map((row) => dualNorm(row, power))),
     widest: Math.max(0, ...a.flatMap((row, r) => a.slice(0, r).map((other) => dualNorm([row[0] - other[0], row[1] - other[1]], power)))),
     multipliers: compared,
     mass: compared.map((weights) => weights.reduce((sum, weight) => sum + weight, 0) - 1),
     rest: rest.map((row, k) => dualNorm(combined(compared[k]).map((entry, l) => row[l] - entry), power)),
     sizes: rest.map((row) => dualNorm(row, power)),
-    turns: { values: [], slopes: [] },
+    turns: { duals: [], values: [], slopes: [] },
   };
   const judged = judgedPlan(plan, steps);
   const isSharper = (length * plan.widest ** 2) / 8 > WORTH * plan.gamma && momentum === 0 && (power === 1 || power === Infinity);
@@ -141,27 +146,37 @@ function multipliersOf(row, a, power) {
 }
 
 /**
- * Whether the theorem proves at a point that the tokens of a plan are selected for ever: what is lacking, NOTHING where it does. past: the
- * points before the last steps that momentum remembers, the latest one last.
+ * Whether the theorem proves at a point that the tokens of a plan are selected for ever: { lacking, proof }, lacking being NOTHING and the proof
+ * its numbers where it does. past: the points before the last steps that momentum remembers, the latest one last.
  */
-export function lackingAt(problem, plan, point, steps, past) {
-  if (plan.lacking !== NOTHING) return plan.lacking;
+export function placeAt(problem, plan, point, steps, past) {
+  if (plan.lacking !== NOTHING) return { lacking: plan.lacking };
   const { rows, isLeading, a, multipliers, rest, sizes, turns } = plan;
   const { values, slopes } = turns;
-  const numbers = numbersOf(plan, steps, problem.code === CORRELATION ? 0 : 1, TOLERANCE * powerNorm(point, steps.power));
+  const tolerance = TOLERANCE * powerNorm(point, steps.power);
+  const numbers = numbersOf(plan, steps, problem.code === CORRELATION ? 0 : 1, tolerance);
   const rate = new Float64Array(1);
   const given = { rows: rows.flatMap((row) => row.a), delta: rows.map(({ delta }) => delta), log_slope: rows.map((row) => row.logSlope) };
   const compared = { leading: isLeading.map(Number), multipliers: multipliers.flat(), rest, sizes, values, slopes };
   const shape = { m: rows.length, d: 2, n_others: rest.length, n_leading: a.length, n_turns: values.length, n_inputs: problem.n };
-  const remembered = rememberedAt(problem, plan, point, steps, past);
+  const memory = rememberedAt(problem, plan, point, steps, past);
+  const remembered = [memory.size, memory.error, memory.distance];
   const at = { input: rows.map(({ input }) => input), remembered, numbers, point, others: new Float64Array(problem.n), rate };
   callCore("find_steepest_rate", { ...given, ...compared, ...at, ...shape });
-  return rate[0] > 0 ? NOTHING : "WEIGHTS_TOO_LARGE";
+  if (!(rate[0] > 0)) return { lacking: "WEIGHTS_TOO_LARGE" };
+  const { longest, limit, taken } = steps;
+  const { selected, witness, weights } = plan;
+  const bracket = { low: (limit > 0 ? plan.rate : plan.gamma) - ROOM * plan.gamma, high: plan.high * (1 + ROOM) };
+  const lengths = { longest, limit, taken, rate: rate[0], ...bracket };
+  const leading = rows.filter((_, r) => isLeading[r]).map(({ input, token }) => [input, token]);
+  const compare = { leading, witness, weights, multipliers: multipliers.flat(), turns: Array.from(turns.duals) };
+  const before = { memory: memory.total, remembered: memory.weights };
+  return { lacking: NOTHING, proof: { citation: "X Thm 4", point, tolerance, selected, ...lengths, ...compare, ...before } };
 }
 
-/** The size of what momentum remembers before a point, its error, and how far its mean is from that of the potential. */
+/** What momentum remembers before a point, { total, weights }, its size, its error, and how far its mean is from that of the potential. */
 function rememberedAt(problem, { rows, isLeading, a }, point, { power, momentum }, past) {
-  if (momentum === 0) return [0, 0, 0];
+  if (momentum === 0) return { total: [0, 0], weights: a.map(() => 0), size: 0, error: 0, distance: 0 };
   const logLimit = rows.filter((_, r) => isLeading[r]).map((row) => row.logSlope + Math.log(row.delta));
   const terms = (x) => a.map((row, s) => logLimit[s] - dot(row, x));
   const weights = new Float64Array(a.length);
@@ -173,7 +188,7 @@ function rememberedAt(problem, { rows, isLeading, a }, point, { power, momentum 
     terms(x).forEach((term, s) => (weights[s] += share * Math.exp(term)));
   });
   const size = weights.reduce((sum, weight) => sum + weight, 0);
-  if (size === 0) return [0, norm(total) > 0 ? Infinity : 0, 0];
+  if (size === 0) return { total, weights, size, error: norm(total) > 0 ? Infinity : 0, distance: 0 };
   const mean = [0, 1].map((k) => a.reduce((sum, row, s) => sum + (weights[s] / size) * row[k], 0));
   const here = terms(point);
   const top = Math.max(...here);
@@ -181,10 +196,5 @@ function rememberedAt(problem, { rows, isLeading, a }, point, { power, momentum 
   const mass = powers.reduce((sum, term) => sum + term, 0);
   const centre = [0, 1].map((k) => a.reduce((sum, row, s) => sum + (powers[s] / mass) * row[k], 0));
   const apart = (x, y) => dualNorm([x[0] - y[0], x[1] - y[1]], power);
-  return [size, apart([total[0] / size, total[1] / size], mean), apart(mean, centre)];
-}
-
-/** The bracket of a proved margin in the limit, and the length of steps that it holds for: { low, high, longest }. */
-export function marginBracket({ gamma, high, rate }, { longest, limit }) {
-  return { low: (limit > 0 ? rate : gamma) - ROOM * gamma, high: high * (1 + ROOM), longest };
+  return { total, weights, size, error: apart([total[0] / size, total[1] / size], mean), distance: apart(mean, centre) };
 }

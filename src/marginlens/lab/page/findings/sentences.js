@@ -22,6 +22,12 @@ export function measureFact(power) {
   return { code: `outcome.measure.${name}`, numbers: { p: power } };
 }
 
+/** The norm in which an optimizer is steepest, as Python names it. */
+function normFact({ name, p }) {
+  if (name === "steepest-descent") return { code: "norm.lp", numbers: { p } };
+  return { code: name === "sign-descent" ? "norm.linf" : "norm.l1" };
+}
+
 /** A token of an input by its word, or by its number. */
 function tokenFact({ words }, i, token) {
   const word = words?.[i]?.[token];
@@ -105,30 +111,38 @@ function jointFact(problem, { complete, margin, found }) {
   return { code: "lab.joint.best", numbers: { ...numbers, case: others > 0 ? "several" : "default" } };
 }
 
-/** What is proved of an answer, as a clause; null where nothing is. */
-function claimFact({ missing, norm, radius, bracket, ball, isFinite }, { optimizer }) {
-  if (isFinite) return ball && { code: "outcome.ball", numbers: ball };
-  if (bracket) {
-    const measure = measureFact(normOfOptimizer(optimizer));
-    return { code: "outcome.margin_between", numbers: { ...bracket, norm, measure, case: bracket.momentum > 0 ? "momentum" : "default" } };
-  }
-  const numbers = { norm, radius, size: optimizer.size, case: codeOf(optimizer.name) };
-  return missing === "NOTHING" && radius !== undefined ? { code: "outcome.tube", numbers } : null;
+/** What a proof shows, as a clause. */
+function claimFact({ proof, norm }, { optimizer }) {
+  const { citation, radius } = proof;
+  if (citation === "X Thm 2") return { code: "outcome.ball", numbers: { radius } };
+  if (citation === "X Thm 1") return { code: "outcome.tube", numbers: { norm, radius, size: optimizer.size, case: codeOf(optimizer.name) } };
+  const { low, high, longest } = proof;
+  const { momentum } = optimizer;
+  const numbers = { low, high, longest, norm, momentum, measure: normFact(optimizer), case: momentum > 0 ? "momentum" : "default" };
+  return { code: "outcome.margin_between", numbers };
 }
 
-/** Whether the end is proved, or what is missing: nothing here verifies a proof. */
+/** Why only a part of the end is proved, as the last part of codes; null if all is proved. */
+function gapOf({ kind, isFinite }) {
+  if (kind === "found") return null;
+  return kind === "amplified" ? "amplified" : isFinite ? "circling" : "follows";
+}
+
+/** Whether the end is proved, or what is missing. */
 function proofFact(answer, problem, { promise, step }) {
-  const { kind, citation, missing, isFinite, isKnown } = answer;
+  const { kind, bySteepest, missing, proof, verified, isFinite, isKnown } = answer;
   const computed = (reason, numbers = {}) => ({ code: "outcome.verdict.computed", numbers: { reason: { code: reason, numbers } } });
-  if (kind === "nothing") return { code: "outcome.verdict.proved" };
-  if (kind !== "found" && promise && step.holds) return computed("outcome.missing.promised");
-  if (claimFact(answer, problem)) return computed("outcome.missing.checker");
+  const gap = gapOf(answer);
+  if (kind === "nothing" || (verified && gap === null)) return { code: "outcome.verdict.proved" };
+  if (verified) return { code: "outcome.verdict.in_part", numbers: { reason: { code: `outcome.gap.${gap}` } } };
+  if (promise && step.holds) return computed("outcome.missing.promised");
+  if (proof) return computed("outcome.missing.checker");
   if (isFinite) return computed("outcome.missing.gradient");
   if (kind === "range" || kind === "joint") return computed(`outcome.missing.${kind}`);
   const optimizer = optimizerFact(problem.optimizer.name);
-  const lacking = kind === "optimizer" ? "outcome.missing.uncovered" : `outcome.${citation === "X Thm 4" ? "lacking" : "missing"}.${codeOf(missing ?? "")}`;
-  const reason = missing === "NOTHING" ? "outcome.because.amplified" : lacking;
-  return { code: `outcome.verdict.${isKnown ? "computed" : "undecided"}`, numbers: { reason: { code: reason, numbers: { optimizer } } } };
+  const uncovered = `outcome.missing.${problem.optimizer.name === "adam" ? "uncovered" : "vanishing"}`;
+  const lacking = kind === "optimizer" ? uncovered : `outcome.${bySteepest ? "lacking" : "missing"}.${codeOf(missing ?? "")}`;
+  return { code: `outcome.verdict.${isKnown ? "computed" : "undecided"}`, numbers: { reason: { code: lacking, numbers: { optimizer } } } };
 }
 
 /** Which tokens win, or what training ends at instead. */
@@ -149,18 +163,16 @@ function reachedFact({ kind, direction, angle, steps, way, norm }, { optimizer }
 
 /** The numbers and the theorem behind an answer, one sentence each. */
 function detailFacts(answer, problem, { promise, step }) {
-  const { kind, citation = "X Thm 1", error, isFinite, rivals = [] } = answer;
+  const { kind, error, steps, rivals, proof, verified } = answer;
   if (kind === "nothing") return [{ code: "outcome.claim.constant" }];
   const leads = kind === "amplified" ? [] : (rivals ?? []).slice(0, SHOWN_RIVALS).map((rival) => leadFact(problem, rival));
   const facts = [reachedFact(answer, problem)];
   if (leads.length > 0) facts.push({ code: "outcome.leads", numbers: { leads } });
-  const claim = claimFact(answer, problem);
-  if (kind !== "found" && promise && step.holds) facts.push({ code: "outcome.claim.promised", numbers: { citation: promise.citation } });
-  else if (claim) {
-    facts.push({ code: "outcome.claim.found", numbers: { claim, statement: { code: `outcome.statement.${codeOf(citation)}` } } });
-    if (kind === "amplified") facts.push({ code: "outcome.way.amplified", numbers: { error } });
-    else if (kind !== "found") facts.push({ code: isFinite ? "outcome.way.circling" : "outcome.way.follows" });
-  }
+  if (verified) {
+    const numbers = { claim: claimFact(answer, problem), statement: { code: `outcome.statement.${codeOf(proof.citation)}` } };
+    facts.push({ code: "outcome.claim.checked", numbers });
+    facts.push({ code: `outcome.way.${gapOf(answer) ?? "computed"}`, numbers: { error, steps } });
+  } else if (promise && step.holds) facts.push({ code: "outcome.claim.promised", numbers: { citation: promise.citation } });
   return facts;
 }
 

@@ -69,6 +69,7 @@ export function mountVerdict(root, store, runs) {
     setText(because, said.because);
     setText(proved, said.proved);
     box.dataset.kind = said.kind;
+    box.dataset.proved = String(said.codes?.proved === "outcome.verdict.proved");
     box.dataset.inputs = analysis.problem?.n > 1 ? "several" : "one";
     const found = analysis.refusal || state.view.guess ? null : expectedLimit(analysis);
     box.style.setProperty("--limit", found?.colour ?? "var(--control)");
