@@ -133,14 +133,16 @@ class _Followed:
         starts, taken = (self.start, self.moved), FIRST_STEPS
         kept = self._kept(taken)
         run, twin = (descend(self.risk, start=x, optimizer=self.rule, n_steps=taken, record=kept) for x in starts)
+        pasts = [_saved(each, None) for each in (run, twin)]
         while True:
             point, other = run.final.ravel(), twin.final.ravel()
-            look = self._look(run, twin, taken)
+            look = self._look(run, twin, pasts, taken)
             progress.advance()
             if look.is_last or taken >= most or run.status != Status.COMPLETED:
                 break
             kept = self._kept(2 * taken)
             run, twin = run.resume(taken, record=kept), twin.resume(taken, record=kept)
+            pasts = [_saved(each, past) for each, past in zip((run, twin), pasts, strict=True)]
             taken *= 2
         error = float(length(point - other))
         # With weight decay, steps end elsewhere than at a minimum of the risk.
@@ -156,12 +158,13 @@ class _Followed:
         count = n_remembered(steps.momentum, taken) if steps is not None else 0
         return Record(range(taken - count, taken)) if count else None
 
-    def _memory(self, run: Trajectory, plan: Plan, steps: SteepestSteps) -> Memory | None:
-        if steps.momentum == 0.0 or plan.lacking is not Lacking.NOTHING:
+    def _memory(self, past: FloatArray | None, plan: Plan, steps: SteepestSteps, taken: int) -> Memory | None:
+        if past is None or plan.lacking is not Lacking.NOTHING:
             return None
-        return memory_of(self.risk, run.saved["x"], steps.momentum, plan.rows.a[plan.leading], plan.log_limit)
+        last = past[-n_remembered(steps.momentum, taken) :]
+        return memory_of(self.risk, last, steps.momentum, plan.rows.a[plan.leading], plan.log_limit)
 
-    def _look(self, run: Trajectory, twin: Trajectory, taken: int) -> _Look:
+    def _look(self, run: Trajectory, twin: Trajectory, pasts: list[FloatArray | None], taken: int) -> _Look:
         problem, point, other = self.problem, run.final.ravel(), twin.final.ravel()
         here, there = (_leading(problem, x) for x in (point, other))
         steps = steepest_steps(self.rule, taken)
@@ -174,7 +177,7 @@ class _Followed:
         if steps is None:
             return _Look(here.selected, plan, None, None, None, False, settled)
         steepness, shape = STEEPNESS[type(problem.loss)], self.start.shape
-        memories = [self._memory(each, plan, steps) for each in (run, twin)]
+        memories = [self._memory(past, plan, steps, taken) for past in pasts]
         places = [
             place_at(plan, x, steps, steepness, shape, memory)
             for x, memory in zip((point, other), memories, strict=True)
@@ -220,6 +223,14 @@ class _Followed:
             tokens=problem.data.tokens,
             settled=known,
         )
+
+
+def _saved(run: Trajectory, before: FloatArray | None) -> FloatArray | None:
+    """Return the points that were saved of a run, after those from before it was resumed; None if it saves none."""
+    if "x" not in run.saved:
+        return None
+    points = np.asarray(run.saved["x"])
+    return points if before is None else np.concatenate([before, points])
 
 
 def _uncovered(optimizer: Any) -> Fact:
