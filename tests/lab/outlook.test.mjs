@@ -111,7 +111,8 @@ test("an ordinary problem ends where it did, and its twin beside it", () => {
   assert.equal(said.kind, "found");
   assert.deepEqual(answer.selected, [0, 0]);
   assert.equal(said.endsAt, "Token 0 wins in input 0, token 0 in input 1.");
-  assert.equal(said.codes.reason, "outcome.missing.checker");
+  assert.equal(answer.verified, true);
+  assert.equal(said.codes.proved, "outcome.verdict.proved");
 });
 
 test("nothing is said to end where it starts when scores of all inputs nearly tie", () => {

@@ -12,6 +12,7 @@ const { Descent, loopOf, measurePoint } = await load("descent");
 const { jointLimits } = await load("joint");
 const { bracketOf, INACCURATE, INFEASIBLE, kktResidual, OPTIMAL, TRIVIAL } = await load("margin");
 const { OPTIMIZERS, ProblemError, readProblem, tokenProblem } = await load("problem");
+const intervals = await load("checker/intervals");
 const { failedCondition } = await load("checker/proofs");
 const { Outlook } = await load("outlook");
 const { locallyOptimalDirections, tokenOptimality } = await load("optimality");
@@ -40,6 +41,9 @@ function conditionsOf(prediction) {
     }),
   );
 }
+
+const SPECIAL = { nan: NaN, inf: Infinity, "-inf": -Infinity };
+const withNumbers = (value) => JSON.parse(JSON.stringify(value), (_, entry) => SPECIAL[entry] ?? entry);
 
 const calls = {
   /** Points after some steps, taken in uneven pieces and looked up again from the end. */
@@ -124,7 +128,9 @@ const calls = {
     return { ...words.verdictWords(analysis, played), selected, steps, norm, way, proof, verified, isKnown, followed };
   },
   /** The first condition that fails of each of several proofs, null for those that are right. */
-  failed: ({ problem, proofs }) => proofs.map((proof) => failedCondition(readProblem(problem), proof)),
+  failed: ({ problem, proofs }) => proofs.map((proof) => failedCondition(readProblem(problem), withNumbers(proof))),
+  /** What the checker's intervals give for a function and its arguments. */
+  intervals: ({ name, given }) => given.map((one) => intervals[name](...one)),
   leftOut: ({ problem }) => words.leftOut(analysisOf(problem)),
   conditions: ({ problem, maxProblems }) => conditionsOf(analysisOf(problem, maxProblems).prediction),
   /** The same for a head whose entries no page takes, so that slopes overflow. */

@@ -10,6 +10,7 @@ import pytest
 
 import marginlens as ml
 from lab.test_findings import scored
+from lab.test_same_verdicts import lines_of
 from lab_kernels import as_json, ask_of, needs_node
 from marginlens.lab import preset, presets
 from marginlens.lab.assemble import page_words
@@ -20,7 +21,7 @@ from marginlens.theory.scored_tokens import ScoredTokens
 
 pytestmark = needs_node
 
-FOUND = "outcome.missing.checker"  # the only thing missing is that Python verifies the proof
+PROVED = "outcome.verdict.proved"
 LOSSES = ("logistic", "exponential", "correlation-loss")
 KEYS = [[[2.0, 0.0], [0.0, 1.0], [0.0, -1.0]], [[0.0, 3.0], [1.0, 1.0]]]
 
@@ -68,7 +69,7 @@ def test_page_verdicts_and_tokens_equal_pythons() -> None:
     for problem, answer in zip(problems, answers, strict=True):
         expected = outcome_of(problem)
         assert (answer["kind"] == "found") == is_found(expected), problem
-        assert (answer["kind"] == "found" and answer["codes"]["reason"] == FOUND) == is_found(expected), problem
+        assert (answer["codes"]["proved"] == PROVED) == expected.proved, problem
         assert (answer["kind"] == "nothing") == expected.constant, problem
         assert (answer["kind"] == "finite") == expected.finite, problem
         if expected.finite or expected.constant:
@@ -89,11 +90,12 @@ def test_page_verdict_has_pythons_numbers() -> None:
     expected = outcome_of(problem)
     assert expected.proved
     assert expected.certificate is not None
-    assert answer["codes"]["reason"] == FOUND
-    first, second, proof = str(expected).replace(";\n     ", "; ").split("\n")
-    assert (answer["endsAt"], answer["because"]) == (first, second)
-    assert proof == "Proved ✓"
-    reached, leads, claim = answer["details"]
+    assert answer["codes"]["proved"] == PROVED
+    assert [answer["endsAt"], answer["because"], answer["proved"]] == lines_of(expected)
+    assert answer["proved"] == "Proved ✓"
+    reached, leads, claim, way = answer["details"]
+    assert "certificate.verify() in Python" in claim
+    assert f"That {expected.n_steps} steps lead there is computed" in way
     assert [reached, leads] == [str(fact) for fact in expected.details[:2]]
     assert f"reaches {expected.norm:.4g}," in claim
     assert f"within {expected.certificate.radius:.3g} of" in claim
@@ -150,7 +152,7 @@ def test_a_start_far_out_in_a_cone_is_decided_by_theorem(figure: str) -> None:
     problem = as_json(data, head, start=start, optimizer={"name": "gradient-descent", "size": 1e-3})
     (answer,) = ask_of("verdict", problem)
     assert answer["kind"] == "found"
-    assert answer["codes"]["reason"] in ("outcome.missing.promised", FOUND)
+    assert PROVED in answer["codes"].values() or answer["codes"]["reason"] == "outcome.missing.promised"
     assert answer["selected"] == limits.selections[-1].tolist()
 
 
@@ -193,7 +195,7 @@ def test_captions_cite_applied_theorems() -> None:
             cited += 1
             if citation == "X Thm 1":
                 answers = ask_of("verdict", *problems)
-                assert all(answer["codes"]["reason"] == FOUND for answer in answers), entry.name
+                assert all(answer["codes"]["proved"] == PROVED for answer in answers), entry.name
                 continue
             for conditions in ask_of("conditions", *problems):
                 held = [one["holds"] for one in conditions if one["citation"] == citation]

@@ -52,6 +52,7 @@ VERIFIED_WIDTH = 24  # of keys around a minimum, with as many tokens: within a s
 SAME_LEAD_RTOL = 1e-9  # leads that differ by less are equal, and the first token has them: those on the margin differ by rounding alone
 _SHOWN_REASONS = 4  # inputs with a reason in an answer
 _SHOWN_WINNERS = 8
+_SURE_DIGITS = 12  # of a difference of scores
 _WHY_INDENT = " " * len("Why: ")
 
 
@@ -111,7 +112,9 @@ class Rival(NamedTuple):
         """State why the token loses, as a clause; the tokens may have names."""
         case = "default" if self.score >= 0.0 else "lower"
         case = f"{case}_beside_higher" if self._has_higher else case
-        return Fact("outcome.rival", {**self._named(names), "score": abs(self.score), "case": case})
+        # The rounding of the last digits does not decide a tie of the digits that are shown.
+        score = float(f"{abs(self.score):.{_SURE_DIGITS}g}")
+        return Fact("outcome.rival", {**self._named(names), "score": score, "case": case})
 
     def lead_fact(self, names: Names = None) -> Fact:
         """State by how much the token falls behind for each unit of norm."""

@@ -97,7 +97,8 @@ function rowsOf(problem, selected) {
 function named(rows, names, what) {
   const isNamed = ({ input, token }) => names.some(([i, t]) => i === input && t === token);
   const found = rows.filter(isNamed);
-  need(what, found.length > 0 && found.length === names.length && found.every(({ input, token }, r) => names[r][0] === input && names[r][1] === token));
+  const isNext = ({ input, token }, r) => names[r].length === 2 && names[r][0] === input && names[r][1] === token;
+  need(what, found.length > 0 && found.length === names.length && found.every(isNext));
   need(`${what} scores`, found.every(({ delta }) => isBelow(0, delta)));
   return [found, rows.filter((row) => !isNamed(row))];
 }
@@ -296,6 +297,8 @@ function checkSteepest(problem, proof) {
   needList(proof, "witness", 2);
   needList(proof, "weights", m, 0);
   needList(proof, "multipliers", others.length * m, 0);
+  needList(proof, "remembered", m, 0);
+  needList(proof, "memory", 2);
   const point = exactly(proof.point);
   const combined = (weights) => PLANE.map((k) => dot(weights, leading.map(({ a }) => a[k])));
   const mean = (weights) => combined(weights).map((entry) => divide(entry, sum(weights)));
@@ -354,8 +357,6 @@ function checkSteepest(problem, proof) {
 
 /** With memory, Eqs (16) to (19): κ, J and q d_0 together, and J in the limit. */
 function memoryOf(proof, { beta, D, D2, here, terms, mean, dual }) {
-  needList(proof, "remembered", terms.length, 0);
-  needList(proof, "memory", 2);
   const { longest, limit, tolerance: rho } = proof;
   const weights = exactly(proof.remembered);
   const growth = exp(multiply(longest, D));

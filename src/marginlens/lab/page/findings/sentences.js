@@ -8,6 +8,7 @@ import { capital, render, text } from "../words.js";
 const DEGREES = 180 / Math.PI;
 const CERTIFIED_RTOL = 1e-9; // gap up to which a margin counts as proved
 const SHOWN_RIVALS = 4;
+const SURE_DIGITS = 12; // of a difference of scores, so that the rounding of the last ones does not decide a tie of the digits that are shown
 
 const codeOf = (name) => name.toLowerCase().replace(/[- ]/g, "_");
 
@@ -74,7 +75,7 @@ function rivalry(problem, { input, selected, token, higher }) {
 function rivalFact(problem, rival) {
   const { isBeside, names } = rivalry(problem, rival);
   const way = `${rival.score >= 0 ? "default" : "lower"}${isBeside ? "_beside_higher" : ""}`;
-  const fact = { code: "outcome.rival", numbers: { ...names, score: Math.abs(rival.score), case: way } };
+  const fact = { code: "outcome.rival", numbers: { ...names, score: Number(Math.abs(rival.score).toPrecision(SURE_DIGITS)), case: way } };
   return problem.n === 1 ? fact : { code: "outcome.because.in_input", numbers: { input: rival.input, rival: fact } };
 }
 
