@@ -36,12 +36,13 @@ _EXPORT = re.compile(r"^export (?=(?:async function|function\*?|class|const) ([A
 _IMPORTED_NAME = re.compile(r"([A-Za-z_$][\w$]*)(?: as ([A-Za-z_$][\w$]*))?")
 _CODE = re.compile(r'"([a-z0-9_]+(?:\.[a-z0-9_]+)+)"')
 _CODE_BEGUN = re.compile(r"`([a-z0-9_]+\.[a-z0-9_.]*)\$\{")
+_COMMENT_LINES = re.compile(r"^\s*//[^\n]*\n|^\s*/\*\*(?:(?!\*/).)*\*/\n", re.MULTILINE | re.DOTALL)
 _OTHER_FORM = re.compile(r"^(?:import|export)\b[^\n]*|\bimport\s*\([^\n]*", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Module:
-    """One ES module: its imports by file, and its code without imports and the word `export`."""
+    """One ES module: its imports by file, and its code without imports, the word `export` and lines of comments."""
 
     name: str
     # The file and the names that are imported, as a destructuring pattern.
@@ -87,7 +88,7 @@ def read_module(name: str, source: str) -> Module:
     other = _OTHER_FORM.search(code)
     if other is not None:
         raise _refused(name, other[0])
-    return Module(name, tuple(imports), exports, code)
+    return Module(name, tuple(imports), exports, _COMMENT_LINES.sub("", code))
 
 
 def _refused(name: str, got: str) -> Exception:

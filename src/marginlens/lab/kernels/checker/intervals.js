@@ -17,26 +17,31 @@ const down = (x) => -up(-x);
 export const real = (x) => (typeof x === "number" ? [x, x] : x);
 
 export function add(x, y) {
-  const [[a, b], [c, d]] = [real(x), real(y)];
+  const [a, b] = real(x);
+  const [c, d] = real(y);
   return [down(a + c), up(b + d)];
 }
 
-export const negative = (x) => real(x).map((end) => -end).reverse();
+export function negative(x) {
+  const [low, high] = real(x);
+  return [-high, -low];
+}
 
 export const subtract = (x, y) => add(x, negative(y));
 
-export function multiply(...factors) {
-  return factors.map(real).reduce(([a, b], [c, d]) => {
-    const products = [a * c, a * d, b * c, b * d];
-    return [down(Math.min(...products)), up(Math.max(...products))];
-  });
+function times([a, b], [c, d]) {
+  const [p, q, r, s] = [a * c, a * d, b * c, b * d];
+  return [down(Math.min(p, q, r, s)), up(Math.max(p, q, r, s))];
 }
+
+export const multiply = (...factors) => factors.map(real).reduce(times);
 
 export function divide(x, y) {
   const [low, high] = real(y);
   if (!(low > 0 || high < 0)) return [NaN, NaN];
-  const quotients = real(x).flatMap((end) => [end / low, end / high]);
-  return [down(Math.min(...quotients)), up(Math.max(...quotients))];
+  const [a, b] = real(x);
+  const [p, q, r, s] = [a / low, a / high, b / low, b / high];
+  return [down(Math.min(p, q, r, s)), up(Math.max(p, q, r, s))];
 }
 
 export const sum = (list) => list.reduce(add, [0, 0]);
@@ -57,9 +62,12 @@ export function root(x) {
   return [Math.max(0, down(Math.sqrt(Math.max(0, low)))), up(Math.sqrt(high))];
 }
 
+const bits = new DataView(new ArrayBuffer(8));
+
 /** The power of two with a whole exponent up to ±1022, put together from its bits. */
 function powerOfTwo(exponent) {
-  return new Float64Array(new Uint32Array([0, (exponent + 1023) << 20]).buffer)[0];
+  bits.setUint32(0, (exponent + 1023) << 20);
+  return bits.getFloat64(0);
 }
 
 /** e^x of a double as 2^k e^r with k = x / log 2, rounded. */
@@ -72,15 +80,24 @@ function exponential(x) {
   let term = [1, 1];
   let total = term;
   for (let n = 1; n <= N_TERMS; n++) {
-    term = divide(multiply(term, r), n);
-    total = add(total, term);
+    const [low, high] = times(term, r);
+    term = [down(low / n), up(high / n)];
+    total = [down(total[0] + term[0]), up(total[1] + term[1])];
   }
   const rest = modulus(term)[1]; // terms shrink by more than half each, so those that are left out add up to less than the last
   const scale = powerOfTwo(k);
-  return add(total, [-rest, rest]).map((end, side) => (side === 0 ? Math.max(0, down(end * scale)) : up(end * scale)));
+  const [low, high] = add(total, [-rest, rest]);
+  return [Math.max(0, down(low * scale)), up(high * scale)];
 }
 
-export const exp = (x) => [exponential(real(x)[0])[0], exponential(real(x)[1])[1]];
+/** What a growing function, which gives intervals of doubles, gives for an interval. */
+function growing(ofDouble, x) {
+  const [low, high] = real(x);
+  const first = ofDouble(low);
+  return high === low ? first : [first[0], ofDouble(high)[1]];
+}
+
+export const exp = (x) => growing(exponential, x);
 
 /** log x of a double: any y, plus log(x e^-y), which lies between 1 - 1/u and u - 1 of its argument u. */
 function logarithm(x) {
@@ -90,7 +107,7 @@ function logarithm(x) {
   return add(y, [subtract(1, divide(1, u))[0], subtract(u, 1)[1]]);
 }
 
-export const log = (x) => [logarithm(real(x)[0])[0], logarithm(real(x)[1])[1]];
+export const log = (x) => growing(logarithm, x);
 
 /** An upper bound on ‖x‖_power of a point of the plane whose entries are intervals; the power is an interval, 1 or Infinity. */
 export function normBound(x, power) {

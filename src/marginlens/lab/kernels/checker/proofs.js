@@ -85,10 +85,11 @@ function rowsOf(problem, selected) {
     const tokens = Array.from({ length }, (_, token) => token);
     if (!isDependent(problem, tokens.map((token) => input * T + token))) return [];
     const chosen = input * T + selected[input];
-    const c = divide(slopeAt(problem, scoreOf(problem, chosen)), n);
+    const score = scoreOf(problem, chosen);
+    const c = divide(slopeAt(problem, score), n);
     return tokens.filter((token) => token !== selected[input]).map((token) => {
       const at = input * T + token;
-      return { input, token, a: apart(keyOf(problem, chosen), keyOf(problem, at)), delta: subtract(scoreOf(problem, chosen), scoreOf(problem, at)), c };
+      return { input, token, a: apart(keyOf(problem, chosen), keyOf(problem, at)), delta: subtract(score, scoreOf(problem, at)), c };
     });
   });
 }
@@ -105,12 +106,13 @@ function named(rows, names, what) {
 
 /** To each row ε_i, the sum of bounds φ_r over its input, and Δ_i^+ and Δ_i^-. */
 function addInputBounds(rows) {
-  for (const row of rows) {
-    const own = rows.filter(({ input }) => input === row.input);
-    row.eps = sum(own.map(({ phi }) => phi));
-    row.plus = largest([0, ...own.map(({ delta }) => delta)]);
-    row.minus = largest([0, ...own.map(({ delta }) => negative(delta))]);
-    need("epsilon", isBelow(row.eps, 1));
+  for (const input of new Set(rows.map((row) => row.input))) {
+    const own = rows.filter((row) => row.input === input);
+    const eps = sum(own.map(({ phi }) => phi));
+    const plus = largest([0, ...own.map(({ delta }) => delta)]);
+    const minus = largest([0, ...own.map(({ delta }) => negative(delta))]);
+    need("epsilon", isBelow(eps, 1));
+    for (const row of own) Object.assign(row, { eps, plus, minus });
   }
 }
 
@@ -191,7 +193,8 @@ function checkTube(problem, proof) {
   ]);
   const sides = rows.filter(({ delta }) => !isAtMost(delta, 0)).map(({ side }) => side);
   const A2 = divide(square(subtract(largest(sides), smallest(sides))), multiply(4, subtract(1, psi)));
-  const h = isNormalized ? real(optimizer.size) : multiply(optimizer.size, sumOver(rows, (row) => multiply(pullOf(row, steep), leadOf(row), row.phi, lengthOf(row.a))));
+  const gradient = isNormalized ? 1 : sumOver(rows, (row) => multiply(pullOf(row, steep), leadOf(row), row.phi, lengthOf(row.a)));
+  const h = isNormalized ? optimizer.size : multiply(optimizer.size, gradient);
 
   // Eqs (12) and (13): K is large enough for steps, and for slow rows.
   const isShort = isAtMost(multiply(h, A2), progress);
@@ -237,7 +240,8 @@ function derivativesOf(problem, input, point, radius) {
   const moved = keys.map((key) => apart(key, keys[best]));
   const logits = moved.map((row) => dot(row, point));
   const powers = logits.map(exp);
-  const shares = powers.map((power) => divide(power, sum(powers)));
+  const mass = sum(powers);
+  const shares = powers.map((power) => divide(power, mass));
   const mean = dot(shares, scores);
   const centre = PLANE.map((k) => dot(shares, moved.map((row) => row[k])));
   const from = moved.map((row) => apart(row, centre));
@@ -250,7 +254,7 @@ function derivativesOf(problem, input, point, radius) {
   const hessian = [[0, 0], [0, 1], [1, 1]].map(([k, j]) => add(multiply(first, bent(k, j)), multiply(second, slope[k], slope[j])));
   const near = sum(moved.map((row, t) => (t === best ? 0 : exp(add(multiply(lengthOf(row), radius), logits[t])))));
   const eps = isBelow(near, 1) ? near : real(1);
-  const D = largest(keys.flatMap((x) => keys.map((y) => lengthOf(apart(x, y)))));
+  const D = largest(keys.flatMap((x, t) => keys.slice(t).map((y) => lengthOf(apart(x, y)))));
   const most = slopeAt(problem, smallest(scores));
   const bounds = { logistic: [most, 0.25, 0.1], exponential: [most, most, most], "correlation-loss": [1, 0, 0] }[problem.loss];
   const spread = multiply(eps, subtract(largest(scores), smallest(scores)), D);
