@@ -159,7 +159,7 @@ def test_lab_opens_playing_with_verdict_and_play_button_visible(browser, greetin
     assert lab_state(browser)["preset"] == "start-decides"
     assert browser.execute_script("return lab.firstPrediction") <= FIRST_VERDICT_MS
     assert browser.find_element("id", "headline").text == "Token 0 wins."
-    assert browser.find_element("id", "proved").text.startswith("In double precision, not verified: ")
+    assert browser.find_element("id", "proved").text == "Proved ✓"
     for selector in ("#headline", "#playback .play"):
         assert is_in_view(browser, selector), selector
     assert "drag me" in browser.find_element("css selector", "#plane svg").text
