@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import marginlens as ml
+from marginlens.lab.problem_files import LabProblem
 from marginlens.theory import SteepestCertificate
 from marginlens.theory.optimality import directional_margin
 from marginlens.words import Fact
@@ -24,6 +25,22 @@ UNCOVERED = {
     "adam with a short memory": ml.Adam(0.01, betas=(0.9, 0.9)),
     "other schedules": ml.SignDescent(lambda t: 0.01),
 }
+
+
+@pytest.mark.parametrize("size", [0.012, 0.016])
+def test_a_proof_with_momentum_remembers_all_of_the_run(size):
+    keys, scores = [[[2.0, 0.0], [0.0, 1.0], [0.0, -1.0]], [[0.0, 3.0], [1.0, 1.0]]], [[1.0, 0.0, 0.5], [0.0, 1.0]]
+    optimizer = {"name": "sign-descent", "size": size, "momentum": 0.9}
+    problem = LabProblem.from_dict({"keys": keys, "scores": scores, "start": [1.0, -0.5], "optimizer": optimizer})
+    found = ml.predict_limit(problem.data, problem.head, start=problem.start, optimizer=problem.optimizer).outcome
+    assert found.n_steps > 64
+    steps = ml.Record(range(found.n_steps))
+    run = ml.descend(
+        problem.risk, start=problem.start, optimizer=problem.optimizer, n_steps=found.n_steps, record=steps
+    )
+    ages = 0.9 ** np.arange(found.n_steps)[::-1]
+    gradients = np.array([problem.risk.gradient(p).value() for p in run.saved["x"]])
+    np.testing.assert_allclose(found.certificate.memory, -ages @ gradients, rtol=1e-9, atol=1e-15)
 
 
 class Turning(ml.SignDescent):

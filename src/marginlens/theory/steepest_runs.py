@@ -133,7 +133,7 @@ class _Followed:
         starts, taken = (self.start, self.moved), FIRST_STEPS
         kept = self._kept(taken)
         run, twin = (descend(self.risk, start=x, optimizer=self.rule, n_steps=taken, record=kept) for x in starts)
-        pasts = [_saved(each, None) for each in (run, twin)]
+        pasts = [_points_of(run), _points_of(twin)]
         while True:
             point, other = run.final.ravel(), twin.final.ravel()
             look = self._look(run, twin, pasts, taken)
@@ -141,8 +141,10 @@ class _Followed:
             if look.is_last or taken >= most or run.status != Status.COMPLETED:
                 break
             kept = self._kept(2 * taken)
+            # A resumed run saves the points after the one that it begins at.
+            before = [[*past, each.final] for past, each in zip(pasts, (run, twin), strict=True)] if kept else pasts
             run, twin = run.resume(taken, record=kept), twin.resume(taken, record=kept)
-            pasts = [_saved(each, past) for each, past in zip((run, twin), pasts, strict=True)]
+            pasts = [[*past, *_points_of(each)] for past, each in zip(before, (run, twin), strict=True)]
             taken *= 2
         error = float(length(point - other))
         # With weight decay, steps end elsewhere than at a minimum of the risk.
@@ -158,13 +160,13 @@ class _Followed:
         count = n_remembered(steps.momentum, taken) if steps is not None else 0
         return Record(range(taken - count, taken)) if count else None
 
-    def _memory(self, past: FloatArray | None, plan: Plan, steps: SteepestSteps, taken: int) -> Memory | None:
-        if past is None or plan.lacking is not Lacking.NOTHING:
+    def _memory(self, past: list[FloatArray], plan: Plan, steps: SteepestSteps, taken: int) -> Memory | None:
+        if steps.momentum == 0.0 or plan.lacking is not Lacking.NOTHING:
             return None
-        last = past[-n_remembered(steps.momentum, taken) :]
+        last = np.array(past[-n_remembered(steps.momentum, taken) :])
         return memory_of(self.risk, last, steps.momentum, plan.rows.a[plan.leading], plan.log_limit)
 
-    def _look(self, run: Trajectory, twin: Trajectory, pasts: list[FloatArray | None], taken: int) -> _Look:
+    def _look(self, run: Trajectory, twin: Trajectory, pasts: list[list[FloatArray]], taken: int) -> _Look:
         problem, point, other = self.problem, run.final.ravel(), twin.final.ravel()
         here, there = (_leading(problem, x) for x in (point, other))
         steps = steepest_steps(self.rule, taken)
@@ -225,12 +227,9 @@ class _Followed:
         )
 
 
-def _saved(run: Trajectory, before: FloatArray | None) -> FloatArray | None:
-    """Return the points that were saved of a run, after those from before it was resumed; None if it saves none."""
-    if "x" not in run.saved:
-        return None
-    points = np.asarray(run.saved["x"])
-    return points if before is None else np.concatenate([before, points])
+def _points_of(run: Trajectory) -> list[FloatArray]:
+    """Return the points that a run has saved."""
+    return list(run.saved["x"]) if "x" in run.saved else []
 
 
 def _uncovered(optimizer: Any) -> Fact:
