@@ -290,7 +290,7 @@ def test_a_head_and_a_sentence_open_in_the_lab(heads, pages):
     assert state["problem"]["words"] == [["two", "[CLS]", "[SEP]"]]
     wait_for(heads, "document.getElementById('headline')?.textContent.startsWith('“two” ')")
     labels = "[...document.querySelectorAll('#plane .token .handle-text')].map((text) => text.textContent)"
-    wait_for(heads, f"{labels}.join() === '1 two,2 [CLS],3 [SEP]'")
+    wait_for(heads, f"{labels}.join() === 'two,[CLS],[SEP]'")
     assert state["view"]["half"] > start[0] > start[1] == 0
 
 

@@ -62,7 +62,9 @@
         cell.style.background = `linear-gradient(90deg, ${colour(value)} .5rem, ${kindColour(other)} .5rem)`;
       }
       cell.id = `cell-${layer}-${head}`;
-      cell.setAttribute("aria-label", `${layerTitle(layerName(layer))}, head ${head}: ${measure.title} ${other ? say("probe_page.kind_beside", { kind: value, beside: other }) : written(value)}`);
+      // The name of a button contains what it shows, so that those who say what they see can press it.
+      const said = other ? `${cell.textContent}, ${say("probe_page.kind_beside", { kind: value, beside: other })}` : written(value);
+      cell.setAttribute("aria-label", `${layerTitle(layerName(layer))}, head ${head}: ${measure.title} ${said}`);
       cell.tabIndex = (state.layer === null ? layer === 0 && head === 0 : chosen) ? 0 : -1;
       return cell;
     });
