@@ -103,7 +103,7 @@ def test_the_command_line_without_papers_omits_their_commands(tmp_path):
         assert "marginlens_papers" not in done.stdout + done.stderr
     done = marginlens("reproduce")
     assert done.returncode == 2
-    assert "No such command 'reproduce'" in done.stderr
+    assert "There is no command 'reproduce'" in done.stderr
 
 
 def test_a_star_import_gives_installed_names():
