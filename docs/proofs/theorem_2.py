@@ -7,7 +7,7 @@ from setting import Problem, dot, fail, largest, need, numbers, positive, total
 
 
 def differences(problem, keys, scores, point, radius):
-    """Of the loss of one input: its gradient, its Hessian, and a bound M on third derivatives within the radius."""
+    """Bound the gradient and the Hessian of one input's loss, and its third derivatives within the radius by M."""
     logits, d = [dot(key, point) for key in keys], range(problem.depth)
     best = logits.index(max(logits))
     powers = [Real(logit - logits[best]).exp() for logit in logits]

@@ -198,7 +198,12 @@ MEASURED = """
 
 def test_drags_change_the_verdict_in_time(browser, greeting):
     opened(browser, greeting)
-    starts = [[[1.5, -0.5]], [[-1.0, -1.0]], [[2.0, 1.0]], [[-2.0, 0.5]]]  # each leads to another token than the one before
+    starts = [
+        [[1.5, -0.5]],
+        [[-1.0, -1.0]],
+        [[2.0, 1.0]],
+        [[-2.0, 0.5]],
+    ]  # each leads to another token than the one before
     times = browser.execute_async_script(MEASURED, [{"starts": entry} for entry in starts])
     assert max(times) <= CHANGED_VERDICT_MS
     said = browser.find_element("id", "headline").text
