@@ -59,7 +59,7 @@ class SteepestCertificate(Proof):
         multipliers: (n_others, n_leading) μ of Eq. (6), which compares the other rows with leading ones.
 
         turns: (n_vertices, 1 + d_key) κ and z of Eq. (14) for each vertex of the unit ball, or none if Eq. (4) suffices. The order
-            of vertices is that of `vertices_of`.
+            of vertices is that of `VertexSteps`.
 
         momentum: β, 0 without momentum.
 
