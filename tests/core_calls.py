@@ -11,8 +11,16 @@ def fitting(name: str, sizes: dict[str, int]) -> dict[str, int]:
     """Sizes that belong together in ways that a declaration does not say, as far as they are among these."""
     places = (sizes.get("n_inputs", 0) + 3) // 4 * 4 * sizes.get("n_tokens", 0)
     height, width = max(1, sizes.get("height", 1)), max(1, sizes.get("width", 1))
+    # Logits of every other shape have offsets.
+    tokens = sizes.get("n_inputs", 0) * sizes.get("n_tokens", 0) * (sizes.get("n_tokens", 0) % 2)
     together: dict[str, dict[str, Any]] = {
-        "descend_attention": {"n_places": places, "width": sizes.get("d"), "gram_size": 0},
+        "descend_attention": {
+            "n_places": places,
+            "width": sizes.get("d"),
+            "gram_size": 0,
+            "n_offsets": tokens * sizes.get("n_problems", 0),
+        },
+        "find_tubes": {"n_offsets": tokens * sizes.get("batch", 0)},
         "weights_of_places": {"places": places},
         "descend_matrices": {
             "n_terms": 1,

@@ -73,7 +73,8 @@ def gradients_by_input(data, v, points, loss_name):
 
 def attention(data, i, p):
     """The softmax of one input at p, as decimals of the context in force."""
-    logits = [dot(decimals(key), decimals(p)) for key in data.K[i, : int(data.lengths[i])]]
+    given = zip(data.K[i], decimals(data.offsets[i]), strict=True)
+    logits = [dot(decimals(key), decimals(p)) + offset for key, offset in given][: int(data.lengths[i])]
     weights = [(a - max(logits)).exp() for a in logits]
     return [w / sum(weights) for w in weights]
 

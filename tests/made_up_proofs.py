@@ -27,14 +27,17 @@ SHAPES = ((1, 2, 1), (2, 3, 2), (2, 3, 4))
 
 @cache
 def tube(k, seed=77):
-    """The k-th certificate of a tube: problems of all shapes in turn, with all rules and losses, labels of both signs and padding."""
+    """The k-th certificate of a tube: problems of all shapes in turn, with all rules and losses, labels of both signs, padding, and
+    offsets of the logits for every other one.
+    """
     rng = np.random.default_rng([seed, k])
     n, T, d = SHAPES[k % 3]
     rule, loss = RULES[k // 3 % 3], (Logistic(), Exponential(), CorrelationLoss())[k % 2 + k // 9 % 2]
     for _ in range(1000):
         lengths = [T] * (n - 1) + [max(2, T - 1)]
         X, K = ([rng.normal(size=(m, w)) for m in lengths] for w in (3, d))
-        data, v = ml.TokenDataset(X, rng.choice([-1, 1], n), K=K), rng.normal(size=3)
+        offsets = [rng.normal(size=m).tolist() for m in lengths] if k % 2 else None
+        data, v = ml.TokenDataset(X, rng.choice([-1, 1], n), K=K, offsets=offsets), rng.normal(size=3)
         solved = ml.att_svm(data, data.optimal(v))
         if solved.status is ml.Status.OPTIMAL and solved.margin > 0.2:
             break
@@ -162,6 +165,7 @@ def is_true(c):
     of = np.array([i for i, _ in places])
     a = np.array([K[i, c.selected[i]] - K[i, t] for i, t in places])
     delta = np.array([scores[i, c.selected[i]] - scores[i, t] for i, t in places])
+    lead = np.array([c.data.offsets[i, c.selected[i]] - c.data.offsets[i, t] for i, t in places])
     S = np.array([place in {tuple(x) for x in c.support.tolist()} for place in places])
     if S.sum() != len(c.support) or np.linalg.matrix_rank(a[S]) < S.sum() or (delta[S] <= 0.0).any():
         return False
@@ -174,14 +178,14 @@ def is_true(c):
         return False
     if np.abs(ray - c.direction).max() > STATED or abs(theta - c.margin) > STATED * theta:
         return False
-    big = np.array([slope(c.loss, scores[i, c.selected[i]]) for i in of]) / n
+    big = np.array([slope(c.loss, scores[i, c.selected[i]]) for i in of]) / n * np.exp(-lead)
     rho = np.log((big * delta)[S] / lam)
     level = theta * lam @ rho
     anchor = np.linalg.pinv(a[S]) @ (rho - level)
     P = c.point @ ray
     q = np.linalg.norm(c.point - P * ray - anchor)
     steep, at = 0.0 if type(c.loss) is CorrelationLoss else 1.0, a @ anchor
-    near = np.exp(wide * c.radius - along * c.along - at)
+    near = np.exp(wide * c.radius - along * c.along - at - lead)
     eps = np.bincount(of, near, n)[of]
     up, down = (np.array([max(0.0, (sign * delta[of == i]).max()) for i in of]) for sign in (1.0, -1.0))
     if not (holds(c.along, P - c.tolerance) and holds(q + c.tolerance, c.deviation) and (eps < 1.0).all()):
@@ -196,7 +200,11 @@ def is_true(c):
     o = np.where(ahead, mass * (delta + eps * down), 0.0)
     tau = np.where(behind, mass * worst * np.exp(wide * c.radius + less), 0.0)
     h = 0.0 if c.optimizer is None else c.optimizer.size
-    h *= 1.0 if isinstance(c.optimizer, ml.NormalizedGD) else (pull * worst * near) @ np.linalg.norm(a, axis=1)
+    h *= (
+        1.0
+        if isinstance(c.optimizer, ml.NormalizedGD)
+        else (pull * np.exp(lead) * worst * near) @ np.linalg.norm(a, axis=1)
+    )
     e = 0.5 * wide[S].max() * np.expm1(more + less) + np.exp(less) * (o @ wide) + tau @ wide
     beside = (a - np.outer(along, ray))[delta > 0.0]
     D = np.linalg.norm(beside[:, None] - beside, axis=-1).max()
@@ -383,6 +391,11 @@ def changed(c, rng):
         ]
         return replace(c, **{name: ways[rng.integers(4)]})
     if name == "data":
+        if c.data.has_offsets and rng.random() < 0.5:
+            arrays = {"X": c.data.X, "y": c.data.y, "K": c.data.K}
+            offsets = c.data.offsets + size * rng.normal(size=c.data.offsets.shape)
+            other = ml.TokenDataset(**arrays, offsets=offsets)
+            return replace(c, data=other.shortened(c.data.lengths))
         keys = np.where(c.data.mask[..., None], c.data.K + size * rng.normal(size=c.data.K.shape), 0.0)
         return replace(c, data=c.data.with_keys(keys))
     if value.dtype == np.float64:

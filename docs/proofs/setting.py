@@ -71,7 +71,7 @@ def tokens(proof, name, *shape, below):
 
 
 class Problem:
-    """Keys k_it and scores γ_it of n inputs without padding, and -ℓ' of the loss."""
+    """Keys k_it, scores γ_it and offsets b_it of the logits of n inputs without padding, and -ℓ' of the loss."""
 
     def __init__(self, proof):
         X, y, head = proof["X"], proof["y"], proof["head"]
@@ -88,10 +88,20 @@ class Problem:
         self.loss, self.depth, self.lengths = proof["loss"], depth, lengths
         self.steep = 0 if self.loss == "correlation-loss" else 1  # Λ
         self.keys = [keys[:count] for keys, count in zip(K, lengths, strict=True)]
+        self.offsets = [[Fraction(0)] * count for count in lengths]
+        if "logit_offsets" in proof:
+            every = numbers(proof, "logit_offsets", self.n, most)
+            self.offsets = [row[:count] for row, count in zip(every, lengths, strict=True)]
         self.scores = [
             [label * dot(token, head) for token in every[:count]]
             for every, count, label in zip(X, lengths, y, strict=True)
         ]
+
+    def without_offsets(self):
+        """The problem itself, which must not add offsets to its logits."""
+        if any(map(any, self.offsets)):
+            fail("the theorem is about logits without offsets")
+        return self
 
     def slope(self, margin):
         """-ℓ' at a margin."""
@@ -108,14 +118,15 @@ class Problem:
             for t, key in enumerate(keys):
                 if t != selected[i]:
                     a = [x - y for x, y in zip(top, key, strict=True)]
-                    yield Row(i, t, a, scores[selected[i]] - scores[t], c)
+                    lead = self.offsets[i][selected[i]] - self.offsets[i][t]
+                    yield Row(i, t, a, scores[selected[i]] - scores[t], c, lead)
 
 
 class Row:
-    """A row r = (i, t): a_r, Δ_r, and c = c_i^∞."""
+    """A row r = (i, t): a_r, Δ_r, c = c_i^∞, and the lead b_α - b_t that offsets give the logit."""
 
-    def __init__(self, i, t, a, delta, c):
-        self.i, self.token, self.a, self.delta, self.c = i, (i, t), a, delta, c
+    def __init__(self, i, t, a, delta, c, lead):
+        self.i, self.token, self.a, self.delta, self.c, self.lead = i, (i, t), a, delta, c, lead
 
 
 def bounds_of_inputs(rows, phi):

@@ -60,7 +60,7 @@ def check(proof):
     need("the margin is the largest", theta * (1 - STATED), positive(proof, "margin"))
 
     # The anchor q* = Σ y a, and where the point is.
-    rho = [(row.c * row.delta / (theta * weight)).log() for row, weight in zip(S, w, strict=True)]
+    rho = [(row.c * row.delta / (theta * weight)).log() - row.lead for row, weight in zip(S, w, strict=True)]
     level = theta2 * dot(rho, w)
     y = [dot([value - level for value in rho], row) for row in solution]
     for row in rows:
@@ -71,6 +71,8 @@ def check(proof):
     P_0, deviation = numbers(proof, "along"), numbers(proof, "deviation", least=0)
     need("P_0 is along the direction", P_0 + delta, P)
     need("the distance to the anchor", W.root() + delta, deviation)
+    for row in rows:
+        row.at += row.lead  # offsets enter here only: e^(b_t - b_α) multiplies the attention of every row
 
     # Bounds in the tube, Eqs (3) and (4).
     R, K, psi, progress = (

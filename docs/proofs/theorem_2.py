@@ -51,7 +51,7 @@ def differences(problem, keys, scores, point, radius):
 
 def check(proof):
     """Raise NotProved at the first condition that may fail; return what is proved."""
-    problem = Problem(proof)
+    problem = Problem(proof).without_offsets()
     point, tolerance = numbers(proof, "point", problem.depth), numbers(proof, "tolerance", least=0)
     radius, curvature = positive(proof, "radius"), positive(proof, "curvature")
     inputs = [

@@ -62,7 +62,7 @@ def turns_hold(proof, turns, leading, gamma, nu, norm):
 
 def check(proof):
     """Raise NotProved at the first condition that may fail; return what is proved."""
-    problem = Problem(proof)
+    problem = Problem(proof).without_offsets()
     norm = Norm(proof["norm"], proof["shape"], problem.depth)
     selected = tokens(proof, "selected", problem.n, below=problem.lengths)
     named = tokens(proof, "leading", len(proof["leading"]), 2, below=(problem.n, max(problem.lengths)))

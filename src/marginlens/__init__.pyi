@@ -81,6 +81,7 @@ from marginlens.risk import (
     ContextRisk as ContextRisk,
     JointRisk as JointRisk,
     NextTokenRisk as NextTokenRisk,
+    SoftmaxRisk as SoftmaxRisk,
     Risk as Risk,
 )
 from marginlens.svm import (

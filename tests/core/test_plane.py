@@ -43,7 +43,7 @@ def test_steps_equal_normalized_descents(loss: int) -> None:
         width = 2 if n * T >= 4 else places
         out, ends = np.empty((9, 1, 2)), np.zeros((9, 2), dtype=np.int64)
         carried = (np.empty((9, width)), np.empty((9, places)), ends, np.empty(0), np.zeros(1, dtype=np.int64))
-        arrays = (keys[None], scores[None], lengths[None], starts)
+        arrays = (keys[None], scores[None], lengths[None], np.empty(0), starts)
         core.descend_attention(0, 9, *arrays, 1, 0.1, loss, 20, 20, np.array([20]), *carried, out)
         assert_allclose(_descend(problem, loss, EUCLIDEAN, starts, 20)[0], out[:, 0], rtol=1e-9, atol=1e-9)
 

@@ -27,6 +27,7 @@ def descent(n=3, T=4, d=2, n_saved=2, seed=0):
         "keys": rng.normal(size=(2, n, T, d)),
         "scores": rng.normal(size=(2, n, T)),
         "lengths": rng.integers(1, T + 1, (2, n)),
+        "offsets": np.empty(0),
         "start": np.zeros((2, d)),
         "normalized": 1,
         "step": 0.5,

@@ -11,11 +11,13 @@
 
 constexpr int64_t SMALL_PROBLEM = 48;  // places up to which two problems at once are faster than one after the other
 
-// One problem: keys (n_inputs, n_tokens, d), scores (n_inputs, n_tokens) and lengths (n_inputs,).
+// One problem: keys (n_inputs, n_tokens, d), scores (n_inputs, n_tokens), lengths (n_inputs,), and what is added to the logits,
+// (n_inputs, n_tokens), null for nothing.
 struct TokenProblem {
     const double *keys, *scores;
     const int64_t *lengths;
     int64_t n_inputs, n_tokens, d;
+    const double *offsets = nullptr;
 };
 
 // Where a run stands: its state (width,), logits (n_places,), how it ended and the steps it has taken.
@@ -134,6 +136,10 @@ struct AttentionDescent {
             for (int64_t k = 0; k < d * m; k++) arrays->columns[k] /= unit;
         for (int64_t k = 0; k < m; k++) arrays->first_logits[k] = 0.0;
         if (!from_zero) combine(arrays->columns, d, m, arrays->origin, arrays->first_logits);
+        if (problem.offsets) {
+            arrange(problem.offsets, problem.lengths, n, T, arrays->w);
+            subtract(arrays->first_logits, -1.0, arrays->w, m, arrays->first_logits);
+        }
         close_places(problem.lengths, n, T, arrays->first_logits);
         if (*run.taken == 0) {
             for (int64_t k = 0; k < run.width; k++) run.state[k] = in_keys ? arrays->origin[k] : 0.0;
@@ -142,7 +148,7 @@ struct AttentionDescent {
         }
         arrange(problem.scores, problem.lengths, n, T, arrays->scores);
         if (in_keys) {
-            for (int64_t k = 0; k < m; k++) arrays->first_logits[k] = 0.0;
+            for (int64_t k = 0; k < m; k++) arrays->first_logits[k] = problem.offsets ? arrays->w[k] : 0.0;
             close_places(problem.lengths, n, T, arrays->first_logits);
         } else if (!has_gram) {
             gram_of_places(arrays->columns, d, m, arrays->gram);

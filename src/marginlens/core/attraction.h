@@ -35,7 +35,7 @@ struct Tube {
 
 struct AttractionRows {
     int64_t m = 0, d;
-    double *a, *along, *wide, *at_anchor, *delta, *multiplier, *slope, *raise, *fall, *tau;
+    double *a, *along, *wide, *at_anchor, *delta, *lead, *multiplier, *slope, *raise, *fall, *tau;
     int64_t *input;
     double *share_of_others;  // of each input: a bound on the attention that tokens have that are not selected
     double theta, level, spread, steepness, anchor_error;
@@ -44,7 +44,7 @@ struct AttractionRows {
     AttractionRows(Arena &arena, int64_t n_inputs, int64_t n_tokens, int64_t width) : d(width), n(n_inputs) {
         const int64_t most = n_inputs * n_tokens;
         a = arena.doubles(most * width);
-        along = arena.doubles(most), wide = arena.doubles(most), at_anchor = arena.doubles(most), delta = arena.doubles(most);
+        along = arena.doubles(most), wide = arena.doubles(most), at_anchor = arena.doubles(most), delta = arena.doubles(most), lead = arena.doubles(most);
         multiplier = arena.doubles(most), slope = arena.doubles(most), raise = arena.doubles(most), fall = arena.doubles(most), tau = arena.doubles(most);
         input = arena.integers(most);
         share_of_others = arena.doubles(n_inputs);
@@ -56,10 +56,10 @@ struct AttractionRows {
 
 // The rows of one problem, and how far each is along the direction and beside it.
 //
-// log_slope: log(-ℓ'(γ_α) / n) of each input. multipliers: (n, T) with Σ λ a = p̄, zero at selected tokens. `raise` and `fall` become the largest
+// log_slope: log(-ℓ'(γ_α) / n) of each input. offsets: what is added to the logits, (n, T), null for nothing; `lead` becomes b_α - b_t. multipliers: (n, T) with Σ λ a = p̄, zero at selected tokens. `raise` and `fall` become the largest
 // positive and negative Δ of the row's input.
 static inline TubeOutcome collect_rows(
-    AttractionRows &rows, const double *keys, const double *scores, const int64_t *lengths, const int64_t *selected,
+    AttractionRows &rows, const double *keys, const double *scores, const double *offsets, const int64_t *lengths, const int64_t *selected,
     const double *log_slope, const double *multipliers, const double *direction, double margin, int64_t T) {
     const int64_t d = rows.d;
     rows.m = 0, rows.theta = margin;
@@ -76,6 +76,7 @@ static inline TubeOutcome collect_rows(
             rows.along[r] = dot(a, direction, d);
             rows.wide[r] = square_root(larger(0.0, dot(a, a, d) - rows.along[r] * rows.along[r]));
             rows.delta[r] = scores[chosen] - scores[i * T + t];
+            rows.lead[r] = offsets ? offsets[chosen] - offsets[i * T + t] : 0.0;
             rows.multiplier[r] = multipliers[i * T + t] > NO_MULTIPLIER * largest ? multipliers[i * T + t] : 0.0;
             rows.slope[r] = log_slope[i];
             rows.input[r] = i;
@@ -88,9 +89,10 @@ static inline TubeOutcome collect_rows(
     return PROVED;
 }
 
-// q* with a · q* = log(C_r / λ_r) less its mean for the rows of the margin, C_r = c_i Δ_r: the deviation from the ray at which these rows pull
+// q* with a · q* = log(C_r / λ_r) less its mean for the rows of the margin, C_r = c_i Δ_r e^-(b_α - b_t): the deviation from the ray at which these rows pull
 // exactly along it. The Gram matrix squares the condition of the rows, so its solution is corrected by what it leaves of the equations for
-// the rows themselves. What is left is the rounding of the rows, which their condition multiplies: of each a · q* the lowest value is kept.
+// the rows themselves. What is left is the rounding of the rows, which their condition multiplies: of each a · q* the lowest value is kept,
+// and the lead b_α - b_t that offsets give its logit is added, as the bounds have no other use for either.
 // `gram_room` has m² numbers, `right`, `rest` and `listed` m.
 static inline TubeOutcome find_anchor(
     AttractionRows &rows, double *anchor, double *gram_room, double *right, double *rest, int64_t *listed) {
@@ -98,7 +100,7 @@ static inline TubeOutcome find_anchor(
     rows.level = 0.0;
     for (int64_t r = 0; r < rows.m; r++) {
         if (!rows.carries(r)) continue;
-        right[count] = rows.slope[r] + log(rows.delta[r]) - log(rows.multiplier[r]);
+        right[count] = rows.slope[r] + log(rows.delta[r]) - log(rows.multiplier[r]) - rows.lead[r];
         rows.level += rows.theta * rows.multiplier[r] * right[count];
         listed[count++] = r;
     }
@@ -118,7 +120,7 @@ static inline TubeOutcome find_anchor(
     for (int64_t k = 0; k < count; k++) pivot = smaller(pivot, gram_room[k * rows.m + k] / longest);
     rows.anchor_error = ANCHOR_ERROR * (1.0 / longest + pivot * norm(anchor, rows.d)) / (pivot * pivot * pivot);
     for (int64_t r = 0; r < rows.m; r++)
-        rows.at_anchor[r] = dot(rows.a + r * rows.d, anchor, rows.d) - rows.wide[r] * rows.anchor_error;
+        rows.at_anchor[r] = dot(rows.a + r * rows.d, anchor, rows.d) - rows.wide[r] * rows.anchor_error + rows.lead[r];
     return PROVED;
 }
 

@@ -19,7 +19,7 @@ from marginlens.words import text
 # Entries times 2^-520 have products whose sums stay in range.
 _POWER = 520
 _SMALL = 2.0**-_POWER
-_ARRAYS = ("X", "K", "y", "lengths", "mask")
+_ARRAYS = ("X", "K", "y", "lengths", "mask", "offsets")
 _MAX_LABELS = 40  # tokens of a problem up to which its plot names each
 
 
@@ -42,6 +42,9 @@ class TokenDataset(Displayed, Tabular):
         tokens: the names of the tokens, a list with one list of texts per input, or one list if there is one input. Results and
             plots then show names in place of indices. An empty text names nothing. Problems of a batch share their names.
 
+        offsets: b of shape (n_inputs, n_tokens) or (batch, n_inputs, n_tokens), added to the attention logits and never trained:
+            a reference policy, or a bias of each token. If lengths differ, a list with one list per input. Zero by default.
+
     Shorter inputs are padded: `lengths` (…, n_inputs) counts the real tokens and `mask` (…, n_inputs, n_tokens) marks them; padded
     rows of X and K are zero. `len(data)` is the number of problems, `data[j]` the j-th problem as a dataset, and `data[:4]`,
 
@@ -63,7 +66,9 @@ class TokenDataset(Displayed, Tabular):
 
     X: FloatArray
     K: FloatArray
+    offsets: FloatArray
     tokens: tuple[tuple[str, ...], ...] | None
+    is_scored = False
 
     def __init__(
         self,
@@ -72,6 +77,7 @@ class TokenDataset(Displayed, Tabular):
         K: ArrayLike | Sequence[ArrayLike] | None = None,
         W: ArrayLike | None = None,
         tokens: Sequence[str] | Sequence[Sequence[str]] | None = None,
+        offsets: Any = None,
     ) -> None:
         self.X, self.lengths, self.is_batch = _tokens(X, "X")
         n_inputs, d_model = self.X.shape[-3], self.X.shape[-1]
@@ -95,6 +101,46 @@ class TokenDataset(Displayed, Tabular):
         if n_inputs == 0 or self.lengths.size == 0:
             raise InputError("X", "at least one input", "an empty dataset")
         self.tokens = None if tokens is None else _names(tokens, self.lengths, "tokens")
+        self.offsets = np.zeros(self.mask.shape) if offsets is None else _of_tokens(offsets, self.mask, "offsets")
+
+    @classmethod
+    def of_scores(
+        cls,
+        keys: ArrayLike | Sequence[ArrayLike],
+        scores: Any,
+        offsets: Any = None,
+        tokens: Sequence[str] | Sequence[Sequence[str]] | None = None,
+    ) -> TokenDataset:
+        r"""Make a dataset of keys whose scores are given, instead of tokens that a head scores.
+
+        A token is its score, all labels are 1, and the head is the number 1, which functions take if no head is given.
+
+        Args:
+            keys: K, an array (n_inputs, n_tokens, d_key) or (batch, n_inputs, n_tokens, d_key), or a list of arrays if lengths
+                differ, as for `TokenDataset`.
+
+            scores: γ of shape (n_inputs, n_tokens) or (batch, n_inputs, n_tokens), or a list with one list per input.
+
+            offsets: as for `TokenDataset`.
+
+            tokens: as for `TokenDataset`.
+
+        Examples:
+            >>> import marginlens as ml
+            >>> data = ml.TokenDataset.of_scores([[[0.0, 1.0], [1.0, 0.0]]], [[1.0, 0.0]])
+            >>> data.scores([1.0]).tolist()
+            [[1.0, 0.0]]
+        """
+        padded, lengths, _ = _tokens(keys, "keys")
+        mask = np.arange(padded.shape[-2]) < lengths[..., None]
+        given = _of_tokens(scores, mask, "scores")
+        data = cls(np.zeros((*padded.shape[:-1], 1)), np.ones(padded.shape[:-2]), K=padded, offsets=None)
+        arrays = {"X": given[..., None], "lengths": lengths, "mask": mask}
+        data = data._with(data.is_batch, {**{name: getattr(data, name) for name in _ARRAYS}, **arrays})
+        data.offsets = np.zeros(mask.shape) if offsets is None else _of_tokens(offsets, mask, "offsets")
+        data.tokens = None if tokens is None else _names(tokens, lengths, "tokens")
+        data.is_scored = True
+        return data
 
     # ---- shape
 
@@ -122,6 +168,11 @@ class TokenDataset(Displayed, Tabular):
     def batch_shape(self) -> tuple[int, ...]:
         """The shape of the batch: () for one problem, (n_problems,) for a batch."""
         return self.X.shape[:-3]
+
+    @property
+    def has_offsets(self) -> bool:
+        """True if some attention logit has an offset."""
+        return bool(self.offsets.any())
 
     def __len__(self) -> int:
         return self.X.shape[0] if self.is_batch else 1
@@ -224,8 +275,9 @@ class TokenDataset(Displayed, Tabular):
         lengths = self.lengths[..., listed]
         n_tokens = int(lengths.max())
         X, K = (array[..., listed, :n_tokens, :] for array in (self.X, self.K))
-        mask = self.mask[..., listed, :n_tokens]
-        data = self._with(self.is_batch, {"X": X, "K": K, "y": self.y[..., listed], "lengths": lengths, "mask": mask})
+        mask, offsets = (array[..., listed, :n_tokens] for array in (self.mask, self.offsets))
+        arrays = {"X": X, "K": K, "y": self.y[..., listed], "lengths": lengths, "mask": mask, "offsets": offsets}
+        data = self._with(self.is_batch, arrays)
         data.tokens = None if self.tokens is None else tuple(self.tokens[i] for i in listed)
         return data
 
@@ -244,7 +296,9 @@ class TokenDataset(Displayed, Tabular):
         write_result(path, DATA_FORMAT, self.arrays())
 
     def arrays(self) -> dict[str, Any]:
-        """Return the arrays of a file by name: X, y, K or W unless keys are tokens, lengths if they differ, and names as words."""
+        """Return the arrays of a file by name: X, y, K or W unless keys are tokens, lengths if they differ, offsets if there are any,
+        and names as words.
+        """
         arrays: dict[str, Any] = {"X": self.X, "y": self.y}
         if self.tokens is not None:
             padded = [[*names, *[""] * (self.n_tokens - len(names))] for names in self.tokens]
@@ -253,6 +307,8 @@ class TokenDataset(Displayed, Tabular):
             arrays["K"] = self.K
         elif not np.array_equal(self.W, np.eye(self.d_model)):
             arrays["W"] = self.W
+        if self.has_offsets:
+            arrays["logit_offsets"] = self.offsets
         return arrays if self.mask.all() else {**arrays, "lengths": self.lengths}
 
     def with_keys(self, K: FloatArray) -> TokenDataset:
@@ -265,16 +321,17 @@ class TokenDataset(Displayed, Tabular):
         """Keep only the first tokens of each input, as many as `lengths` (…, n_inputs) says."""
         mask = self.mask & (np.arange(self.n_tokens) < lengths[..., None])
         arrays = {name: np.where(mask[..., None], getattr(self, name), 0.0) for name in ("X", "K")}
-        data = self._with(self.is_batch, {**arrays, "y": self.y, "lengths": lengths, "mask": mask})
+        arrays |= {"y": self.y, "lengths": lengths, "mask": mask, "offsets": np.where(mask, self.offsets, 0.0)}
+        data = self._with(self.is_batch, arrays)
         if self.tokens is not None:
             counts = lengths.reshape(-1, self.n_inputs).max(axis=0).tolist()
             data.tokens = tuple(names[:n] for names, n in zip(self.tokens, counts, strict=True))
         return data
 
     def _with(self, is_batch: bool, arrays: Mapping[str, object]) -> TokenDataset:
-        """Make a dataset of other arrays, which are not checked, with the same W and names."""
+        """Make a dataset of other arrays, which are not checked, with the same W and names, and a head if it has one."""
         data = object.__new__(TokenDataset)
-        vars(data).update(arrays, is_batch=is_batch, W=self.W, tokens=self.tokens)
+        vars(data).update(arrays, is_batch=is_batch, W=self.W, tokens=self.tokens, is_scored=self.is_scored)
         return data
 
     @property
@@ -337,6 +394,11 @@ class TokenDataset(Displayed, Tabular):
 
     # ---- arguments that other functions take together with a dataset
 
+    @property
+    def own_head(self) -> FloatArray | None:
+        """The head that reads off scores that were given, None if tokens need a head."""
+        return np.ones(1) if self.is_scored else None
+
     def head(self, head: ArrayLike, argument: str = "head") -> FloatArray:
         """Check a head v and broadcast it to (…, d_model)."""
         return self._vector(head, argument, self.d_model)
@@ -386,6 +448,32 @@ def _names(given: Any, lengths: IntArray, argument: str) -> tuple[tuple[str, ...
         expected = f"a list of texts for each input, one for each of its {', '.join(map(str, counts[0]))} tokens"
         raise InputError(argument, expected, f"{given!r}"[:60])
     return tuple(names)
+
+
+def _of_tokens(given: Any, mask: BoolArray, argument: str) -> FloatArray:
+    """Check numbers of tokens, (…, n_inputs, n_tokens) or lists of lists, and pad them with zeros."""
+    if mask.all() or not isinstance(given, list | tuple):
+        array = real_array(given, argument, mask.shape)
+        return np.where(mask, array, 0.0)
+    counts = mask.sum(axis=-1)
+    expected = f"a list with one number for each token of each input, {counts.tolist()} of them"
+    rows = given if mask.ndim == 2 else [row for problem in given for row in problem]
+    arrays = [float_array(row, argument, expected) for row in rows]
+    if [array.shape for array in arrays] != [(int(count),) for count in counts.ravel()]:
+        raise InputError(argument, expected, f"{[array.size for array in arrays]} of them")
+    padded = np.zeros(mask.shape)
+    padded[mask] = np.concatenate(arrays)
+    _require_finite(padded, argument)
+    return padded
+
+
+def without_offsets(data: TokenDataset, what: str) -> TokenDataset:
+    """Return a dataset whose logits have no offsets; `what` names what does not cover them, as a clause."""
+    if data.has_offsets:
+        raise InputError(
+            "data", "a dataset without offsets of its logits", f"one with them, which {what} does not cover"
+        )
+    return data
 
 
 def _tokens(value: object, argument: str) -> tuple[FloatArray, IntArray, bool]:

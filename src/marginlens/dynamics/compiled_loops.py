@@ -34,14 +34,22 @@ def moves_in_keys(n_rows: int, d: int) -> bool:
     return 2 * d <= n_rows
 
 
+def distinct_problems(batch: TokenDataset, head: ArrayLike) -> TokenDataset:
+    """Return the problems of a batch; only the first if many starts share it and one head."""
+    return batch[0].as_batch() if batch.is_repeated and np.ndim(head) == 1 else batch
+
+
 def problem_arrays(batch: TokenDataset, head: ArrayLike) -> dict[str, Any]:
-    """Return keys, scores and lengths of all problems, as the core names them; only those of the first if many starts share it
-    and one head.
-    """
-    problems = batch[0].as_batch() if batch.is_repeated and np.ndim(head) == 1 else batch
+    """Return keys, scores and lengths of the problems, as the core names them."""
+    problems = distinct_problems(batch, head)
     scores = np.where(problems.mask, problems.finite_scores(head), 0.0)
     given = {"keys": problems.K, "scores": scores, "lengths": problems.lengths}
     return {name: np.ascontiguousarray(array) for name, array in given.items()}
+
+
+def offsets_of(problems: TokenDataset) -> FloatArray:
+    """Return the offsets of all logits in one row, as the core takes them; none if they are zero."""
+    return np.ascontiguousarray(problems.offsets).ravel() if problems.has_offsets else np.empty(0)
 
 
 @dataclass
@@ -116,7 +124,9 @@ class AttentionLoop:
         points = np.empty((len(batch), len(save), batch.d_key))
         n_rows = batch.n_inputs * batch.n_tokens
         rule = {"normalized": self.normalized, "step": self.size, "loss": self.code}
-        fixed = problem_arrays(batch, self.head) | rule | vars(state) | {"n_steps": end, "save": save, "out": points}
+        offsets = offsets_of(distinct_problems(batch, self.head))
+        problem = problem_arrays(batch, self.head) | {"offsets": offsets}
+        fixed = problem | rule | vars(state) | {"n_steps": end, "save": save, "out": points}
         grams: dict[int, tuple[FloatArray, IntArray]] = {}  # of problems that take several slices
 
         def advance(first: int, last: int, low: int, high: int) -> None:

@@ -20,7 +20,7 @@ from marginlens.losses.next_token import NextTokenLoss
 from marginlens.optimizers import Blockwise, GradientDescent, NormalizedGD, Optimizer
 from marginlens.optimizers.protocol import as_optimizer
 from marginlens.papers import implements
-from marginlens.risk.attention import AttentionRisk
+from marginlens.risk.attention import SoftmaxRisk
 from marginlens.risk.build import HeadLike, Problem, as_risk
 from marginlens.risk.joint import JointRisk
 from marginlens.risk.matrix import as_query
@@ -135,7 +135,7 @@ def trajectory_of(
     final, reason = points[:, -1], np.array(ENDINGS, dtype=object)[ends[0]]
     at = final if is_batch else final[0]
     attention: FloatArray | None
-    if isinstance(risk, AttentionRisk):
+    if isinstance(risk, SoftmaxRisk):
         at_logits = risk.at(risk.logits(at))
         attention, selected = at_logits.attention(), at_logits.select()
     else:

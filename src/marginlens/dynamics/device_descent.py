@@ -32,7 +32,7 @@ from marginlens.norms.entrywise import EUCLIDEAN, LARGEST_ENTRY, POWER, SIGN
 from marginlens.optimizers import Optimizer
 from marginlens.optimizers.compiled import GRADIENT, STEEPEST, Rule, compiled_rule
 from marginlens.optimizers.schedules import sizes_of
-from marginlens.risk.attention import AttentionRisk
+from marginlens.risk.attention import SoftmaxRisk
 from marginlens.risk.protocol import Risk
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.typing import FloatArray, IntArray
@@ -187,10 +187,12 @@ def device_loop(
     """
     if batches is not None:
         raise InputError("device", "'cpu' for mini-batches", repr(device.name))
-    if not isinstance(risk, AttentionRisk):
+    if not isinstance(risk, SoftmaxRisk):
         raise not_served(device, f"a {type(risk).__name__}")
     if not risk.is_linear:
         raise not_served(device, "a nonlinear head")
+    if risk.data.has_offsets:
+        raise not_served(device, "logits with offsets")
     batch = risk.data.as_batch()
     shape = Shape(batch.n_inputs, batch.n_tokens, batch.d_key)
     kernel, rule = device_kernel(device, shape, risk.loss, optimizer, is_ragged=not bool(batch.mask.all()))

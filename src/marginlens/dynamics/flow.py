@@ -19,7 +19,7 @@ from marginlens.errors import InputError, array_of_any, positive_number
 from marginlens.losses.margin import Loss, compiled_code
 from marginlens.losses.next_token import NextTokenLoss
 from marginlens.papers import implements
-from marginlens.risk.attention import AttentionRisk
+from marginlens.risk.attention import SoftmaxRisk
 from marginlens.risk.build import HeadLike, Problem, as_risk
 from marginlens.risk.protocol import Risk, holds_batch, starting_points
 from marginlens.runtime.progress import ProgressCallback, as_progress
@@ -200,14 +200,14 @@ class KeySpanField(GradientField):
     Gradient and Hessian share one factor, which cancels, so neither underflows, however small the risk.
     """
 
-    def __init__(self, risk: AttentionRisk) -> None:
+    def __init__(self, risk: SoftmaxRisk) -> None:
         super().__init__(risk)
         self.reduced, self.basis = risk.in_key_span()
         data = self.reduced.data
         self.step_unit = 1.0 / max(1.0, self.reduced.logit_scale)  # until a logit moves by one
         self._keys = np.ascontiguousarray(data.K)  # (n_inputs, n_tokens, r)
         self._key_norms = np.linalg.norm(self._keys, axis=-1)
-        self._code = compiled_code(risk.loss) if risk.is_linear else -1
+        self._code = compiled_code(risk.loss) if risk.is_linear and not risk.data.has_offsets else -1
         if self._code >= 0:
             scores = data.scores(risk.head)
             of_data = np.where(np.isfinite(scores), scores, 0.0), np.ascontiguousarray(data.lengths), self._code
@@ -284,7 +284,7 @@ class KeySpanField(GradientField):
 
 def field_of(risk: Risk) -> GradientField:
     """Return the field of the flow on the risk of one problem."""
-    return KeySpanField(risk) if isinstance(risk, AttentionRisk) else GradientField(risk)
+    return KeySpanField(risk) if isinstance(risk, SoftmaxRisk) else GradientField(risk)
 
 
 class Event(Enum):

@@ -27,7 +27,7 @@ from marginlens.losses.margin import compiled_code
 from marginlens.norms.matrix import MAX_ROW, NUCLEAR, SPECTRAL
 from marginlens.optimizers import Blockwise, GradientDescent, MirrorDescent, NormalizedGD, Optimizer
 from marginlens.optimizers.compiled import ADAM, MIRROR, STEEPEST, compiled_rule
-from marginlens.risk.attention import AttentionRisk
+from marginlens.risk.attention import SoftmaxRisk
 from marginlens.risk.cross_entropy import ContextRisk, MulticlassRisk
 from marginlens.risk.joint import JointRisk
 from marginlens.risk.matrix import FactorRisk, MatrixRisk
@@ -169,13 +169,13 @@ def compiled_loop(risk: Risk, optimizer: Optimizer, batches: MiniBatches | None 
 
 
 @compiled_loop.register
-def attention_loop(risk: AttentionRisk, optimizer: Optimizer, batches: MiniBatches | None = None) -> Loop | None:
+def attention_loop(risk: SoftmaxRisk, optimizer: Optimizer, batches: MiniBatches | None = None) -> Loop | None:
     """Make the loop for attention weights p: that of the plain rules, or the general one for other rules and mini-batches."""
     if not risk.is_linear or compiled_code(risk.loss) < 0:
         return None
     if batches is not None or not is_plain(optimizer):
         rule = compiled_rule(optimizer, risk.shape)
-        if rule is None or not _is_moderate(risk.data.K):
+        if rule is None or not _is_moderate(risk.data.K) or risk.data.has_offsets:
             return None
         return MatrixLoop(risk.data.as_batch(), risk.head, compiled_code(risk.loss), rule, batches=batches)
     normalized = isinstance(optimizer, NormalizedGD)
@@ -186,7 +186,7 @@ def attention_loop(risk: AttentionRisk, optimizer: Optimizer, batches: MiniBatch
 def matrix_loop(risk: MatrixRisk, optimizer: Optimizer, batches: MiniBatches | None = None) -> Loop | None:
     """Make the loop for key-query weights W."""
     of_p, by_p = risk.of_p, risk.shares_query and batches is None and is_plain(optimizer)
-    if not of_p.is_linear or compiled_code(of_p.loss) < 0 or by_p:
+    if not of_p.is_linear or compiled_code(of_p.loss) < 0 or by_p or of_p.data.has_offsets:
         return None
     rule = compiled_rule(optimizer, risk.shape)
     by_entry = rule is not None and rule.norm_code not in (SPECTRAL, NUCLEAR)
@@ -206,7 +206,7 @@ def factor_loop(risk: FactorRisk, optimizer: Any, batches: MiniBatches | None = 
     by_svd = rule.kind == STEEPEST and rule.norm_code in (SPECTRAL, NUCLEAR)
     if (by_svd and (apart or batches is not None)) or (apart and rule.kind == MIRROR):
         return None
-    if not _is_moderate(of_p.data.K) or not (by_svd or np.all(risk.query)):
+    if not _is_moderate(of_p.data.K) or not (by_svd or np.all(risk.query)) or of_p.data.has_offsets:
         return None
     queries = risk.query[None] if risk.shares_query else risk.query
     code = compiled_code(of_p.loss)

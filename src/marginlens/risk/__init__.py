@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from marginlens.arithmetic.log_scaled import LogScaled
 from marginlens.removed import no_attribute
-from marginlens.risk.attention import AttentionRisk
+from marginlens.risk.attention import AttentionRisk, SoftmaxRisk
 from marginlens.risk.copying import CopyRisk
 from marginlens.risk.cross_entropy import ContextRisk, MulticlassRisk
 from marginlens.risk.joint import JointRisk
@@ -28,6 +28,7 @@ __all__ = [
     "MulticlassRisk",
     "NextTokenRisk",
     "Risk",
+    "SoftmaxRisk",
     "from_torch",
     "logits",
     "matrix_from_vector",

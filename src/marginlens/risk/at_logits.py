@@ -16,7 +16,7 @@ from marginlens.risk.softmax import Attended, probabilities
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 
 if TYPE_CHECKING:
-    from marginlens.risk.attention import AttentionRisk
+    from marginlens.risk.attention import SoftmaxRisk
 
 
 class TokenRisk(ABC):
@@ -80,7 +80,7 @@ class AtLogits:
         logits: (…, n_inputs, n_tokens) the attention logits, up to a constant for each input.
     """
 
-    risk: AttentionRisk
+    risk: SoftmaxRisk
     logits: FloatArray
 
     def margins(self) -> FloatArray:

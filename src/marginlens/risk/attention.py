@@ -1,9 +1,10 @@
-"""The attention risk as a function of p: value, excess over selected tokens, exact gradient, second derivative, margin rows."""
+"""Risks of a softmax that chooses, and of attention, as functions of p: value, excess, exact derivatives and margin rows."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -64,52 +65,86 @@ class SecondOrder(NamedTuple):
 class KeySpan(NamedTuple):
     """A risk in coordinates c of the span of its key differences, p = `basis` c with ‖p‖ = ‖c‖; `basis` (d_key, r) is orthonormal."""
 
-    risk: AttentionRisk
+    risk: SoftmaxRisk
     basis: FloatArray
 
 
-@implements("A", "(ERM)")
-@dataclass(frozen=True, eq=False, repr=False)
-class AttentionRisk(TokenRisk, Described):
-    r"""The training risk of attention weights p under a fixed head.
+class SoftmaxRisk(TokenRisk, Described):
+    r"""The mean loss of softmax-weighted scores, as a function of p: everything that chooses one of several by a log-linear softmax.
 
-    .. math:: L(p) = \frac1n \sum_{i=1}^n \ell\big(Y_i\, \psi(X_i^\top \mathbb S(K_i p))\big)
+    .. math:: L(p) = \frac1n \sum_{i=1}^n \ell\Big(\sum_t s_{it}\, \gamma_{it}\Big), \quad
+        s_i = \mathbb S(K_i p + b_i)
+
+    An input may be a sequence whose tokens are chosen, a question with its possible answers, or the state of a bandit with its
+    arms. `AttentionRisk` is this risk with the scores that a head gives tokens. `as_matrix` trains a matrix W with logits
+    u_iᵀ W k_it for a vector u_i of each input, a router or an adapter for example.
 
     Points of one problem may have any leading axes; those of a batch have the batch axis first.
 
     Args:
-        data: one problem, or a batch of independent ones.
+        keys: K, the features of each choice: an array (n_inputs, n_choices, d_key) or (batch, n_inputs, n_choices, d_key), or a
+            list of arrays (n_choices_i, d_key) if inputs differ in their number of choices.
 
-        head: a linear head, (d_model,) or (batch, d_model); or a nonlinear ψ, a torch module or function from (n, d_model) to n
-            numbers (needs the extra `torch`).
+        scores: γ of shape (n_inputs, n_choices) or (batch, n_inputs, n_choices), or a list of lists: how good each choice is.
 
-        loss: any `Loss`.
+        offsets: b in the form of the scores, added to the logits and never trained: the logits of a reference policy, or a bias.
+            Zero by default.
+
+        loss: any `Loss`; logistic by default.
+
+        tokens: the names of the choices, as for `TokenDataset`.
+
+    Attributes:
+        data: the keys, scores and offsets as a dataset, whose tokens are the choices.
+
+        head: what gives the tokens of `data` their scores.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> risk = ml.SoftmaxRisk([[[0.0, 1.0], [1.0, 0.0]]], [[1.0, 0.0]], offsets=[[0.0, 2.0]])
+        >>> risk.attention([0.0, 2.0]).tolist()
+        [[0.5, 0.5]]
+        >>> print(ml.predict_limit(risk).outcome)
+        Token 0 wins.
+        Why: token 0 scores 1 more than its closest rival, token 1.
+        Proved ✓
     """
 
     data: TokenDataset
     head: Any
-    loss: Loss = field(default_factory=Logistic)
+    loss: Loss
     quantities = "{data!r}, {loss.__class__.__name__}"
 
-    def __post_init__(self) -> None:
-        as_dataset(self.data)
-        as_loss(self.loss)
-        if not callable(self.head):
-            self.data.head(self.head)  # refuses what is no head of this data
+    def __init__(
+        self,
+        keys: ArrayLike | Sequence[ArrayLike],
+        scores: Any,
+        offsets: Any = None,
+        loss: Loss | None = None,
+        tokens: Sequence[str] | Sequence[Sequence[str]] | None = None,
+    ) -> None:
+        data = TokenDataset.of_scores(keys, scores, offsets, tokens)
+        vars(self).update(data=data, head=data.own_head, loss=Logistic() if loss is None else as_loss(loss))
+
+    def _with(self, **changes: Any) -> Any:
+        """Return the risk with other parts, which are not checked."""
+        risk = object.__new__(type(self))
+        vars(risk).update({"data": self.data, "head": self.head, "loss": self.loss} | changes)
+        return risk
 
     @property
     def shape(self) -> tuple[int]:
         """The shape of a point, (d_key,)."""
         return (self.data.d_key,)
 
-    def __getitem__(self, index: Index) -> AttentionRisk:
+    def __getitem__(self, index: Index) -> Any:
         """Return the risk of one problem of a batch, or of several."""
         head = self.head if callable(self.head) else np.broadcast_to(self.head, (len(self), self.data.d_model))[index]
-        return replace(self, data=self.data[index], head=head)
+        return self._with(data=self.data[index], head=head)
 
-    def of_inputs(self, inputs: IntArray) -> AttentionRisk:
+    def of_inputs(self, inputs: IntArray) -> Any:
         """Restrict the risk to some of the inputs, given by their indices (n_taken,): a mini-batch."""
-        return replace(self, data=self.data.take_inputs(inputs))
+        return self._with(data=self.data.take_inputs(inputs))
 
     @property
     def is_linear(self) -> bool:
@@ -126,7 +161,7 @@ class AttentionRisk(TokenRisk, Described):
         return centred_keys(self.data)
 
     def logits(self, x: ArrayLike) -> FloatArray:
-        """Compute the attention logits K p, (…, n_inputs, n_tokens), of keys less their input's mean, which leaves the softmax
+        """Compute the attention logits K p + b, (…, n_inputs, n_tokens), of keys less their input's mean, which leaves the softmax
         unchanged.
         """
         points = self.data.point(x) if self.is_batch else as_points(x, self.shape)
@@ -138,20 +173,21 @@ class AttentionRisk(TokenRisk, Described):
                 parallel_over(core.centred_logits, len(K), *arrays, step_cost=4.0 * K[0].size)
             else:
                 core.centred_logits(0, 1, *(array[None] for array in arrays))
-            return logits
-        return np.einsum("...itd,...d->...it", self._keys, points)
+        else:
+            logits = np.einsum("...itd,...d->...it", self._keys, points)
+        return logits + self.data.offsets if self.data.has_offsets else logits
 
     def at(self, logits: FloatArray) -> AtLogits:
         """Return the risk at given attention logits, (…, n_inputs, n_tokens), whatever weights made them."""
         return AtLogits(self, logits)
 
     def at_point(self, x: ArrayLike) -> AtLogits:
-        """Return the risk at the logits K p."""
+        """Return the risk at the logits K p + b."""
         return self.at(self.logits(x))
 
     def logits_of_inputs(self, vectors: FloatArray) -> FloatArray:
-        """Compute the attention logits K_i p_i, (…, n_inputs, n_tokens), if every input has its own p, (…, n_inputs, d_key)."""
-        return np.einsum("...itd,...id->...it", self._keys, vectors)
+        """Compute the attention logits K_i p_i + b_i, (…, n_inputs, n_tokens), if every input has its own p, (…, n_inputs, d_key)."""
+        return np.einsum("...itd,...id->...it", self._keys, vectors) + self.data.offsets
 
     # ---- values
 
@@ -288,11 +324,11 @@ class AttentionRisk(TokenRisk, Described):
         reduced.__dict__["_keys"] = reduced.data.K  # centred already
         return KeySpan(reduced, basis)
 
-    def with_keys(self, K: FloatArray) -> AttentionRisk:
+    def with_keys(self, K: FloatArray) -> Any:
         """Replace the keys by others, (…, n_inputs, n_tokens, d_key), zero in padding; they are not checked."""
         data = copy(self.data)
         data.K, data.W = K, None
-        return replace(self, data=data)
+        return self._with(data=data)
 
     def token_margins(self) -> FloatArray:
         """Return Y f of selecting one token outright, for each token of each input, (n_inputs, n_tokens); -inf in padding."""
@@ -327,6 +363,35 @@ class AttentionRisk(TokenRisk, Described):
     def as_factors(self, query: Any, width: int) -> FactorRisk:
         """Return the same risk as a function of the factors of W = Q Kᵀ, of this width, with the query or queries of `as_matrix`."""
         return FactorRisk(self, query, width)
+
+
+@implements("A", "(ERM)")
+@dataclass(frozen=True, eq=False, repr=False)
+class AttentionRisk(SoftmaxRisk):
+    r"""The training risk of attention weights p under a fixed head.
+
+    .. math:: L(p) = \frac1n \sum_{i=1}^n \ell\big(Y_i\, \psi(X_i^\top \mathbb S(K_i p))\big)
+
+    Points of one problem may have any leading axes; those of a batch have the batch axis first.
+
+    Args:
+        data: one problem, or a batch of independent ones.
+
+        head: a linear head, (d_model,) or (batch, d_model); or a nonlinear ψ, a torch module or function from (n, d_model) to n
+            numbers (needs the extra `torch`).
+
+        loss: any `Loss`.
+    """
+
+    data: TokenDataset
+    head: Any
+    loss: Loss = field(default_factory=Logistic)
+
+    def __post_init__(self) -> None:
+        as_dataset(self.data)
+        as_loss(self.loss)
+        if not callable(self.head):
+            self.data.head(self.head)  # refuses what is no head of this data
 
 
 def _orthonormal(rows: FloatArray, axis: FloatArray | None) -> FloatArray:

@@ -27,11 +27,13 @@ def as_risk(problem: object, head: HeadLike | None = None, loss: Loss | NextToke
     Args:
         problem: a risk, a `TokenDataset`, a `ContextDataset`, a `SequenceDataset`, or a list of sequence datasets.
 
-        head: the head of a token dataset, which needs one; or of a sequence dataset, for which None stands for C Eᵀ = I.
+        head: the head of a token dataset, which needs one unless its scores were given; or of a sequence dataset, for which None
+            stands for C Eᵀ = I.
 
         loss: the loss; by default `Logistic()` for tokens and `LogLoss()` for sequences.
     """
     if isinstance(problem, TokenDataset):
+        head = problem.own_head if head is None else head
         if head is None:
             raise InputError(
                 "head",

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marginlens.arithmetic.log_scaled import LogScaled
-from marginlens.data.tokens import TokenDataset, as_dataset
+from marginlens.data.tokens import TokenDataset, as_dataset, without_offsets
 from marginlens.errors import InputError, n_axes
 from marginlens.losses.margin import Logistic, Loss, as_loss, slope_of
 from marginlens.papers import implements
@@ -54,7 +54,7 @@ class JointRisk(TokenRisk, Described):
     quantities = "{data!r}, {loss.__class__.__name__}"
 
     def __post_init__(self) -> None:
-        as_dataset(self.data)
+        without_offsets(as_dataset(self.data), "a joint risk of head and attention")
         as_loss(self.loss)
 
     @property

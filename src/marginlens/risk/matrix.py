@@ -18,30 +18,27 @@ from marginlens.risk.protocol import MarginRows, as_points, of_each_problem
 from marginlens.typing import ArrayLike, FloatArray, Index, IntArray
 
 if TYPE_CHECKING:
-    from marginlens.risk.attention import AttentionRisk
+    from marginlens.risk.attention import SoftmaxRisk
 
 
 class _RiskThroughP(TokenRisk):
     """A risk of p as a function of a matrix that determines p; a subclass defines p and its gradient in the matrix.
 
-    A subclass has `of_p`, the risk of p, whose keys must be the tokens, and `query`: u of shape (d_query,) for all inputs, or
+    A subclass has `of_p`, the risk of p, and `query`: u of shape (d_query,) for all inputs, or
     one for each input, (n_inputs, d_query) or (batch, n_inputs, d_query). No query may be zero.
     """
 
-    of_p: AttentionRisk
+    of_p: SoftmaxRisk
     query: FloatArray
     shape: Any
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "data", self.of_p.data)
         object.__setattr__(self, "query", as_queries(self.query, self.of_p))
-        if not np.array_equal(self.of_p.data.K, self.of_p.data.X):
-            expected = "a dataset whose keys are its tokens (neither K nor W given)"
-            raise InputError("data", expected, "one with keys of its own")
 
     @abstractmethod
     def vector(self, x: ArrayLike) -> FloatArray:
-        """Return p, (…, d_model), or the p of each input, (…, n_inputs, d_model), if inputs have their own queries."""
+        """Return p, (…, d_key), or the p of each input, (…, n_inputs, d_key), if inputs have their own queries."""
 
     @property
     def d_query(self) -> int:
@@ -65,7 +62,7 @@ class _RiskThroughP(TokenRisk):
         return replace(self, of_p=self.of_p.of_inputs(inputs), query=query)  # type: ignore[type-var]
 
     def logits(self, x: ArrayLike) -> FloatArray:
-        """Compute the attention logits X_i p_i, (…, n_inputs, n_tokens), of tokens less their input's mean."""
+        """Compute the attention logits K_i p_i + b_i, (…, n_inputs, n_tokens), of keys less their input's mean."""
         vector = self.vector(x)
         return self.of_p.logits(vector) if self.shares_query else self.of_p.logits_of_inputs(vector)
 
@@ -74,7 +71,7 @@ class _RiskThroughP(TokenRisk):
         return self.of_p.at(logits)
 
     def at_point(self, x: ArrayLike) -> AtLogits:
-        """Return the risk at the logits X_i p_i."""
+        """Return the risk at the logits K_i p_i + b_i."""
         return self.at(self.logits(x))
 
     def residual_attention(self, x: ArrayLike) -> FloatArray:
@@ -86,7 +83,7 @@ class _RiskThroughP(TokenRisk):
         return self.of_p.best_tokens()
 
     def _gradients(self, x: ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return z_m (…, n_terms, d_query), g_m (…, n_terms, d_model) and their log scales: ∂L/∂W = Σ_m e^{s_m} z_m g_mᵀ.
+        """Return z_m (…, n_terms, d_query), g_m (…, n_terms, d_key) and their log scales: ∂L/∂W = Σ_m e^{s_m} z_m g_mᵀ.
 
         There is a single term if all inputs share the query, otherwise one term for each input.
         """
@@ -108,11 +105,11 @@ class _RiskOfMatrix(_RiskThroughP):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The shape of W, (d_query, d_model)."""
-        return (self.d_query, self.of_p.data.d_model)
+        """The shape of W, (d_query, d_key)."""
+        return (self.d_query, self.of_p.data.d_key)
 
     def vector(self, x: ArrayLike) -> FloatArray:
-        """Return p = Wᵀ u, (…, d_model), or with a query for each input p_i = Wᵀ u_i, (…, n_inputs, d_model)."""
+        """Return p = Wᵀ u, (…, d_key), or with a query for each input p_i = Wᵀ u_i, (…, n_inputs, d_key)."""
         point = self._point(x)
         if self.shares_query:
             return np.einsum("...qd,q->...d", point, self.query)
@@ -129,7 +126,7 @@ class _RiskOfMatrix(_RiskThroughP):
         return LogScaled(*terms.dense(), axes=2, terms=terms)
 
     def margin_rows(self, selected: ArrayLike) -> MarginRows:
-        """Return u_i (x_α − x_t)ᵀ for each other token t of each input, with lower bound 1: the constraints of (W-SVM)."""
+        """Return u_i (k_α − k_t)ᵀ for each other token t of each input, with lower bound 1: the constraints of (W-SVM)."""
         of_p = self.of_p.margin_rows(selected)
         if self.shares_query:
             return MarginRows(self.query[:, None] * of_p.rows[:, None, :], of_p.lower)
@@ -154,26 +151,29 @@ class _RiskOfMatrix(_RiskThroughP):
 class MatrixRisk(_RiskOfMatrix, Described):
     r"""The training risk of the key-query matrix W with the query u, or the queries u_i of the inputs, fixed.
 
-    .. math:: L(W) = \frac1n \sum_{i=1}^n \ell\big(Y_i\, \psi(X_i^\top \mathbb S(X_i W^\top u_i))\big)
+    .. math:: L(W) = \frac1n \sum_{i=1}^n \ell\big(Y_i\, \psi(X_i^\top \mathbb S(K_i W^\top u_i))\big)
+
+    In attention keys are the tokens, K = X. For other keys W is any matrix between two given vectors: with a unit vector as the
+    key of each expert it is a router, and with documents as keys an adapter for the queries.
 
     Lemma 1, for one query u: started from `matrix_from_vector(p(0), u)`, W(t) stays equal to `matrix_from_vector(p(t), u)` if p
     takes steps η on data whose keys are the tokens and W takes steps η/‖u‖² (plain) or η/‖u‖ (normalised); `matching_optimizer`
     makes the optimizer with these steps.
 
     Args:
-        of_p: the risk of p; the keys of its data must be the tokens themselves, because W is trained.
+        of_p: the risk of p. If W is to be all of attention's key-query matrix, keys must be the tokens themselves.
 
         query: u of shape (d_query,), or one for each input, (n_inputs, d_query) or (batch, n_inputs, d_query); no query may be
             zero.
     """
 
-    of_p: AttentionRisk
+    of_p: SoftmaxRisk
     query: FloatArray
     quantities = "{of_p.data!r}, d_query={d_query}"
 
 
 class Factors(NamedTuple):
-    """The factors of a key-query matrix W = Q Kᵀ: Q (…, d_query, width) and K (…, d_model, width)."""
+    """The factors of a key-query matrix W = Q Kᵀ: Q (…, d_query, width) and K (…, d_key, width)."""
 
     Q: FloatArray
     K: FloatArray
@@ -185,17 +185,17 @@ class FactorRisk(_RiskThroughP, Described):
 
     .. math:: L(Q, K) = \frac1n \sum_{i=1}^n \ell\big(Y_i\, \psi(X_i^\top \mathbb S(X_i K Q^\top u_i))\big)
 
-    A point stacks Q above K, (d_query + d_model, width); `split` returns the two.
+    A point stacks Q above K, (d_query + d_key, width); `split` returns the two.
 
     Args:
-        of_p: the risk of p, whose keys must be the tokens.
+        of_p: the risk of p; the formula is that of keys which are the tokens.
 
         query: as for `MatrixRisk`.
 
         width: the number of columns of each factor, at least 1.
     """
 
-    of_p: AttentionRisk
+    of_p: SoftmaxRisk
     query: FloatArray
     width: int
     quantities = "{of_p.data!r}, d_query={d_query}, width={width}"
@@ -206,8 +206,8 @@ class FactorRisk(_RiskThroughP, Described):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The shape of a point, (d_query + d_model, width)."""
-        return (self.d_query + self.of_p.data.d_model, self.width)
+        """The shape of a point, (d_query + d_key, width)."""
+        return (self.d_query + self.of_p.data.d_key, self.width)
 
     @property
     def blocks(self) -> dict[str, slice]:
@@ -217,7 +217,7 @@ class FactorRisk(_RiskThroughP, Described):
     def start(self, start: ArrayLike | None) -> FloatArray:
         """Return a start as an array `(batch, *shape)`: a point or a pair (Q, K), with or without a batch axis, or zero for None."""
         if isinstance(start, tuple | list) and len(start) == 2 and min(map(n_axes, start)) > 1:
-            widths = {"start[0]": self.d_query, "start[1]": self.of_p.data.d_model}
+            widths = {"start[0]": self.d_query, "start[1]": self.of_p.data.d_key}
             parts = [
                 as_points(part, (rows, self.width), name)
                 for part, (name, rows) in zip(start, widths.items(), strict=True)
@@ -231,12 +231,12 @@ class FactorRisk(_RiskThroughP, Described):
         return Factors(array[..., : self.d_query, :], array[..., self.d_query :, :])
 
     def matrix(self, x: ArrayLike) -> FloatArray:
-        """Return W = Q Kᵀ, (…, d_query, d_model)."""
+        """Return W = Q Kᵀ, (…, d_query, d_key)."""
         Q, K = self.split(x)
         return np.einsum("...qw,...dw->...qd", Q, K)
 
     def vector(self, x: ArrayLike) -> FloatArray:
-        """Return p = K Qᵀ u, (…, d_model), or with a query for each input p_i = K Qᵀ u_i, (…, n_inputs, d_model)."""
+        """Return p = K Qᵀ u, (…, d_key), or with a query for each input p_i = K Qᵀ u_i, (…, n_inputs, d_key)."""
         Q, K = self.split(self._point(x))
         if self.shares_query:
             return np.einsum("...dw,...qw,q->...d", K, Q, self.query)
@@ -315,7 +315,7 @@ def as_query(query: ArrayLike) -> FloatArray:
     return u
 
 
-def as_queries(query: ArrayLike, of_p: AttentionRisk) -> FloatArray:
+def as_queries(query: ArrayLike, of_p: SoftmaxRisk) -> FloatArray:
     """Check a query (d_query,) for all inputs of this risk, or one for each, (n_inputs, d_query) or (batch, n_inputs, d_query);
     no query may be zero.
     """

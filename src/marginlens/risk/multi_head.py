@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from marginlens.data.tokens import TokenDataset, as_dataset
+from marginlens.data.tokens import TokenDataset, as_dataset, without_offsets
 from marginlens.errors import InputError, n_axes, real_array, whole_number
 from marginlens.losses.margin import Logistic, Loss, SignedLog, slope_of
 from marginlens.papers import implements
@@ -65,6 +65,7 @@ class MultiHeadRisk(_RiskOfMatrix, Described):
             object.__setattr__(
                 self, "heads", real_array(self.heads, "heads", (*leading, *axes) if n_axes(self.heads) == 4 else axes)
             )
+        without_offsets(self.data, "a risk of several heads")
         if not np.array_equal(self.data.K, self.data.X):
             raise InputError(
                 "data", "a dataset whose keys are its tokens (neither K nor W given)", "one with keys of its own"

@@ -11,10 +11,10 @@ from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 
 def logits(data: TokenDataset, p: ArrayLike) -> FloatArray:
-    """Return the attention logits K p, shape (…, n_inputs, n_tokens), of keys less their input's mean, which leaves the softmax
-    unchanged.
+    """Return the attention logits K p + b, shape (…, n_inputs, n_tokens), of keys less their input's mean, which leaves the softmax
+    unchanged; b are the offsets of the data.
     """
-    return np.einsum("...itd,...d->...it", centred_keys(as_dataset(data)), data.point(p))
+    return np.einsum("...itd,...d->...it", centred_keys(as_dataset(data)), data.point(p)) + data.offsets
 
 
 def centred_keys(data: TokenDataset) -> FloatArray:

@@ -141,7 +141,9 @@ def tubes_at(problem: ScoredTokens, points: FloatArray, optimizer: PlainDescent 
     parallel_over(
         core.find_tubes,
         len(part),
-        *map(np.ascontiguousarray, (part.K, -difference, part.lengths, at.selected, log_slope)),
+        *map(np.ascontiguousarray, (part.K, -difference)),
+        np.ascontiguousarray(part.offsets).ravel() if part.has_offsets else np.empty(0),
+        *map(np.ascontiguousarray, (part.lengths, at.selected, log_slope)),
         STEEPNESS[type(problem.loss)],
         *map(np.ascontiguousarray, (rays.multipliers, rays.direction, 1.0 / rays.norm, points, blur)),
         int(type(optimizer) is NormalizedGD),

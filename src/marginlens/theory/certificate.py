@@ -47,6 +47,7 @@ class Proof(Result, Tabular):
     not_negative: ClassVar[tuple[str, ...]] = ("tolerance",)  # numbers among the fields
     positive: ClassVar[tuple[str, ...]]
     steps: ClassVar[tuple[str, ...]] = ()  # what a file holds of the optimizer
+    covers_offsets: ClassVar[bool] = False  # whether the theorem is about logits with offsets too
 
     @property
     def norm(self) -> float:
@@ -64,6 +65,7 @@ class Proof(Result, Tabular):
         """
         data = self.data
         yield "data", type(data) is TokenDataset and _is_one_problem(data), Fact("field.one_problem")
+        yield "data", self.covers_offsets or not data.has_offsets, Fact("field.no_offsets")
         yield "head", is_array(self.head, (data.d_model,)), Fact("field.vector", {"size": data.d_model})
         yield "loss", type(self.loss) in STEEPNESS, Fact("field.loss", {"losses": list(LOSSES.classes)})
         yield "point", is_array(self.point, (data.d_key,)), Fact("field.vector", {"size": data.d_key})
@@ -177,6 +179,7 @@ class Certificate(Proof):
     progress: float
     format = "marginlens-certificate-1"
     steps = ("normalized", "size")
+    covers_offsets = True
     not_negative = ("tolerance", "deviation", "growth")
     positive = ("margin", "radius", "share", "progress")
     quantities = "selects {selected}, margin={margin:.4g}, from norm {norm:.4g} on, tube radius={radius:.4g}, growth={growth:.3g}"
@@ -295,7 +298,8 @@ def _is_one_problem(data: TokenDataset) -> bool:
     shapes = data.K.shape[:2] == (inputs, tokens) and data.y.shape == (inputs,)
     signs = bool(np.isin(data.y, (-1.0, 1.0)).all())
     lengths = are_indices(data.lengths - 1, (inputs,), np.full(inputs, tokens))
-    return shapes and signs and lengths and bool(np.isfinite(data.X).all() and np.isfinite(data.K).all())
+    arrays = is_array(data.offsets, (inputs, tokens)) and all(np.isfinite(part).all() for part in (data.X, data.K))
+    return shapes and signs and lengths and bool(arrays)
 
 
 def is_number(value: object) -> bool:
@@ -323,13 +327,14 @@ def _problem_of(arrays: Mapping[str, Any]) -> tuple[TokenDataset, FloatArray, Lo
         kind = LOSSES.class_named(str(arrays["loss"]))
     except InputError as problem:
         raise InputError("path", f"a certificate whose loss is {problem.expected}", problem.got) from problem
-    tokens: dict[str, Any] = {name: arrays.get(name) for name in ("X", "K")}
+    tokens: dict[str, Any] = {name: arrays.get(name) for name in ("X", "K", "logit_offsets")}
     if "lengths" in arrays:
         tokens = {
             name: padded if padded is None else [rows[:n] for rows, n in zip(padded, arrays["lengths"], strict=True)]
             for name, padded in tokens.items()
         }
-    return TokenDataset(tokens["X"], arrays["y"], K=tokens["K"], W=arrays.get("W")), arrays["head"], kind()
+    data = TokenDataset(tokens["X"], arrays["y"], K=tokens["K"], W=arrays.get("W"), offsets=tokens["logit_offsets"])
+    return data, arrays["head"], kind()
 
 
 def certificate_of(

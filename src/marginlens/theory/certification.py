@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from marginlens.arithmetic.directions import length
-from marginlens.data.tokens import TokenDataset
+from marginlens.data.tokens import TokenDataset, without_offsets
 from marginlens.errors import InputError
 from marginlens.losses.margin import Logistic, Loss
 from marginlens.names import LOSSES
@@ -82,6 +82,8 @@ def certify(
             "loss", f"one of {', '.join(LOSSES.classes)}, whose slopes the proof bounds", type(problem_loss).__name__
         )
     problem, p = ScoredTokens(data, data.head(head), problem_loss), data.point(point, "point")
+    if not (optimizer is None or has_plain_steps(optimizer)):
+        without_offsets(data, "X Theorem 4")
     if optimizer is None or has_plain_steps(optimizer):
         return _around_a_ray(problem, p, optimizer)
     steps = steepest_steps(as_optimizer(optimizer))

@@ -19,12 +19,14 @@ class ExactRows(NamedTuple):
         tokens: input and token of each row.
         a: the differences of keys, one row each.
         delta: Δ_r.
+        lead: b_α - b_t, the difference of the offsets of the two logits.
         c: c_i^∞, the limit of -ℓ'/n.
     """
 
     tokens: list[tuple[int, int]]
     a: Exact
     delta: list[Any]
+    lead: list[Any]
     c: list[Any]
 
     @property
@@ -50,6 +52,8 @@ def exact_rows(proving: Proving, data: TokenDataset, head: FloatArray, loss: Los
             tokens += [(i, t) for t in range(length) if t != alpha[i]]
     pairs = [(i * n_tokens + alpha[i], i * n_tokens + t) for i, t in tokens]
     delta = [proving.number(gamma[k] - gamma[m], scores.power) for k, m in pairs]
+    offsets = Exact.of(data.offsets.reshape(n_inputs * n_tokens, 1))
+    lead = [number for [number] in proving.numbers(offsets.differences(pairs))] if pairs else []
     at_selected = [proving.number(gamma[k], scores.power) for k, _ in pairs]
     c = [slope_in(proving, loss, score) / n_inputs for score in at_selected]
-    return ExactRows(tokens, keys.differences(pairs), delta, c)
+    return ExactRows(tokens, keys.differences(pairs), delta, lead, c)

@@ -51,6 +51,8 @@ def certify_minimum(problem: ScoredTokens, point: FloatArray) -> MinimumCertific
     bounds the third derivatives. If :math:`\delta + 2\|\nabla L(p)\|/m \le r`, the ball holds one stationary point, and the
     flow from within δ of p stays in it and converges to that point: the distance to it never grows.
     """
+    if problem.data.has_offsets:
+        return None
     at = problem.risk.second_order(point[None])
     hessian, gradient = (float(np.exp(at.log_scale[0])) * part[0] for part in (at.hessian, at.gradient))
     smallest = float(np.linalg.eigvalsh(hessian)[0]) if np.isfinite(hessian).all() else -1.0

@@ -37,7 +37,7 @@ from marginlens.optimizers import (
 )
 from marginlens.optimizers.protocol import as_optimizer
 from marginlens.papers import implements
-from marginlens.risk import AttentionRisk, CopyRisk, FactorRisk, MatrixRisk, MulticlassRisk
+from marginlens.risk import CopyRisk, FactorRisk, MatrixRisk, MulticlassRisk, SoftmaxRisk
 from marginlens.risk.protocol import starting_points
 from marginlens.status import Status
 from marginlens.svm import MarginSolution, att_svm
@@ -67,7 +67,7 @@ from marginlens.theory.unproved_steps import optimizer_words, part_of, steps_of
 from marginlens.typing import ArrayLike, FloatArray, IntArray
 from marginlens.words import Fact
 
-Studied = AttentionRisk | MatrixRisk | FactorRisk | MulticlassRisk  # risks whose diverging runs have a direction
+Studied = SoftmaxRisk | MatrixRisk | FactorRisk | MulticlassRisk  # risks whose diverging runs have a direction
 
 
 class ImplicitBias(NamedTuple):
@@ -241,7 +241,7 @@ def _of_one(
 ) -> ImplicitBias | None:
     """Find the bias on one problem."""
     kinds: dict[Any, str] = {
-        AttentionRisk: ON_P,
+        SoftmaxRisk: ON_P,
         MatrixRisk: ON_W,
         FactorRisk: ON_FACTORS,
         MulticlassRisk: ON_CLASSES,
@@ -402,7 +402,7 @@ class Transposed:
 
 def _tokens(risk: Any, start: ArrayLike | None, selected: ArrayLike | None) -> IntArray | None:
     """Return the tokens in question: the given ones, those that the start selects, or those with the highest scores."""
-    of_p = risk if isinstance(risk, AttentionRisk) else risk.of_p
+    of_p = risk if isinstance(risk, SoftmaxRisk) else risk.of_p
     if selected is not None:
         return of_p.selection(selected)
     if start is not None and np.any(start):
@@ -420,9 +420,7 @@ def _solve(risk: Any, tokens: IntArray | None, norm: Norm) -> MarginSolution | N
             return _solve_classes(risk, norm)
         if tokens is None:
             return None
-        return (
-            att_svm(risk.data, tokens, norm=norm) if isinstance(risk, AttentionRisk) else _solve_W(risk, tokens, norm)
-        )
+        return att_svm(risk.data, tokens, norm=norm) if isinstance(risk, SoftmaxRisk) else _solve_W(risk, tokens, norm)
     except InputError:
         # No solver takes the norm, or the rows are beyond the range of the solvers.
         return None
@@ -446,4 +444,4 @@ def _solve_W(risk: MatrixRisk | FactorRisk, tokens: IntArray, norm: Norm) -> Mar
     query = np.zeros(len(pairs), dtype=np.int64) if risk.shares_query else pairs[:, 0]
     triples = np.stack([query, first + pairs[:, 1], first + pairs[:, 2]], axis=-1)
     in_norm = norm if defining_class(norm) in PROVED_BY_F else Transposed(norm)
-    return bilinear_svm(data.X.reshape(-1, data.d_model), queries, triples, norm=in_norm)
+    return bilinear_svm(data.K.reshape(-1, data.d_key), queries, triples, norm=in_norm)

@@ -257,7 +257,7 @@ def distance_after(proving: Proving, proof: Certificate, start: FloatArray, n_st
     """Enclose the distance between the point of a proof and the end of exact steps from a start.
 
     The state is the logit of every token and the coefficient of every key in p. With p = start + Σ c k, logits are k·start + Σ
-    c k·k', so a step needs only the exact inner products of keys. Sums are of differences to the leading token of an input,
+    c k·k' and the offset, so a step needs only the exact inner products of keys. Sums are of differences to the leading token of an input,
     never of numbers that nearly cancel.
     """
     data = proof.data
@@ -268,7 +268,9 @@ def distance_after(proving: Proving, proof: Certificate, start: FloatArray, n_st
         int(data.y[i]) * score for (i, _), [score] in zip(real, proving.numbers(_scores(proof, rows)), strict=True)
     ]
     gram = proving.numbers(keys @ keys.T)
-    logits, added = _column(proving, keys @ begin), [proving.real(0)] * len(real)
+    offsets = _column(proving, Exact.of(data.offsets[rows][:, None]))
+    logits = [logit + offset for logit, offset in zip(_column(proving, keys @ begin), offsets, strict=True)]
+    added = [proving.real(0)] * len(real)
     inputs = [[r for r, (j, _) in enumerate(real) if j == i] for i in range(data.n_inputs)]
     for _ in range(n_steps):
         weights, led = _weights(proving, proof, scores, logits, inputs)

@@ -17,7 +17,7 @@ from marginlens.papers import implements
 from marginlens.result import Displayed, Result, Tabular, axes_for, table
 from marginlens.result.drawing import draw_bars, draw_checklist, draw_rays, draw_sentence
 from marginlens.result.palette import GLOBAL, LOCAL
-from marginlens.risk import AttentionRisk, FactorRisk, JointRisk, MatrixRisk, MulticlassRisk
+from marginlens.risk import FactorRisk, JointRisk, MatrixRisk, MulticlassRisk, SoftmaxRisk
 from marginlens.risk.build import HeadLike, Problem, as_risk
 from marginlens.risk.protocol import Risk, holds_batch
 from marginlens.runtime.progress import ProgressCallback, as_progress
@@ -327,7 +327,7 @@ def predict_limit(
         proves a limit from one point. `implicit_bias` says only in which norm an optimizer maximises the margin.
         `locally_optimal_directions` lists all directions that may be a limit.
     """
-    if isinstance(data, TokenDataset) and head is None:
+    if isinstance(data, TokenDataset) and head is None and not data.is_scored:
         risk: Risk = JointRisk(data, Logistic() if loss is None else as_loss(loss))
     else:
         risk = as_risk(data, head, loss)
@@ -340,7 +340,7 @@ def predict_limit(
         if batch_size < getattr(risk, "n_inputs", 0):
             rule = UnprovedSteps(given, batch_size)
     biases: list[ImplicitBias | None] = []
-    if isinstance(risk, AttentionRisk | MatrixRisk | FactorRisk | MulticlassRisk) and given is not None:
+    if isinstance(risk, SoftmaxRisk | MatrixRisk | FactorRisk | MulticlassRisk) and given is not None:
         known = implicit_bias(given, risk, start=start, batch_size=batch_size)
         biases = known if isinstance(known, list) else [known]
     found = predictions(risk, Request(start, rule, max_problems, prove, as_progress(progress)))
@@ -363,8 +363,8 @@ def predictions(risk: Risk, request: Request) -> list[Prediction]:
 def without_theorem(risk: Risk, optimizer: Optimizer | None) -> Prediction:
     """Make the prediction for a risk that no theorem covers."""
     name, case = type(risk).__name__, "default"
-    if isinstance(risk, AttentionRisk):
-        case = "nonlinear"
+    if isinstance(risk, SoftmaxRisk):
+        case = "nonlinear" if callable(risk.head) else "offsets"
     elif isinstance(risk, MatrixRisk):
         case = "queries"
     elif isinstance(risk, FactorRisk):

@@ -17,7 +17,7 @@ from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.errors import InputError
 from marginlens.losses.margin import Logistic, Loss, LossConstants, as_loss, rising_margin
 from marginlens.result import Described
-from marginlens.risk import AttentionRisk
+from marginlens.risk import AttentionRisk, SoftmaxRisk
 from marginlens.risk.smoothness import Smoothness, loss_on_scores, smoothness_on_scores
 from marginlens.svm import MarginSolution, att_svm
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, Index, IntArray
@@ -90,7 +90,7 @@ class ScoredTokens(Described):
         return problem
 
     @classmethod
-    def of_risk(cls, risk: AttentionRisk) -> ScoredTokens:
+    def of_risk(cls, risk: SoftmaxRisk) -> ScoredTokens:
         """Make the problem of a risk with a linear head; the risk has checked its parts."""
         head = np.broadcast_to(np.asarray(risk.head, dtype=np.float64), (*risk.data.batch_shape, risk.data.d_model))
         problem = cls._checked(risk.data, head, risk.loss, risk.data.finite_scores(head))
@@ -143,7 +143,7 @@ class ScoredTokens(Described):
         return [question(problem) for problem in self] if self.is_batch else question(self)
 
     @cached_property
-    def risk(self) -> AttentionRisk:
+    def risk(self) -> SoftmaxRisk:
         """The training risk of p."""
         return AttentionRisk(self.data, self.head, self.loss)
 

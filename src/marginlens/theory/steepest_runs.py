@@ -14,7 +14,7 @@ from marginlens.norms import L2
 from marginlens.optimizers import Adam, NormalizedGD, SteepestDescent
 from marginlens.optimizers.compiled import compiled_rule
 from marginlens.optimizers.protocol import Optimizer
-from marginlens.risk import AttentionRisk, MatrixRisk
+from marginlens.risk import MatrixRisk, SoftmaxRisk
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.status import Status
 from marginlens.theory.any_norm import (
@@ -54,7 +54,7 @@ class Runs(NamedTuple):
         starts: where each run begins, in the shape of its weights.
     """
 
-    risks: list[AttentionRisk | MatrixRisk]
+    risks: list[SoftmaxRisk | MatrixRisk]
     starts: FloatArray
 
 
@@ -119,7 +119,7 @@ class _Followed:
     def __init__(
         self,
         problem: ScoredTokens,
-        risk: AttentionRisk | MatrixRisk,
+        risk: SoftmaxRisk | MatrixRisk,
         start: FloatArray,
         rule: Optimizer,
     ) -> None:

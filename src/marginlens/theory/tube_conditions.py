@@ -61,6 +61,7 @@ class _Rows(NamedTuple):
     gram: list[list[Any]]  # a_r · a_s for all r and for s in S
     square: list[Any]  # ‖a_r‖²
     delta: list[Any]  # Δ_r
+    lead: list[Any]  # b_α - b_t
     c: list[Any]  # c_i^∞
     support: list[int]  # S
 
@@ -78,7 +79,7 @@ def _setting(proving: Proving, proof: Certificate) -> _Rows:
     gram = proving.numbers(a @ a.rows(S).T)
     square = [proving.number(sum(x * x for x in row), 2 * a.power) for row in a.whole.tolist()]
     proving.require("tube.support_scores", all(rows.delta[r] > 0 for r in S))
-    return _Rows(tokens, rows.input, a, gram, square, rows.delta, rows.c, S)
+    return _Rows(tokens, rows.input, a, gram, square, rows.delta, rows.lead, rows.c, S)
 
 
 class _Ray(NamedTuple):
@@ -116,13 +117,16 @@ class _Anchor(NamedTuple):
     """The offset at which the support pulls exactly along the ray."""
 
     level: Any  # ρ̄
-    at: list[Any]  # a_r · q*
+    at: list[Any]  # a_r · q* + b_α - b_t
 
 
 def _anchor(proving: Proving, proof: Certificate, rows: _Rows, ray: _Ray) -> _Anchor:
     """The anchor: q* = Σ y a over S with a · q* = ρ - ρ̄ there; and P and ‖q - q*‖ in the ball around the point."""
     S, real = rows.support, proving.real
-    rho = [proving.log(rows.c[r] * rows.delta[r] / weight) for r, weight in zip(S, ray.multipliers, strict=True)]
+    rho = [
+        proving.log(rows.c[r] * rows.delta[r] / weight) - rows.lead[r]
+        for r, weight in zip(S, ray.multipliers, strict=True)
+    ]
     level = ray.theta * proving.dot(ray.multipliers, rho)
     y = ray.solve([value - level for value in rho])
     at = [proving.dot(y, row) for row in rows.gram]
@@ -134,7 +138,7 @@ def _anchor(proving: Proving, proof: Certificate, rows: _Rows, ray: _Ray) -> _An
     delta = real(proof.tolerance)
     proving.demand("tube.along", real(proof.along), P - delta)
     proving.demand("tube.deviation", proving.root(W) + delta, real(proof.deviation))
-    return _Anchor(level, at)
+    return _Anchor(level, [along + lead for along, lead in zip(at, rows.lead, strict=True)])
 
 
 class _Bounds(NamedTuple):

@@ -14,7 +14,7 @@ from marginlens.losses.margin import rising_margin
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.optimizers.gradient_descent import has_plain_steps
 from marginlens.optimizers.protocol import Optimizer
-from marginlens.risk import AttentionRisk, MatrixRisk, matrix_from_vector
+from marginlens.risk import AttentionRisk, MatrixRisk, SoftmaxRisk, matrix_from_vector
 from marginlens.risk.protocol import starting_points
 from marginlens.status import Status
 from marginlens.svm import SetSolution, set_svm
@@ -71,14 +71,17 @@ class AttentionDetails(NamedTuple):
 
 
 @predictions.register
-def predict_attention(risk: AttentionRisk, request: Request) -> list[Prediction]:
+def predict_attention(risk: SoftmaxRisk, request: Request) -> list[Prediction]:
     """Predict where training p ends, problem by problem."""
     if not risk.is_linear:
         return [without_theorem(risk, request.optimizer)] * len(risk)
     problem = ScoredTokens.of_risk(risk).as_batch()
     starts = starting_points(risk, request.start)
     given = [None] * len(problem) if request.start is None else starts
-    found = [predict_vector(one, start, request) for one, start in zip(problem, given, strict=True)]
+    if risk.data.has_offsets:  # the theorems of paper A are about logits without them
+        found = [without_theorem(risk, request.optimizer)] * len(problem)
+    else:
+        found = [predict_vector(one, start, request) for one, start in zip(problem, given, strict=True)]
     return _followed(found, problem, _runs(risk, starts), request)
 
 
@@ -121,12 +124,12 @@ def _of_matrix(found: Prediction, as_matrix: Callable[[FloatArray], FloatArray])
     return replace(changed, problem="MatrixRisk", notes=(Fact("note.of_matrix"), *found.notes))
 
 
-def _wide(risk: MatrixRisk) -> AttentionRisk:
-    """Make the risk of W as a vector, with keys u_i ⊗ x of the tokens x."""
+def _wide(risk: MatrixRisk) -> SoftmaxRisk:
+    """Make the risk of W as a vector, with keys u_i ⊗ k of the keys k."""
     data = risk.of_p.data
     query = np.broadcast_to(risk.query, (*data.y.shape, risk.query.shape[-1]))
-    keys = query[..., :, None, :, None] * data.X[..., :, :, None, :]
-    return AttentionRisk(data.with_keys(keys.reshape(*data.X.shape[:-1], -1)), risk.of_p.head, risk.of_p.loss)
+    keys = query[..., :, None, :, None] * data.K[..., :, :, None, :]
+    return AttentionRisk(data.with_keys(keys.reshape(*data.K.shape[:-1], -1)), risk.of_p.head, risk.of_p.loss)
 
 
 def _moves_as_p(optimizer: Optimizer | None) -> bool:
@@ -144,7 +147,7 @@ def _on_p(optimizer: Optimizer | None, size: float) -> Any:
 # ---- the run that is followed
 
 
-def _runs(risk: AttentionRisk | MatrixRisk, starts: FloatArray) -> Runs:
+def _runs(risk: SoftmaxRisk | MatrixRisk, starts: FloatArray) -> Runs:
     """Return the runs of a risk, one for each problem."""
     return Runs([risk[j] for j in range(len(risk))] if risk.is_batch else [risk], starts)
 
@@ -161,6 +164,8 @@ def _followed(
         return found
     optimizer = request.optimizer
     reason = why_not_followed(problem)
+    if problem.data.has_offsets and optimizer is not None and not has_plain_steps(optimizer):
+        reason = Fact("not_followed.offsets", {"optimizer": optimizer_words(optimizer)})
     if isinstance(optimizer, UnprovedSteps) and optimizer.batch_size is not None:
         reason = Fact("not_followed.batches", {"optimizer": optimizer_words(optimizer)})
     if reason is not None:

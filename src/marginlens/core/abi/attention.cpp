@@ -12,6 +12,7 @@ EXPORT descend_attention(
     const double *keys,          // (n_problems, n_inputs, n_tokens, d)
     const double *scores,        // (n_problems, n_inputs, n_tokens)
     const int64_t *lengths,      // (n_problems, n_inputs) in 1..n_tokens
+    const double *offsets,       // (n_offsets) of all tokens, or none
     const double *start,         // (batch, d)
     int64_t normalized,          // in 0..1
     double step,
@@ -26,9 +27,10 @@ EXPORT descend_attention(
     int64_t *has_gram,           // (1)
     double *out,                 // (batch, n_saved, d)
     int64_t n_problems, int64_t n_inputs, int64_t n_tokens, int64_t d, int64_t batch, int64_t n_saved, int64_t width, int64_t n_places,
-    int64_t gram_size) {
+    int64_t gram_size, int64_t n_offsets) {
     const int64_t m = ::n_places(n_inputs, n_tokens);
     if (n_places != m || (width != d && width != m) || (width == m && gram_size && gram_size != m * m) || !n_problems) return WRONG_SIZE;
+    if (n_offsets && n_offsets != n_problems * n_inputs * n_tokens) return WRONG_SIZE;
     Arena arena;
     const TokenProblem shape{keys, scores, lengths, n_inputs, n_tokens, d};
     const int together = last - first > 1 && !gram_size && m <= SMALL_PROBLEM ? 2 : 1;
@@ -43,6 +45,7 @@ EXPORT descend_attention(
             const int64_t j = (b + q) % n_problems, n = n_inputs * n_tokens;
             int64_t *end = ends + 2 * (b + q);
             runs[q].problem = {keys + j * n * d, scores + j * n, lengths + j * n_inputs, n_inputs, n_tokens, d};
+            if (n_offsets) runs[q].problem.offsets = offsets + j * n;
             runs[q].arrays = &work[q];
             runs[q].run = {states + (b + q) * width, logits + (b + q) * m, width, end, end + 1};
             runs[q].out = out + (b + q) * n_saved * d;

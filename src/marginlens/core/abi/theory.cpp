@@ -58,6 +58,7 @@ EXPORT find_tubes(
     int64_t last,               // in 0..batch
     const double *keys,         // (batch, n_inputs, n_tokens, d)
     const double *scores,       // (batch, n_inputs, n_tokens)
+    const double *offsets,      // (n_offsets) of all tokens, or none
     const int64_t *lengths,     // (batch, n_inputs) in 1..n_tokens
     const int64_t *selected,    // (batch, n_inputs) in 0..n_tokens-1
     const double *log_slope,    // (batch, n_inputs)
@@ -72,8 +73,9 @@ EXPORT find_tubes(
     double *anchor,             // (batch, d)
     double *constants,          // (batch, 7)
     int64_t *outcome,           // (batch)
-    int64_t batch, int64_t n_inputs, int64_t n_tokens, int64_t d) {
+    int64_t batch, int64_t n_inputs, int64_t n_tokens, int64_t d, int64_t n_offsets) {
     const int64_t most = n_inputs * n_tokens;
+    if (n_offsets && n_offsets != batch * most) return WRONG_SIZE;
     Arena arena;
     AttractionRows rows(arena, n_inputs, n_tokens, d);
     double *gram_room = arena.doubles(most * most), *right = arena.doubles(most), *rest = arena.doubles(most);
@@ -86,7 +88,7 @@ EXPORT find_tubes(
         Tube tube{};
         for (int64_t k = 0; k < d; k++) q[k] = 0.0;
         TubeOutcome found = collect_rows(
-            rows, keys + b * most * d, scores + b * most, lengths + b * n_inputs, selected + b * n_inputs, log_slope + b * n_inputs,
+            rows, keys + b * most * d, scores + b * most, n_offsets ? offsets + b * most : nullptr, lengths + b * n_inputs, selected + b * n_inputs, log_slope + b * n_inputs,
             multipliers + b * most, direct, margin[b], n_tokens);
         if (found == PROVED) found = find_anchor(rows, q, gram_room, right, rest, listed);
         if (found == PROVED) {

@@ -22,7 +22,7 @@ from marginlens.dynamics.paths.projected_newton import (
 )
 from marginlens.errors import InputError, positive_number, real_array
 from marginlens.result import Described
-from marginlens.risk.attention import AttentionRisk, KeySpan
+from marginlens.risk.attention import KeySpan, SoftmaxRisk
 from marginlens.risk.matrix import MatrixRisk
 from marginlens.svm import att_svm
 from marginlens.typing import ArrayLike, FloatArray
@@ -72,8 +72,8 @@ class Cone(Described):
         return float(2.0 * np.arcsin(np.sqrt(0.5 * self.mu)))
 
 
-@path_search.register(AttentionRisk)
-def _vector_search(risk: AttentionRisk, region: object, restarts: int | None) -> AttentionSearch:
+@path_search.register(SoftmaxRisk)
+def _vector_search(risk: SoftmaxRisk, region: object, restarts: int | None) -> AttentionSearch:
     if region is not None and (not isinstance(region, Cone) or len(region.axis) != risk.data.d_key):
         got = f"an axis of length {len(region.axis)}" if isinstance(region, Cone) else type(region).__name__
         raise InputError("region", f"a Cone with an axis of length {risk.data.d_key}", got)
@@ -86,7 +86,7 @@ def _matrix_search(risk: MatrixRisk, region: object, restarts: int | None) -> At
     """Return the search for p with keys u_i ⊗ x_it, or for one query u with keys ‖u‖ x_it, since W = u pᵀ/‖u‖ is as long as p
     (A Lemma 1).
     """
-    X, u = risk.of_p.data.X, risk.query
+    X, u = risk.of_p.data.K, risk.query
     if risk.shares_query and region is None:  # the axis of a cone need not be some u pᵀ
         search = _vector_search(risk.of_p.with_keys(length(u) * X), None, restarts)
         span = search.span._replace(basis=np.kron(unit(u)[:, None], search.span.basis).astype(float))
@@ -109,7 +109,7 @@ class AttentionSearch(PathSearch):
     shape: tuple[int, ...]
 
     @property
-    def risk(self) -> AttentionRisk:
+    def risk(self) -> SoftmaxRisk:
         """The risk by coordinates of the span."""
         return self.span.risk
 

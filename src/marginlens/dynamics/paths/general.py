@@ -33,7 +33,7 @@ from marginlens.errors import InputError
 from marginlens.kinds import defining_class
 from marginlens.norms import L1, L2, LInf, Lp, MaxRow, Norm, Nuclear, Spectral
 from marginlens.norms.choice import direction_of
-from marginlens.risk.attention import AttentionRisk
+from marginlens.risk.attention import AttentionRisk, SoftmaxRisk
 from marginlens.risk.matrix import MatrixRisk
 from marginlens.risk.protocol import Risk
 from marginlens.svm import att_svm
@@ -127,7 +127,7 @@ class GeneralSearch(PathSearch):
 
     def _margin_starts(self) -> list[FloatArray]:
         """Return the max-margin direction of the best tokens in the norm, of norm one, if there is one."""
-        if type(self.risk) is not AttentionRisk:
+        if type(self.risk) not in (SoftmaxRisk, AttentionRisk):
             return []
         try:
             x = att_svm(self.risk.data, self.risk.best_tokens(), norm=self.norm).x
@@ -138,7 +138,7 @@ class GeneralSearch(PathSearch):
     @property
     def _has_excess(self) -> bool:
         """True if the risk has an excess over that of its best tokens, by which points are ordered."""
-        return not self.by_value and isinstance(self.risk, AttentionRisk | MatrixRisk)
+        return not self.by_value and isinstance(self.risk, SoftmaxRisk | MatrixRisk)
 
     def _height(self, x: FloatArray) -> tuple[bool, float]:
         """Compute the height by which points are ordered: the logarithm of the excess over the best tokens if it is known, else

@@ -37,8 +37,8 @@ function euclideanLoop(problem, normalized) {
   const { n, T, lengths, scores, code } = problem;
   const places = Math.ceil(n / N_LANES) * N_LANES * T;
   const width = 2 * d <= n * T ? d : places;
-  const sizes = { n_problems: 1, n_inputs: n, n_tokens: T, d, batch: 1, width, n_places: places, gram_size: 0 };
-  const given = { first: 0, last: 1, keys: problem.K, scores, lengths, start: problem.start, normalized: Number(normalized) };
+  const sizes = { n_problems: 1, n_inputs: n, n_tokens: T, d, batch: 1, width, n_places: places, gram_size: 0, n_offsets: 0 };
+  const given = { first: 0, last: 1, keys: problem.K, scores, lengths, offsets: new Float64Array(0), start: problem.start, normalized: Number(normalized) };
   const rule = { step: problem.optimizer.size, loss: code, gram: new Float64Array(0), has_gram: new Int32Array(1) };
   const advance = (state, from, to, wanted = []) => {
     const save = Int32Array.from([...wanted, to]);

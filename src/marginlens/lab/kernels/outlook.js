@@ -58,9 +58,9 @@ function findTube(problem, point, isUndecided, optimizer = problem.optimizer) {
   const blur = BLUR * norm(point);
   const found = { anchor: new Float64Array(2), constants: new Float64Array(7), outcome: new Int32Array(1) };
   callCore("find_tubes", {
-    first: 0, last: 1, keys: K, scores: differences.map((gap) => -gap), lengths, selected, log_slope: slopes, steepness: code === CORRELATION ? 0 : 1, multipliers,
+    first: 0, last: 1, keys: K, scores: differences.map((gap) => -gap), offsets: new Float64Array(0), lengths, selected, log_slope: slopes, steepness: code === CORRELATION ? 0 : 1, multipliers,
     direction, margin: [marginOf(solution)], points: point, blur: [blur], normalized: Number(isNormalized), size: optimizer?.size ?? 0,
-    ...found, batch: 1, n_inputs: n, n_tokens: T, d: 2,
+    ...found, batch: 1, n_inputs: n, n_tokens: T, d: 2, n_offsets: 0,
   });
   const outcome = isUndecided || isNear ? "ROUNDING_DECIDES" : MISSING[found.outcome[0]];
   const missing = unique ? outcome : "TIED";
