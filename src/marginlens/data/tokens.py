@@ -14,7 +14,7 @@ from marginlens.result import Displayed, Tabular, axes_for
 from marginlens.result.palette import INPUTS, LOCAL
 from marginlens.runtime.files import DATA_FORMAT, write_result
 from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, Index, IntArray
-from marginlens.words import text
+from marginlens.words import DEFAULT, text, texts
 
 # Entries times 2^-520 have products whose sums stay in range.
 _POWER = 520
@@ -41,6 +41,8 @@ class TokenDataset(Displayed, Tabular):
 
         tokens: the names of the tokens, a list with one list of texts per input, or one list if there is one input. Results and
             plots then show names in place of indices. An empty text names nothing. Problems of a batch share their names.
+
+        kind: what verdicts call tokens and inputs: "default", or "bag" for patches and bags. A .npz file keeps it.
 
     Shorter inputs are padded: `lengths` (…, n_inputs) counts the real tokens and `mask` (…, n_inputs, n_tokens) marks them; padded
     rows of X and K are zero. `len(data)` is the number of problems, `data[j]` the j-th problem as a dataset, and `data[:4]`,
@@ -72,6 +74,7 @@ class TokenDataset(Displayed, Tabular):
         K: ArrayLike | Sequence[ArrayLike] | None = None,
         W: ArrayLike | None = None,
         tokens: Sequence[str] | Sequence[Sequence[str]] | None = None,
+        kind: str = DEFAULT,
     ) -> None:
         self.X, self.lengths, self.is_batch = _tokens(X, "X")
         n_inputs, d_model = self.X.shape[-3], self.X.shape[-1]
@@ -95,6 +98,7 @@ class TokenDataset(Displayed, Tabular):
         if n_inputs == 0 or self.lengths.size == 0:
             raise InputError("X", "at least one input", "an empty dataset")
         self.tokens = None if tokens is None else _names(tokens, self.lengths, "tokens")
+        self.kind = _kind(kind)
 
     # ---- shape
 
@@ -244,11 +248,15 @@ class TokenDataset(Displayed, Tabular):
         write_result(path, DATA_FORMAT, self.arrays())
 
     def arrays(self) -> dict[str, Any]:
-        """Return the arrays of a file by name: X, y, K or W unless keys are tokens, lengths if they differ, and names as words."""
+        """Return the arrays of a file by name: X, y, K or W unless keys are tokens, lengths if they differ, names as words, and
+        kind unless it is the default.
+        """
         arrays: dict[str, Any] = {"X": self.X, "y": self.y}
         if self.tokens is not None:
             padded = [[*names, *[""] * (self.n_tokens - len(names))] for names in self.tokens]
             arrays["words"] = np.array(padded, dtype=str)
+        if self.kind != DEFAULT:
+            arrays["kind"] = np.array(self.kind)
         if self.W is None:
             arrays["K"] = self.K
         elif not np.array_equal(self.W, np.eye(self.d_model)):
@@ -272,9 +280,9 @@ class TokenDataset(Displayed, Tabular):
         return data
 
     def _with(self, is_batch: bool, arrays: Mapping[str, object]) -> TokenDataset:
-        """Make a dataset of other arrays, which are not checked, with the same W and names."""
+        """Make a dataset of other arrays, which are not checked, with the same W, names and kind."""
         data = object.__new__(TokenDataset)
-        vars(data).update(arrays, is_batch=is_batch, W=self.W, tokens=self.tokens)
+        vars(data).update(arrays, is_batch=is_batch, W=self.W, tokens=self.tokens, kind=self.kind)
         return data
 
     @property
@@ -386,6 +394,14 @@ def _names(given: Any, lengths: IntArray, argument: str) -> tuple[tuple[str, ...
         expected = f"a list of texts for each input, one for each of its {', '.join(map(str, counts[0]))} tokens"
         raise InputError(argument, expected, f"{given!r}"[:60])
     return tuple(names)
+
+
+def _kind(kind: object) -> str:
+    """Check the kind of a dataset: a case of the texts that name tokens and inputs."""
+    kinds = tuple(texts()["outcome.token.number"]["en"])
+    if kind not in kinds:
+        raise InputError("kind", f"one of {', '.join(map(repr, kinds))}", repr(kind))
+    return str(kind)
 
 
 def _tokens(value: object, argument: str) -> tuple[FloatArray, IntArray, bool]:
