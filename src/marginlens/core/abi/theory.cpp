@@ -76,7 +76,7 @@ EXPORT find_tubes(
     const int64_t most = n_inputs * n_tokens;
     Arena arena;
     AttractionRows rows(arena, n_inputs, n_tokens, d);
-    double *gram_room = arena.doubles(most * most), *right = arena.doubles(most), *rest = arena.doubles(most);
+    double *gram_room = arena.doubles(d * d), *right = arena.doubles(most), *rest = arena.doubles(most);
     int64_t *listed = arena.integers(most);
     if (arena.failed) return OUT_OF_MEMORY;
     rows.steepness = steepness;
