@@ -8,6 +8,7 @@ import pytest
 import marginlens as ml
 from marginlens.data.files import read_problem, write_problem
 from marginlens.lab.problem_files import LabProblem
+from marginlens.theory.outcome import token_fact
 from refusals import refused
 
 NAMES = (("the", "cat", "the"), ("a", ""))
@@ -68,3 +69,28 @@ def test_a_lab_problem_takes_the_names_of_its_data():
     read = LabProblem.from_dict(problem.to_dict())
     assert read.data.tokens == NAMES
     assert LabProblem(two_inputs(), [1.0, 0.5], words=[["x", "y", "z"], ["u", "w"]]).data.tokens[1] == ("u", "w")
+
+
+def test_a_kind_of_dataset_is_kept_and_chooses_the_nouns_of_its_verdict(tmp_path):
+    keys = np.random.default_rng(5).standard_normal((12, 3, 7))
+    plain = ml.TokenDataset(keys, [1, -1] * 6)
+    bags = ml.TokenDataset(keys, [1, -1] * 6, kind="bag")
+    assert (plain.kind, bags.kind) == ("default", "bag")
+    head = np.random.default_rng(6).standard_normal(7)
+    for optimizer in (None, ml.SignDescent(0.05)):
+        words = ml.predict_limit(plain, head, optimizer=optimizer).outcome.answer.in_full
+        assert " in input 0" in words
+        assert "3 more inputs" in words
+        renamed = words.replace("oken ", "atch ").replace("Tatch", "Patch").replace("tatch", "patch")
+        renamed = renamed.replace(" input ", " bag ").replace(" more inputs", " more bags")
+        assert ml.predict_limit(bags, head, optimizer=optimizer).outcome.answer.in_full == renamed
+    bags.save(tmp_path / "bags.npz")
+    for other in (ml.data.load(tmp_path / "bags.npz"), bags.repeat(2)[1], bags.take_inputs([3]), bags.with_keys(keys)):
+        assert other.kind == "bag"
+    named = bags.take_inputs([0]).named(["a", "b", "a"])
+    assert {"“a” (patch 2)", "“b”"} >= {str(token_fact(0, t, named.tokens, named.kind)) for t in (1, 2)}
+
+
+def test_a_kind_is_one_of_those_that_have_nouns():
+    with refused("kind"):
+        two_inputs(kind="slide")

@@ -93,10 +93,11 @@ static inline TubeOutcome collect_rows(
 // exactly along it. The Gram matrix squares the condition of the rows, so its solution is corrected by what it leaves of the equations for
 // the rows themselves. What is left is the rounding of the rows, which their condition multiplies: of each a · q* the lowest value is kept,
 // and the lead b_α - b_t that offsets give its logit is added, as the bounds have no other use for either.
-// `gram_room` has m² numbers, `right`, `rest` and `listed` m.
+// `gram_room` has d² numbers, `right`, `rest` and `listed` m.
 static inline TubeOutcome find_anchor(
     AttractionRows &rows, double *anchor, double *gram_room, double *right, double *rest, int64_t *listed) {
     int64_t count = 0;
+    const int64_t stride = rows.d;
     rows.level = 0.0;
     for (int64_t r = 0; r < rows.m; r++) {
         if (!rows.carries(r)) continue;
@@ -104,20 +105,21 @@ static inline TubeOutcome find_anchor(
         rows.level += rows.theta * rows.multiplier[r] * right[count];
         listed[count++] = r;
     }
-    gram(rows.a, rows.d, listed, count, 0, gram_room, rows.m);
+    if (!count || count > stride) return DEPENDENT_SUPPORT;
+    gram(rows.a, rows.d, listed, count, 0, gram_room, stride);
     double scale = 0.0;
-    for (int64_t k = 0; k < count; k++) scale = larger(scale, gram_room[k * rows.m + k]), right[k] -= rows.level;
-    if (!count || cholesky(gram_room, count, rows.m, NO_PIVOT * scale) >= 0) return DEPENDENT_SUPPORT;
+    for (int64_t k = 0; k < count; k++) scale = larger(scale, gram_room[k * stride + k]), right[k] -= rows.level;
+    if (cholesky(gram_room, count, stride, NO_PIVOT * scale) >= 0) return DEPENDENT_SUPPORT;
     for (int64_t k = 0; k < rows.d; k++) anchor[k] = 0.0;
     for (int64_t round = 0; round < 3; round++) {
         for (int64_t j = 0; j < count; j++) rest[j] = right[j] - dot(rows.a + listed[j] * rows.d, anchor, rows.d);
-        solve_factored(gram_room, count, rows.m, rest);
+        solve_factored(gram_room, count, stride, rest);
         for (int64_t j = 0; j < count; j++)
             for (int64_t k = 0; k < rows.d; k++) anchor[k] += rest[j] * rows.a[listed[j] * rows.d + k];
     }
     const double longest = square_root(scale);
     double pivot = 1.0;
-    for (int64_t k = 0; k < count; k++) pivot = smaller(pivot, gram_room[k * rows.m + k] / longest);
+    for (int64_t k = 0; k < count; k++) pivot = smaller(pivot, gram_room[k * stride + k] / longest);
     rows.anchor_error = ANCHOR_ERROR * (1.0 / longest + pivot * norm(anchor, rows.d)) / (pivot * pivot * pivot);
     for (int64_t r = 0; r < rows.m; r++)
         rows.at_anchor[r] = dot(rows.a + r * rows.d, anchor, rows.d) - rows.wide[r] * rows.anchor_error + rows.lead[r];

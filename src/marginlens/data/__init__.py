@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from marginlens.data.bags import bags
 from marginlens.data.contexts import ContextDataset
 from marginlens.data.counter_based import gaussian_problems, sphere_problems
 from marginlens.data.files import (
@@ -64,6 +65,7 @@ __all__ = [
     "Vocabulary",
     "Words",
     "acyclic_sequences",
+    "bags",
     "basin_example",
     "cone_example",
     "cyclic_sequences",

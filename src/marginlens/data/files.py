@@ -57,6 +57,7 @@ from marginlens.runtime.files import (
     write_whole,
 )
 from marginlens.typing import ArrayLike, FloatArray
+from marginlens.words import DEFAULT
 
 # The entry "format" of every JSON file.
 PROBLEM_FORMAT = "marginlens-problem"
@@ -69,7 +70,22 @@ _DEPTHS = {"tokens": 3, "keys": 3, "labels": 1, "W": 2}
 _PROBLEM = "a JSON file of a problem, or a .npz file with X, y, v and optionally K or W"
 _SEQUENCES = "a JSON or .npz file that holds sequences, labels and optionally vocabulary, E and C"
 _LABELLED = "a .npz file with tokens, offsets and y, and optionally names"
-_KNOWN = {"X", "y", "v", "K", "W", "lengths", "logit_offsets", "words", "sequences", "labels", "vocabulary", "E", "C"}
+_KNOWN = {
+    "X",
+    "y",
+    "v",
+    "K",
+    "W",
+    "lengths",
+    "logit_offsets",
+    "words",
+    "kind",
+    "sequences",
+    "labels",
+    "vocabulary",
+    "E",
+    "C",
+}
 _KNOWN |= {"tokens", "offsets", "names", "split", "format"}
 # How many entries of a file a message names, and how many letters of each.
 _MAX_NAMES, _MAX_LETTERS = 12, 40
@@ -328,7 +344,8 @@ def _token_dataset(path: PathLike, entries: Mapping[str, Any]) -> TokenDataset:
     tokens = {name: entries[name] for name in ("X", "K") if name in entries}
     if "lengths" in entries:
         tokens = {name: _unpadded(array, entries["lengths"], name) for name, array in tokens.items()}
-    data = TokenDataset(**tokens, y=entries["y"], W=entries.get("W"), offsets=entries.get("logit_offsets"))
+    more = {"W": entries.get("W"), "offsets": entries.get("logit_offsets"), "kind": str(entries.get("kind", DEFAULT))}
+    data = TokenDataset(**tokens, y=entries["y"], **more)
     if "words" not in entries:
         return data
     words = array_of_any(entries["words"], "words", "the names of the tokens")

@@ -14,7 +14,7 @@ from marginlens.result import Displayed, Tabular, axes_for
 from marginlens.result.palette import INPUTS, LOCAL
 from marginlens.runtime.files import DATA_FORMAT, write_result
 from marginlens.typing import ArrayLike, Axes, BoolArray, FloatArray, Index, IntArray
-from marginlens.words import text
+from marginlens.words import DEFAULT, text, texts
 
 # Entries times 2^-520 have products whose sums stay in range.
 _POWER = 520
@@ -44,6 +44,9 @@ class TokenDataset(Displayed, Tabular):
 
         offsets: b of shape (n_inputs, n_tokens) or (batch, n_inputs, n_tokens), added to the attention logits and never trained:
             a reference policy, or a bias of each token. If lengths differ, a list with one list per input. Zero by default.
+
+        kind: what verdicts call tokens and inputs: "default", or "bag" for patches and bags for example. A .npz
+            file keeps it.
 
     Shorter inputs are padded: `lengths` (…, n_inputs) counts the real tokens and `mask` (…, n_inputs, n_tokens) marks them; padded
     rows of X and K are zero. `len(data)` is the number of problems, `data[j]` the j-th problem as a dataset, and `data[:4]`,
@@ -78,6 +81,7 @@ class TokenDataset(Displayed, Tabular):
         W: ArrayLike | None = None,
         tokens: Sequence[str] | Sequence[Sequence[str]] | None = None,
         offsets: Any = None,
+        kind: str = DEFAULT,
     ) -> None:
         self.X, self.lengths, self.is_batch = _tokens(X, "X")
         n_inputs, d_model = self.X.shape[-3], self.X.shape[-1]
@@ -101,6 +105,7 @@ class TokenDataset(Displayed, Tabular):
         if n_inputs == 0 or self.lengths.size == 0:
             raise InputError("X", "at least one input", "an empty dataset")
         self.tokens = None if tokens is None else _names(tokens, self.lengths, "tokens")
+        self.kind = _kind(kind)
         self.offsets = np.zeros(self.mask.shape) if offsets is None else _of_tokens(offsets, self.mask, "offsets")
 
     @classmethod
@@ -110,6 +115,7 @@ class TokenDataset(Displayed, Tabular):
         scores: Any,
         offsets: Any = None,
         tokens: Sequence[str] | Sequence[Sequence[str]] | None = None,
+        kind: str = DEFAULT,
     ) -> TokenDataset:
         r"""Make a dataset of keys whose scores are given, instead of tokens that a head scores.
 
@@ -123,7 +129,7 @@ class TokenDataset(Displayed, Tabular):
 
             offsets: as for `TokenDataset`.
 
-            tokens: as for `TokenDataset`.
+            tokens, kind: as for `TokenDataset`.
 
         Examples:
             >>> import marginlens as ml
@@ -134,7 +140,7 @@ class TokenDataset(Displayed, Tabular):
         padded, lengths, _ = _tokens(keys, "keys")
         mask = np.arange(padded.shape[-2]) < lengths[..., None]
         given = _of_tokens(scores, mask, "scores")
-        data = cls(np.zeros((*padded.shape[:-1], 1)), np.ones(padded.shape[:-2]), K=padded, offsets=None)
+        data = cls(np.zeros((*padded.shape[:-1], 1)), np.ones(padded.shape[:-2]), K=padded, kind=kind)
         arrays = {"X": given[..., None], "lengths": lengths, "mask": mask}
         data = data._with(data.is_batch, {**{name: getattr(data, name) for name in _ARRAYS}, **arrays})
         data.offsets = np.zeros(mask.shape) if offsets is None else _of_tokens(offsets, mask, "offsets")
@@ -296,13 +302,15 @@ class TokenDataset(Displayed, Tabular):
         write_result(path, DATA_FORMAT, self.arrays())
 
     def arrays(self) -> dict[str, Any]:
-        """Return the arrays of a file by name: X, y, K or W unless keys are tokens, lengths if they differ, offsets if there are any,
-        and names as words.
+        """Return the arrays of a file by name: X, y, K or W unless keys are tokens, lengths if they differ, logit_offsets if there are
+        any, names as words, and kind unless it is the default.
         """
         arrays: dict[str, Any] = {"X": self.X, "y": self.y}
         if self.tokens is not None:
             padded = [[*names, *[""] * (self.n_tokens - len(names))] for names in self.tokens]
             arrays["words"] = np.array(padded, dtype=str)
+        if self.kind != DEFAULT:
+            arrays["kind"] = np.array(self.kind)
         if self.W is None:
             arrays["K"] = self.K
         elif not np.array_equal(self.W, np.eye(self.d_model)):
@@ -329,9 +337,10 @@ class TokenDataset(Displayed, Tabular):
         return data
 
     def _with(self, is_batch: bool, arrays: Mapping[str, object]) -> TokenDataset:
-        """Make a dataset of other arrays, which are not checked, with the same W and names, and a head if it has one."""
+        """Make a dataset of other arrays, which are not checked, with the same W, names and kind, and a head if it has one."""
         data = object.__new__(TokenDataset)
-        vars(data).update(arrays, is_batch=is_batch, W=self.W, tokens=self.tokens, is_scored=self.is_scored)
+        same = {name: getattr(self, name) for name in ("W", "tokens", "kind", "is_scored")}
+        vars(data).update(arrays, is_batch=is_batch, **same)
         return data
 
     @property
@@ -474,6 +483,14 @@ def without_offsets(data: TokenDataset, what: str) -> TokenDataset:
             "data", "a dataset without offsets of its logits", f"one with them, which {what} does not cover"
         )
     return data
+
+
+def _kind(kind: object) -> str:
+    """Check the kind of a dataset: a case of the texts that name tokens and inputs."""
+    kinds = tuple(texts()["outcome.token.number"]["en"])
+    if kind not in kinds:
+        raise InputError("kind", f"one of {', '.join(map(repr, kinds))}", repr(kind))
+    return str(kind)
 
 
 def _tokens(value: object, argument: str) -> tuple[FloatArray, IntArray, bool]:

@@ -21,6 +21,8 @@ from marginlens.theory.scored_tokens import ScoredTokens
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 _MAX_LOG = 700.0  # logarithms below this in modulus belong to numbers that a double holds with all its digits
+_FEW_ROWS = 64  # whose distances to each other are computed one by one
+_SQUARE_ERROR = 1e-9  # of a squared distance that products give, over the largest squared norm
 _NUMBERS_AT_ONCE = 4_000_000  # entries of the constraint matrices that one batch of problems may hold
 
 
@@ -39,8 +41,33 @@ def logits_at(data: TokenDataset, p: ArrayLike) -> FloatArray:
 
 def largest_distance(vectors: FloatArray, mask: BoolArray) -> float:
     """Compute the largest distance between two tokens of one input, from vectors (n_inputs, n_tokens, d) and the mask of real tokens."""
-    distances = length(vectors[:, :, None] - vectors[:, None])
-    return float(np.max(np.where(mask[:, :, None] & mask[:, None], distances, 0.0)))
+    largest = 0.0
+    for rows, real in zip(vectors, mask, strict=True):
+        largest = _largest_distance(rows[real], largest)
+    return largest
+
+
+def _largest_distance(rows: FloatArray, largest: float) -> float:
+    """Return the largest distance between two of the rows (n, d), or `largest` if none is larger.
+
+    Of many rows, products find the pairs that may be farther apart than that.
+    """
+    if len(rows) <= _FEW_ROWS:
+        return max(largest, float(length(rows[:, None] - rows).max()))
+    centred = rows - rows.mean(axis=0)
+    size = float(np.abs(centred).max()) or 1.0
+    centred /= size
+    squares, ones = np.einsum("td,td->t", centred, centred)[:, None], np.ones((len(rows), 1))
+    left, right = np.hstack([-2.0 * centred, squares, ones]), np.hstack([centred, ones, squares]).T
+    error = _SQUARE_ERROR * float(squares.max())
+    for first in range(0, len(rows), _FEW_ROWS):
+        distances = left[first : first + _FEW_ROWS] @ right[:, first:]  # squared
+        least = max(float(distances.max()), (largest / size) ** 2) - error
+        at = np.argwhere(distances >= least)
+        for part in np.array_split(at, len(at) // _NUMBERS_AT_ONCE + 1) if len(at) else ():
+            i, j = first + part.T
+            largest = max(largest, float(length(rows[i] - rows[j]).max()))
+    return largest
 
 
 def power_text(logarithm: float) -> str:

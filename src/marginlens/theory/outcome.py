@@ -35,7 +35,7 @@ from marginlens.theory.optimality import directional_margin, largest_distance
 from marginlens.theory.scored_tokens import ScoredTokens
 from marginlens.theory.steepest_certificate import SteepestCertificate
 from marginlens.typing import BoolArray, FloatArray, IntArray
-from marginlens.words import Fact, text
+from marginlens.words import CASE, DEFAULT, Fact, text
 
 FIRST_STEPS = 16  # after which a point is looked at for the first time, and then after √2 times as many steps each
 MAX_STEPS = 1_000_000
@@ -108,38 +108,49 @@ class Rival(NamedTuple):
     higher: int
     higher_lead: float
 
-    def fact(self, names: Names = None) -> Fact:
-        """State why the token loses, as a clause; the tokens may have names."""
+    def fact(self, names: Names = None, kind: str = DEFAULT) -> Fact:
+        """State why the token loses, as a clause; the tokens may have names, and the dataset a kind."""
         case = "default" if self.score >= 0.0 else "lower"
         case = f"{case}_beside_higher" if self._has_higher else case
         # The rounding of the last digits does not decide a tie of the digits that are shown.
         score = float(f"{abs(self.score):.{_SURE_DIGITS}g}")
-        return Fact("outcome.rival", {**self._named(names), "score": score, "case": case})
+        return Fact("outcome.rival", {**self._named(names, kind), "score": score, "case": case})
 
-    def lead_fact(self, names: Names = None) -> Fact:
+    def lead_fact(self, names: Names = None, kind: str = DEFAULT) -> Fact:
         """State by how much the token falls behind for each unit of norm."""
         numbers = {"ahead": self.lead, "behind": self.higher_lead, "case": "higher" if self._has_higher else "default"}
-        return Fact("outcome.lead", {**self._named(names), **numbers})
+        return Fact("outcome.lead", {**self._named(names, kind), **numbers})
 
     @property
     def _has_higher(self) -> bool:
         return self.higher >= 0 and self.higher != self.token
 
-    def _named(self, names: Names) -> dict[str, Fact]:
+    def _named(self, names: Names, kind: str) -> dict[str, Fact]:
         tokens = {"selected": self.selected, "token": self.token, "higher": self.higher}
-        return {role: token_fact(self.input, token, names) for role, token in tokens.items() if token >= 0}
+        return {role: token_fact(self.input, token, names, kind) for role, token in tokens.items() if token >= 0}
 
     def __str__(self) -> str:
         return str(self.fact())
 
 
-def token_fact(i: int, token: int, names: Names = None) -> Fact:
-    """Name a token of input i, by its index if it has no other name."""
+def token_fact(i: int, token: int, names: Names = None, kind: str = DEFAULT) -> Fact:
+    """Name a token of input i, by its index if it has no other name, as the kind of the dataset calls it."""
     name = names[i][token] if names else ""
+    number = Fact("outcome.token.number", {"token": token, CASE: kind})
     if not name:
-        return Fact("outcome.token.number", {"token": token})
+        return number
     is_repeated = names is not None and names[i].count(name) > 1
-    return Fact(f"outcome.token.{'repeated' if is_repeated else 'word'}", {"word": name, "token": token})
+    return Fact(f"outcome.token.{'repeated' if is_repeated else 'word'}", {"word": name, "number": number})
+
+
+def input_fact(i: int, kind: str = DEFAULT) -> Fact:
+    """State where a token is, as in "in input 2"."""
+    return Fact("outcome.input.where", {"input": i, CASE: kind})
+
+
+def more_inputs(count: int, kind: str = DEFAULT) -> Fact:
+    """State how many inputs are not listed."""
+    return Fact("outcome.input.more", {"count": count, CASE: kind})
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -166,6 +177,7 @@ class Outcome(Result, Tabular):
         rivals: the runner-up of each input whose output depends on p.
         inputs: the indices of these inputs, of all if there are none.
         tokens: the names of the tokens of each input, None if they have none.
+        kind: what the sentences call tokens and inputs, as `TokenDataset.kind` says.
         constant: whether no output depends on p, so that training leaves p at the start.
         settled: for steps in other norms, whether two runs from nearly the same start select the same tokens, for ever if there
             is a certificate, or else by a lead beyond which nothing is expected to change.
@@ -191,6 +203,7 @@ class Outcome(Result, Tabular):
     rivals: tuple[Rival, ...]
     inputs: tuple[int, ...]
     tokens: Names = None
+    kind: str = DEFAULT
     constant: bool = False
     settled: bool = False
 
@@ -240,16 +253,23 @@ class Outcome(Result, Tabular):
             return Fact("outcome.ends_at.nothing")
         if self.finite and self.is_repeatable:
             return Fact("outcome.ends_at.finite")
-        tokens = [(token_fact(i, int(self.selected[i]), self.tokens), i) for i in self.inputs]
-        (first, i), *others = tokens
-        listed = [Fact("outcome.token.in_input", {"name": name, "input": j}) for name, j in others[:_SHOWN_WINNERS]]
+        i, *others = self.inputs
+        listed = [
+            Fact("outcome.token.in_input", {"name": self._winner(j), "where": input_fact(j, self.kind)})
+            for j in others[:_SHOWN_WINNERS]
+        ]
         if len(others) > _SHOWN_WINNERS:
-            listed.append(Fact("outcome.ends_at.more", {"count": len(others) - _SHOWN_WINNERS}))
+            rest = more_inputs(len(others) - _SHOWN_WINNERS, self.kind)
+            listed.append(Fact("outcome.ends_at.more", {"inputs": rest}))
         case = "alone" if len(self.selected) == 1 else "several" if others else "default"
-        numbers = {"first": first, "input": i, "others": listed, "case": case}
+        where = input_fact(i, self.kind)
+        numbers = {"first": self._winner(i), "where": where, "others": listed, "case": case}
         if self.direction is None and not (self.finite or self.settled):
             return Fact("outcome.ends_at.unknown", numbers)
         return Fact(f"outcome.ends_at.{'direction' if self.is_repeatable else 'amplified'}", numbers)
+
+    def _winner(self, i: int) -> Fact:
+        return token_fact(i, int(self.selected[i]), self.tokens, self.kind)
 
     @property
     def because(self) -> tuple[Fact, ...]:
@@ -263,12 +283,17 @@ class Outcome(Result, Tabular):
         if not self.rivals:
             return (Fact("outcome.because.alone"),)
         rest = len(self.rivals) - _SHOWN_REASONS
-        more = (Fact("outcome.because.more", {"count": rest}),) if rest > 0 else ()
+        more = (Fact("outcome.because.more", {"inputs": more_inputs(rest, self.kind)}),) if rest > 0 else ()
         shown = self.rivals[:_SHOWN_REASONS]
         if len(self.selected) == 1:
-            return tuple(rival.fact(self.tokens) for rival in shown)
-        facts = [(rival.input, rival.fact(self.tokens)) for rival in shown]
-        named = [Fact("outcome.because.in_input", {"input": i, "rival": fact}) for i, fact in facts]
+            return tuple(rival.fact(self.tokens, self.kind) for rival in shown)
+        named = [
+            Fact(
+                "outcome.because.in_input",
+                {"where": input_fact(rival.input, self.kind), "rival": rival.fact(self.tokens, self.kind)},
+            )
+            for rival in shown
+        ]
         return (*named, *more)
 
     @property
@@ -292,10 +317,11 @@ class Outcome(Result, Tabular):
         if self.constant:
             return (Fact("outcome.claim.constant"),)
         shown = self.rivals[:_SHOWN_REASONS] if self.is_repeatable else ()
-        leads = [rival.lead_fact(self.tokens) for rival in shown]
+        leads = [rival.lead_fact(self.tokens, self.kind) for rival in shown]
         if len(self.selected) > 1:
-            facts = zip(shown, leads, strict=True)
-            leads = [Fact("outcome.lead_in_input", {"input": rival.input, "lead": lead}) for rival, lead in facts]
+            places = [input_fact(rival.input, self.kind) for rival in shown]
+            facts = zip(places, leads, strict=True)
+            leads = [Fact("outcome.lead_in_input", {"where": where, "lead": lead}) for where, lead in facts]
         led = (Fact("outcome.leads", {"leads": leads}),) if leads else ()
         if self.certificate is None:
             return (self._reached, *led)
@@ -577,6 +603,7 @@ def _outcome(run: _Run, tubes: Tubes, k: int) -> Outcome:
         rivals=rivals_of(problem, selected, tubes.direction[k]) if known else (),
         inputs=inputs_of(problem),
         tokens=problem.data.tokens,
+        kind=problem.data.kind,
     )
 
 

@@ -223,6 +223,7 @@ class _Followed:
             rivals=rivals_of(problem, look.selected, unit(point)) if known else (),
             inputs=inputs_of(problem),
             tokens=problem.data.tokens,
+            kind=problem.data.kind,
             settled=known,
         )
 

@@ -4,6 +4,8 @@ The rest of the library states facts as codes with numbers. Errors are the excep
 """
 
 from marginlens.words.renderer import (
+    CASE,
+    DEFAULT,
     Fact,
     exponential,
     listed,
@@ -19,6 +21,8 @@ from marginlens.words.renderer import (
 )
 
 __all__ = [
+    "CASE",
+    "DEFAULT",
     "Fact",
     "exponential",
     "listed",

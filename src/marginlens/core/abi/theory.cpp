@@ -78,7 +78,7 @@ EXPORT find_tubes(
     if (n_offsets && n_offsets != batch * most) return WRONG_SIZE;
     Arena arena;
     AttractionRows rows(arena, n_inputs, n_tokens, d);
-    double *gram_room = arena.doubles(most * most), *right = arena.doubles(most), *rest = arena.doubles(most);
+    double *gram_room = arena.doubles(d * d), *right = arena.doubles(most), *rest = arena.doubles(most);
     int64_t *listed = arena.integers(most);
     if (arena.failed) return OUT_OF_MEMORY;
     rows.steepness = steepness;

@@ -32,17 +32,26 @@ function normFact({ name, p }) {
 /** A token of an input by its word, or by its number. */
 function tokenFact({ words }, i, token) {
   const word = words?.[i]?.[token];
-  if (!word) return { code: "outcome.token.number", numbers: { token } };
+  const number = { code: "outcome.token.number", numbers: { token } };
+  if (!word) return number;
   const isRepeated = words[i].filter((other) => other === word).length > 1;
-  return { code: `outcome.token.${isRepeated ? "repeated" : "word"}`, numbers: { word, token } };
+  return { code: `outcome.token.${isRepeated ? "repeated" : "word"}`, numbers: { word, number } };
+}
+
+/** Where a token is, as in "in input 2". */
+function inputFact(input) {
+  return { code: "outcome.input.where", numbers: { input } };
 }
 
 /** Which token wins or leads in each input, as the numbers of a first line. */
 function winners(problem, selected, inputs) {
   const [first, ...rest] = inputs;
-  const others = rest.map((input) => ({ code: "outcome.token.in_input", numbers: { name: tokenFact(problem, input, selected[input]), input } }));
+  const others = rest.map((input) => ({
+    code: "outcome.token.in_input",
+    numbers: { name: tokenFact(problem, input, selected[input]), where: inputFact(input) },
+  }));
   const way = selected.length === 1 ? "alone" : others.length > 0 ? "several" : "default";
-  return { first: tokenFact(problem, first, selected[first]), input: first, others, case: way };
+  return { first: tokenFact(problem, first, selected[first]), where: inputFact(first), others, case: way };
 }
 
 /** The angle of a direction of the plane in degrees, from −180 to 180, without the rounding of its last digits. */
@@ -76,7 +85,7 @@ function rivalFact(problem, rival) {
   const { isBeside, names } = rivalry(problem, rival);
   const way = `${rival.score >= 0 ? "default" : "lower"}${isBeside ? "_beside_higher" : ""}`;
   const fact = { code: "outcome.rival", numbers: { ...names, score: Number(Math.abs(rival.score).toPrecision(SURE_DIGITS)), case: way } };
-  return problem.n === 1 ? fact : { code: "outcome.because.in_input", numbers: { input: rival.input, rival: fact } };
+  return problem.n === 1 ? fact : { code: "outcome.because.in_input", numbers: { where: inputFact(rival.input), rival: fact } };
 }
 
 /** By how much a rival falls behind for each unit of norm. */
@@ -84,7 +93,7 @@ function leadFact(problem, rival) {
   const { isBeside, names } = rivalry(problem, rival);
   const numbers = { ...names, ahead: rival.lead, behind: rival.higherLead, case: isBeside ? "higher" : "default" };
   const fact = { code: "outcome.lead", numbers };
-  return problem.n === 1 ? fact : { code: "outcome.lead_in_input", numbers: { input: rival.input, lead: fact } };
+  return problem.n === 1 ? fact : { code: "outcome.lead_in_input", numbers: { where: inputFact(rival.input), lead: fact } };
 }
 
 /** The facts behind an answer, one for each input that is named. */
@@ -95,7 +104,7 @@ function becauseFacts({ kind, isFinite, isKnown, rivals }, problem, { joint }) {
   if (!isKnown || !rivals) return [{ code: `outcome.because.${isKnown ? "level" : "unknown"}` }];
   if (rivals.length === 0) return [{ code: "outcome.because.alone" }];
   const rest = rivals.length - SHOWN_RIVALS;
-  const more = rest > 0 ? [{ code: "outcome.because.more", numbers: { count: rest } }] : [];
+  const more = rest > 0 ? [{ code: "outcome.because.more", numbers: { inputs: { code: "outcome.input.more", numbers: { count: rest } } } }] : [];
   return [...rivals.slice(0, SHOWN_RIVALS).map((rival) => rivalFact(problem, rival)), ...more];
 }
 
