@@ -43,9 +43,11 @@ from marginlens.graphs import (
     priority_graphs as priority_graphs,
 )
 from marginlens.losses.margin import (
+    ArcsineLoss as ArcsineLoss,
     CorrelationLoss as CorrelationLoss,
     Exponential as Exponential,
     Logistic as Logistic,
+    LogProbability as LogProbability,
 )
 from marginlens.nexttoken import (
     CrossEntropy as CrossEntropy,

@@ -108,7 +108,9 @@ OPTIMIZERS = Family(
         "MirrorDescent",
     ),
 )
-LOSSES = Family("loss", "marginlens.losses", ("Logistic", "Exponential", "CorrelationLoss"))
+LOSSES = Family(
+    "loss", "marginlens.losses", ("Logistic", "Exponential", "CorrelationLoss", "LogProbability", "ArcsineLoss")
+)
 NEXT_TOKEN_LOSSES = Family(
     "loss", "marginlens.losses", ("LogLoss", "SquaredLoss", "CrossEntropy", "SquaredProbability")
 )

@@ -274,3 +274,19 @@ LARGE = {
 def test_large_batches_equal_the_cpus(name):
     count, shape, n_steps, options = LARGE[name]
     compare(*sphere_tokens(count, *shape, 1), n_steps=n_steps, **options)
+
+
+@pytest.mark.parametrize("loss", [ml.LogProbability(), ml.ArcsineLoss()], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("optimizer", [ml.NormalizedGD(0.3), ml.GradientDescent(0.5), ml.SignDescent(0.05)], ids=repr)
+def test_losses_with_poles_equal_the_cpus(loss, optimizer):
+    """From zero up to where the attention of most inputs is all on right or on wrong tokens."""
+    rng = np.random.default_rng(39)
+    keys, scores = rng.standard_normal((5, 3, 4, 10)), rng.integers(0, 2, (5, 3, 4)).astype(float)
+    scores[..., 0] = np.where(scores.max(axis=-1) == 0.0, 1.0, scores[..., 0])
+    scores[0, 0] = 1.0  # an input without a gradient
+    data, head = scored_tokens(keys, scores)
+    start = rng.standard_normal((5, 10)) * np.array([0.0, 1.0, 30.0, 400.0, 3e3])[:, None]
+    options = {"loss": loss, "optimizer": optimizer, "n_steps": 120, "start": start}
+    run, expected = ml.descend(data, head, device="cuda", **options), ml.descend(data, head, **options)
+    moved = np.linalg.norm(expected.final - start, axis=-1)
+    assert np.all(np.linalg.norm(run.final - expected.final, axis=-1) <= 1e-8 * moved + 1e-12 * expected.norm)

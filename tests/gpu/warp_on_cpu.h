@@ -164,6 +164,7 @@ static inline void store_one(T *to, U x) { *to = x; }
 // What functions of the core need to take lanes for a number.
 static inline lanes<double> constant(const lanes<double> &, double x) { return x; }
 static inline lanes<double> modulus(const lanes<double> &x) { return fabs(x); }
+static inline lanes<double> square_root(const lanes<double> &x) { return sqrt(x); }
 static inline lanes<double> where_greater(const lanes<double> &x, const lanes<double> &y, const lanes<double> &yes, const lanes<double> &no) {
     return select(x > y, yes, no);
 }

@@ -19,8 +19,8 @@ from marginlens.data.random_tokens import scored_tokens
 from marginlens.errors import InputError
 from marginlens.lab.assemble import page_words
 from marginlens.lab.presets import state_of
-from marginlens.lab.problem_files import OPTIMIZER_SETTINGS, LabProblem, read_problem, write_problem
-from marginlens.names import LOSSES, kebab
+from marginlens.lab.problem_files import LAB_LOSSES, OPTIMIZER_SETTINGS, LabProblem, read_problem, write_problem
+from marginlens.names import kebab
 from marginlens.optimizers import Blockwise
 from marginlens.optimizers.schedules import PowerDecay
 from random_examples import examples
@@ -307,4 +307,4 @@ def test_the_page_uses_pythons_names_of_optimizers_and_losses() -> None:
     for table in (words["optimizers"], words["losses"]):
         assert list(table) == [kebab(entry["python"]) for entry in table.values()]
     assert set(words["optimizers"]) == set(OPTIMIZER_SETTINGS)
-    assert set(words["losses"]) == set(LOSSES.names)
+    assert set(words["losses"]) == set(LAB_LOSSES.names)

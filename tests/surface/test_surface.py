@@ -17,9 +17,9 @@ PACKAGES = (
     "data dynamics embeddings errors graphs lab losses nexttoken norms optimizers plotting probe risk svm sweeps theory"
 )
 NAMES = """
-AttentionRisk Cone CorrelationLoss CrossEntropy Exponential Frobenius GradientDescent InputError JointRisk L1 L2
+ArcsineLoss AttentionRisk Cone CorrelationLoss CrossEntropy Exponential Frobenius GradientDescent InputError JointRisk L1 L2
 LInf Lp MaxRow Nuclear Spectral Adam CoordinateDescent MirrorDescent Muon SignDescent SteepestDescent
-LogLoss Logistic MarginSolution NextTokenAutomaton
+LogLoss LogProbability Logistic MarginSolution NextTokenAutomaton
 NextTokenRisk Norm NormalizedGD Optimizer Path Prediction Record Risk Sampling SequenceDataset
 SquaredLoss Status TokenDataset Trajectory UntilLength UntilNorm angle att_svm basin_cone correlation cyclic_correction cyclic_subset
 descend flow graph_svm label_svm least_distance ledger locally_optimal_directions path predict predict_limit priority_graphs relaxed_svm

@@ -8,6 +8,7 @@ typedef long long int64_t;
 typedef unsigned long long uint64_t;
 typedef int Index;  // of a token: registers are scarce
 #define CORE static __forceinline__
+#define OUTLINED CORE
 #define UNROLLED _Pragma("unroll")
 #define ROLLED _Pragma("unroll 1")  // where speed does not matter and registers do
 #define INF __longlong_as_double(0x7FF0000000000000)

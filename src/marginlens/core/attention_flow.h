@@ -90,7 +90,7 @@ class FlowField {
             margins[i] = direct_weights(logits + i * T, p.scores + i * T, p.lengths[i], T, loss, weights + i * T, biggest);
             add_rows(weights + i * T, p.keys + i * T * d, nullptr, p.lengths[i], d, gradient);
         }
-        if (!(SQUARABLE < biggest && biggest < LARGEST_WEIGHT)) {
+        if (!(larger(SQUARABLE, smallest_direct(loss)) < biggest && biggest < LARGEST_WEIGHT)) {
             log_scale = pair_weights(logits, p.scores, p.lengths, p.n_inputs, T, loss, logs, weights, margins);
             vecmat(weights, p.keys, nullptr, m, d, gradient);
         }
@@ -108,9 +108,18 @@ class FlowField {
     // Whether g is zero beside its terms, to nine digits.
     bool is_stationary(const double *norms) const { return !(length > CANCELLED_GRADIENT * terms(norms)); }
 
+    // ℓ''/ℓ'² of one input, times e^log_scale: 1 for -log u, and (½ - u)|ℓ'| for the arcsine.
+    double steep_curvature(const double *a, const double *gamma, int64_t count) const {
+        if (loss == LOG_PROBABILITY) return exp(log_scale);
+        const Shortfall at = shortfall_of(a, gamma, count);
+        if (at.nearest == -INF) return 0.0;
+        const double u = gamma[at.best] - at.delta * exp(at.nearest);
+        return (0.5 - u) * exp(log_scale + log_slope(loss, gamma[at.best], at.delta, at.nearest));
+    }
+
     // Set `along`, M and `across` at the point of the last evaluation. H is the sum over inputs of
     //     Σ_t w_t (k_t - k̄) (k_t - k̄)ᵀ + ℓ''/ℓ'² (Σ w_t k_t) (Σ w_t k_t)ᵀ  with  k̄ = Σ s_t k_t,
-    // where ℓ''/ℓ'² is e^margin for both losses that are curved.
+    // where ℓ''/ℓ'² is e^margin for LOGISTIC and EXPONENTIAL.
     void differentiate() {
         const int64_t d = p.d, T = p.n_tokens;
         int64_t n_rows = 0;
@@ -140,7 +149,8 @@ class FlowField {
                 add(w[t] / length);
             }
             vecmat(w, keys, nullptr, p.lengths[i], d, rows + n_rows * d);
-            if (loss != LINEAR) add(exp(log_scale + margins[i]) / length);
+            if (loss < LINEAR) add(exp(log_scale + margins[i]) / length);
+            if (loss > LINEAR) add(steep_curvature(a, p.scores + i * T, p.lengths[i]) / length);
         }
         matrix_product(weighted, 1, d, rows, n_rows, M, d, d);
     }

@@ -43,7 +43,7 @@ struct PlaceWeights {
             nearest = larger(nearest, second - top);
         }
         shift = lane_max(nearest);
-        saturated = 0.5 * CLOSED < shift && shift < SATURATED;  // some input has two tokens
+        saturated = loss <= LINEAR && 0.5 * CLOSED < shift && shift < SATURATED;  // some input has two tokens
         if (!saturated) shift = 0.0;
     }
 
@@ -85,6 +85,7 @@ struct PlaceWeights {
 
     // |ℓ'| at the margins, in the row SLOPE; margins of a saturated softmax do not change from call to call.
     CORE_MEMBER void find_slopes() {
+        if (loss > LINEAR) return find_steep_slopes();
         const double *margins = row(saturated ? TOP_SCORE : MARGIN);
         Lanes change = spread(0.0);
         for (int64_t slot = 0; slot < width(); slot += N_LANES) change += modulus(load(margins, slot) - load(row(FORMER_MARGIN), slot));
@@ -93,6 +94,13 @@ struct PlaceWeights {
             store(row(FORMER_MARGIN), slot, load(margins, slot));
             store(row(SLOPE), slot, slope(loss, load(margins, slot)));
         }
+    }
+
+    // The same for the losses whose slopes depend on more than the rounded margin; that of an input that is none is one.
+    __attribute__((noinline)) void find_steep_slopes() {
+        for (int64_t slot = 0; slot < width(); slot += N_LANES)
+            store(row(SLOPE), slot, slope_with_poles(loss, load(row(TOP_SCORE), slot), load(row(DELTA), slot)));
+        for (int64_t i = n; i < width(); i++) row(SLOPE)[i] = 1.0;
     }
 
     // The weights as they are, that of α as -|ℓ'| s_α δ; returns the sum of their moduli.
@@ -161,8 +169,9 @@ struct PlaceWeights {
     // The weights, after all other stages; returns the logarithm of their scale.
     CORE_MEMBER double finish() {
         const double size = saturated ? saturated_weights() : direct_weights();
-        if (SQUARABLE < size && size < LARGEST_WEIGHT) return shift;
-        if (!(SMALLEST_WEIGHT < size && size < LARGEST_WEIGHT)) return from_logarithms();
+        const double least = smallest_direct(loss);
+        if (larger(SQUARABLE, least) < size && size < LARGEST_WEIGHT) return shift;
+        if (!(least < size && size < LARGEST_WEIGHT)) return from_logarithms();
         for (int64_t k = 0; k < n_places(n, T); k++) w[k] /= size;
         return shift + log(size);
     }

@@ -144,6 +144,7 @@ CORE Lanes smaller(Lanes x, Lanes y) { return __builtin_ia32_minpd256(x, y); }
 CORE Lanes larger(Lanes x, Lanes y) { return where_greater(x, y, x, y); }
 CORE Lanes smaller(Lanes x, Lanes y) { return where_greater(y, x, x, y); }
 #endif
+CORE Lanes square_root(Lanes x) { return lanes_of(square_root(x[0]), square_root(x[1]), square_root(x[2]), square_root(x[3])); }
 CORE double lane_max(const Lanes x) { return larger(larger(x[0], x[1]), larger(x[2], x[3])); }
 
 // ---- eight numbers: one register of AVX-512, or twice four lanes

@@ -16,7 +16,7 @@
 #include "optimizers.h"
 #include "steps.h"
 
-constexpr int64_t CROSS_ENTROPY = 3;  // a loss of inputs whose tokens are classes: the right one has the score 1, the others 0
+constexpr int64_t CROSS_ENTROPY = 5;  // a loss of inputs whose tokens are classes: the right one has the score 1, the others 0
 
 enum Update : int64_t { STEEPEST = 0, GRADIENT = 1, ADAM = 2, MIRROR = 3 };
 

@@ -21,7 +21,7 @@ from marginlens.typing import ArrayLike, FloatArray, IntArray
 RAN_ALL, STATIONARY, NON_FINITE, TIED = 0, 1, 2, 3  # by which loops say how a run ended
 N_LANES = 4  # inputs that the core takes at a time
 N_WINDOWS = 2  # the present one and the one before
-CROSS_ENTROPY = 3  # the code of a classifier's loss
+CROSS_ENTROPY = 5  # the code of a classifier's loss
 
 
 def n_places(n_inputs: int, n_tokens: int) -> int:

@@ -24,7 +24,7 @@ from marginlens.data.files import read_problem as read_arrays
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import InputError, rename_arguments, whole_number
 from marginlens.losses.margin import Logistic, Loss
-from marginlens.names import LOSSES, OPTIMIZERS, kebab
+from marginlens.names import OPTIMIZERS, Family, kebab
 from marginlens.norms import L2, Lp
 from marginlens.optimizers import Blockwise, GradientDescent, NormalizedGD, Optimizer, SteepestDescent
 from marginlens.optimizers.schedules import PowerDecay
@@ -44,6 +44,7 @@ OPTIMIZER_SETTINGS: dict[str, dict[str, Any]] = {
     "steepest-descent": {"size": 0.1, "decay": 0.0, "momentum": 0.0, "p": 3.0},
     "adam": {"size": 0.1, "decay": 0.0, "betas": [0.9, 0.999], "eps": 0.0},
 }
+LAB_LOSSES = Family("loss", "marginlens.losses", ("Logistic", "Exponential", "CorrelationLoss"))
 _JOINT = ("gradient-descent", "normalized-gd")
 
 
@@ -95,7 +96,7 @@ class LabProblem:
             Blockwise(NormalizedGD(JOINT_STEP_SIZE)) if self.trains_head else NormalizedGD(STEP_SIZE)
         )
         optimizer_json(optimizer, trains_head=self.trains_head)
-        LOSSES.name_of(self.loss)
+        LAB_LOSSES.name_of(self.loss)
         settled: dict[str, Any] = {"head": head, "start": start, "start_head": start_head, "optimizer": optimizer}
         settled |= {"data": data, "words": data.tokens}
         settled["n_steps"] = whole_number(self.n_steps, "n_steps", at_least=0)
@@ -109,7 +110,7 @@ class LabProblem:
 
     def __repr__(self) -> str:
         trained = "head and attention" if self.trains_head else "attention"
-        return f"LabProblem({self.data!r}, {trained} by {self.optimizer!r}, {LOSSES.name_of(self.loss)} loss, {self.n_steps} steps)"
+        return f"LabProblem({self.data!r}, {trained} by {self.optimizer!r}, {LAB_LOSSES.name_of(self.loss)} loss, {self.n_steps} steps)"
 
     @property
     def risk(self) -> AttentionRisk | JointRisk:
@@ -128,7 +129,7 @@ class LabProblem:
             entries["start_head"] = self.start_head.tolist()
         assert self.optimizer is not None
         optimizer = optimizer_json(self.optimizer, trains_head=self.trains_head)
-        return {**entries, "optimizer": optimizer, "loss": LOSSES.name_of(self.loss), "steps": self.n_steps}
+        return {**entries, "optimizer": optimizer, "loss": LAB_LOSSES.name_of(self.loss), "steps": self.n_steps}
 
     @classmethod
     def from_dict(cls, entries: Mapping[str, object], source: str = "the problem") -> LabProblem:
@@ -146,7 +147,7 @@ class LabProblem:
                 head,
                 vector(entry["start"], "start", data.d_key) if "start" in entry else None,
                 optimizer_of(entry.get("optimizer"), trains_head=trains_head),
-                LOSSES.class_named(entry.get("loss", "logistic"))(),
+                LAB_LOSSES.class_named(entry.get("loss", "logistic"))(),
                 int(steps),
                 trains_head,
                 vector(entry["start_head"], "start_head", data.d_model) if "start_head" in entry else None,

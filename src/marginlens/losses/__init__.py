@@ -1,6 +1,6 @@
 """Losses of a signed margin, and of a next token."""
 
-from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
+from marginlens.losses.margin import ArcsineLoss, CorrelationLoss, Exponential, Logistic, LogProbability, Loss
 from marginlens.losses.next_token import (
     CrossEntropy,
     LabelLoss,
@@ -11,11 +11,13 @@ from marginlens.losses.next_token import (
 )
 
 __all__ = [
+    "ArcsineLoss",
     "CorrelationLoss",
     "CrossEntropy",
     "Exponential",
     "LabelLoss",
     "LogLoss",
+    "LogProbability",
     "Logistic",
     "Loss",
     "NextTokenLoss",

@@ -7,7 +7,7 @@ losses of the theorems; your own loss may have any sign.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeGuard
 
 import numpy as np
 import scipy
@@ -40,6 +40,42 @@ class SignedLog(NamedTuple):
 
     sign: FloatArray
     log: FloatArray
+
+
+class ExactMargin(NamedTuple):
+    r"""Margins :math:`u = \text{top} - \text{shortfall}\, e^{\text{log_unit}}`, which may be closer to `top` than a float64 can tell.
+
+    `top` is the score of the token with the largest logit, so that u and 1 - u are no differences of numbers that nearly cancel.
+    """
+
+    top: FloatArray
+    shortfall: FloatArray
+    log_unit: FloatArray
+
+    @property
+    def delta(self) -> FloatArray:
+        """The difference `top` - u, zero if it underflows."""
+        return self.shortfall * np.exp(self.log_unit)
+
+    @property
+    def log_u(self) -> FloatArray:
+        """The logarithm of u for scores that are not negative."""
+        return _log_difference(self.top, self.shortfall, self.log_unit)
+
+    @property
+    def log_rest(self) -> FloatArray:
+        """The logarithm of 1 - u for scores that are at most 1."""
+        return _log_difference(1.0 - self.top, -self.shortfall, self.log_unit)
+
+
+def _log_difference(start: FloatArray, shortfall: FloatArray, log_unit: FloatArray) -> FloatArray:
+    """Return log(start - shortfall e^log_unit) for start ≥ 0, exact where start is zero or where the logarithm is near zero."""
+    delta = shortfall * np.exp(log_unit)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        near = np.log(start) + np.log1p(-delta / start)
+        far = np.log(start - delta)
+        alone = np.log(np.abs(shortfall)) + log_unit
+    return np.where(start == 0.0, alone, np.where(np.abs(delta) < 0.5 * start, near, far))
 
 
 @dataclass(frozen=True)
@@ -83,6 +119,8 @@ class Loss:
 
     # The branch of the compiled loop that evaluates log|ℓ'|; with -1 the loop runs in NumPy.
     code: ClassVar[int] = -1
+    # The smallest and the largest score for which the loss is defined.
+    domain: ClassVar[tuple[float, float]] = (-np.inf, np.inf)
 
     def value(self, u: ArrayLike) -> FloatArray:
         """Return ℓ(u)."""
@@ -315,6 +353,221 @@ class CorrelationLoss(_DecreasingLoss):
         """Return the exact constants of a constant slope of -1."""
         _interval(low, high)
         return LossConstants(-np.inf, 0.0, 0.0, True)
+
+
+class LossWithPoles(_DecreasingLoss):
+    """A loss whose slope is infinite at an end of its domain, where margins saturate: it is formed from an `ExactMargin`."""
+
+    def value_at(self, at: ExactMargin) -> FloatArray:
+        """Return ℓ(u)."""
+        raise NotImplementedError
+
+    def log_faint_value_at(self, at: ExactMargin) -> FloatArray:
+        """Return log ℓ(u) where ℓ(u) underflows."""
+        raise NotImplementedError
+
+    def slope_at(self, at: ExactMargin) -> SignedLog:
+        """Return ℓ'(u)."""
+        raise NotImplementedError
+
+    def curvature_at(self, at: ExactMargin) -> SignedLog:
+        """Return ℓ''(u); its `sign` is any factor."""
+        raise NotImplementedError
+
+    def rise_to(self, at: ExactMargin, start: FloatArray, log_delta: FloatArray, sign: FloatArray) -> SignedLog:
+        """Return ℓ(u) - ℓ(start) for u = start - sign · exp(log_delta)."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class LogProbability(LossWithPoles):
+    r"""The loss :math:`\ell(u) = -\log u`. If one token scores 1 and the others 0, it is the cross-entropy of that token.
+
+    It is defined for scores that are at least 0. Every input needs a token with a positive score: its loss is finite at every
+    point, but tends to infinity as all of its attention goes to tokens with score 0.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> ml.losses.LogProbability().value([0.5, 1.0]).round(4).tolist()
+        [0.6931, -0.0]
+    """
+
+    code: ClassVar[int] = 3
+    domain: ClassVar[tuple[float, float]] = (0.0, np.inf)
+
+    def value(self, u: ArrayLike) -> FloatArray:
+        """Return -log u."""
+        with np.errstate(divide="ignore"):
+            return -np.log(float_array(u, "u"))
+
+    def log_abs_derivative(self, u: ArrayLike) -> FloatArray:
+        """Return -log u."""
+        return self.value(u)
+
+    def value_at(self, at: ExactMargin) -> FloatArray:
+        """Return -log u."""
+        return -at.log_u
+
+    def log_faint_value_at(self, at: ExactMargin) -> FloatArray:
+        """Return log(1 - u), the logarithm of -log u for u near 1."""
+        with np.errstate(divide="ignore"):
+            return np.where(at.top == 1.0, np.log(np.abs(at.shortfall)) + at.log_unit, -np.inf)
+
+    def slope_at(self, at: ExactMargin) -> SignedLog:
+        """Return -1/u."""
+        log_u = at.log_u
+        return SignedLog(np.full_like(log_u, -1.0), -log_u)
+
+    def curvature_at(self, at: ExactMargin) -> SignedLog:
+        """Return 1/u²."""
+        log_u = at.log_u
+        return SignedLog(np.ones_like(log_u), -2.0 * log_u)
+
+    def rise_to(self, at: ExactMargin, start: FloatArray, log_delta: FloatArray, sign: FloatArray) -> SignedLog:
+        """Return -log(u/start), minus infinity from a start of 0."""
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            log_start = np.log(start)
+            log_share = log_delta - log_start
+            share = sign * np.exp(log_share)
+            rise = np.where(share < 0.5, -np.log1p(-share), log_start - at.log_u)
+            log = np.where(log_share > _FIRST_ORDER, np.log(np.abs(rise)), log_share)
+        return SignedLog(np.where(start == 0.0, -1.0, sign), np.where(start == 0.0, np.inf, log))
+
+    def signed_log_rise(self, u: ArrayLike, log_delta: ArrayLike, sign: ArrayLike) -> SignedLog:
+        r"""Compute :math:`\ell(u - \delta) - \ell(u) = -\log(1 - \delta/u)`."""
+        if compiled_code(self) < 0:
+            return super().signed_log_rise(u, log_delta, sign)
+        u, log_delta, sign = _together(u=u, log_delta=log_delta, sign=sign)
+        return self.rise_to(ExactMargin(u, sign, log_delta), u, log_delta, sign)
+
+    def constants(self, low: float, high: float) -> LossConstants:
+        """Compute the exact constants: every derivative is largest in modulus at `low`, and infinite if that is 0."""
+        low, high = _interval_within(self, low, high)
+        log_bound, log_smallest = self.value(np.array([low, high])).tolist()
+        return LossConstants(2.0 * log_bound, log_bound, log_smallest, True)
+
+
+@dataclass(frozen=True)
+class ArcsineLoss(LossWithPoles):
+    r"""The loss :math:`\ell(u) = -2 \arcsin \sqrt u`, defined for scores from 0 to 1.
+
+    If u is the probability of a right answer, its slope is that of -u divided by the standard deviation of being right. The
+    slope is infinite at 0 and 1, so that inputs keep pulling as their attention saturates.
+
+    Examples:
+        >>> import marginlens as ml
+        >>> ml.losses.ArcsineLoss().value([0.5, 1.0]).round(4).tolist()
+        [-1.5708, -3.1416]
+    """
+
+    code: ClassVar[int] = 4
+    domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+    def value(self, u: ArrayLike) -> FloatArray:
+        """Return -2 arcsin √u."""
+        u = float_array(u, "u")
+        with np.errstate(invalid="ignore"):
+            return -2.0 * np.arctan2(np.sqrt(u), np.sqrt(1.0 - u))
+
+    def log_abs_derivative(self, u: ArrayLike) -> FloatArray:
+        """Return -log(u(1 - u))/2."""
+        u = float_array(u, "u")
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return -0.5 * (np.log(u) + np.log1p(-u))
+
+    def value_at(self, at: ExactMargin) -> FloatArray:
+        """Return -2 arcsin √u."""
+        return -2.0 * np.arctan2(np.exp(0.5 * at.log_u), np.exp(0.5 * at.log_rest))
+
+    def log_faint_value_at(self, at: ExactMargin) -> FloatArray:
+        """Return minus infinity, for the value 0 of an input whose scores are all 0."""
+        return np.full_like(at.top, -np.inf)
+
+    def slope_at(self, at: ExactMargin) -> SignedLog:
+        """Return -1/√(u(1 - u)), and -1 for an input whose scores are all 0 or all 1: its margin does not move."""
+        log_variance = at.log_u + at.log_rest
+        log_variance = np.where(log_variance == -np.inf, 0.0, log_variance)
+        return SignedLog(np.full_like(log_variance, -1.0), -0.5 * log_variance)
+
+    def curvature_at(self, at: ExactMargin) -> SignedLog:
+        """Return (u - 1/2)/(u(1 - u))^(3/2) with the opposite sign."""
+        return SignedLog(0.5 - (at.top - at.delta), 3.0 * self.slope_at(at).log)
+
+    def rise_to(self, at: ExactMargin, start: FloatArray, log_delta: FloatArray, sign: FloatArray) -> SignedLog:
+        r"""Return twice the angle between the points with sines :math:`\sqrt{\text{start}}` and √u, from its sine and cosine."""
+        with np.errstate(divide="ignore", invalid="ignore"):  # a sine of nan is that of no difference
+            from_u, from_rest, to_u, to_rest = np.log(start), np.log1p(-start), at.log_u, at.log_rest
+            log_sine = log_delta - np.logaddexp(0.5 * (from_u + to_rest), 0.5 * (to_u + from_rest))
+            cosine = np.exp(np.logaddexp(0.5 * (from_rest + to_rest), 0.5 * (from_u + to_u)))
+            log_angle = np.where(log_sine > _FIRST_ORDER, np.log(np.arctan2(np.exp(log_sine), cosine)), log_sine)
+        return SignedLog(np.array(sign), np.log(2.0) + log_angle)
+
+    def signed_log_rise(self, u: ArrayLike, log_delta: ArrayLike, sign: ArrayLike) -> SignedLog:
+        r"""Compute :math:`\ell(u - \delta) - \ell(u)`, which falls like √δ if u is 1."""
+        if compiled_code(self) < 0:
+            return super().signed_log_rise(u, log_delta, sign)
+        u, log_delta, sign = _together(u=u, log_delta=log_delta, sign=sign)
+        return self.rise_to(ExactMargin(u, sign, log_delta), u, log_delta, sign)
+
+    def constants(self, low: float, high: float) -> LossConstants:
+        """Compute the exact constants: slopes are smallest next to 1/2, and steepest and most curved at the end farther from it."""
+        low, high = _interval_within(self, low, high)
+        nearest = min(max(0.5, low), high)
+        far = low if 0.5 - low >= high - 0.5 else high
+        log_bound, log_smallest = self.log_abs_derivative(np.array([far, nearest])).tolist()
+        bend = abs(0.5 - far)
+        log_lipschitz = float(np.log(bend)) + 3.0 * log_bound if bend > 0.0 else -np.inf
+        return LossConstants(log_lipschitz, log_bound, log_smallest, True)
+
+
+def _interval_within(loss: Loss, low: float, high: float) -> tuple[float, float]:
+    low, high = _interval(low, high)
+    if not (loss.domain[0] <= low and high <= loss.domain[1]):
+        raise InputError("low, high", f"numbers {_within(loss)}", f"({low}, {high})")
+    return low, high
+
+
+def _within(loss: Loss) -> str:
+    """Return the domain of a loss in words."""
+    low, high = loss.domain
+    return f"from {low:g} to {high:g}" if np.isfinite(high) else f"of at least {low:g}"
+
+
+def check_domain(loss: Loss, scores: FloatArray | None, mask: Any) -> None:
+    """Raise if margins can leave the domain of a loss: for scores (…, n_inputs, n_tokens) beyond it, or None for a nonlinear head.
+
+    Padded tokens, whose mask is False, are left out.
+    """
+    if loss.domain == Loss.domain:
+        return
+    name = type(loss).__name__
+    if scores is None:
+        raise InputError("head", f"linear for {name}, so that margins stay between the scores", "a nonlinear one")
+    low, high = (reduce(scores, where=mask, initial=start) for reduce, start in ((np.min, np.inf), (np.max, -np.inf)))
+    if not (loss.domain[0] <= low and high <= loss.domain[1]):
+        outside = float(low if low < loss.domain[0] else high)
+        raise InputError("scores", f"numbers {_within(loss)} for {name}", f"{outside!r} among them")
+    if isinstance(loss, LogProbability):
+        best = np.max(scores, axis=-1, where=mask, initial=-np.inf)
+        if not np.all(best > 0.0):
+            expected = f"a positive score in every input for {name}"
+            raise InputError("scores", expected, f"none in input {int(np.argwhere(~(best > 0.0))[0][-1])}")
+
+
+def refuse_poles(loss: Loss, risk: str) -> None:
+    """Raise for a loss with a domain in a risk whose margins may leave it, or are not known exactly."""
+    if loss.domain != Loss.domain:
+        raise InputError("loss", f"one that is defined at every margin, for {risk}", type(loss).__name__)
+
+
+def has_poles(loss: Loss) -> TypeGuard[LossWithPoles]:
+    """Return whether a loss is formed from exact margins: one with poles whose functions no subclass overrides."""
+    return isinstance(loss, LossWithPoles) and compiled_code(loss) >= 0
+
+
+def slope_at(loss: Loss, at: ExactMargin, margin: FloatArray) -> SignedLog:
+    """Return ℓ' as sign and logarithm, at exact margins if the loss has poles, otherwise at the rounded ones."""
+    return loss.slope_at(at) if has_poles(loss) else slope_of(loss, margin)
 
 
 def compiled_code(loss: Loss) -> int:

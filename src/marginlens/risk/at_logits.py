@@ -10,7 +10,7 @@ import numpy as np
 
 from marginlens.arithmetic.log_scaled import ExcessRisk, LogScaled
 from marginlens.data.tokens import TokenDataset
-from marginlens.losses.margin import VISIBLE, SignedLog, slope_of, value_of
+from marginlens.losses.margin import VISIBLE, ExactMargin, SignedLog, has_poles, slope_at, slope_of, value_of
 from marginlens.risk.heads import Shortfall
 from marginlens.risk.softmax import Attended, probabilities
 from marginlens.typing import ArrayLike, FloatArray, IntArray
@@ -91,7 +91,7 @@ class AtLogits:
     def slopes(self) -> tuple[Attended, SignedLog]:
         """Return the attention relative to the largest logits, and ℓ' of each input, (…, n_inputs)."""
         at, margin = self.risk.scored_head.attend(self.logits)
-        return at, slope_of(self.risk.loss, margin)
+        return at, slope_at(self.risk.loss, at.exact_margin, margin)
 
     def attention(self) -> FloatArray:
         """Return the softmax probabilities, (…, n_inputs, n_tokens), zero in padding."""
@@ -103,15 +103,24 @@ class AtLogits:
 
     def value(self) -> FloatArray:
         """Return the risk, (…)."""
-        return np.mean(value_of(self.risk.loss, self.margins()), axis=-1)
+        loss = self.risk.loss
+        return np.mean(loss.value_at(self._exact) if has_poles(loss) else value_of(loss, self.margins()), axis=-1)
+
+    @property
+    def _exact(self) -> ExactMargin:
+        return self.risk.scored_head.attend(self.logits)[0].exact_margin
 
     def log_value(self) -> FloatArray:
         """Return the logarithm of the risk, (…)."""
-        loss, margin = self.risk.loss, self.margins()
-        value = value_of(loss, margin)
+        loss = self.risk.loss
+        if has_poles(loss):
+            value, faint = loss.value_at(self._exact), loss.log_faint_value_at(self._exact)
+        else:
+            margin = self.margins()
+            value, faint = value_of(loss, margin), slope_of(loss, margin).log
         with np.errstate(divide="ignore", invalid="ignore"):
-            logs = np.where(np.abs(value) > VISIBLE, np.log(value), slope_of(loss, margin).log)
-            of_positive = np.asarray(np.logaddexp.reduce(logs, axis=-1)) - np.log(margin.shape[-1])
+            logs = np.where(np.abs(value) > VISIBLE, np.log(value), faint)
+            of_positive = np.asarray(np.logaddexp.reduce(logs, axis=-1)) - np.log(value.shape[-1])
             return np.where(np.any(value < 0.0, axis=-1), np.log(np.mean(value, axis=-1)), of_positive)
 
     def excess(self, selected: ArrayLike | None = None) -> ExcessRisk:
@@ -121,8 +130,12 @@ class AtLogits:
             if selected is None
             else np.broadcast_to(self.risk.selection(selected), self.logits.shape[:-1])
         )
-        top, log_delta, sign = self.shortfalls(alpha)
-        rise = self.risk.loss.signed_log_rise(top, log_delta, sign)
+        loss, (top, log_delta, sign) = self.risk.loss, self.shortfalls(alpha)
+        rise = (
+            loss.rise_to(self._exact, top, log_delta, sign)
+            if has_poles(loss)
+            else loss.signed_log_rise(top, log_delta, sign)
+        )
         sign = np.where(sign == 0.0, 0.0, rise.sign)
         total = signed_mean(sign, np.where(sign == 0.0, -np.inf, rise.log))
         return ExcessRisk(total.sign, total.log)

@@ -15,7 +15,19 @@ from marginlens.arithmetic.directions import length
 from marginlens.arithmetic.log_scaled import ExcessRisk, LogScaled
 from marginlens.data.tokens import TokenDataset, as_dataset
 from marginlens.errors import InputError, n_axes
-from marginlens.losses.margin import Exponential, Logistic, Loss, SignedLog, as_loss, compiled_code, slope_of, value_of
+from marginlens.losses.margin import (
+    Exponential,
+    Logistic,
+    Loss,
+    SignedLog,
+    as_loss,
+    check_domain,
+    compiled_code,
+    has_poles,
+    slope_at,
+    slope_of,
+    value_of,
+)
 from marginlens.papers import implements, uses
 from marginlens.result import Described
 from marginlens.risk.at_logits import AtLogits, TokenRisk, relative_keys, score_pull
@@ -125,6 +137,12 @@ class SoftmaxRisk(TokenRisk, Described):
     ) -> None:
         data = TokenDataset.of_scores(keys, scores, offsets, tokens)
         vars(self).update(data=data, head=data.own_head, loss=Logistic() if loss is None else as_loss(loss))
+        self._check_domain()
+
+    def _check_domain(self) -> None:
+        """Refuse scores at which the loss is not defined."""
+        if self.loss.domain != Loss.domain:
+            check_domain(self.loss, None if callable(self.head) else self.scored_head.scores, self.data.mask)
 
     def _with(self, **changes: Any) -> Any:
         """Return the risk with other parts, which are not checked."""
@@ -261,7 +279,7 @@ class SoftmaxRisk(TokenRisk, Described):
         It is exact for a linear head. For a nonlinear one the curvature of ψ is left out, which saturation makes negligible.
         """
         at, margin = self.scored_head.attend(self.logits(x))
-        slope = slope_of(self.loss, margin)  # (n_points, n_inputs)
+        slope = slope_at(self.loss, at.exact_margin, margin)  # (n_points, n_inputs)
         sign, pull = score_pull(at)  # the selected token included
         pull = np.where(self.data.mask, pull, -np.inf)
         logs = pull + slope.log[..., None]
@@ -276,7 +294,10 @@ class SoftmaxRisk(TokenRisk, Described):
         pulls = np.isfinite(largest)  # false for an input whose tokens all score the same, or that has one token only
         largest = np.where(pulls, largest, 0.0)
         of_input = np.einsum("bit,bitr->bir", sign * np.exp(pull - largest[..., None]), relative)  # -∇f_i, scaled
-        factor, log_curvature = self._loss_curvature(margin, slope)
+        poles = has_poles(self.loss)
+        factor, log_curvature = (
+            self.loss.curvature_at(at.exact_margin) if poles else self._loss_curvature(margin, slope)
+        )
         bend = factor * np.exp(np.where(pulls, 2.0 * largest + log_curvature - scale[:, None], -np.inf))
         hessian += np.matmul(np.swapaxes(of_input * (bend / self.data.n_inputs)[..., None], -1, -2), of_input)
         with np.errstate(divide="ignore"):
@@ -392,6 +413,7 @@ class AttentionRisk(SoftmaxRisk):
         as_loss(self.loss)
         if not callable(self.head):
             self.data.head(self.head)  # refuses what is no head of this data
+        self._check_domain()
 
 
 def _orthonormal(rows: FloatArray, axis: FloatArray | None) -> FloatArray:

@@ -10,7 +10,7 @@ import numpy as np
 from marginlens.arithmetic.log_scaled import LogScaled
 from marginlens.data.tokens import TokenDataset, as_dataset, without_offsets
 from marginlens.errors import InputError, n_axes
-from marginlens.losses.margin import Logistic, Loss, as_loss, slope_of
+from marginlens.losses.margin import Logistic, Loss, as_loss, refuse_poles, slope_of
 from marginlens.papers import implements
 from marginlens.result import Described
 from marginlens.risk.at_logits import AtLogits, TokenRisk, pairwise_gradient
@@ -55,7 +55,7 @@ class JointRisk(TokenRisk, Described):
 
     def __post_init__(self) -> None:
         without_offsets(as_dataset(self.data), "a joint risk of head and attention")
-        as_loss(self.loss)
+        refuse_poles(as_loss(self.loss), "a risk whose head is trained")
 
     @property
     def shape(self) -> tuple[int]:

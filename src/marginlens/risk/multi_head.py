@@ -10,7 +10,7 @@ import numpy as np
 
 from marginlens.data.tokens import TokenDataset, as_dataset, without_offsets
 from marginlens.errors import InputError, n_axes, real_array, whole_number
-from marginlens.losses.margin import Logistic, Loss, SignedLog, slope_of
+from marginlens.losses.margin import Logistic, Loss, SignedLog, as_loss, refuse_poles, slope_of
 from marginlens.papers import implements
 from marginlens.result import Described
 from marginlens.risk.at_logits import AtLogits, signed_mean
@@ -55,6 +55,7 @@ class MultiHeadRisk(_RiskOfMatrix, Described):
 
     def __post_init__(self) -> None:
         as_dataset(self.data)
+        refuse_poles(as_loss(self.loss), "a risk of several heads")
         if callable(self.head):
             raise InputError("head", "a vector v, (d_model,) or (batch, d_model)", "a nonlinear one")
         leading = (len(self.data),) if self.data.is_batch else ()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from marginlens.data.tokens import TokenDataset, as_dataset
+from marginlens.losses.margin import ExactMargin
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
 
@@ -60,6 +61,11 @@ class Attended:
     def delta(self) -> FloatArray:
         """The shortfall δ as a number, (…, n_inputs); zero if it underflows."""
         return self.shortfall * np.exp(self.log_unit)
+
+    @property
+    def exact_margin(self) -> ExactMargin:
+        """The margin as γ_α and δ."""
+        return ExactMargin(self.top_score, self.shortfall, self.log_unit)
 
     @property
     def margin(self) -> FloatArray:

@@ -67,7 +67,11 @@ class Proof(Result, Tabular):
         yield "data", type(data) is TokenDataset and _is_one_problem(data), Fact("field.one_problem")
         yield "data", self.covers_offsets or not data.has_offsets, Fact("field.no_offsets")
         yield "head", is_array(self.head, (data.d_model,)), Fact("field.vector", {"size": data.d_model})
-        yield "loss", type(self.loss) in STEEPNESS, Fact("field.loss", {"losses": list(LOSSES.classes)})
+        yield (
+            "loss",
+            type(self.loss) in STEEPNESS,
+            Fact("field.loss", {"losses": [kind.__name__ for kind in STEEPNESS]}),
+        )
         yield "point", is_array(self.point, (data.d_key,)), Fact("field.vector", {"size": data.d_key})
         for name in self.not_negative:
             yield name, is_number(getattr(self, name)) and getattr(self, name) >= 0.0, Fact("field.not_negative")

@@ -8,7 +8,6 @@ from marginlens.arithmetic.directions import length
 from marginlens.data.tokens import TokenDataset, without_offsets
 from marginlens.errors import InputError
 from marginlens.losses.margin import Logistic, Loss
-from marginlens.names import LOSSES
 from marginlens.norms.choice import as_norm
 from marginlens.optimizers.gradient_descent import PlainDescent, has_plain_steps
 from marginlens.optimizers.protocol import Optimizer, as_optimizer
@@ -78,9 +77,8 @@ def certify(
         raise InputError("data", "a TokenDataset itself, not a subclass", type(data).__name__)
     problem_loss = Logistic() if loss is None else loss
     if type(problem_loss) not in STEEPNESS:
-        raise InputError(
-            "loss", f"one of {', '.join(LOSSES.classes)}, whose slopes the proof bounds", type(problem_loss).__name__
-        )
+        bounded = ", ".join(kind.__name__ for kind in STEEPNESS)
+        raise InputError("loss", f"one of {bounded}, whose slopes the proof bounds", type(problem_loss).__name__)
     problem, p = ScoredTokens(data, data.head(head), problem_loss), data.point(point, "point")
     if not (optimizer is None or has_plain_steps(optimizer)):
         without_offsets(data, "X Theorem 4")

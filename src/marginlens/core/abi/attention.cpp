@@ -16,7 +16,7 @@ EXPORT descend_attention(
     const double *start,         // (batch, d)
     int64_t normalized,          // in 0..1
     double step,
-    int64_t loss,                // in 0..2
+    int64_t loss,                // in 0..4
     int64_t n_steps,             // in 0..
     int64_t stop,                // in 0..n_steps
     const int64_t *save,         // (n_saved)

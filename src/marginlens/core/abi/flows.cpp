@@ -8,7 +8,7 @@ EXPORT follow_attention(
     const double *norms,     // (n_inputs, n_tokens) of the keys
     const double *scores,    // (n_inputs, n_tokens)
     const int64_t *lengths,  // (n_inputs)
-    int64_t loss,            // in 0..2
+    int64_t loss,            // in 0..4
     const FlowSettings *settings,
     double *c,               // (d)
     FlowState *state,
@@ -27,7 +27,7 @@ EXPORT attention_gradient(
     const double *norms,     // (n_inputs, n_tokens)
     const double *scores,    // (n_inputs, n_tokens)
     const int64_t *lengths,  // (n_inputs)
-    int64_t loss,            // in 0..2
+    int64_t loss,            // in 0..4
     const double *c,         // (d)
     double *gradient,        // (d)
     double *terms,           // (1)

@@ -67,7 +67,7 @@ EXPORT descend_matrices(
     int64_t apart,            // in 0..1 whether factors take steps of their own
     int64_t kind,             // in 0..3
     int64_t norm,             // in 0..12
-    int64_t loss,             // in 0..3
+    int64_t loss,             // in 0..5
     const OptimizerSettings *settings,
     int64_t heads,            // in 1..
     const int64_t *terms,     // (n_batches, batch_size) in -1..n_inputs-1
@@ -92,6 +92,7 @@ EXPORT descend_matrices(
     const bool by_svd = kind == STEEPEST && (norm == SPECTRAL || norm == NUCLEAR);
     if (parts && (settings->momentum > 0.0 || heads > 1 || loss == CROSS_ENTROPY || (by_svd && batch_size))) return WRONG_SIZE;
     if ((loss == CROSS_ENTROPY || batch_size || heads > 1) && n_terms != n_inputs) return WRONG_SIZE;
+    if (heads > 1 && loss > LINEAR) return WRONG_SIZE;
     if (batch_size > n_terms || batch_size % heads || n_terms % heads || (batch_size && stop - begin > n_batches)) return WRONG_SIZE;
     for (int64_t k = 0; k < n_batches * batch_size; k++)
         if (k % heads && terms[k] != (terms[k - 1] < 0 ? -1 : terms[k - 1] + 1)) return WRONG_SIZE;
@@ -180,7 +181,7 @@ EXPORT pair_weights(
     const double *logits,    // (n_inputs, n_tokens)
     const double *scores,    // (n_inputs, n_tokens)
     const int64_t *lengths,  // (n_inputs) in 1..n_tokens
-    int64_t loss,            // in 0..2
+    int64_t loss,            // in 0..4
     double *log_scale,       // (1)
     double *weights,         // (n_inputs, n_tokens)
     int64_t n_inputs, int64_t n_tokens) {
@@ -196,7 +197,7 @@ EXPORT weights_of_places(
     const double *logits,    // (n_inputs, n_tokens)
     const double *scores,    // (n_inputs, n_tokens)
     const int64_t *lengths,  // (n_inputs) in 1..n_tokens
-    int64_t loss,            // in 0..2
+    int64_t loss,            // in 0..4
     double *log_scale,       // (1)
     double *weights,         // (places)
     int64_t n_inputs, int64_t n_tokens, int64_t places) {

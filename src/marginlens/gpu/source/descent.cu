@@ -4,7 +4,7 @@
 // lanes; lane s of the group has its tokens s, s + GROUP, …; a group may have several inputs. So logits, scores, weights and coefficients
 // of all tokens are in registers, and sums over an input are sums over a group.
 //
-// Constants, set when it is compiled: N_INPUTS, N_TOKENS; LOSS (0 logistic, 1 exponential, 2 correlation); STEP (0 plain gradient
+// Constants, set when it is compiled: N_INPUTS, N_TOKENS; LOSS, a code of pair_weights.h; STEP (0 plain gradient
 // descent, 1 normalised, 2 sign, 3 coordinate, 4 ℓp); FORM (0: the state is the coefficients of p over the rows, and the Gram matrix
 // stands in for the keys; 1: the state is p); PLACE of the Gram matrix or, for FORM 1, of the keys (0 registers, 1 shared, 2 global
 // memory); KEYS_WIDTH, the width of a key for FORM 1; RAGGED (whether inputs have lengths of their own).
@@ -57,6 +57,7 @@ constexpr int SHARED_DOUBLES = EVEN_ROWS + TILE * EVEN_ROWS + (FORM == GRAM ? SH
 constexpr int STATE_SLOTS = FORM == GRAM ? SLOTS : (KEYS_WIDTH + LANES - 1) / LANES;  // entries of the state that a lane has
 constexpr int STATE_STRIDE = (FORM == GRAM ? ROWS : KEYS_WIDTH) + 1;
 
+constexpr double NO_SCORE = LOSS <= LINEAR ? 0.0 : 1.0;  // of places without a token: at 1 the weights are zero in every loss
 constexpr int EXTREME = 4;  // an ending: keys beyond EXTREME_KEY, which are left to the caller, but for plain steps
 constexpr double MODERATE_GAP = 200.0;  // of logits, up to which weights are formed as they are
 constexpr double LARGEST_LOG = 320.0;  // about log(LARGEST_WEIGHT): beyond, exponentials would leave the range of the weights
@@ -85,7 +86,7 @@ DEVICE Tokens tokens_of(const double *scores, const int64_t *lengths) {
             const int slot = u * TOKEN_SLOTS + v;
             const lanes<bool> real = exists && tokens.token[v] < N_TOKENS;
             tokens.row[slot] = select(real, input * N_TOKENS + tokens.token[v], 0);
-            tokens.score[slot] = load_if(is_token(tokens, u, v), scores, tokens.row[slot], 0.0);
+            tokens.score[slot] = load_if(is_token(tokens, u, v), scores, tokens.row[slot], NO_SCORE);
         }
     }
     return tokens;
@@ -147,7 +148,9 @@ DEVICE int direct_weights(
         }
         const lanes<double> share = quotient(lanes<double>(1.0), fma(group_sum<GROUP>(rest), scale, lanes<double>(1.0)));
         const lanes<double> shifted_delta = group_sum<GROUP>(gaps) * share, delta = shifted_delta * scale;
-        const lanes<double> factor = share * slope(LOSS, top_score - delta);
+        lanes<double> factor = share;
+        if constexpr (LOSS <= LINEAR) factor = share * slope(LOSS, top_score - delta);
+        else factor = share * slope_with_poles(LOSS, top_score, delta);
         UNROLL for (int v = 0; v < TOKEN_SLOTS; ++v) {
             const int slot = u * TOKEN_SLOTS + v;
             const lanes<double> x = w[slot] * (factor * ((top_score - tokens.score[slot]) - delta));
@@ -158,7 +161,7 @@ DEVICE int direct_weights(
     return warp_max(select(beyond, lanes<int>(0x7ff00000), biggest));
 }
 
-DEVICE bool is_moderate(int biggest) { return biggest > high_word(SQUARABLE) && biggest < high_word(LARGEST_WEIGHT); }
+DEVICE bool is_moderate(int biggest) { return biggest > high_word(larger(SQUARABLE, smallest_direct(LOSS))) && biggest < high_word(LARGEST_WEIGHT); }
 
 // How far below the pivot the nearest token with another score is, over all inputs; -∞ where there is none.
 DEVICE double nearest_gap(const Tokens &tokens, const Pivots &pivots, const lanes<double> *a) {
@@ -241,7 +244,7 @@ DEVICE double pair_weights(const Tokens &tokens, const lanes<double> *a, double 
     if (any_lane(higher)) find_pivots(tokens, a, pivots);
     if (is_moderate(direct_weights(tokens, pivots, a, by.shift, by.scale, w))) return -by.shift;
     const double nearest = nearest_gap(tokens, pivots, a);
-    by.shift = nearest < -MODERATE_GAP && is_finite(nearest) ? -nearest : 0.0;
+    by.shift = LOSS <= LINEAR && nearest < -MODERATE_GAP && is_finite(nearest) ? -nearest : 0.0;
     by.scale = exp(-by.shift);
     if (is_moderate(direct_weights(tokens, pivots, a, by.shift, by.scale, w))) return -by.shift;
     return log_weights(tokens, a, memory, w);
