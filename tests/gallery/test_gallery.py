@@ -89,6 +89,16 @@ FINDINGS = {  # what an example says, as a function of the names it defines
     "the_highest_score_wins": lambda x: (
         x["answer"].selected.tolist() == x["run"].selected.tolist() == [int(np.argmax(x["head"]))]
     ),
+    "attention_sinks": lambda x: (
+        0.5
+        < np.mean(x["ends"]["fixed sink"] == x["SINK"])
+        < np.mean(x["ends"]["learned sink"] == x["SINK"])
+        < 1.0 == np.mean(x["ends"]["no sink"] == 0)
+    ),
+    "heat_map_upside_down": lambda x: (
+        x["right"].all()
+        and [int(np.sum(x["digits"][x["chosen"][np.arange(12), end]] == 8)) for end in x["ends"].values()] == [5, 1]
+    ),
     "mini_batches": lambda x: (
         x["shares"](x["runs"]["one, momentum .9"])[-1] > 0.9 > x["shares"](x["runs"]["one input"])[-1]
     ),

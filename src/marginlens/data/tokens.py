@@ -325,6 +325,39 @@ class TokenDataset(Displayed, Tabular):
         data.W = None
         return data
 
+    def with_sink(self, *, learned: bool = False) -> TokenDataset:
+        r"""Add an attention sink to every input, as its last token: a token of score 0 that takes attention away from the others.
+
+        .. math:: s_{it} = \frac{e^{k_{it}^\top p}}{e^{b} + \sum_\tau e^{k_{i\tau}^\top p}}
+
+        Args:
+            learned: whether the sink's logit b is trained with p. If not, b = 0, which is softmax-1: the sink's key is zero. If
+                so, as in gpt-oss, b is the last coordinate of p: the sink's key is the unit vector of one more coordinate, in
+                which all other keys are zero.
+
+        Returns:
+            The data with one more token in each input, called "sink".
+
+        Examples:
+            >>> import marginlens as ml
+            >>> data, head = ml.data.scored_tokens([[(1.0, 0.5), (-0.5, 1.0)]], [[-1.0, -2.0]])
+            >>> print(ml.predict_limit(data.with_sink(), head).outcome.ends_at)
+            “sink” wins
+        """
+        is_sink = np.arange(self.n_tokens + 1) == self.lengths[..., None]
+        widths = [(0, 0)] * (self.X.ndim - 2) + [(0, 1), (0, 0)]
+        X, K = np.pad(self.X, widths), np.pad(self.K, widths)
+        K = np.concatenate([K, is_sink[..., None].astype(np.float64)], axis=-1) if learned else K
+        mask = np.arange(self.n_tokens + 1) <= self.lengths[..., None]
+        arrays = {"X": X, "K": K, "y": self.y, "lengths": self.lengths + 1, "mask": mask}
+        data = self._with(self.is_batch, arrays)
+        data.W = None if learned else self.W
+        counts = self.lengths.reshape(-1, self.n_inputs)
+        names = self.tokens or tuple(("",) * n for n in counts[0].tolist())
+        # Problems of a batch share their names, so their lengths must be the same.
+        data.tokens = tuple((*each, "sink") for each in names) if (counts == counts[0]).all() else None
+        return data
+
     def shortened(self, lengths: IntArray) -> TokenDataset:
         """Keep only the first tokens of each input, as many as `lengths` (…, n_inputs) says."""
         mask = self.mask & (np.arange(self.n_tokens) < lengths[..., None])
