@@ -349,7 +349,8 @@ class TokenDataset(Displayed, Tabular):
         X, K = np.pad(self.X, widths), np.pad(self.K, widths)
         K = np.concatenate([K, is_sink[..., None].astype(np.float64)], axis=-1) if learned else K
         mask = np.arange(self.n_tokens + 1) <= self.lengths[..., None]
-        arrays = {"X": X, "K": K, "y": self.y, "lengths": self.lengths + 1, "mask": mask}
+        offsets = np.pad(self.offsets, [*widths[:-2], (0, 1)])
+        arrays = {"X": X, "K": K, "y": self.y, "lengths": self.lengths + 1, "mask": mask, "offsets": offsets}
         data = self._with(self.is_batch, arrays)
         data.W = None if learned else self.W
         counts = self.lengths.reshape(-1, self.n_inputs)
