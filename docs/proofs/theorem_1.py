@@ -86,18 +86,19 @@ def check(proof):
     for row in rows:
         row.eps, row.plus, row.minus = at_input[row.i]
         need("attention on other tokens", row.eps, 1, strictly=True)
+        row.steep = problem.steepness(row, row.eps, row.plus)  # Λ
     for row in S:
         need("scores of the support stay lower", row.eps * row.plus, row.delta, strictly=True)
-    plus = Real(largest(row.eps * (problem.steep * row.plus + row.minus / row.delta) for row in S))  # log m₊
+    plus = Real(largest(row.eps * (row.steep * row.plus + row.minus / row.delta) for row in S))  # log m₊
     less = [-(1 - row.eps).log() - (1 - row.eps * row.plus / row.delta).log() for row in S]
-    minus = Real(largest(row.eps * problem.steep * row.minus + x for row, x in zip(S, less, strict=True)))  # -log m₋
+    minus = Real(largest(row.eps * row.steep * row.minus + x for row, x in zip(S, less, strict=True)))  # -log m₋
     mu = plus + minus
 
     # Eqs (5) to (7): o_r of forward rows and τ_r of backward ones. Eq. (8): θ'.
     forward = [row for row in beyond if row.delta > 0 and row.eps * row.plus < row.delta]
     backward = [row for row in beyond if row not in forward]
     for row in rows:
-        row.pull = row.c * (problem.steep * row.eps * row.plus).exp()  # a bound on c_i
+        row.pull = row.c * (row.steep * row.eps * row.plus).exp()  # a bound on c_i
         row.lead = abs(row.delta) + row.eps * max(row.plus, row.minus)
     for row in beyond:
         mass = theta * row.pull * (-level - row.sigma * P_0 - row.at).exp()

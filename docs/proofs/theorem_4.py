@@ -102,10 +102,11 @@ def check(proof):
         phi[row.token] = exp(up(dot(m, at) - dot(row.a, point) + rest * rho + dot(m, logs)))[1]
 
     # Eqs (9) and (10): ε, ζ, ω and ν.
-    zeta, omega, at_input, steep = Fraction(0), Fraction(0), bounds_of_inputs(rows, phi), problem.steep
+    zeta, omega, at_input = Fraction(0), Fraction(0), bounds_of_inputs(rows, phi)
     for row in rows:
         eps, plus, minus = at_input[row.i]
         need("attention on other tokens", eps, 1, strictly=True)
+        steep = problem.steepness(row, eps, plus)  # Λ
         if row in leading:
             need("scores of leading rows stay lower", eps * plus, row.delta, strictly=True)
             more = exp(up(eps * (steep * plus + minus / row.delta)))[1] - 1

@@ -11,7 +11,7 @@ from marginlens import core
 from marginlens.arithmetic.directions import length
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import InputError
-from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss, slope_of
+from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, LogProbability, Loss, slope_of
 from marginlens.names import kebab
 from marginlens.optimizers import NormalizedGD
 from marginlens.optimizers.gradient_descent import PlainDescent, has_plain_steps
@@ -27,6 +27,7 @@ from marginlens.words import Fact
 SUPPORT_RTOL = 1e-9  # multipliers, relative to the largest, below which a token carries nothing of the margin
 TOLERANCE = 1e-6  # radius of the ball around a point that a tube has to hold, relative to the point's norm
 STEEPNESS: dict[type[Loss], float] = {Logistic: 1.0, Exponential: 1.0, CorrelationLoss: 0.0}  # bounds |d log|ℓ'|/du|
+BOUNDED_LOSSES = (*STEEPNESS, LogProbability)  # whose slopes the proofs bound
 
 
 class Missing(IntEnum):
@@ -48,6 +49,11 @@ class Missing(IntEnum):
 def missing_fact(missing: Missing) -> Fact:
     """State the condition that a point fails, as a clause."""
     return Fact(f"outcome.missing.{missing.name.lower()}")
+
+
+def steepness_of(loss: Loss, n_inputs: int) -> float:
+    """Return Λ as the core takes it: for -log u it is minus the number of inputs, as Λ depends on the score of the selected token."""
+    return -float(n_inputs) if type(loss) is LogProbability else STEEPNESS[type(loss)]
 
 
 def moving_fact(optimizer: PlainDescent | None) -> Fact:
@@ -113,7 +119,7 @@ def find_tubes(
         head: (batch, d_model).
         points: (batch, d_key).
         optimizer: `NormalizedGD(size)` or `GradientDescent(size)`; None for the gradient flow.
-        loss: a key of `STEEPNESS`.
+        loss: one of `BOUNDED_LOSSES`.
     Returns:
         A tube for each, or what is missing.
     """
@@ -144,7 +150,7 @@ def tubes_at(problem: ScoredTokens, points: FloatArray, optimizer: PlainDescent 
         *map(np.ascontiguousarray, (part.K, -difference)),
         np.ascontiguousarray(part.offsets).ravel() if part.has_offsets else np.empty(0),
         *map(np.ascontiguousarray, (part.lengths, at.selected, log_slope)),
-        STEEPNESS[type(problem.loss)],
+        steepness_of(problem.loss, part.n_inputs),
         *map(np.ascontiguousarray, (rays.multipliers, rays.direction, 1.0 / rays.norm, points, blur)),
         int(type(optimizer) is NormalizedGD),
         0.0 if optimizer is None else optimizer.size,

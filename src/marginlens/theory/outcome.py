@@ -19,7 +19,7 @@ from marginlens.result import Result, Tabular
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.status import Status
 from marginlens.theory.attraction import (
-    STEEPNESS,
+    BOUNDED_LOSSES,
     TOLERANCE,
     Missing,
     Tubes,
@@ -391,10 +391,10 @@ class Outcome(Result, Tabular):
 
 def why_not_followed(problem: ScoredTokens) -> Fact | None:
     """Return the reason why no run on a problem is followed, None if runs are followed."""
-    data, losses = problem.data, [kind.__name__ for kind in STEEPNESS]
+    data, losses = problem.data, [kind.__name__ for kind in BOUNDED_LOSSES]
     if type(data) is not TokenDataset:
         return Fact("not_followed.data", {"kind": type(data).__name__})
-    if type(problem.loss) not in STEEPNESS:
+    if type(problem.loss) not in BOUNDED_LOSSES:
         return Fact("not_followed.loss", {"kind": type(problem.loss).__name__, "losses": losses})
     if data.n_inputs * data.n_tokens > MAX_TOKENS:
         return Fact("not_followed.tokens", {"most": MAX_TOKENS})

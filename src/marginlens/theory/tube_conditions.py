@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from marginlens.optimizers import NormalizedGD
 from marginlens.theory.exact_rows import exact_rows
-from marginlens.theory.intervals import Exact, Proving, steepness_of
+from marginlens.theory.intervals import Exact, Proving, steepness_in
 
 if TYPE_CHECKING:
     from flint import arb
@@ -62,6 +62,7 @@ class _Rows(NamedTuple):
     square: list[Any]  # ‖a_r‖²
     delta: list[Any]  # Δ_r
     lead: list[Any]  # b_α - b_t
+    score: list[Any]  # γ_α
     c: list[Any]  # c_i^∞
     support: list[int]  # S
 
@@ -79,7 +80,7 @@ def _setting(proving: Proving, proof: Certificate) -> _Rows:
     gram = proving.numbers(a @ a.rows(S).T)
     square = [proving.number(sum(x * x for x in row), 2 * a.power) for row in a.whole.tolist()]
     proving.require("tube.support_scores", all(rows.delta[r] > 0 for r in S))
-    return _Rows(tokens, rows.input, a, gram, square, rows.delta, rows.lead, rows.c, S)
+    return _Rows(tokens, rows.input, a, gram, square, rows.delta, rows.lead, rows.score, rows.c, S)
 
 
 class _Ray(NamedTuple):
@@ -148,6 +149,7 @@ class _Bounds(NamedTuple):
     epsilon: list[Any]  # ε_i
     plus: list[Any]  # Δ_i^+
     minus: list[Any]  # Δ_i^-
+    steep: list[Any]  # Λ
     log_m_plus: Any  # log m₊
     minus_log_m_minus: Any  # -log m₋
 
@@ -175,12 +177,12 @@ def _bounds(proving: Proving, proof: Certificate, rows: _Rows, ray: _Ray, anchor
     proving.demand("tube.epsilon", proving.largest(epsilon), proving.real(1))
     lost = {r: epsilon[r] * plus[r] / delta[r] for r in rows.support}
     proving.demand("tube.support_forward", proving.largest(lost.values()), proving.real(1))
-    steep = steepness_of(proof.loss)  # Λ
-    more = [epsilon[r] * (steep * plus[r] + minus[r] / delta[r]) for r in rows.support]
+    steep = steepness_in(proving, "tube", proof.loss, rows.score, epsilon, plus)
+    more = [epsilon[r] * (steep[r] * plus[r] + minus[r] / delta[r]) for r in rows.support]
     less = [
-        epsilon[r] * steep * minus[r] - proving.log(1 - epsilon[r]) - proving.log(1 - lost[r]) for r in rows.support
+        epsilon[r] * steep[r] * minus[r] - proving.log(1 - epsilon[r]) - proving.log(1 - lost[r]) for r in rows.support
     ]
-    return _Bounds(gap, epsilon, plus, minus, proving.largest(more), proving.largest(less))
+    return _Bounds(gap, epsilon, plus, minus, steep, proving.largest(more), proving.largest(less))
 
 
 class _Masses(NamedTuple):
@@ -195,8 +197,8 @@ class _Masses(NamedTuple):
 def _masses(proving: Proving, proof: Certificate, rows: _Rows, ray: _Ray, anchor: _Anchor, bounds: _Bounds) -> _Masses:
     """Forward and backward rows: o_r of Eq. (5) and, with the mass of Eq. (6), τ_r of Eq. (7)."""
     R, P_0, every = proving.real(proof.radius), proving.real(proof.along), range(len(rows))
-    steep, epsilon, delta = steepness_of(proof.loss), bounds.epsilon, rows.delta
-    c = [rows.c[r] * proving.exp(steep * epsilon[r] * bounds.plus[r]) for r in every]
+    epsilon, delta = bounds.epsilon, rows.delta
+    c = [rows.c[r] * proving.exp(bounds.steep[r] * epsilon[r] * bounds.plus[r]) for r in every]
     lead = [abs(delta[r]) + epsilon[r] * proving.largest([bounds.plus[r], bounds.minus[r]]) for r in every]
     beyond = [r for r in every if r not in rows.support]
     forward = {r for r in beyond if delta[r] > 0 and epsilon[r] * bounds.plus[r] < delta[r]}
