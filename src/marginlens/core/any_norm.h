@@ -37,7 +37,7 @@ constexpr double LARGEST_DUAL = 10.0;   // multipliers, relative to the length o
 constexpr double MOST_STEEP = 20.0;     // logarithm of that slope
 constexpr double SPARE_RATE = 0.05;     // of γ, beyond the rate that is needed
 constexpr double DUAL_COST = 0.01;      // of multipliers, so that errors of the gradient, which they multiply, cost little
-constexpr double PIVOT_RTOL = 1e-11;    // of the largest entry: smaller entries are no pivots, and smaller slopes do not fall
+constexpr double PIVOT_RTOL = 1e-11;    // of the largest entry: no pivot is smaller, and a smaller slope does not count as a fall
 constexpr int64_t MAX_LP_PIVOTS = 5000;
 constexpr int64_t MAX_LP_STALLED = 20;  // pivots without progress, after which the first column that falls enters
 
