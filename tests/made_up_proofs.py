@@ -9,7 +9,7 @@ import numpy as np
 import marginlens as ml
 from marginlens.arithmetic.directions import length
 from marginlens.errors import InputError
-from marginlens.losses import CorrelationLoss, Exponential, Logistic
+from marginlens.losses import CorrelationLoss, Exponential, Logistic, LogProbability
 from marginlens.norms.choice import norm_named
 from marginlens.theory import SteepestCertificate, certify
 from marginlens.theory.finite_minimum import certify_minimum
@@ -21,6 +21,7 @@ STATED = 1.001e-9  # by how much a stated direction and margin may differ from t
 
 
 LOGISTIC = Logistic()
+LOSSES = (Logistic(), Exponential(), CorrelationLoss(), LogProbability())
 RULES = (None, ml.NormalizedGD(0.7), ml.GradientDescent(0.3))
 SHAPES = ((1, 2, 1), (2, 3, 2), (2, 3, 4))
 
@@ -32,12 +33,15 @@ def tube(k, seed=77):
     """
     rng = np.random.default_rng([seed, k])
     n, T, d = SHAPES[k % 3]
-    rule, loss = RULES[k // 3 % 3], (Logistic(), Exponential(), CorrelationLoss())[k % 2 + k // 9 % 2]
+    rule, loss = RULES[k // 3 % 3], LOSSES[k % 2 + 2 * (k // 9 % 2)]
     for _ in range(1000):
         lengths = [T] * (n - 1) + [max(2, T - 1)]
         X, K = ([rng.normal(size=(m, w)) for m in lengths] for w in (3, d))
         offsets = [rng.normal(size=m).tolist() for m in lengths] if k % 2 else None
-        data, v = ml.TokenDataset(X, rng.choice([-1, 1], n), K=K, offsets=offsets), rng.normal(size=3)
+        y, v = rng.choice([-1, 1], n), rng.normal(size=3)
+        if type(loss) is LogProbability:
+            X, v = _with_positive_scores(rng, X, y), np.eye(3)[0]
+        data = ml.TokenDataset(X, y, K=K, offsets=offsets)
         solved = ml.att_svm(data, data.optimal(v))
         if solved.status is ml.Status.OPTIMAL and solved.margin > 0.2:
             break
@@ -53,6 +57,14 @@ def tube(k, seed=77):
         assert proof.verify().applies
         return proof
     raise AssertionError("no tube")
+
+
+def _with_positive_scores(rng, X, y):
+    """Tokens whose first coordinate is their score times the label: one of 1 and others of 0, or any from 0 to 2."""
+    is_binary = rng.random() < 0.5
+    for x, label in zip(X, y, strict=True):
+        x[:, 0] = label * (rng.permutation(np.arange(len(x)) == 0) if is_binary else rng.uniform(0.0, 2.0, len(x)))
+    return X
 
 
 @cache
@@ -94,7 +106,7 @@ def steepest(k, seed=79):
     """The k-th certificate of steepest descent from zero: all norms in turn, losses, padding, queries, momentum, falling steps."""
     rng, kind = np.random.default_rng([seed, k]), KINDS[k % len(KINDS)]
     norm, around = NORMS[kind.removesuffix(", long")], k // len(KINDS)
-    loss = (Logistic(), Exponential(), CorrelationLoss())[around % 3]
+    loss = LOSSES[(around + around // 4) % 4]
     is_matrix, is_long = kind in MATRICES, kind.endswith("long")
     momentum, falls = 0.4 * (around % 3 == 1 and not is_long), around % 4 == 2
     for _ in range(200):
@@ -121,6 +133,8 @@ def _drawn(rng, is_matrix, loss, n_inputs):
     """A risk, its problem of vectors, and the shape of its weights; the last input is shorter by a token."""
     lengths, width = [3] * (n_inputs - 1) + [2], MATRIX_SHAPE[1] if is_matrix else 4
     X, y, v = [rng.normal(size=(m, width)) for m in lengths], rng.choice([-1.0, 1.0], n_inputs), rng.normal(size=width)
+    if type(loss) is LogProbability:
+        X, v = _with_positive_scores(rng, X, y), np.eye(width)[0]
     data = ml.TokenDataset(X, y)
     if not is_matrix:
         return ml.AttentionRisk(data, v, loss), ScoredTokens(data, v, loss), (width,)
@@ -151,7 +165,17 @@ def holds(small, large):
 
 
 def slope(loss, score):
-    return {Logistic: 1.0 / (1.0 + np.exp(score)), Exponential: np.exp(-score)}.get(type(loss), 1.0)
+    """-ℓ', nan where it is infinite."""
+    of_probability = 1.0 / score if score > 0.0 else np.nan
+    slopes = {Logistic: 1.0 / (1.0 + np.exp(score)), Exponential: np.exp(-score), LogProbability: of_probability}
+    return slopes.get(type(loss), 1.0)
+
+
+def steepness(loss, top, eps, up):
+    """Λ for margins from top - ε Δ⁺ on, of every row."""
+    if type(loss) is LogProbability:
+        return 1.0 / (top - eps * up)
+    return np.full(len(top), 0.0 if type(loss) is CorrelationLoss else 1.0)
 
 
 def is_true(c):
@@ -179,18 +203,21 @@ def is_true(c):
     if np.abs(ray - c.direction).max() > STATED or abs(theta - c.margin) > STATED * theta:
         return False
     big = np.array([slope(c.loss, scores[i, c.selected[i]]) for i in of]) / n * np.exp(-lead)
+    if not (big >= 0.0).all():
+        return False
     rho = np.log((big * delta)[S] / lam)
     level = theta * lam @ rho
     anchor = np.linalg.pinv(a[S]) @ (rho - level)
     P = c.point @ ray
     q = np.linalg.norm(c.point - P * ray - anchor)
-    steep, at = 0.0 if type(c.loss) is CorrelationLoss else 1.0, a @ anchor
+    at, top = a @ anchor, scores[of, np.asarray(c.selected)[of]]
     near = np.exp(wide * c.radius - along * c.along - at - lead)
     eps = np.bincount(of, near, n)[of]
     up, down = (np.array([max(0.0, (sign * delta[of == i]).max()) for i in of]) for sign in (1.0, -1.0))
     if not (holds(c.along, P - c.tolerance) and holds(q + c.tolerance, c.deviation) and (eps < 1.0).all()):
         return False
-    if (eps * up >= delta)[S].any():
+    steep = steepness(c.loss, top, eps, up)
+    if (eps * up >= delta)[S].any() or not (steep >= 0.0).all():
         return False
     more = (eps * (steep * up + down / delta))[S].max()
     less = (eps * steep * down - np.log1p(-eps) - np.log1p(-eps * up / np.where(S, delta, np.inf)))[S].max()
@@ -280,6 +307,8 @@ def is_steepest(c):
     ):
         return False
     big = np.array([slope(c.loss, scores[i, c.selected[i]]) for i in of]) / n
+    if not (big >= 0.0).all():
+        return False
     limit = (big * delta)[G]
     logs = np.log(limit) - lead @ c.point  # of the terms of F, which may underflow
     log_F, shares = np.logaddexp.reduce(logs) + D * rho, np.exp(logs - np.logaddexp.reduce(logs))
@@ -294,7 +323,9 @@ def is_steepest(c):
     up, down = (np.array([max(0.0, (sign * delta[of == i]).max()) for i in of]) for sign in (1.0, -1.0))
     if not ((eps < 1.0).all() and (eps * up < delta)[G].all()):
         return False
-    steep = 0.0 if type(c.loss) is CorrelationLoss else 1.0
+    steep = steepness(c.loss, scores[of, np.asarray(c.selected)[of]], eps, up)
+    if not (steep >= 0.0).all():
+        return False
     more = np.expm1(eps * (steep * up + down / delta))[G]
     less = (1.0 - (1.0 - eps) * (1.0 - eps * up / delta) * np.exp(-eps * steep * down))[G]
     pull = (
