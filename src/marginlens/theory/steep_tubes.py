@@ -18,6 +18,8 @@ FACTORS = (1.02, 1.1, 1.3, 1.6, 2.2)  # R over the deviation
 SUMMANDS = (0.1, 0.3, 1.0, 3.0)  # R less the deviation, over 1/max ‖a^⊥‖
 ROOM = 1e-6  # share of a constant that is left to rounding
 ROOM_AROUND = 0.01  # the same of the radius of the ball around the point
+LARGEST_RADIUS = 1e100  # beyond, squares leave the range of doubles, and no tube is that wide
+PAIRWISE_ROWS = 64  # up to which the spread of the rows is taken over all pairs
 NO_SLACK = 1e-9  # by which share of the margin rows without a multiplier have to be beyond it
 
 
@@ -83,11 +85,14 @@ def find_steep_tube(
     unit = 1.0 / max(float(np.max(search.wide)), 1e-300)
     radii = [max(factor * deviation, 1e-3 * unit) for factor in FACTORS]
     radii += [deviation + summand * unit for summand in SUMMANDS]
-    if normalized:
-        radii += [factor**2 * search.growing for factor in FACTORS if search.growing > deviation]
     with np.errstate(all="ignore"):
-        tubes = (search.tube(radius, share) for share in SHARES for radius in radii)
-        return next((tube for tube in tubes if tube is not None), None)
+        for share in SHARES:
+            grown = [max(1.02 * deviation, factor**2 * search.growing(share)) for factor in FACTORS if normalized]
+            for radius in (*radii, *grown):
+                tube = search.tube(radius, share) if radius < LARGEST_RADIUS else None
+                if tube is not None:
+                    return tube
+    return None
 
 
 class _Search:
@@ -122,10 +127,14 @@ class _Search:
         self.apart = length(beside - mean[rows.input] / safe[:, None])
         self.share = rows.delta / (rows.n_inputs * safe) ** 2
 
-    @property
-    def growing(self) -> float:
-        """A radius at which normalised steps of this size may go on around the ray."""
-        return 1.02 * self.size**2 * self.spread**2 / (32.0 * self.rows.theta) * float(np.max(self.wide / self.along))
+    def growing(self, psi: float) -> float:
+        """Return a radius at which normalised steps of this size may go on around the ray without reaching other rows."""
+        others = ~self.rows.support
+        steepest = np.max(self.wide / self.along)
+        steepest = max(steepest, np.max((self.wide / self.sigma)[others], initial=0.0))
+        steepest = max(steepest, np.max((self.apart / self.sigma)[self.adds], initial=0.0))
+        A2 = self.spread**2 / (4.0 * (1.0 - psi))
+        return float(1.02 * self.size**2 * A2 / (8.0 * self.rows.theta) * steepest)
 
     def tube(self, R: float, psi: float) -> SteepTube | None:
         """Return the tube of radius R if it is proved."""
@@ -169,6 +178,3 @@ class _Search:
         if not self.deviation**2 + 2.0 * drift / progress <= (1.0 - ROOM) * R**2:
             return None
         return SteepTube(P_0, self.deviation, R, growth, psi, h, progress)
-
-
-PAIRWISE_ROWS = 64  # up to which the spread of the rows is taken over all pairs
