@@ -83,8 +83,8 @@ class Problem:
             lengths = tokens(proof, "lengths", self.n, below=[most + 1] * self.n)
         if min(lengths) < 1 or any(abs(label) != 1 for label in y):
             fail("every input has a token, and labels are 1 or -1")
-        if proof["loss"] not in ("logistic", "exponential", "correlation-loss", "log-probability"):
-            fail("the loss is logistic, exponential, correlation-loss or log-probability")
+        if proof["loss"] not in ("logistic", "exponential", "correlation-loss", "log-probability", "arcsine-loss"):
+            fail("the loss is logistic, exponential, correlation-loss, log-probability or arcsine-loss")
         self.loss, self.depth, self.lengths = proof["loss"], depth, lengths
         self.keys = [keys[:count] for keys, count in zip(K, lengths, strict=True)]
         self.offsets = [[Fraction(0)] * count for count in lengths]
@@ -107,6 +107,10 @@ class Problem:
         if self.loss == "log-probability":
             need("selected tokens score above 0", 0, margin, strictly=True)
             return 1 / (margin + Real(Fraction(0)))
+        if self.loss == "arcsine-loss":  # the slope is infinite at 1
+            if margin != 1:
+                fail("selected tokens score 1")
+            return Real(Fraction(1))
         if self.loss == "logistic":
             return 1 / (1 + (margin + Real(Fraction(0))).exp())
         return (-margin + Real(Fraction(0))).exp() if self.loss == "exponential" else Real(Fraction(1))

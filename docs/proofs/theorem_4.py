@@ -63,6 +63,8 @@ def turns_hold(proof, turns, leading, gamma, nu, norm):
 def check(proof):
     """Raise NotProved at the first condition that may fail; return what is proved."""
     problem = Problem(proof).without_offsets()
+    if problem.loss == "arcsine-loss":
+        fail("the theorem needs a slope that is bounded where attention saturates")
     norm = Norm(proof["norm"], proof["shape"], problem.depth)
     selected = tokens(proof, "selected", problem.n, below=problem.lengths)
     named = tokens(proof, "leading", len(proof["leading"]), 2, below=(problem.n, max(problem.lengths)))

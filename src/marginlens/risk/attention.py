@@ -294,10 +294,10 @@ class SoftmaxRisk(TokenRisk, Described):
         pulls = np.isfinite(largest)  # false for an input whose tokens all score the same, or that has one token only
         largest = np.where(pulls, largest, 0.0)
         of_input = np.einsum("bit,bitr->bir", sign * np.exp(pull - largest[..., None]), relative)  # -∇f_i, scaled
-        poles = has_poles(self.loss)
-        factor, log_curvature = (
-            self.loss.curvature_at(at.exact_margin) if poles else self._loss_curvature(margin, slope)
-        )
+        if has_poles(self.loss):
+            factor, log_curvature = self.loss.curvature_at(at.exact_margin)
+        else:
+            factor, log_curvature = self._loss_curvature(margin, slope)
         bend = factor * np.exp(np.where(pulls, 2.0 * largest + log_curvature - scale[:, None], -np.inf))
         hessian += np.matmul(np.swapaxes(of_input * (bend / self.data.n_inputs)[..., None], -1, -2), of_input)
         with np.errstate(divide="ignore"):

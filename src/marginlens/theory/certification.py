@@ -21,7 +21,7 @@ from marginlens.theory.any_norm import (
     plan_for,
     steepest_steps,
 )
-from marginlens.theory.attraction import BOUNDED_LOSSES, Missing, missing_fact, steepness_of, tubes_at
+from marginlens.theory.attraction import BOUNDED_LOSSES, TUBE_LOSSES, Missing, missing_fact, steepness_of, tubes_at
 from marginlens.theory.certificate import Certificate, certificate_of
 from marginlens.theory.optimality import directional_margin
 from marginlens.theory.scored_tokens import ScoredTokens
@@ -76,8 +76,9 @@ def certify(
     if type(data) is not TokenDataset:
         raise InputError("data", "a TokenDataset itself, not a subclass", type(data).__name__)
     problem_loss = Logistic() if loss is None else loss
-    if type(problem_loss) not in BOUNDED_LOSSES:
-        bounded = ", ".join(kind.__name__ for kind in BOUNDED_LOSSES)
+    losses = TUBE_LOSSES if optimizer is None or has_plain_steps(optimizer) else BOUNDED_LOSSES
+    if type(problem_loss) not in losses:
+        bounded = ", ".join(kind.__name__ for kind in losses)
         raise InputError("loss", f"one of {bounded}, whose slopes the proof bounds", type(problem_loss).__name__)
     problem, p = ScoredTokens(data, data.head(head), problem_loss), data.point(point, "point")
     if not (optimizer is None or has_plain_steps(optimizer)):

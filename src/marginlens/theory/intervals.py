@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from flint import arb, arb_mat, ctx, fmpz, fmpz_mat
 
-from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, LogProbability, Loss
+from marginlens.losses.margin import ArcsineLoss, CorrelationLoss, Exponential, Logistic, LogProbability, Loss
 from marginlens.optimizers import NormalizedGD
 from marginlens.theory.checks import Check
 
@@ -246,6 +246,8 @@ def slope_in(proving: Proving, loss: Loss, margin: arb) -> Any:
         return 1 / (1 + proving.exp(margin))
     if type(loss) is LogProbability:
         return 1 / margin
+    if type(loss) is ArcsineLoss:
+        return 1 / proving.root(margin * (1 - margin))
     return proving.exp(-margin) if type(loss) is Exponential else proving.real(1)
 
 

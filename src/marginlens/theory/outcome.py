@@ -14,13 +14,15 @@ from marginlens.dynamics import descend
 from marginlens.dynamics.compiled_loops import RAN_ALL, STATIONARY
 from marginlens.dynamics.flow import FlowRun, field_of
 from marginlens.optimizers import GradientDescent, NormalizedGD
-from marginlens.optimizers.gradient_descent import PlainDescent
+from marginlens.optimizers.gradient_descent import PlainDescent, has_plain_steps
+from marginlens.optimizers.protocol import Optimizer
 from marginlens.result import Result, Tabular
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.status import Status
 from marginlens.theory.attraction import (
     BOUNDED_LOSSES,
     TOLERANCE,
+    TUBE_LOSSES,
     Missing,
     Tubes,
     missing_fact,
@@ -389,12 +391,13 @@ class Outcome(Result, Tabular):
         return {"input": index, "selected": selected, "runner_up": token, "lead": lead, "score": score}
 
 
-def why_not_followed(problem: ScoredTokens) -> Fact | None:
+def why_not_followed(problem: ScoredTokens, optimizer: Optimizer | None) -> Fact | None:
     """Return the reason why no run on a problem is followed, None if runs are followed."""
-    data, losses = problem.data, [kind.__name__ for kind in BOUNDED_LOSSES]
+    kinds = TUBE_LOSSES if optimizer is None or has_plain_steps(optimizer) else BOUNDED_LOSSES
+    data, losses = problem.data, [kind.__name__ for kind in kinds]
     if type(data) is not TokenDataset:
         return Fact("not_followed.data", {"kind": type(data).__name__})
-    if type(problem.loss) not in BOUNDED_LOSSES:
+    if type(problem.loss) not in kinds:
         return Fact("not_followed.loss", {"kind": type(problem.loss).__name__, "losses": losses})
     if data.n_inputs * data.n_tokens > MAX_TOKENS:
         return Fact("not_followed.tokens", {"most": MAX_TOKENS})
