@@ -160,7 +160,7 @@ def _followed(
     if not request.prove:
         return found
     optimizer = request.optimizer
-    reason = why_not_followed(problem)
+    reason = why_not_followed(problem, optimizer)
     if isinstance(optimizer, UnprovedSteps) and optimizer.batch_size is not None:
         reason = Fact("not_followed.batches", {"optimizer": optimizer_words(optimizer)})
     if reason is not None:
