@@ -42,6 +42,7 @@ from marginlens.typing import ArrayLike, FloatArray, Index, IntArray
 KEY_RANK_RTOL = (
     1e-12  # singular values of the keys, relative to the largest, below which a direction is no part of their span
 )
+_MANY_ROWS = 1_000  # beyond which rows are replaced by their triangular factor
 LOSS_DIFFERENCE_STEP = 1e-5  # margins by which ℓ' or log|ℓ'| is differentiated
 LOSS_SIGN_GRID = 2_001  # margins at which a loss is asked for its sign
 
@@ -418,6 +419,8 @@ class AttentionRisk(SoftmaxRisk):
 
 def _orthonormal(rows: FloatArray, axis: FloatArray | None) -> FloatArray:
     """Return orthonormal columns (d, r) that span the rows (m, d), and with an axis (d,) also the axis and one more direction."""
+    if len(rows) > max(_MANY_ROWS, rows.shape[1]):
+        rows = np.linalg.qr(rows, mode="r")
     _, singular, directions = np.linalg.svd(rows, full_matrices=axis is not None)
     rank = int(np.sum(singular > KEY_RANK_RTOL * max(float(singular[0]), np.finfo(float).tiny)))
     if axis is None or rank == len(directions):
