@@ -123,25 +123,6 @@ async function linkOf(state) {
   return `${document.documentElement.dataset.address ?? location.href.split("#")[0]}${await hashOf(state)}`;
 }
 
-/** Undo that survives a reload of the page, as far as the browser stores it. */
-function rememberHistory(store) {
-  const key = `marginlens-lab-history ${location.pathname}`;
-  try {
-    const { state, history } = JSON.parse(sessionStorage.getItem(key));
-    const text = (one) => JSON.stringify(completeState(one));
-    if (text(state) === text(store.state)) store.resume(history);
-  } catch {
-    // what was stored is of no use, or nothing can be stored: undo begins anew
-  }
-  addEventListener("pagehide", () => {
-    try {
-      sessionStorage.setItem(key, JSON.stringify({ state: store.state, history: store.history }));
-    } catch {
-      // too much, or a page that stores nothing
-    }
-  });
-}
-
 /** One update of all visible views per animation frame, with the times of frames while something is dragged. */
 class Frames {
   #views = [];
@@ -257,7 +238,6 @@ async function openPage() {
   mountStage();
   const { state, isGreeting, complaint } = await openingState();
   const store = new Store(state);
-  rememberHistory(store);
   const runs = new Runs(store);
   const frames = new Frames(store);
   const mounted = ({ mount, ...entry }) => ({ ...entry, view: mount(document.getElementById(entry.id), store, runs) ?? {} });

@@ -7,7 +7,6 @@ export const MAX_STARTS = 8;
 export const MAX_SOURCE = 200_000; // characters of a text
 export const MAX_NOTE = 300; // characters
 const MAX_HISTORY = 200; // steps that undo can go back
-const MAX_REMEMBERED = 40; // of them, after the page was loaded again
 const DEFAULT_START = [0, 0];
 const PROBLEM_KEYS = ["tokens", "keys", "labels", "head", "scores", "train", "start_head", "optimizer", "loss", "steps", "words"];
 
@@ -386,17 +385,6 @@ export class Store {
     }
     this.#show(next);
     return true;
-  }
-
-  /** The last changes and those that were taken back, as `resume` takes them. */
-  get history() {
-    return { past: this.#past.slice(-MAX_REMEMBERED), future: this.#future.slice(-MAX_REMEMBERED), first: this.#first };
-  }
-
-  /** Go on from a history that the page left behind, before views are mounted. */
-  resume({ past, future, first }) {
-    const read = (entries) => entries.map(({ label, state }) => ({ label, state: deepFrozen(completeState(state)) }));
-    [this.#past, this.#future, this.#first] = [read(past), read(future), deepFrozen(completeState(first))];
   }
 
   /** The gesture that the last change belongs to, or null. */
