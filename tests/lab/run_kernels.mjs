@@ -19,7 +19,7 @@ const { locallyOptimalDirections, tokenOptimality } = await load("optimality");
 const { normOfOptimizer, planeNormSvm } = await load("norms");
 const { basinField, basinTasks, labelPixels, OUTSIDE, pixelStart } = await load("basins");
 const { basinCone, predict } = await load("theorems");
-const { indexCharacters, indexWords, priorityGraphs, componentOrder, rankingEvidence, samplesBehind, sequences, textWindows } = await load("graphs");
+const { indexCharacters, indexWords, priorityGraphs, componentOrder, rankingEvidence, sequences, textWindows } = await load("graphs");
 const { columnOf, continueSequence, explainNext, laterTerms, makeAutomaton, nextProbabilities } = await load("automaton");
 
 function analysisOf(json, maxProblems) {
@@ -93,8 +93,7 @@ const calls = {
     return [...priorityGraphs(data).values()].map((graph) => {
       const { direct, reach } = componentOrder(graph);
       const pairs = (sets) => sets.flatMap((lower, c) => [...lower].sort((a, b) => a - b).map((l) => [c, l]));
-      const behind = graph.edges.map(([label, other]) => samplesBehind(data, graph.last, label, other));
-      return { ...graph, place: null, direct: pairs(direct), reach: pairs(reach), evidence: rankingEvidence(data, graph), behind };
+      return { ...graph, place: null, direct: pairs(direct), reach: pairs(reach), evidence: rankingEvidence(data, graph) };
     });
   },
   /** What the automaton says of some sequences, and where it goes on from the first of them. */

@@ -14,7 +14,7 @@ import { mountHelp } from "./guide/help.js";
 import { hashOf, stateOfHash } from "./sharing/permalink.js";
 import { mountPlane } from "./plane/plane.js";
 import { mountPlayback } from "./run/playback.js";
-import { mountPriorityPicture } from "./text/priority_picture.js";
+import { mountPriorities } from "./text/priorities.js";
 import { Runs } from "./run/run.js";
 import { mountSettings } from "./run/settings.js";
 import { shareItems, shownScript } from "./sharing/share_menu.js";
@@ -37,7 +37,7 @@ const VIEWS = [
   { id: "settings", tab: "plane", mount: mountSettings, isPatient: true },
   { id: "text-heads", tab: "text", mount: mountHeads },
   { id: "text-input", tab: "text", mount: mountTextInput },
-  { id: "text-graph", tab: "text", mount: mountPriorityPicture },
+  { id: "text-graph", tab: "text", mount: mountPriorities },
   { id: "text-continuation", tab: "text", mount: mountContinuation },
   { id: "growth", tab: "growth", mount: mountGrowth },
 ];

@@ -77,7 +77,6 @@ export function card(seen, rows, caption, { ground, ink }) {
 
 /** What the picture shows, in words. */
 export function captionOf(state) {
-  if (state.tab === "text") return `marginlens lab: priorities${state.text.last === null ? "" : ` after “${state.text.last}”`}`;
   if (state.tab === "growth") return `marginlens lab: rate ${state.growth.rate}, weight decay ${state.growth.decay}, QK-clip ${state.growth.clip || "none"}`;
   const name = exampleName(state);
   return `marginlens lab: ${name ? `${name}, ` : ""}step ${state.playback.step}`;

@@ -9,7 +9,6 @@ import { card, captionOf, filmOf, pngOf } from "./picture_files.js";
 import { stepScale } from "../run/curve_scale.js";
 import { growthPicture } from "../run/growth_panel.js";
 import { planePicture } from "../plane/plane.js";
-import { graphPicture } from "../text/priority_picture.js";
 import { download, fileName, mountFileField, problemFile } from "./problem_transfer.js";
 import { pythonScript } from "./python_script.js";
 
@@ -58,14 +57,13 @@ function planeRows(state) {
   ];
 }
 
-/** The 16:9 picture of what is seen as SVG text, or null where nothing is drawn yet. */
+/** The 16:9 picture of what is seen as SVG text, or null where nothing is drawn, as on the tab of next tokens. */
 export function seenPicture(state) {
-  const seen = { plane: planePicture, text: graphPicture, growth: growthPicture }[state.tab]();
+  const seen = { plane: planePicture, text: () => null, growth: growthPicture }[state.tab]();
   if (!seen) return null;
   const titled = (title, selector) => [{ text: title, size: 27, isBold: true }, ...textsOf(selector).map((text) => ({ text }))];
   const wordsOf = {
     plane: () => planeRows(state),
-    text: () => titled("What wins over what", "#text-graph .reason"),
     growth: () => titled("Why logits explode", "#growth > p:not(.task, .theory)"),
   };
   const rows = wordsOf[state.tab]();
@@ -77,7 +75,7 @@ export function seenPicture(state) {
 async function withPicture(store, runs, ending, give) {
   const state = shownState(store, runs);
   const svg = seenPicture(state);
-  if (svg === null) return store.say("There is no picture yet.", "refusal");
+  if (svg === null) return store.say("There is no picture of this: copy the link, or save the page.", "refusal");
   try {
     store.say(await give(fileName(state, ending), svg));
   } catch {
