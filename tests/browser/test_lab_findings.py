@@ -132,7 +132,7 @@ def test_tokens_inputs_starts_and_keys_can_be_added_and_removed(lab: WebDriver) 
 
 def test_degenerate_problems_are_shown_with_an_explanation(lab: WebDriver) -> None:
     show_problem(lab, {"tokens": [[[1, 0], [1, 0], [0, 1]]], "scores": [[1, 0, 2]]})
-    assert "Tokens 0 and 1 of input 0" in text_of(lab, "#limits .remarks")
+    assert "Token 0 and token 1 of input 0" in text_of(lab, "#limits .remarks")
     show_problem(lab, {"tokens": [[[1, 0], [0, 1], [-1, 0]]], "scores": [[2, 2, 2]]})
     assert "training changes nothing here" in text_of(lab, "#headline")
 

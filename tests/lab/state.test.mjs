@@ -164,7 +164,7 @@ test("the analysis is computed once", () => {
 
 test("what is odd is remarked", () => {
   const problems = [
-    [[[[1, 0], [0, 1], [1, 0]]], [[1, 0.5, 0]], ["Tokens 0 and 2 of input 0 lie in one place"]],
+    [[[[1, 0], [0, 1], [1, 0]]], [[1, 0.5, 0]], ["Token 0 and token 2 of input 0 lie in one place"]],
     [[[[1, 0], [0, 1]]], [[0.5, 0.5]], ["All scores of each input are equal"]],
     [[[[1, 0], [0, 1]]], [[0.5, 0.4]], []],
   ];

@@ -30,11 +30,16 @@ function normFact({ name, p }) {
 }
 
 /** A token of an input by its word, or by its number. */
-function tokenFact({ words }, i, token) {
+export function tokenFact({ words }, i, token) {
   const word = words?.[i]?.[token];
   if (!word) return { code: "outcome.token.number", numbers: { token } };
   const isRepeated = words[i].filter((other) => other === word).length > 1;
   return { code: `outcome.token.${isRepeated ? "repeated" : "word"}`, numbers: { word, token } };
+}
+
+/** The same as text. */
+export function tokenName(problem, i, token) {
+  return render(tokenFact(problem, i, token));
 }
 
 /** Which token wins or leads in each input, as the numbers of a first line. */
