@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from lab.test_plane_kernels import LOSSES, OPTIMIZERS, RTOL, cases, close
+from lab.test_plane_kernels import LOSSES, OPTIMIZERS, RTOL, cases
 from lab_kernels import as_json, ask, needs_node, run_in_page
 from marginlens.lab.presets import presets
 
