@@ -113,7 +113,7 @@ function computed(state) {
     const outlook = new Outlook(problem);
     if (problem.joint) {
       const joint = jointLimits(problem);
-      const prediction = { joint, verdicts: [], candidates: [] };
+      const prediction = { joint, candidates: [] };
       return { problem, prediction, outlook, limits: jointLimitsOf(problem, joint), head: jointHead(joint), remarks, refusal: null };
     }
     const prediction = predict(problem);

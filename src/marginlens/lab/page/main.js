@@ -20,7 +20,6 @@ import { mountSettings } from "./run/settings.js";
 import { shareItems, shownScript } from "./sharing/share_menu.js";
 import { completeState, startState, stateOfProblem, Store } from "./state.js";
 import { mountContinuation, mountTextInput } from "./text/text_panel.js";
-import { mountTheorems } from "./findings/theorems_panel.js";
 import { mountVerdict } from "./findings/verdict.js";
 import { mountPanels, mountTabs, mountToolbar } from "./toolbar.js";
 import { isCalm, mountStory } from "./guide/story.js";
@@ -32,7 +31,6 @@ const VIEWS = [
   { id: "playback", tab: "plane", mount: mountPlayback, isPatient: true },
   { id: "curves", tab: "plane", mount: mountCurves, isPatient: true },
   { id: "limits", tab: "plane", mount: mountLimits, isPatient: true },
-  { id: "theorems", tab: "plane", mount: mountTheorems, isPatient: true },
   { id: "editor", tab: "plane", mount: mountEditor, isPatient: true },
   { id: "settings", tab: "plane", mount: mountSettings, isPatient: true },
   { id: "text-heads", tab: "text", mount: mountHeads },

@@ -5,7 +5,7 @@ import { normOfOptimizer } from "../../kernels/norms.js";
 import { shownLimit } from "../analysis.js";
 import { element, replace, setAttributes, setText } from "../dom.js";
 import { percent, short } from "../numbers.js";
-import { angleWords, leftOut, marginProof, measureFact, optimizerFact, tokenFact, tokenName } from "./sentences.js";
+import { angleWords, biasSentence, leftOut, marginProof, measureFact, optimizerFact, tokenFact, tokenName } from "./sentences.js";
 import { withChosen } from "../state.js";
 import { text } from "../words.js";
 
@@ -97,7 +97,8 @@ export function mountLimits(root, store) {
   const legend = element("p", { class: "small" });
   const support = element("p", { class: "small", id: "support" });
   const proof = element("p", { class: "small", id: "margin-proof" });
-  const advanced = element("details", { class: "advanced" }, element("summary", {}, "Advanced"), support, proof);
+  const bias = element("p", { class: "small", id: "bias" });
+  const advanced = element("details", { class: "advanced" }, element("summary", {}, "Advanced"), support, proof, bias);
   replace(root, remarks, list, legend, advanced);
   const rows = new Rows(list, (place) => limitRow(store, place));
   const remarkRows = new Rows(remarks, () => {
@@ -125,7 +126,9 @@ export function mountLimits(root, store) {
     setText(legend, legendOf(analysis.problem));
     const solution = shown?.solution;
     const hasSupport = solution !== undefined && solution.status === OPTIMAL;
-    advanced.hidden = !hasSupport;
+    advanced.hidden = analysis.problem === null;
+    support.hidden = proof.hidden = !hasSupport;
+    setText(bias, analysis.problem === null ? "" : biasSentence(analysis.problem));
     setText(support, hasSupport ? supportWords(shown, analysis.problem) : "");
     setText(proof, hasSupport ? proofOf(shown) : "");
   };

@@ -55,18 +55,6 @@ export function angleWords(direction) {
   return `${short(Number((DEGREES * Math.atan2(direction[1], direction[0])).toFixed(2)))}°`;
 }
 
-/** What a theorem concludes of a number of inputs, or would conclude if all its conditions held. */
-export function conclusionOf({ citation, applies }, inputs) {
-  const isOpen = citation === "A Thm 2" && inputs > 1;
-  const way = [isOpen && "several", !applies && "unmet"].filter(Boolean).join("_") || "default";
-  return text(theoremCode(citation), { inputs, case: way });
-}
-
-/** The code of a theorem by its citation, such as "A Thm 3". */
-export function theoremCode(citation) {
-  return `lab.theorem.${codeOf(citation)}`;
-}
-
 // ---- the verdict
 
 /** The tokens of a rivalry by name, and the case of its text where another token scores higher. */
@@ -135,13 +123,13 @@ function gapOf({ kind, isFinite }) {
 }
 
 /** Whether the end is proved, or what is missing. */
-function proofFact(answer, problem, { promise, step }) {
+function proofFact(answer, problem, { promise }) {
   const { kind, bySteepest, missing, proof, verified, isFinite, isKnown } = answer;
   const computed = (reason, numbers = {}) => ({ code: "outcome.verdict.computed", numbers: { reason: { code: reason, numbers } } });
   const gap = gapOf(answer);
   if (kind === "nothing" || (verified && gap === null)) return { code: "outcome.verdict.proved" };
   if (verified) return { code: "outcome.verdict.in_part", numbers: { reason: { code: `outcome.gap.${gap}` } } };
-  if (promise && step.holds) return computed("outcome.missing.promised");
+  if (promise?.coversSteps) return computed("outcome.missing.promised");
   if (proof) return computed("outcome.missing.checker");
   if (isFinite) return computed("outcome.missing.gradient");
   if (kind === "range" || kind === "joint") return computed(`outcome.missing.${kind}`);
@@ -168,7 +156,7 @@ function reachedFact({ kind, direction, angle, steps, way, norm }, { optimizer }
 }
 
 /** The numbers and the theorem behind an answer, one sentence each. */
-function detailFacts(answer, problem, { promise, step }) {
+function detailFacts(answer, problem, { promise }) {
   const { kind, error, steps, rivals, proof, verified } = answer;
   if (kind === "nothing") return [{ code: "outcome.claim.constant" }];
   const leads = kind === "amplified" ? [] : (rivals ?? []).slice(0, SHOWN_RIVALS).map((rival) => leadFact(problem, rival));
@@ -178,7 +166,7 @@ function detailFacts(answer, problem, { promise, step }) {
     const numbers = { claim: claimFact(answer, problem), statement: { code: `outcome.statement.${codeOf(proof.citation)}` } };
     facts.push({ code: "outcome.claim.checked", numbers });
     facts.push({ code: `outcome.way.${gapOf(answer) ?? "computed"}`, numbers: { error, steps } });
-  } else if (promise && step.holds) facts.push({ code: "outcome.claim.promised", numbers: { citation: promise.citation } });
+  } else if (promise?.coversSteps) facts.push({ code: "outcome.claim.promised", numbers: { citation: promise.citation } });
   return facts;
 }
 
@@ -206,12 +194,12 @@ export function verdictWords({ problem, prediction, outlook, refusal }, played =
     because: text("outcome.why", { because: because.map((fact) => render(fact)).join("; ") }),
     proved: render(proved),
     details: details.map((fact) => render(fact)),
-    kind: prediction.promise && prediction.step.holds ? "found" : answer.kind,
+    kind: prediction.promise?.coversSteps ? "found" : answer.kind,
     codes: { endsAt: end.code, because: because[0].code, proved: proved.code, reason: proved.numbers?.reason.code ?? null },
   };
 }
 
-/** A sentence on the inputs that the theorems leave out, or null. */
+/** A sentence on the inputs that are left out, or null. */
 export function leftOut({ problem, prediction }) {
   const inputs = Array.from(problem?.lengths ?? [], (_, i) => i).filter((i) => prediction?.dependent && !prediction.dependent.includes(i));
   if (inputs.length === 0 || inputs.length === problem.n) return null;
