@@ -106,13 +106,13 @@ def test_text_that_cannot_be_copied_is_shown_selected(lab):
 def test_a_saved_problem_is_loaded_as_the_same_state(lab, downloads):
     apply(
         lab,
-        "(state) => ({ ...state, starts: [[0.1 + 0.2, -1.5], [7, 1e-9]], view: { ...state.view, map: 'disc', cones: true } })",
+        "(state) => ({ ...state, starts: [[0.1 + 0.2, -1.5], [7, 1e-9]], view: { ...state.view, half: 60, cones: true } })",
     )
     saved = lab_state(lab)
     share(lab, "Save problem")
     path = downloads("json")
     assert json.loads(path.read_text(encoding="utf-8"))["format"] == "marginlens-problem"
-    apply(lab, "(state) => ({ ...state, starts: [[0, 0]], preset: null, view: { ...state.view, map: 'window' } })")
+    apply(lab, "(state) => ({ ...state, starts: [[0, 0]], preset: null, view: { ...state.view, half: 3 } })")
     assert lab_state(lab) != saved
     lab.find_element("id", "problem-file").send_keys(str(path))
     lab.execute_async_script("setTimeout(arguments[0], 100)")

@@ -21,7 +21,7 @@ from marginlens.lab.presets import presets
 
 pytestmark = needs_node
 
-VIEW = {"map": "window", "half": 4, "far": 1e6, "lines": True, "cones": False, "basins": False, "paths": True}
+VIEW = {"half": 4, "lines": True, "cones": False, "basins": False, "paths": True}
 TEXT = {
     "source": 'the cat sat on the mat\nand the "dog" sat on the log \\ the end',
     "unit": "characters",

@@ -11,7 +11,7 @@ const DEFAULT_START = [0, 0];
 const PROBLEM_KEYS = ["tokens", "keys", "labels", "head", "scores", "train", "start_head", "optimizer", "loss", "steps", "words"];
 
 export const START_CHOSEN = { input: null, token: null, start: 0, limit: null };
-export const START_VIEW = { map: "window", half: 4, far: 1e6, lines: true, cones: false, basins: false, paths: true, guess: null };
+export const START_VIEW = { half: 4, lines: true, cones: false, basins: false, paths: true, guess: null };
 export const START_PLAYBACK = { step: 0 };
 export const START_GROWTH = { rate: 0.03, decay: 0, clip: 0 };
 export const START_TEXT = globalThis.labWords.texts[0].text;
@@ -37,7 +37,8 @@ export function stateOfProblem(json, { preset = null, starts = null, view = {}, 
 /** A state that leaves parts out, with them as they are at the start; what it holds is checked. */
 export function completeState(given) {
   if (typeof given !== "object" || given === null || Array.isArray(given)) throw new ProblemError("The state must be a JSON object.");
-  const part = (start, value) => ({ ...start, ...(typeof value === "object" ? value : {}) });
+  const known = (start, value) => Object.entries(value ?? {}).filter(([key]) => key in start || key === "sequences"); // older links have more
+  const part = (start, value) => ({ ...start, ...Object.fromEntries(known(start, value)) });
   return checkState({
     tab: given.tab ?? "plane",
     preset: given.preset ?? null,
@@ -134,9 +135,7 @@ export function checkState(state) {
   checkIndex(chosen.token, "token", chosen.input === null ? 0 : keys[chosen.input].length);
   checkIndex(chosen.start, "start", starts.length);
   if (chosen.limit !== null) checkNumber(chosen.limit, "The chosen limit", 0, 1e6, true);
-  checkChoice(view.map, "The map", ["window", "disc"]);
   checkNumber(view.half, "Half the window's width", 1e-6, 1e12);
-  checkNumber(view.far, "The norm at the disc's rim", 10, 1e12);
   for (const name of ["lines", "cones", "basins", "paths"]) checkChoice(view[name], `The view's ${name}`, [true, false]);
   if (view.guess !== null && !isPoint(view.guess, MAX_START)) refuse("The guess must be two numbers up to 10¹² in modulus.");
   checkNumber(playback.step, "The step shown", 0, 1e7, true);
