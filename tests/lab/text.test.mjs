@@ -171,10 +171,10 @@ test("a newer request of a kind, and another text, come before older ones", asyn
   const second = work.read({ ...START, source: "abcabcabcabcabc" });
   await Promise.all([first, second]);
   assert.deepEqual(told, [null, null, 3]);
-  const running = work.ask({ ask: "graph", last: 0 });
+  const other = work.ask({ ask: "continue", prompt: "abc", count: 2, draw: "likely", seed: 1 });
   const [older, newer] = [work.ask({ ask: "graph", last: 1 }), work.ask({ ask: "graph", last: 2 })];
   assert.equal(await older, null);
-  assert.deepEqual([(await running).answer.last, (await newer).answer.last], [0, 2]);
+  assert.deepEqual([(await other).answer.ids.length, (await newer).answer.last], [3, 2]);
   await work.read({ ...START, source: "" });
   assert.match(work.refusal, /^There is no text yet/);
   assert.match((await work.ask({ ask: "graph", last: 0 })).refusal, /no text/);
