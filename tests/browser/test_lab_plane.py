@@ -16,7 +16,6 @@ from browser_page import (
     predicted_limits,
     press,
     resize,
-    reveal,
     settle,
     wait_for,
 )

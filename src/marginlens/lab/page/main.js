@@ -260,6 +260,7 @@ async function openPage() {
     firstPrediction,
   });
   document.addEventListener("outlook", () => frames.refresh());
+  addEventListener("themechange", () => frames.refresh());
   followAddress(store);
   if (isGreeting && !isCalm()) runs.play();
   if (complaint !== null) store.say(complaint, "refusal");
