@@ -8,6 +8,7 @@ export const MAX_SOURCE = 200_000; // characters of a text
 export const MAX_NOTE = 300; // characters
 const MAX_HISTORY = 200; // steps that undo can go back
 const DEFAULT_START = [0, 0];
+const LISTS_OF_TOKENS = ["tokens", "keys", "scores", "words"]; // with an entry for each token of each input
 const PROBLEM_KEYS = ["tokens", "keys", "labels", "head", "scores", "train", "start_head", "optimizer", "loss", "steps", "words"];
 
 export const START_CHOSEN = { input: null, token: null, start: 0, limit: null };
@@ -213,52 +214,42 @@ export function withLabel(state, i, label) {
   return withProblem(state, { labels: replaced(labelsOf(state.problem), i, label) });
 }
 
+/** The problem with its lists of these names changed by change(list, name). */
+function withLists(state, names, change) {
+  const held = names.filter((name) => state.problem[name]);
+  return withProblem(state, Object.fromEntries(held.map((name) => [name, change(state.problem[name], name)])));
+}
+
 /** One more token of input i, with its key where keys are apart and its score where scores are given; it becomes the chosen one. */
 export function addToken(state, i, point, { key = point, score = 0 } = {}) {
-  const { tokens, keys, scores, words } = state.problem;
   const length = keysOf(state.problem)[i].length;
   if (length >= MAX_TOKENS) refuse(`Input ${i} has ${length} tokens already, the most that the page takes.`);
-  const grown = (lists, entry) => lists && replaced(lists, i, [...lists[i], entry]);
-  const changed = withProblem(state, {
-    tokens: grown(tokens, Array.from(point)),
-    keys: grown(keys, Array.from(key)),
-    scores: grown(scores, score),
-    words: grown(words, ""),
-  });
+  const entry = { tokens: Array.from(point), keys: Array.from(key), scores: score, words: "" };
+  const changed = withLists(state, LISTS_OF_TOKENS, (lists, name) => replaced(lists, i, [...lists[i], entry[name]]));
   return { ...changed, chosen: { ...state.chosen, input: i, token: length } };
 }
 
 /** Input i without its token t. */
 export function removeToken(state, i, t) {
   if (keysOf(state.problem)[i].length <= 1) refuse(`Input ${i} must have at least one token.`);
-  const { tokens, keys, scores, words } = state.problem;
-  const shrunk = (lists) => lists && replaced(lists, i, without(lists[i], t));
-  const changed = withProblem(state, { tokens: shrunk(tokens), keys: shrunk(keys), scores: shrunk(scores), words: shrunk(words) });
+  const changed = withLists(state, LISTS_OF_TOKENS, (lists) => replaced(lists, i, without(lists[i], t)));
   return { ...changed, chosen: { ...state.chosen, token: null } };
 }
 
 /** One more input with the given points as its tokens; the first of them scores 1 where scores are given. */
 export function addInput(state, points) {
-  const { tokens, keys, scores, labels, words } = state.problem;
   const count = keysOf(state.problem).length;
   if (count >= MAX_INPUTS) refuse(`There are ${count} inputs already, the most that the page takes.`);
-  const grown = (lists, entry) => lists && [...lists, entry];
-  const vectors = () => points.map((point) => Array.from(point));
-  const changed = withProblem(state, {
-    tokens: grown(tokens, vectors()),
-    keys: grown(keys, vectors()),
-    scores: grown(scores, points.map((_, t) => (t === 0 ? 1 : 0))),
-    labels: grown(labels, 1),
-    words: grown(words, points.map(() => "")),
-  });
+  const vectors = points.map((point) => Array.from(point));
+  const entry = { tokens: vectors, keys: vectors, scores: points.map((_, t) => (t === 0 ? 1 : 0)), words: points.map(() => ""), labels: 1 };
+  const changed = withLists(state, [...LISTS_OF_TOKENS, "labels"], (lists, name) => [...lists, entry[name]]);
   return { ...changed, chosen: { ...state.chosen, input: count, token: null } };
 }
 
 /** The problem without input i. */
 export function removeInput(state, i) {
   if (keysOf(state.problem).length <= 1) refuse("There must be at least one input.");
-  const shrunk = (name) => state.problem[name] && without(state.problem[name], i);
-  const changed = withProblem(state, Object.fromEntries(["tokens", "keys", "scores", "labels", "words"].map((name) => [name, shrunk(name)])));
+  const changed = withLists(state, [...LISTS_OF_TOKENS, "labels"], (lists) => without(lists, i));
   return { ...changed, chosen: { ...state.chosen, input: null, token: null } };
 }
 

@@ -736,7 +736,7 @@ export function mountPlane(root, store, runs = null) {
 function planeControls(store) {
   const change = (label, part) => store.apply(label, (before) => withView(before, typeof part === "function" ? part(before) : part), { undoable: false });
   const button = (text, label, onclick, attributes = {}) => element("button", { type: "button", "aria-label": label, title: label, onclick, ...attributes }, text);
-  const boxes = Object.entries({ lines: "Lines", cones: "Cones", basins: "Basins", paths: "Paths" }).map(([name, text]) => {
+  const boxes = Object.entries({ lines: "Lines", basins: "Basins", paths: "Paths", cones: "Cones" }).map(([name, text]) => {
     const box = element("input", { type: "checkbox", name, onchange: () => change(`${box.checked ? "show" : "hide"} ${text.toLowerCase()}`, { [name]: box.checked }) });
     return { name, box, node: element("label", { class: "check" }, box, ` ${text}`) };
   });
@@ -746,17 +746,11 @@ function planeControls(store) {
       return { half: fittingHalf([...tokens.flat(), ...(keys ?? []).flat(), ...starts, ...(problem.head?.length === 2 ? [problem.head] : [])]) };
     }),
   );
-  const shown = (label, ...names) => {
-    const nodes = boxes.filter(({ name }) => names.includes(name)).map((entry) => entry.node);
-    return element("span", { class: "plane-group", role: "group", "aria-label": label }, nodes);
-  };
   const node = element("div", { class: "plane-controls", role: "toolbar", "aria-label": "The plane's view" },
     element("span", { class: "plane-group", role: "group", "aria-label": "Zoom" },
       button("−", "Zoom out", () => change("zoom out", (before) => zoomed(before.view, 1 / BUTTON_ZOOM))),
       button("+", "Zoom in", () => change("zoom in", (before) => zoomed(before.view, BUTTON_ZOOM))), fits),
-    shown("Shown", "lines", "basins", "paths"),
-    element("details", { class: "advanced" }, element("summary", {}, "Advanced"),
-      shown("Also shown", "cones")),
+    element("span", { class: "plane-group", role: "group", "aria-label": "Shown" }, boxes.map((entry) => entry.node)),
   );
   return {
     node,
