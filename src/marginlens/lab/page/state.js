@@ -74,11 +74,6 @@ export function keysOf(problem) {
   return problem.keys ?? problem.tokens;
 }
 
-/** The word of token t of input i in quotes, behind a space; empty where it has none. */
-export function wordOf({ words }, i, t) {
-  return words?.[i]?.[t] ? ` “${words[i][t]}”` : "";
-}
-
 /** The labels, +1 where none are given. */
 export function labelsOf(problem) {
   return problem.labels ?? keysOf(problem).map(() => 1);

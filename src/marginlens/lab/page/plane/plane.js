@@ -6,12 +6,13 @@ import { basinCone } from "../../kernels/theorems.js";
 import { shownLimit } from "../analysis.js";
 import { mountBasins } from "./basin_picture.js";
 import { element, replace, setText, shape, styledCopy } from "../dom.js";
+import { tokenName } from "../findings/sentences.js";
 import { pointText, short } from "../numbers.js";
 import {
   axisTicks, drawnPath, fittingHalf, linePixels, markerPath, moved, pathThrough, pathUpTo, planeScale, rayEnd, rounded,
   sectorPixels, zoomed,
 } from "./plane_scale.js";
-import { addStart, removeStart, removeToken, withChosen, withHead, withKey, withStart, withToken, withView, wordOf } from "../state.js";
+import { addStart, removeStart, removeToken, withChosen, withHead, withKey, withStart, withToken, withView } from "../state.js";
 import { text as textOf } from "../words.js";
 
 const SMALL_STEP = 1 / 100; // of the view's width, for an arrow key
@@ -120,7 +121,7 @@ function handlesOf(state, analysis) {
   tokens.forEach((input, i) =>
     input.forEach((point, t) => {
       const score = scoreOf(i, t);
-      const name = `token ${t}${wordOf(problem, i, t)} of input ${i}`;
+      const name = `${tokenName(problem, i, t)} of input ${i}`;
       found.push({
         id: `token:${i}:${t}`, kind: "token", i, t, score, point, name, word: problem.words?.[i][t] ?? "",
         value: `${score === null ? "" : `score ${short(score)}, `}at ${pointText(point)}`,
@@ -132,7 +133,7 @@ function handlesOf(state, analysis) {
   );
   keys?.forEach((input, i) =>
     input.forEach((point, t) => {
-      const name = `key of token ${t} of input ${i}`;
+      const name = `key of ${tokenName(problem, i, t)} of input ${i}`;
       found.push({
         id: `key:${i}:${t}`, kind: "key", i, t, point, name, value: `at ${pointText(point)}`,
         move: (at) => (before) => withKey(before, i, t, at),
@@ -168,7 +169,7 @@ function handlesOf(state, analysis) {
     found.push({
       id: `limit:${limit.index}`, kind: "limit", k: limit.index, limit, point: null,
       name: `limit ${limit.mark}${limit.isGlobal ? ", the best" : ""}`,
-      value: `selects ${limit.selected.map((t, i) => `token ${t} of input ${i}`).join(", ")}; margin ${short(limit.margin)}`,
+      value: `selects ${Array.from(limit.selected, (t, i) => `${tokenName(problem, i, t)} of input ${i}`).join(", ")}; margin ${short(limit.margin)}`,
       choose: { limit: limit.index },
     });
   return found;

@@ -1,6 +1,5 @@
 // The share menu: link, page, pictures, film, Python script and problem files.
 
-import { copyText } from "./clipboard.js";
 import { element } from "../dom.js";
 import { captionOf, filmOf, framed, pngOf } from "./picture_files.js";
 import { stepScale } from "../run/curve_scale.js";
@@ -87,9 +86,14 @@ function pageWith(state) {
   return `<!doctype html>\n${filled}\n`;
 }
 
+/** Copy a text, or show it where the browser does not let it be copied. */
 async function copied(store, text, what, note = "") {
-  if (await copyText(text)) store.say(`${what} is copied.${note}`);
-  else showText(what, text);
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    return showText(what, text);
+  }
+  return store.say(`${what} is copied.${note}`);
 }
 
 /** Whether links to this page open on this machine alone. */
