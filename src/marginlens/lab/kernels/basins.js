@@ -35,7 +35,7 @@ export function basinField(problem, optima, { side, half, wide = 1, steps = Math
   };
 }
 
-/** The start of a pixel, null outside of the window. */
+/** The start of a pixel, null where it is not shown. */
 export function pixelStart({ side, half, wide }, pixel) {
   const place = (k) => ((k + 0.5) / side) * 2 * half - half;
   const point = [place(pixel % side), place(Math.floor(pixel / side))];
