@@ -39,7 +39,7 @@ test("every state comes back from its link and from its file, and an example's l
       const hash = await hashOf(state);
       assert.match(hash, /^#1\.[\w-]+$/);
       const shown = JSON.parse(JSON.stringify(state)); // in which -0 is 0
-      for (const back of [await stateOfHash(hash), stateOfFile(problemFile(state), completeState({ problem }))]) {
+      for (const back of [(await stateOfHash(hash)).state, stateOfFile(problemFile(state), completeState({ problem }))]) {
         assert.deepEqual(JSON.parse(JSON.stringify(back)), shown);
         for (const [name, value] of Object.entries(part))
           if (!Array.isArray(value) && typeof value === "object") for (const key of Object.keys(value)) assert.equal(back[name][key], value[key]);
@@ -76,7 +76,30 @@ test("links that cannot be read are refused, and a place on the page is no link"
   };
   for (const [hash, words] of Object.entries(refused))
     await assert.rejects(stateOfHash(hash), (error) => error instanceof ProblemError && error.message.includes(words), words);
-  for (const hash of ["", "#", "#content"]) assert.equal(await stateOfHash(hash), null);
+  for (const hash of ["", "#", "#content"]) assert.deepEqual(await stateOfHash(hash), { state: null, complaint: null });
+});
+
+test("of a link that was cut, what can be read is kept, and a sentence says so", async () => {
+  const example = stateOfPreset(globalThis.labPresets.find(({ name }) => name === "A-F1c"));
+  const shared = completeState({ ...example, starts: [[0.25, 0.5]], view: { half: 7 } });
+  const whole = await hashOf(shared);
+  const kept = [];
+  for (let length = 12; length < whole.length; length++) {
+    const { state, complaint } = await stateOfHash(whole.slice(0, length)).catch(({ message }) => ({ state: null, complaint: message }));
+    if (complaint === null) {
+      assert.deepEqual(state, shared); // nothing but the end of the compressed stream is missing
+      continue;
+    }
+    assert.match(complaint, /^This link is damaged.*\.$/);
+    if (state === null) continue;
+    if (JSON.stringify(state.problem) !== JSON.stringify(example.problem)) assert.fail("a number was cut in two");
+    kept.push(complaint.includes("example") ? "example" : "problem");
+  }
+  assert.deepEqual(kept, kept.toSorted()); // first the example is known, with more of the link the problem too
+  assert.deepEqual(new Set(kept), new Set(["example", "problem"]));
+  const { state, complaint } = await stateOfHash(whole.slice(0, 120));
+  assert.equal(state.preset, "A-F1c");
+  assert.ok(complaint.includes(globalThis.labPresets.find(({ name }) => name === "A-F1c").title));
 });
 
 test("wrong files are one sentence, and the state stays", async () => {

@@ -73,7 +73,7 @@ def test_the_page_opens_presets_and_links_with_the_same_state() -> None:
     const states = [];
     for (const { entry, hash } of given) {
       const opened = stateOfPreset(entry);
-      states.push([opened, await stateOfHash(hash), await stateOfHash(await hashOf(opened))]);
+      states.push([opened, (await stateOfHash(hash)).state, (await stateOfHash(await hashOf(opened))).state]);
     }
     answer(states);
     """
@@ -110,7 +110,7 @@ def test_links_round_trip_problems_and_states() -> None:
     import { problemOf } from "./state.js";
     import { stateOfHash } from "./sharing/permalink.js";
     const states = await Promise.all(given.map(stateOfHash));
-    answer(states.map((state) => ({ state, problem: problemOf(state) })));
+    answer(states.map(({ state }) => ({ state, problem: problemOf(state) })));
     """
     found = run_in_page(code, [permalink(state) for state in states])
     shown = LabProblem.from_dict(found[0]["problem"])

@@ -55,14 +55,15 @@ async function openingState() {
   const problem = embedded("problem");
   const attempt = async (read) => {
     try {
-      return { state: await read(), complaint: null };
+      return await read();
     } catch (error) {
       if (!(error instanceof ProblemError)) throw error;
       return { state: null, complaint: error.message };
     }
   };
-  const linked = await attempt(() => (location.hash.length > 1 ? stateOfHash(location.hash) : null));
-  const found = linked.state ? linked : await attempt(() => problem && (problem.problem ? completeState(problem) : stateOfProblem(problem)));
+  const linked = location.hash.length > 1 ? await attempt(() => stateOfHash(location.hash)) : { state: null, complaint: null };
+  const ofFile = () => ({ state: problem && (problem.problem ? completeState(problem) : stateOfProblem(problem)), complaint: null });
+  const found = linked.state ? linked : await attempt(ofFile);
   return { state: found.state ?? startState(globalThis.labPresets), isGreeting: found.state === null, complaint: linked.complaint ?? found.complaint };
 }
 
@@ -107,11 +108,11 @@ function followAddress(store) {
   store.subscribe(() => writeAfter(HASH_DELAY));
   addEventListener("hashchange", async () => {
     const { hash } = location;
-    const found = hash === "" ? opening : await stateOfHash(hash).catch((error) => error);
+    const { state, complaint } = hash === "" ? { state: opening } : await stateOfHash(hash).catch(({ message }) => ({ state: null, complaint: message }));
     if (hash !== location.hash) return; // and hashchange will tell of that one
     known = hash;
-    if (found instanceof Error) store.say(found.message, "refusal");
-    else if (found !== null) store.load(found, "open a link");
+    if (state !== null) store.load(state, "open a link");
+    if (complaint) store.say(complaint, "refusal");
   });
 }
 

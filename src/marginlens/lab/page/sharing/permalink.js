@@ -60,6 +60,32 @@ async function through(stream, given) {
   return bytes;
 }
 
+/** What closes the brackets that are open at the end of JSON; null inside of a string. */
+function closing(json) {
+  const open = [];
+  for (const [sign] of json.matchAll(/"(?:[^"\\]|\\.)*"|["[\]{}]/gs)) {
+    if (sign === '"') return null;
+    if (sign === "[" || sign === "{") open.unshift(sign === "[" ? "]" : "}");
+    else if (sign === "]" || sign === "}") open.shift();
+  }
+  return open.join("");
+}
+
+/** The value of JSON that was cut, without what was cut in two; null where nothing is left. */
+function valueOfCut(json) {
+  for (let end = json.length; end > 0; end--) {
+    if (json[end] !== "," && !/[\]}"]/.test(json[end - 1])) continue; // a number may go on
+    const close = closing(json.slice(0, end));
+    if (close === null) continue;
+    try {
+      return JSON.parse(json.slice(0, end) + close);
+    } catch {
+      // it ends at a name without a value
+    }
+  }
+  return null;
+}
+
 /** Whether a state is that of an example as it opens, in whatever order its parts are. */
 function isAsOpened(state, preset) {
   const sorted = ({ problem, ...parts }) => stateText({ problem: Object.fromEntries(Object.entries(problem).sort()), ...parts });
@@ -74,21 +100,38 @@ export async function hashOf(state) {
   return `#${DEFLATED}.${toBase64(bytes)}`;
 }
 
-/** The state of a hash, null where it names a place on the page; a `ProblemError` with one sentence where it cannot be read. */
+/** { state, complaint } of what a damaged link still holds: the problem, whole where starts follow it, or else the example that it began as. */
+function stateOfRest(given) {
+  const example = exampleNamed(given?.preset);
+  try {
+    if (given?.starts) return { state: completeState(given), complaint: text("lab.link.cut") };
+  } catch {
+    // too much of the problem is missing
+  }
+  if (example) return { state: stateOfPreset(example), complaint: text("lab.link.example_left", { title: example.title }) };
+  throw new ProblemError(text("lab.link.damaged"));
+}
+
+/**
+ * { state, complaint } of a hash: the state is null where it names a place on the page, the complaint null where all of it was read.
+ * A `ProblemError` with one sentence where nothing can be read.
+ */
 export async function stateOfHash(hash) {
   const found = /^#(\w+)\.(.*)$/s.exec(hash);
   if (found === null) {
     const name = hash.slice(1);
     const preset = exampleLinked(name);
     if (preset === null && !PLACES.includes(name)) throw new ProblemError(text("lab.link.damaged"));
-    return preset && stateOfPreset(preset);
+    return { state: preset && stateOfPreset(preset), complaint: null };
   }
   const [, version, content] = found;
   if (version !== DEFLATED) throw new ProblemError(text("lab.link.other_version", { version: version.slice(0, 12) }));
   const json = new TextDecoder().decode(await through(new DecompressionStream("deflate-raw"), fromBase64(content)));
+  let given;
   try {
-    return completeState(JSON.parse(json));
-  } catch (error) {
-    throw error instanceof SyntaxError ? new ProblemError(text("lab.link.damaged")) : error;
+    given = JSON.parse(json);
+  } catch {
+    return stateOfRest(valueOfCut(json));
   }
+  return { state: completeState(given), complaint: null };
 }
