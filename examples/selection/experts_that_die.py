@@ -41,7 +41,7 @@ for name, x in gates.items():
 
 # %%
 # One column per input. Each expert should win its own quarter, which is outlined.
-figure, panels = plt.subplots(2, 1, figsize=(6.4, 3.8), layout="constrained", sharex=True)
+figure, panels = plt.subplots(2, 1, figsize=(6.4, 4.4), layout="constrained")
 for axes, (name, run) in zip(panels, runs.items(), strict=True):
     for expert in range(N_EXPERTS):
         first = np.flatnonzero(own == expert)[0]
@@ -52,9 +52,10 @@ for axes, (name, run) in zip(panels, runs.items(), strict=True):
         axes.bar(
             which, 0.8, 0.8, run.selected[which] - 0.4, color=colour, label="best expert" if right else "another expert"
         )
-    axes.set(ylim=(N_EXPERTS - 0.4, -0.6), xlim=(-0.7, N_INPUTS - 0.3), ylabel="winning expert", title=name)
+    axes.set(
+        ylim=(N_EXPERTS - 0.4, -0.6), xlim=(-0.7, N_INPUTS - 0.3), ylabel="winning expert", title=name, xlabel="input"
+    )
     axes.set_yticks(range(N_EXPERTS))
     axes.grid(visible=False)
-panels[1].set_xlabel("input")
 figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
 plt.show()
