@@ -44,6 +44,7 @@ QUICK = {  # constants of an example with smaller values
     "mixing_equal_words": {"N_STEPS": 3000},
     "muon_on_w": {"N_STEPS": 1000},
     "predict_and_verify": {"N_STEPS": 50_000},
+    "experts_that_die": {"N_STEPS": 10_000},
     "probe_a_sentence_model": {"N_SENTENCES": 6},
     "text_in_chunks": {"N_BYTES": [20_000, 200_000]},
     "sweep_with_intervals": {"N_PROBLEMS": 60, "WIDTHS": [4, 40]},
@@ -95,6 +96,12 @@ FINDINGS = {  # what an example says, as a function of the names it defines
         < np.mean(x["ends"]["learned sink"] == x["SINK"])
         < 1.0
         == np.mean(x["ends"]["no sink"] == 0)
+    ),
+    "experts_that_die": lambda x: (
+        all(outcome.proved for outcome in x["outcomes"].values())
+        and all(np.array_equal(run.selected, x["outcomes"][name].selected) for name, run in x["runs"].items())
+        and [len(set(run.selected.tolist())) for run in x["runs"].values()] == [2, 4]
+        and [int(np.sum(run.selected == x["own"])) for run in x["runs"].values()] == [9, 30]
     ),
     "heat_map_upside_down": lambda x: (
         x["right"].all()

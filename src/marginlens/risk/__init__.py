@@ -12,6 +12,7 @@ from marginlens.risk.matrix import FactorRisk, MatrixRisk, matrix_from_vector
 from marginlens.risk.multi_head import MultiHeadRisk
 from marginlens.risk.next_token import NextTokenRisk
 from marginlens.risk.protocol import MarginRows, Risk
+from marginlens.risk.routers import router
 from marginlens.risk.softmax import logits, softmax
 from marginlens.risk.torch_module import from_torch
 
@@ -32,6 +33,7 @@ __all__ = [
     "from_torch",
     "logits",
     "matrix_from_vector",
+    "router",
     "softmax",
 ]
 

@@ -10,7 +10,6 @@ import marginlens as ml
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
-from marginlens_papers.claims.d.multi_token_limit import multi_token_limit
 
 SEED = 13
 N_INPUTS, N_TOKENS = 3, 4
@@ -141,12 +140,12 @@ def _distances(problems: Problems, j: int, points: FloatArray) -> tuple[Any, flo
         return nothing
     sets = [np.flatnonzero(~row).tolist() for row in dropped]
     try:
-        limit = multi_token_limit(ml.TokenDataset(one.X[0], one.y[0]), sets, s, one.queries[0])
+        limit = ml.svm.mixture_svm(ml.TokenDataset(one.X[0], one.y[0]), sets, s, query=one.queries[0])
     except ml.InputError:
         return nothing
-    if limit.direction.status is not ml.Status.OPTIMAL:
+    if limit.status is not ml.Status.OPTIMAL:
         return nothing
-    direction = limit.direction.x.ravel()
+    direction = limit.x.ravel()
     flat = points.reshape(len(points), -1)
     R = (flat - limit.finite.ravel()) @ direction / (direction @ direction)
     logits = np.einsum("itd,id->it", one.X[0], one.queries[0] @ points[-1])
