@@ -71,7 +71,7 @@ class Contradiction(NamedTuple):
         pairs: (m, 3) the input, selected token and other token of each row; for retrieval the query, the document that should
             come first, and the one that contradicts it.
 
-        weights: (m,) the share of each row in the proof, in units of its length; they add up to 1.
+        weights: (m,) the share of each row in the proof, in units of its length; they add up to 1, up to rounding.
     """
 
     pairs: IntArray
@@ -207,8 +207,11 @@ class MarginSolution(Result, Tabular):
         y = np.zeros(len(self.lower)) if self.certificate is None else np.nan_to_num(self.certificate)
         row_norms = _row_norms(self.rows)
         weights = y * np.where(row_norms == 0.0, 1.0, row_norms)
-        order = np.argsort(-weights, kind="stable")[: int(np.sum(weights > 0.0))]
-        return Contradiction(self.pairs[order], weights[order] / max(float(weights.sum()), np.finfo(float).tiny))
+        order = np.argsort(-weights, kind="stable")
+        shares = weights[order] / max(float(weights.sum()), np.finfo(float).tiny)
+        # Rows that carry rounding errors only are no part of the proof.
+        count = int(np.sum(np.cumsum(shares[::-1])[::-1] > CERTIFICATE_RTOL))
+        return Contradiction(self.pairs[order[:count]], shares[:count])
 
     @property
     def is_euclidean(self) -> bool:
