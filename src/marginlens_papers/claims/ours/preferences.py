@@ -69,8 +69,9 @@ class X_R3(Claim):
             axes.semilogx(finding.arrays["steps"], shares, color=colour, label=f"{pairs} pairs, {responses} responses")
             low, high = proportion_interval(total - wrong, total)
             axes.axhspan(float(low), float(high), color=colour, alpha=0.35, lw=0)
-        axes.set(xlabel="steps of plain descent", ylabel="prompts with the named response in front", ylim=(0, 1.03))
-        axes.legend(frameon=False, loc="center right", title="predicted; in bands: chosen")
+        axes.set(xlabel="steps of plain descent", ylabel="share of prompts", ylim=(0, 1.03))
+        axes.legend(loc="center right", title="predicted response leads", bbox_to_anchor=(1.0, 0.64))
+        axes.annotate("chosen response wins", (10.0, 0.3))
         axes.set_title("The winner is the predicted response, and rarely the chosen one")
         return {"winners": figure}
 

@@ -10,7 +10,6 @@ import numpy as np
 import marginlens as ml
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
-from marginlens_papers.claims.drawing import share_points
 
 SEED = 4
 PROBLEMS = {4: 40, 6: 40, 8: 40, 12: 8, 16: 3}  # by the width of the embeddings
@@ -59,13 +58,13 @@ class X_R4(Claim):
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """The share of problems in which some adapter ranks all positive documents first, over the number of pairs."""
         figure, (axes,) = ml.plotting.figure(width=6.4, height=3.8)
-        shades = np.linspace(0.25, 1.0, len(finding.arrays["widths"]))
+        shades = np.linspace(0.3, 1.0, len(finding.arrays["widths"]))
         for width, shade, (successes, n) in zip(
             finding.arrays["widths"], shades, finding.arrays["counts"], strict=True
         ):
-            share_points(axes, RATIOS, successes, np.full(len(RATIOS), n), color=ml.plotting.LOCAL, alpha=shade, ls="-")
-            crossing = _crossing(np.array(successes) / n)
-            axes.annotate(f"d = {width}", (crossing, 0.5), (4, 6), textcoords="offset points")
+            shares = np.array(successes) / n
+            axes.plot(RATIOS, shares, "o-", color=ml.plotting.LOCAL, alpha=shade, ms=4)
+            axes.annotate(f"d = {width}", (_crossing(shares), 0.5), (5, 4), textcoords="offset points")
         axes.set(
             xlabel="pairs for each coordinate, n/d", ylabel="share of problems with an adapter", ylim=(-0.03, 1.05)
         )
