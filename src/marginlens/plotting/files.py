@@ -14,7 +14,7 @@ from marginlens.runtime.files import write_whole
 DOTS_PER_INCH = 150
 WIDEST_PIXELS = 2000
 MAX_VECTOR_BYTES = 1_000_000
-MAX_PAGE_SVG_BYTES = 80_000  # a PNG of the same figure has 50,000 on average
+MAX_PAGE_SVG_BYTES = 60_000  # a PNG of the same figure has 50,000 on average
 FIGURE_SUFFIXES = (".png", ".svg", ".pdf")  # of the files that `write_figure` writes
 
 

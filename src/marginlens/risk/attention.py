@@ -422,7 +422,7 @@ class AttentionRisk(SoftmaxRisk):
 def _orthonormal(rows: FloatArray, axis: FloatArray | None) -> FloatArray:
     """Return orthonormal columns (d, r) that span the rows (m, d), and with an axis (d,) also the axis and one more direction."""
     if len(rows) > max(_MANY_ROWS, rows.shape[1]):
-        rows = np.linalg.qr(rows, mode="r")
+        rows = np.asarray(np.linalg.qr(rows, mode="r"))
     _, singular, directions = np.linalg.svd(rows, full_matrices=axis is not None)
     rank = int(np.sum(singular > KEY_RANK_RTOL * max(float(singular[0]), np.finfo(float).tiny)))
     if axis is None or rank == len(directions):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from marginlens.typing import FloatArray
 
 KNOWN_NORMS: tuple[type[Norm], ...] = (L1, L2, LInf, Lp, Frobenius, Spectral, Nuclear, MaxRow)
+SLOPE_CONDITIONS = ("steepest.selected_scores", "steepest.finite_slope")
 NEARLY = 1e-3  # share by which distances in doubles may miss the exact ones
 SIZE_BITS = 64  # of lengths of rows, which need no more: a bound that is too large by 1e-15 decides nothing
 
@@ -263,7 +264,7 @@ def _saturation(
     lost = {r: epsilon[inputs[r]] * plus[inputs[r]] / delta[r] for r in setting.leading}
     proving.demand("steepest.leading_forward", proving.largest(lost.values()), one)
     by_row = [[values[i] for i in inputs] for values in (epsilon, plus)]
-    steep = steepness_in(proving, "steepest", proof.loss, rows.score, *by_row)
+    steep = steepness_in(proving, SLOPE_CONDITIONS, proof.loss, rows.score, *by_row)
     errors = []
     for r in setting.leading:
         e, up, down = epsilon[inputs[r]], plus[inputs[r]], minus[inputs[r]]

@@ -226,17 +226,17 @@ def _defined(ends: Iterable[arb]) -> Iterator[arb]:
 
 
 def steepness_in(
-    proving: Proving, theorem: str, loss: Loss, scores: list[Any], epsilon: list[Any], plus: list[Any]
+    proving: Proving, codes: tuple[str, str], loss: Loss, scores: list[Any], epsilon: list[Any], plus: list[Any]
 ) -> list[Any]:
     """Return Λ for every row, a bound on the slope of log|ℓ'| for margins from γ_α - εΔ⁺ on.
 
-    For -log u it is 1/(γ_α - εΔ⁺), where γ_α is the score of the row's selected token.
+    For -log u it is 1/(γ_α - εΔ⁺), where γ_α is the score of the row's selected token. `codes` are those of its two conditions.
     """
     if type(loss) is not LogProbability:
         return [proving.real(0 if type(loss) is CorrelationLoss else 1)] * len(scores)
-    proving.require(f"{theorem}.selected_scores", all(bool(score > 0) for score in scores))
+    proving.require(codes[0], all(bool(score > 0) for score in scores))
     lost = [e * up / score for e, up, score in zip(epsilon, plus, scores, strict=True)]
-    proving.demand(f"{theorem}.finite_slope", proving.largest(lost), proving.real(1))
+    proving.demand(codes[1], proving.largest(lost), proving.real(1))
     return [1 / (score * (1 - part)) for score, part in zip(scores, lost, strict=True)]
 
 

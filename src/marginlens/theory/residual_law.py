@@ -31,7 +31,8 @@ import numpy as np
 
 from marginlens.arithmetic.directions import as_scalar
 from marginlens.data.tokens import TokenDataset
-from marginlens.losses.margin import Logistic, Loss, slope_of
+from marginlens.errors import InputError
+from marginlens.losses.margin import Logistic, Loss, has_poles, slope_of
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular
 from marginlens.status import Status
@@ -154,6 +155,11 @@ def residual_law(data: TokenDataset, head: ArrayLike, selected: ArrayLike, *, lo
     """
     problem = ScoredTokens(data, head, loss)
     problem.require_decreasing_loss()
+    if has_poles(loss):
+        chosen = np.take_along_axis(problem.scores, problem.data.selection(selected)[..., None], axis=-1)
+        if not np.isfinite(slope_of(loss, chosen).log).all():
+            expected = "one whose slope is finite at the scores of the selected tokens"
+            raise InputError("loss", expected, type(loss).__name__)
     optimality, batch = optimality_of(problem, selected), data.as_batch()
     solution = optimality.solution
     is_optimal = np.array([status is Status.OPTIMAL for status in np.atleast_1d(solution.status)])

@@ -70,7 +70,8 @@ class SteepRows:
         of_input = np.bincount(self.input, self.multiplier)[self.input[S]]
         rho = np.log(self.delta[S] / (self.n_inputs**2 * weight * of_input)) - self.lead[S]
         level = self.theta * float(weight @ rho)
-        return np.linalg.lstsq(self.a[S], rho - level, rcond=None)[0], level
+        anchor: FloatArray = np.linalg.lstsq(self.a[S], rho - level, rcond=None)[0].astype(np.float64)
+        return anchor, level
 
 
 def find_steep_tube(

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 STATED = 1e-9  # by how much the entries of a stated direction, and a stated margin as a share of it, may differ from the exact ones
 SLOW = 0.1  # share of R² up to which what a row adds is summed up; beyond it the tube grows instead
+SLOPE_CONDITIONS = ("tube.selected_scores", "tube.finite_slope")
 PAIRWISE_ROWS = 64  # up to which the spread of the rows is taken over all pairs
 
 
@@ -191,7 +192,7 @@ def _bounds(proving: Proving, proof: Certificate, rows: _Rows, ray: _Ray, anchor
     gap, epsilon, plus, minus = _shares(proving, proof, rows, ray, anchor)
     delta = rows.delta
     lost = {r: epsilon[r] * plus[r] / delta[r] for r in rows.support}
-    steep = steepness_in(proving, "tube", proof.loss, rows.score, epsilon, plus)
+    steep = steepness_in(proving, SLOPE_CONDITIONS, proof.loss, rows.score, epsilon, plus)
     more = [epsilon[r] * (steep[r] * plus[r] + minus[r] / delta[r]) for r in rows.support]
     less = [
         epsilon[r] * steep[r] * minus[r] - proving.log(1 - epsilon[r]) - proving.log(1 - lost[r]) for r in rows.support
