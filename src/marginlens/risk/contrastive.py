@@ -54,15 +54,17 @@ def contrastive(
         1.0986
     """
     q = real_array(queries, "queries", ("n_queries", "d_query"))
+    of_query: Any = documents
+    names_of_query: Any = names
     if n_axes(documents) == 2:
         shared = real_array(documents, "documents", ("n_documents", "d_document"))
-        documents = np.broadcast_to(shared, (len(q), *shared.shape))
-        names = None if names is None else [list(names)] * len(q)  # type: ignore[list-item]
-    for argument, given in (("documents", documents), ("positives", positives)):
+        of_query = np.broadcast_to(shared, (len(q), *shared.shape))
+        names_of_query = None if names is None else [list(names)] * len(q)
+    for argument, given in (("documents", of_query), ("positives", positives)):
         count = len(given) if isinstance(given, Sequence) or np.ndim(given) else 0
         if count != len(q):
             raise InputError(argument, f"a list with an entry for each of the {len(q)} queries", f"{count} entries")
-    scores = [np.zeros(len(own)) for own in documents]
+    scores = [np.zeros(len(own)) for own in of_query]
     for i, row in enumerate(scores):
         expected = f"one or more of the documents 0 to {len(row) - 1} for query {i}"
         chosen = index_array(np.atleast_1d(positives[i]), "positives", expected, (-1,), below=len(row))
@@ -70,4 +72,4 @@ def contrastive(
             raise InputError("positives", expected, "none")
         row[chosen] = 1.0
     with rename_arguments(keys="documents", scores="positives", tokens="names", query="queries"):
-        return SoftmaxRisk(documents, scores, None, LogProbability(), names, RETRIEVAL).as_matrix(q)
+        return SoftmaxRisk(of_query, scores, None, LogProbability(), names_of_query, RETRIEVAL).as_matrix(q)

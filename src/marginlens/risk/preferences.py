@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -85,7 +86,7 @@ def preferences(
     return SoftmaxRisk(scale * policy.K[at], scores, -scale * policy.offsets[at], LogProbability(), names, PREFERENCE)
 
 
-def as_policy(features: object, reference: object = None) -> TokenDataset:
+def as_policy(features: Any, reference: Any = None) -> TokenDataset:
     """Check the features of the responses to each prompt, and with a reference its log-probabilities: data whose keys are the features."""
     if not (isinstance(features, Sequence) or n_axes(features) == 3):
         raise InputError("features", _FEATURES, f"{n_axes(features)} axes")

@@ -153,7 +153,7 @@ def winning_responses(features: ArrayLike | Sequence[ArrayLike], risk: SoftmaxRi
     inputs = np.arange(policy.n_inputs)
     leads = at.margins[inputs, runners_up]
     apart = length(policy.K[inputs, at.selected][:, None] - policy.K)
-    decided = np.where(np.isfinite(at.margins), at.margins > error * apart + at.blur, True).all(axis=-1)
+    decided: BoolArray = np.all((at.margins > error * apart + at.blur) | ~np.isfinite(at.margins), axis=-1)
     runners_up[~np.isfinite(leads)] = -1
     has_theorem = _is_realised(data, solution.rows)
     return WinningResponses(at.selected, runners_up, leads, solution.direction, error, decided, has_theorem)
