@@ -97,6 +97,12 @@ FINDINGS = {  # what an example says, as a function of the names it defines
         < 1.0
         == np.mean(x["ends"]["no sink"] == 0)
     ),
+    "which_response_wins": lambda x: (
+        x["end"].proved
+        and x["end"].winners.tolist() == [int(np.argmax(x["log_policy"][-1]))] == [2]
+        and x["log_policy"][-1, x["CHOSEN"]] < x["log_policy"][0, x["CHOSEN"]]
+    ),
+    "endings_of_stories": lambda x: list(x["found"].values()) == [12, 20] and x["solution"].status is ml.Status.OPTIMAL,
     "experts_that_die": lambda x: (
         all(outcome.proved for outcome in x["outcomes"].values())
         and all(np.array_equal(run.selected, x["outcomes"][name].selected) for name, run in x["runs"].items())

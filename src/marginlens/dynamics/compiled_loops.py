@@ -21,7 +21,9 @@ from marginlens.typing import ArrayLike, FloatArray, IntArray
 RAN_ALL, STATIONARY, NON_FINITE, TIED = 0, 1, 2, 3  # by which loops say how a run ended
 N_LANES = 4  # inputs that the core takes at a time
 N_WINDOWS = 2  # the present one and the one before
-PREPARATION_STEPS = 48  # a slice begins by putting keys in order, which takes as long as several steps of a large problem
+PREPARATION_STEPS = (
+    48  # a slice begins by putting keys in order, which takes as long as several steps of a large problem
+)
 CROSS_ENTROPY = 5  # the code of a classifier's loss
 
 

@@ -38,6 +38,7 @@ from marginlens.risk.smoothness import smoothness
 from marginlens.risk.softmax import centred_keys
 from marginlens.runtime.threads import parallel_over
 from marginlens.typing import ArrayLike, FloatArray, Index, IntArray
+from marginlens.words import DEFAULT
 
 KEY_RANK_RTOL = (
     1e-12  # singular values of the keys, relative to the largest, below which a direction is no part of their span
@@ -105,7 +106,7 @@ class SoftmaxRisk(TokenRisk, Described):
 
         loss: any `Loss`; logistic by default.
 
-        tokens: the names of the choices, as for `TokenDataset`.
+        tokens, kind: the names of the choices, and what verdicts call choices and inputs, as for `TokenDataset`.
 
     Attributes:
         data: the keys, scores and offsets as a dataset, whose tokens are the choices.
@@ -135,8 +136,9 @@ class SoftmaxRisk(TokenRisk, Described):
         offsets: Any = None,
         loss: Loss | None = None,
         tokens: Sequence[str] | Sequence[Sequence[str]] | None = None,
+        kind: str = DEFAULT,
     ) -> None:
-        data = TokenDataset.of_scores(keys, scores, offsets, tokens)
+        data = TokenDataset.of_scores(keys, scores, offsets, tokens, kind)
         vars(self).update(data=data, head=data.own_head, loss=Logistic() if loss is None else as_loss(loss))
         self._check_domain()
 
