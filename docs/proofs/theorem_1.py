@@ -10,6 +10,7 @@ from setting import Problem, bounds_of_inputs, dot, fail, largest, need, numbers
 
 STATED = Fraction(1, 10**9)  # by how much a stated direction, and a stated margin as a share, may differ from p̄ and θ
 SLOW = Fraction(1, 10)  # rows with o_r/(θσ_r) above this share of R² count as slow; the theorem allows any
+PROVED = "X Theorem 1: from the point on, training converges to the direction"
 PAIRS = 64  # rows up to which D is taken over all pairs; beyond it twice the longest bounds it
 
 
@@ -60,7 +61,15 @@ def check(proof):
     need("the margin is the largest", theta * (1 - STATED), positive(proof, "margin"))
 
     # The anchor q* = Σ y a, and where the point is.
-    rho = [(row.c * row.delta / (theta * weight)).log() - row.lead for row, weight in zip(S, w, strict=True)]
+    is_steep = problem.loss == "arcsine-loss"
+    for row, weight in zip(S, w, strict=True):
+        row.weight = weight
+    if is_steep:  # Eq. (16)
+        of_input = {row.i: total(other.weight for other in S if other.i == row.i) for row in rows}
+        limits = [row.delta / (theta2 * problem.n**2 * row.weight * of_input[row.i]) + Real(Fraction(0)) for row in S]
+    else:
+        limits = [row.c * row.delta / (theta * row.weight) for row in S]
+    rho = [limit.log() - row.lead for row, limit in zip(S, limits, strict=True)]
     level = theta2 * dot(rho, w)
     y = [dot([value - level for value in rho], row) for row in solution]
     for row in rows:
@@ -86,18 +95,24 @@ def check(proof):
     for row in rows:
         row.eps, row.plus, row.minus = at_input[row.i]
         need("attention on other tokens", row.eps, 1, strictly=True)
+        row.steep = None if is_steep else problem.steepness(row, row.eps, row.plus)  # Λ
     for row in S:
         need("scores of the support stay lower", row.eps * row.plus, row.delta, strictly=True)
-    plus = Real(largest(row.eps * (problem.steep * row.plus + row.minus / row.delta) for row in S))  # log m₊
+    h = Real(step_size(proof))
+    if is_steep:
+        return slopes_that_grow(
+            proof, rows, of_input, problem.n, theta, gap, level, (P_0, deviation, R, K, psi, progress, h)
+        )
+    plus = Real(largest(row.eps * (row.steep * row.plus + row.minus / row.delta) for row in S))  # log m₊
     less = [-(1 - row.eps).log() - (1 - row.eps * row.plus / row.delta).log() for row in S]
-    minus = Real(largest(row.eps * problem.steep * row.minus + x for row, x in zip(S, less, strict=True)))  # -log m₋
+    minus = Real(largest(row.eps * row.steep * row.minus + x for row, x in zip(S, less, strict=True)))  # -log m₋
     mu = plus + minus
 
     # Eqs (5) to (7): o_r of forward rows and τ_r of backward ones. Eq. (8): θ'.
     forward = [row for row in beyond if row.delta > 0 and row.eps * row.plus < row.delta]
     backward = [row for row in beyond if row not in forward]
     for row in rows:
-        row.pull = row.c * (problem.steep * row.eps * row.plus).exp()  # a bound on c_i
+        row.pull = row.c * (row.steep * row.eps * row.plus).exp()  # a bound on c_i
         row.lead = abs(row.delta) + row.eps * max(row.plus, row.minus)
     for row in beyond:
         mass = theta * row.pull * (-level - row.sigma * P_0 - row.at).exp()
@@ -111,13 +126,7 @@ def check(proof):
         + total(row.o * row.wide for row in forward) * minus.exp()
     )
     e += total(row.tau * row.wide for row in backward)
-    lower = [row for row in rows if row.delta > 0]
-    if len(rows) > PAIRS:
-        D2 = (2 * Real(largest(row.wide for row in lower))) * (2 * Real(largest(row.wide for row in lower)))
-    else:
-        apart = [(r, s, [x - y for x, y in zip(r.a, s.a, strict=True)]) for j, r in enumerate(lower) for s in lower[:j]]
-        D2 = Real(largest(dot(v, v) - theta2 * dot(v, shortest) ** 2 for _, _, v in apart))
-    h = Real(step_size(proof))
+    D2 = squared_spread(rows)
     if not proof["normalized"]:
         h *= total(row.pull * row.lead * gap[row.token] * Real(*root(dot(row.a, row.a))) for row in rows)
 
@@ -142,16 +151,85 @@ def check(proof):
     s = Real(min(row.s.low for row in rows))
     I = mu * (1 / s + h) + total(row.o * (1 / row.sigma + h) for row in fading)
     for row in backward:
-        if row.d * R > kappa:
-            lasting = R / row.d + kappa / (row.d * row.d) + h * R
-        else:
-            lasting = (R + 2 * kappa / (Real(Fraction(1)).exp() * row.d)) * (2 / row.d + h)
-        I += row.tau * row.wide * lasting
+        I += row.tau * row.wide * lasting(row.d, R, kappa, h)
     if not slow:
         d = Real(min([s.low, *(row.sigma.low for row in fading), *(row.d.low for row in backward)]))
         I += sideways / 2 * (1 / (2 * d) + h)
     need("the drift fits into the tube", deviation**2 + 2 * I / progress, R**2)
-    return "X Theorem 1: from the point on, training converges to the direction"
+    return PROVED
+
+
+def squared_spread(rows):
+    """D² of Eq. (11), or a bound on it."""
+    lower = [row for row in rows if row.delta > 0]
+    if len(rows) > PAIRS:
+        widest = 2 * Real(largest(row.wide for row in lower))
+        return widest * widest
+    squares = [Fraction(0)]
+    for j, r in enumerate(lower):
+        for s in lower[:j]:
+            v, along = [x - y for x, y in zip(r.a, s.a, strict=True)], r.along - s.along
+            squares.append(dot(v, v) - along * along)
+    return Real(largest(squares))
+
+
+def lasting(d, R, kappa, h):
+    """i_r of Eq. (14)."""
+    if d * R > kappa:
+        return R / d + kappa / (d * d) + h * R
+    return (R + 2 * kappa / (Real(Fraction(1)).exp() * d)) * (2 / d + h)
+
+
+def slopes_that_grow(proof, rows, of_input, n, theta, gap, level, constants):
+    """Slopes that grow, Eqs (17) to (20), with ρ̄ = level/2; selected tokens score 1."""
+    P_0, deviation, R, K, psi, progress, h = constants
+    if any(not 0 <= row.delta <= 1 for row in rows):
+        fail("tokens score from 0 to 1")
+    S, others = ([row for row in rows if hasattr(row, "weight") == carries] for carries in (True, False))
+    kappa, added = K / (2 * R), {i: Real(Fraction(0)) for i in of_input}
+    adding = [row for row in others if row.delta > 0 and of_input[row.i] > 0]
+    for row in adding:  # Eq. (17)
+        mean = [
+            sum(column) / of_input[row.i]
+            for column in zip(*([s.weight * x for x in s.a] for s in S if s.i == row.i), strict=True)
+        ]
+        v = [x - y for x, y in zip(row.a, mean, strict=True)]
+        row.apart = (dot(v, v) - row.sigma * row.sigma).root()
+        share = row.delta / (theta * theta * n**2 * of_input[row.i] ** 2)
+        added[row.i] += share * (row.apart * R - level - row.sigma * P_0 - row.at).exp()
+        row.fall = row.sigma - row.apart * kappa
+        need("the tube stays beside the support", 0, row.fall, strictly=True)
+    less = [-(1 - row.eps).log() / 2 - (1 - row.eps * row.plus / row.delta).log() for row in S]
+    direct, most = Real(largest(less)), Real(largest(added.values()))
+    mu = direct + most / 2  # -log m₋
+    for row in rows:  # Eq. (18)
+        row.size = Real(largest([Real(*root(row.delta)), row.eps * Real(*root(row.plus))])) / n
+    for row in others:
+        row.tau = theta * row.size * ((row.wide * R - level - row.sigma * P_0 - row.at) / 2 + mu).exp()
+    need("progress along the direction", progress + total(row.tau * row.along for row in others), theta)
+    e = total(row.tau * row.wide for row in others)
+    if not proof["normalized"]:
+        h *= total(row.size * gap[row.token].root() * Real(*root(dot(row.a, row.a))) for row in rows)
+
+    # Eqs (12) and (13), then (19) and (20).
+    A2 = squared_spread(rows) / (4 * (1 - psi))
+    short = h * A2 <= progress
+    sideways = h * e * e / (progress * psi) if short else e * e / (A2 * psi)
+    need("the tube grows fast enough", (Real(Fraction(0)) if short else h * h * A2 / 4) / progress, K)
+    for row in rows:
+        row.s = row.along - row.wide * kappa
+        need("the tube stays ahead of every row", 0, row.s, strictly=True)
+    I = 2 * direct * (1 / Real(min(row.s.low for row in rows)) + h)
+    if adding:
+        I += most * (1 / Real(min(row.fall.low for row in adding)) + h)
+    for row in others:
+        row.d = (row.sigma - row.wide * kappa) / 2
+        need("the tube stays away from other rows", 0, row.d, strictly=True)
+        I += row.tau * row.wide * lasting(row.d, R, kappa, h)
+    if others:
+        I += sideways / 2 * (1 / (2 * Real(min(row.d.low for row in others))) + h)
+    need("the drift fits into the tube", deviation**2 + 2 * I / progress, R**2)
+    return PROVED
 
 
 def step_size(proof):

@@ -93,7 +93,8 @@ FINDINGS = {  # what an example says, as a function of the names it defines
         0.5
         < np.mean(x["ends"]["fixed sink"] == x["SINK"])
         < np.mean(x["ends"]["learned sink"] == x["SINK"])
-        < 1.0 == np.mean(x["ends"]["no sink"] == 0)
+        < 1.0
+        == np.mean(x["ends"]["no sink"] == 0)
     ),
     "heat_map_upside_down": lambda x: (
         x["right"].all()

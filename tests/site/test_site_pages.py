@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 import pytest
+from PIL import Image
 
 import marginlens as ml
 from browser_page import (
@@ -156,6 +157,22 @@ def test_the_site_is_small(site):
         sum(path.stat().st_size for path in site.rglob("*") if path.is_file() and ".doctrees" not in path.parts)
         <= MOST_BYTES
     )
+
+
+def test_the_report_is_copied_with_one_file_a_figure(site):
+    """`test_every_link_has_a_target` says that its page finds them."""
+    names = {path.relative_to(site / "report").as_posix() for path in (site / "report").rglob("*") if path.is_file()}
+    figures = {"A-F1b-correlation.svg", "A-F1b-correlation-small.png", "A-F9-walk.png", "A-F9-walk-small.png"}
+    assert names == {"index.html", "lab.html", "ledger.json", *(f"figures/{name}" for name in figures)}
+    assert (site / "report" / "figures" / "A-F9-walk.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_pictures_have_palettes(site):
+    pictures = list((site / "_images").glob("*.png"))
+    assert pictures
+    for path in pictures:
+        with Image.open(path) as picture:
+            assert picture.mode == "P", path.name
 
 
 # ---- links

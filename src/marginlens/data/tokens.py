@@ -532,6 +532,11 @@ def _tokens(value: object, argument: str) -> tuple[FloatArray, IntArray, bool]:
     expected = "of shape (n_inputs, n_tokens, d_model) or (batch, n_inputs, n_tokens, d_model), or a list of (n_tokens_i, d_model) arrays"
     if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 0:
         raise InputError(argument, "at least one input", "an empty dataset")
+    if (
+        isinstance(value, list | tuple)
+        and len({part.shape if isinstance(part, np.ndarray) else () for part in value}) > 1
+    ):
+        return _ragged(value, argument, expected)
     try:
         array = float_array(value, argument, f"real numbers {expected}")
     except InputError:
