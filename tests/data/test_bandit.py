@@ -143,3 +143,16 @@ def test_a_file_keeps_a_bandit(tmp_path):
     found = ml.data.load(tmp_path / "bandit.npz")
     assert found == data
     assert (found.kind, found.tokens) == (data.kind, data.tokens)
+
+
+def test_the_best_arm_may_lose_although_no_other_arm_is_locally_optimal():
+    data = ml.data.bandit([[1.1, -1.1], [1.5, 0.7], [0.0, -0.2], [0.0, 0.0], [0.4, -0.4]], [1.0, -0.8, -0.6, 1.9, 1.4])
+    loss = ml.losses.CorrelationLoss()
+    assert ml.locally_optimal_directions(data, data.own_head).selections.tolist() == [[3]]
+    assert data.optimal(data.own_head) == [3]
+    found = ml.predict(data, loss=loss).outcome
+    assert found.finite
+    assert found.proved
+    # Plain steps, which share nothing with the flow, end in the ball that the proof is for.
+    run = ml.descend(data, loss=loss, optimizer=ml.GradientDescent(1.0), n_steps=200_000)
+    assert np.linalg.norm(run.final - found.point) <= found.certificate.radius
