@@ -104,6 +104,7 @@ FINDINGS = {  # what an example says, as a function of the names it defines
         and 0.1 < x["loses"].mean() < 0.4
         and x["entropies"]["GRPO"][-1] < 0.05 * x["entropies"]["REINFORCE"][-1]
         and abs(np.log(x["entropies"]["REINFORCE"][-1] / x["entropies"]["rejection sampling"][-1])) < 0.1
+    ),
     "which_response_wins": lambda x: (
         x["end"].proved
         and x["end"].winners.tolist() == [int(np.argmax(x["log_policy"][-1]))] == [2]

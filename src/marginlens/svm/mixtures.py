@@ -51,9 +51,9 @@ class MixtureSolution(MarginSolution):
         goals: (n_equalities,) by how much the logit of the other token exceeds that of the first.
     """
 
-    finite: FloatArray | None = None
-    ties: IntArray | None = None
-    goals: FloatArray | None = None
+    finite: Any = None
+    ties: Any = None
+    goals: Any = None
 
     @property
     def residual(self) -> float:

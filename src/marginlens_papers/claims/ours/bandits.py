@@ -8,6 +8,7 @@ import numpy as np
 
 import marginlens as ml
 from marginlens.arithmetic.directions import length
+from marginlens.losses import Loss
 from marginlens.status import Status
 from marginlens.theory.attraction import Missing, find_tubes
 from marginlens.typing import BoolArray, Figure, FloatArray, IntArray
@@ -97,7 +98,7 @@ class X_R1(Claim):
         return {"growth": figure}
 
 
-def _grown(data: ml.TokenDataset, loss: ml.Loss, right: IntArray, *, further: bool) -> dict[str, Any]:
+def _grown(data: ml.TokenDataset, loss: Loss, right: IntArray, *, further: bool) -> dict[str, Any]:
     """Train from zero; of each bandit, whether every state ends at its right arm, and d‖θ‖/d log t after the steps of size 1.
 
     If a run goes `further`, its steps then grow in proportion to the time so far: still plain descent, at times that steps of size 1
@@ -262,11 +263,12 @@ def _ends(n: int, K: int, d: int, count: int, n_steps: int) -> dict[str, BoolArr
     return found
 
 
-def _predicted(data: ml.TokenDataset, loss: ml.Loss) -> tuple[BoolArray, IntArray, BoolArray, IntArray]:
+def _predicted(data: ml.TokenDataset, loss: Loss) -> tuple[BoolArray, IntArray, BoolArray, IntArray]:
     """Whether the flow from zero provably ends at a finite minimum; if not, the arms at which normalised steps end, whether that
     is proved, and after how many steps the proof begins.
     """
-    flow = [prediction.outcome for prediction in ml.predict_limit(data, loss=loss, max_problems=1)]
+    predictions: Any = ml.predict_limit(data, loss=loss, max_problems=1)
+    flow = [prediction.outcome for prediction in predictions]
     finite = np.array([outcome.finite and outcome.proved for outcome in flow])
     selected, taken = np.full(data.y.shape, MIXTURE), np.zeros(len(data), dtype=np.int64)
     proved, others = finite.copy(), np.flatnonzero(~finite)
