@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import marginlens as ml
-from marginlens.typing import Figure, FloatArray
+from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 
 SEED = 5
