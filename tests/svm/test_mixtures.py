@@ -148,7 +148,7 @@ def test_descent_with_a_nonlinear_head_tends_to_the_mixture(seed):
         slope = -1.0 / (1.0 + np.exp(1.0 - 4.0 * z[:, 0] ** 2 - z[:, 1])) / 2.0  # of log(1 + e^-ψ)
         scores = -8.0 * z[:, :1] * X[:, :, 0] - X[:, :, 1]
         pull = s * (scores - np.sum(s * scores, axis=1, keepdims=True))
-        p = p - 4.0 * np.einsum("i,it,itd->d", slope, pull, K)
+        p = p - 2.0 * np.einsum("i,it,itd->d", slope, pull, K)
         if step in (100, 39_999):
             seen.append((1.0 - limit.correlation(p), limit.finite_error(p)))
     (early, early_error), (late, late_error) = seen

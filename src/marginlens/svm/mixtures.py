@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -51,14 +51,14 @@ class MixtureSolution(MarginSolution):
         goals: (n_equalities,) by how much the logit of the other token exceeds that of the first.
     """
 
-    finite: Any = None
-    ties: Any = None
-    goals: Any = None
+    finite: FloatArray = field(kw_only=True)
+    ties: IntArray = field(kw_only=True)
+    goals: FloatArray = field(kw_only=True)
 
     @property
     def residual(self) -> float:
         """The largest error of the differences of logits at `finite`: rounding, unless the equations contradict each other."""
-        if self.equalities is None or self.finite is None:
+        if self.equalities is None:
             return 0.0
         return float(np.abs(self.equalities @ self.finite.ravel() + self.goals).max(initial=0.0))
 
@@ -71,7 +71,7 @@ class MixtureSolution(MarginSolution):
 
     def at(self, R: float) -> FloatArray:
         """Return p^fin + R p^mm, whose attention has the given weights up to a share of order e^(-R)."""
-        return np.asarray(self.finite) + R * self.x
+        return self.finite + R * self.x
 
     def split(self, x: ArrayLike) -> MixtureParts:
         """Split p or W into its part in the span of the equations, which tends to `finite`, and the rest, which grows.
