@@ -47,6 +47,17 @@ def test_neither_beta_nor_the_reference_changes_the_winners():
     assert found[0].winners.tolist() == found[1].winners.tolist() == found[2].winners.tolist()
 
 
+def test_the_outcome_of_a_run_is_proved_in_words_of_pairs_and_agrees():
+    features, chosen, rejected, theta = problem(316)
+    risk = ml.risk.preferences(features, chosen, rejected, reference=features @ theta, beta=1.0)
+    found = ml.theory.winning_responses(features, risk)
+    outcome = ml.predict_limit(risk, start=theta, optimizer=ml.NormalizedGD(0.2)).outcome
+    assert outcome.proved
+    assert np.linalg.norm(outcome.direction - found.direction) <= 2.0 * found.error
+    assert str(outcome.ends_at).startswith("“chosen” wins in pair 0, “chosen” in pair 1")
+    assert str(found.answer.ends_at).startswith(f"response {found.winners[0]} wins for prompt 0")
+
+
 def test_what_rounding_decides_and_what_no_theorem_covers_is_not_called_proved():
     features, chosen, rejected, theta = problem(311)
     risk = ml.risk.preferences(features, chosen, rejected)
@@ -87,7 +98,7 @@ def test_pairs_that_contradict_each_other_are_refused_and_named():
     rows = features[0][[0, 1, 2]] - features[0][[1, 2, 0]]
     by_pair = dict(zip(found.pairs[:, 0].tolist(), found.weights.tolist(), strict=True))
     sizes = np.linalg.norm(rows, axis=-1)
-    assert np.allclose([by_pair[i] for i in range(3)], sizes / sizes.sum(), rtol=1e-12)
+    assert np.allclose([by_pair[i] for i in range(3)], sizes / sizes.sum(), rtol=1e-12, atol=0)
     assert len(ml.att_svm(circle.data.take_inputs([0, 1]), [0, 0]).contradiction.pairs) == 0
 
 
