@@ -153,6 +153,32 @@ def test_the_best_arm_may_lose_although_no_other_arm_is_locally_optimal():
     found = ml.predict(data, loss=loss).outcome
     assert found.finite
     assert found.proved
+    assert "no arm wins" in str(found.ends_at)
     # Plain steps, which share nothing with the flow, end in the ball that the proof is for.
     run = ml.descend(data, loss=loss, optimizer=ml.GradientDescent(1.0), n_steps=200_000)
     assert np.linalg.norm(run.final - found.point) <= found.certificate.radius
+
+
+def test_a_policy_gradient_of_our_own_ends_at_the_proved_arms():
+    count, n_arms, d, size, n_steps = 40, 5, 3, 0.5, 300
+    rng = np.random.default_rng(8)
+    features, rewards = rng.standard_normal((count, 1, n_arms, d)), rng.standard_normal((count, 1, n_arms))
+    found = ml.predict(
+        ml.data.bandit(features, rewards), loss=ml.losses.CorrelationLoss(), optimizer=ml.NormalizedGD(size)
+    )
+    phi, r, theta = features[:, 0], rewards[:, 0], np.zeros((count, d))
+    for _ in range(n_steps):
+        logits = np.einsum("bad,bd->ba", phi, theta)
+        share = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        share /= share.sum(axis=-1, keepdims=True)
+        # Advantages by differences of rewards, so that that of the leading arm does not cancel.
+        advantage = np.sum(share[:, None] * (r[:, :, None] - r[:, None]), axis=-1)
+        gradient = np.einsum("ba,bad->bd", share * advantage, phi)
+        gradient /= np.abs(gradient).max(axis=-1, keepdims=True)  # the squares of its entries may underflow
+        theta += size * gradient / np.linalg.norm(gradient, axis=-1, keepdims=True)
+    ends = np.argmax(np.einsum("bad,bd->ba", phi, theta), axis=-1)
+    settled = [each.outcome.proved and each.outcome.n_steps <= n_steps for each in found]
+    assert sum(settled) >= 35
+    assert [each.outcome.selected[0] for each, done in zip(found, settled, strict=True) if done] == ends[
+        settled
+    ].tolist()

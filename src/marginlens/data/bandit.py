@@ -59,4 +59,5 @@ def bandit(
         if names is None:
             return data
         shared = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
-        return data.named([list(names)] * data.n_inputs if shared else names)  # type: ignore[arg-type]
+        of_states: Any = [names] * data.n_inputs if shared else names
+        return data.named(of_states)

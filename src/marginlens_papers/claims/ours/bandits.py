@@ -31,6 +31,7 @@ CONTROLS = {"logistic": (ml.Logistic(), 1.0), "pole_out_of_reach": (ml.ArcsineLo
 NAMES = {"reinforce": "REINFORCE", "grpo": "GRPO", "rejection": "rejection sampling"}
 LAW = {"reinforce": 1.0, "grpo": 2.0, "rejection": 1.0}
 
+REWARDS = np.ones(1)  # the head that reads off the rewards
 STEP = ml.NormalizedGD(0.5)
 LENGTHS = (0.05, 0.5, 5.0, 50.0)
 MAX_ARMS = 8
@@ -118,7 +119,7 @@ def _grown(data: ml.TokenDataset, loss: Loss, right: IntArray, *, further: bool)
         run = ml.descend(data, loss=loss, optimizer=ml.GradientDescent(size), n_steps=PER_DOUBLING, start=run.final)
         times.append(2.0 * times[-1])
         norms.append(length(run.final))
-    tubes = find_tubes(data, data.head(data.own_head), run.final, ml.GradientDescent(1.0), loss)
+    tubes = find_tubes(data, data.head(REWARDS), run.final, ml.GradientDescent(1.0), loss)
     return found | {
         "right": np.all(run.selected == right, axis=-1),
         "selected": run.selected,
@@ -236,7 +237,7 @@ def _ends(n: int, K: int, d: int, count: int, n_steps: int) -> dict[str, BoolArr
     drawn = np.random.default_rng([SEED, n, K, d]).standard_normal((count, n, K, d + 1))
     data = ml.data.bandit(drawn[..., :d], drawn[..., d])
     loss = ml.CorrelationLoss()
-    best: Any = data.optimal(data.own_head)
+    best: Any = data.optimal(REWARDS)
     finite, selected, proved, taken = _predicted(data, loss)
     run = ml.descend(data, loss=loss, optimizer=STEP, n_steps=n_steps)
     compared = proved & ~finite & (taken <= n_steps)
@@ -254,7 +255,7 @@ def _ends(n: int, K: int, d: int, count: int, n_steps: int) -> dict[str, BoolArr
     found["settles"] = found["realisable"] & proved
     if n == 1:
         arms = range(K)
-        local = [ml.token_optimality(data, data.own_head, np.full((count, 1), a)).is_locally_optimal for a in arms]
+        local = [ml.token_optimality(data, REWARDS, np.full((count, 1), a)).is_locally_optimal for a in arms]
         found["rival"] = np.any(np.array(local).T & (np.arange(K) != best), axis=-1)
         ends = [
             ml.descend(data, loss=loss, optimizer=ml.NormalizedGD(size), n_steps=n_steps).selected for size in LENGTHS
@@ -267,12 +268,14 @@ def _predicted(data: ml.TokenDataset, loss: Loss) -> tuple[BoolArray, IntArray, 
     """Whether the flow from zero provably ends at a finite minimum; if not, the arms at which normalised steps end, whether that
     is proved, and after how many steps the proof begins.
     """
-    predictions: Any = ml.predict_limit(data, loss=loss, max_problems=1)
-    flow = [prediction.outcome for prediction in predictions]
+    of_flow: Any = ml.predict_limit(data, loss=loss, max_problems=1)
+    flow = [prediction.outcome for prediction in of_flow]
     finite = np.array([outcome.finite and outcome.proved for outcome in flow])
     selected, taken = np.full(data.y.shape, MIXTURE), np.zeros(len(data), dtype=np.int64)
     proved, others = finite.copy(), np.flatnonzero(~finite)
-    predictions = ml.predict_limit(data[others], loss=loss, optimizer=STEP, max_problems=1) if len(others) else []
+    predictions: Any = []
+    if len(others):
+        predictions = ml.predict_limit(data[others], loss=loss, optimizer=STEP, max_problems=1)
     for j, prediction in zip(others, predictions, strict=True):
         outcome = prediction.outcome
         selected[j], proved[j], taken[j] = outcome.selected, outcome.proved, outcome.n_steps
