@@ -44,12 +44,14 @@ QUICK = {  # constants of an example with smaller values
     "mixing_equal_words": {"N_STEPS": 3000},
     "muon_on_w": {"N_STEPS": 1000},
     "predict_and_verify": {"N_STEPS": 50_000},
+    "experts_that_die": {"N_STEPS": 10_000},
     "probe_a_sentence_model": {"N_SENTENCES": 6},
     "text_in_chunks": {"N_BYTES": [20_000, 200_000]},
     "sweep_with_intervals": {"N_PROBLEMS": 60, "WIDTHS": [4, 40]},
     "training_the_factors": {"N_STEPS": 300},
     "two_starts_two_limits": {"GRID": 21},
     "where_the_sinks_are": {"N_SENTENCES": 4},
+    "which_arm_wins": {"N_SIDE": 9, "N_STEPS": 3000},
     "watch_training": {"N_STEPS": 120},
     "before_and_after_fine_tuning": {"N_STEPS": 120},
     "your_own_optimizer": {"N_STEPS": 1500},
@@ -96,12 +98,25 @@ FINDINGS = {  # what an example says, as a function of the names it defines
         < 1.0
         == np.mean(x["ends"]["no sink"] == 0)
     ),
+    "which_arm_wins": lambda x: (
+        all(outcome.proved for outcome in x["outcomes"])
+        and x["can_win"][x["ends"] == x["BEST"]].all()
+        and 0.1 < x["loses"].mean() < 0.4
+        and x["entropies"]["GRPO"][-1] < 0.05 * x["entropies"]["REINFORCE"][-1]
+        and abs(np.log(x["entropies"]["REINFORCE"][-1] / x["entropies"]["rejection sampling"][-1])) < 0.1
+    ),
     "which_response_wins": lambda x: (
         x["end"].proved
         and x["end"].winners.tolist() == [int(np.argmax(x["log_policy"][-1]))] == [2]
         and x["log_policy"][-1, x["CHOSEN"]] < x["log_policy"][0, x["CHOSEN"]]
     ),
     "endings_of_stories": lambda x: list(x["found"].values()) == [12, 20] and x["solution"].status is ml.Status.OPTIMAL,
+    "experts_that_die": lambda x: (
+        all(outcome.proved for outcome in x["outcomes"].values())
+        and all(np.array_equal(run.selected, x["outcomes"][name].selected) for name, run in x["runs"].items())
+        and [len(set(run.selected.tolist())) for run in x["runs"].values()] == [2, 4]
+        and [int(np.sum(run.selected == x["own"])) for run in x["runs"].values()] == [9, 30]
+    ),
     "heat_map_upside_down": lambda x: (
         x["right"].all()
         and [int(np.sum(x["digits"][x["chosen"][np.arange(12), end]] == 8)) for end in x["ends"].values()] == [5, 1]

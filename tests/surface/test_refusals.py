@@ -16,7 +16,6 @@ from marginlens_papers.claims.b.feasible_selections import feasible_selections
 from marginlens_papers.claims.b.first_step_bounds import first_step_errors, initial_concentration
 from marginlens_papers.claims.b.outputs import one_layer_outputs, two_layer_outputs
 from marginlens_papers.claims.c.next_token_paths import path_law, path_radius
-from marginlens_papers.claims.d.multi_token_limit import multi_token_limit
 from marginlens_papers.claims.random_data import acyclic_sequences_as_coded, balanced_sequences, class_clusters
 from plain_losses import Linear
 
@@ -295,9 +294,12 @@ REFUSED = [
     ("optimal_sets[0]", lambda: ml.theory.mixing_constants(ml.TokenDataset([[[1.0], [0.5], [0.0]]], [1]), [1.0], [[0, 1]])),
     ("optimal_sets[0]", lambda: ml.theory.mixing_constants(ml.TokenDataset([[[1.0]] * 3], [1]), [1.0], [[0, 1]])),
     ("optimal_sets[0]", lambda: ml.theory.mixing_constants(ml.TokenDataset([[[0.0], [0.0], [1.0]]], [1]), [1.0], [[0, 1]])),
-    ("attention", lambda: multi_token_limit(BATCH[0], [[0, 1], [2]], [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]], np.ones((2, 4)))),
-    ("query", lambda: multi_token_limit(BATCH[0], [[0], [2]], [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]], np.ones((3, 4)))),
-    ("data", lambda: multi_token_limit(BATCH, [[0], [2]], [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]], np.ones((2, 4)))),
+    ("weights", lambda: svm.mixture_svm(BATCH[0], [[0, 1], [2]], [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])),
+    ("weights", lambda: svm.mixture_svm(BATCH[0], [[0, 1], [2]], [1.0, 0.5])),
+    ("query", lambda: svm.mixture_svm(BATCH[0], [[0], [2]], query=np.ones((3, 4)))),
+    ("selected[1]", lambda: svm.mixture_svm(BATCH[0], [[0], []])),
+    ("norm", lambda: svm.mixture_svm(BATCH[0], [[0], [2]], norm=ml.Nuclear())),
+    ("data", lambda: svm.mixture_svm(BATCH, [[0], [2]])),
     # graphs
     ("W", lambda: SPACE.project(ROWS)),
     ("W", lambda: SPACE.project(np.full((2, 3, 3), np.nan))),

@@ -438,7 +438,7 @@ class TokenDataset(Displayed, Tabular):
     # ---- arguments that other functions take together with a dataset
 
     @property
-    def own_head(self) -> FloatArray | None:
+    def own_head(self) -> Any:
         """The head that reads off scores that were given, None if tokens need a head."""
         return np.ones(1) if self.is_scored else None
 

@@ -158,8 +158,8 @@ class DeviceLoop:
         """Take the steps of `span`; p after the steps `save`, (batch, n_saved, d_key)."""
         keys, scores, lengths = problem_arrays(self.batch, self.head).values()
         offsets = np.ascontiguousarray(distinct_problems(self.batch, self.head).offsets)
-        lengths, offsets = lengths if self.kernel.ragged else None, offsets if self.kernel.offsets else None
-        problems = Problems(keys, scores, lengths, offsets)
+        needed = (lengths if self.kernel.ragged else None, offsets if self.kernel.offsets else None)
+        problems = Problems(keys, scores, *needed)
         points = np.empty((len(self.batch), len(save), self.batch.d_key))
         report = Progress(progress, len(self.batch) * (span[1] - span[0]))
         if state.left is not None:

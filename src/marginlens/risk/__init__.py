@@ -14,6 +14,7 @@ from marginlens.risk.multi_head import MultiHeadRisk
 from marginlens.risk.next_token import NextTokenRisk
 from marginlens.risk.preferences import preferences
 from marginlens.risk.protocol import MarginRows, Risk
+from marginlens.risk.routers import router
 from marginlens.risk.softmax import logits, softmax
 from marginlens.risk.torch_module import from_torch
 
@@ -36,6 +37,7 @@ __all__ = [
     "logits",
     "matrix_from_vector",
     "preferences",
+    "router",
     "softmax",
 ]
 

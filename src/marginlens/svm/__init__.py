@@ -7,6 +7,7 @@ from marginlens.svm.attention import att_svm, label_svm, relaxed_svm
 from marginlens.svm.bilinear import BilinearSolution, bilinear_svm
 from marginlens.svm.contexts import ContextSolution, ntp_svm
 from marginlens.svm.graph import GraphConflict, GraphSolution, graph_conflict, graph_svm
+from marginlens.svm.mixtures import MixtureSolution, mixture_svm
 from marginlens.svm.sets import SetSolution, set_svm
 from marginlens.svm.solution import Bracket, MarginSolution, Status
 from marginlens.svm.solvers.least_distance import least_distance
@@ -19,6 +20,7 @@ __all__ = [
     "GraphConflict",
     "GraphSolution",
     "MarginSolution",
+    "MixtureSolution",
     "SetSolution",
     "Status",
     "att_svm",
@@ -28,6 +30,7 @@ __all__ = [
     "graph_svm",
     "label_svm",
     "least_distance",
+    "mixture_svm",
     "ntp_svm",
     "relaxed_svm",
     "set_svm",

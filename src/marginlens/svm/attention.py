@@ -61,7 +61,7 @@ def att_svm(
     rows, pairs = token_pairs(data, selected)
     lower = (pairs[..., 0] >= 0).astype(np.float64)
     if query is not None:
-        z = _queries(data, query)
+        z = queries_of_inputs(data, query)
         of_row = np.take_along_axis(z, np.maximum(pairs[..., :1], 0), axis=-2)  # (…, n_pairs, d_query)
         rows = of_row[..., :, None] * rows[..., None, :]
     if device == "cpu":
@@ -71,8 +71,8 @@ def att_svm(
     return solve_on_device(device, data, data.selection(selected), rows, pairs)
 
 
-def _queries(data: TokenDataset, query: ArrayLike) -> FloatArray:
-    """Broadcast queries to every input of every problem, (…, n_inputs, d_query)."""
+def queries_of_inputs(data: TokenDataset, query: ArrayLike) -> FloatArray:
+    """Check queries and broadcast them to every input of every problem, (…, n_inputs, d_query)."""
     axes: tuple[str | int, ...] = ("d_query",)
     if n_axes(query) > 1:
         axes = (*(data.batch_shape if n_axes(query) == 3 else ()), data.n_inputs, "d_query")

@@ -152,7 +152,7 @@ def tubes_at(problem: ScoredTokens, points: FloatArray, optimizer: PlainDescent 
     support &= rays.multipliers > 0.0
     if type(problem.loss) is ArcsineLoss:
         for j in np.flatnonzero(rays.solved):
-            rows = _steep_rows(part[j], at.selected[j], difference[j], support[j], rays, j)
+            rows = _steep_rows(part[j], at.selected[j], difference[j], support[j], rays, int(j))
             outcome[j], anchor[j], constants[j] = _steep_tube(rows, chosen[j], points[j], float(blur[j]), optimizer)
     else:
         parallel_over(

@@ -178,7 +178,7 @@ def _plain_steps(proof: Certificate, law: ResidualLaw, rows: _Rows, asked: Float
     np.maximum.at(raised, rows.input, delta)
     np.maximum.at(fallen, rows.input, -delta)
     raised, fallen = raised[rows.input], fallen[rows.input]
-    steepness = steepness_of(proof.loss, proof.data.n_inputs)
+    steepness: Any = steepness_of(proof.loss, proof.data.n_inputs)
     if steepness < 0.0:  # 1/(γ_α - εΔ⁺)
         reciprocal = -steepness * np.exp(rows.log_slope)
         steepness = reciprocal / (1.0 - eps * raised * reciprocal)

@@ -256,7 +256,7 @@ class Outcome(Result, Tabular):
         if self.constant:
             return Fact("outcome.ends_at.nothing")
         if self.finite and self.is_repeatable:
-            return Fact("outcome.ends_at.finite")
+            return Fact("outcome.ends_at.finite", {CASE: self.kind})
         i, *others = self.inputs
         listed = [
             Fact("outcome.token.in_input", {"name": self._winner(j), "where": input_fact(j, self.kind)})
@@ -283,7 +283,9 @@ class Outcome(Result, Tabular):
         if not self.is_repeatable:
             return (Fact("outcome.because.amplified"),)
         if self.direction is None and not self.settled:
-            return (Fact("outcome.because.finite" if self.finite else "outcome.because.unknown"),)
+            if self.finite:
+                return (Fact("outcome.because.finite", {CASE: self.kind}),)
+            return (Fact("outcome.because.unknown"),)
         if not self.rivals:
             return (Fact("outcome.because.alone"),)
         rest = len(self.rivals) - _SHOWN_REASONS

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marginlens.arithmetic.directions import as_scalar
-from marginlens.data.tokens import TokenDataset
+from marginlens.data.tokens import TokenDataset, as_dataset, without_offsets
 from marginlens.errors import InputError
 from marginlens.losses.margin import Logistic, Loss, has_poles, slope_of
 from marginlens.papers import implements
@@ -153,7 +153,7 @@ def residual_law(data: TokenDataset, head: ArrayLike, selected: ArrayLike, *, lo
         >>> bool(law.holds), int(law.carrying.sum())
         (True, 4)
     """
-    problem = ScoredTokens(data, head, loss)
+    problem = ScoredTokens(without_offsets(as_dataset(data), "residual_law"), head, loss)
     problem.require_decreasing_loss()
     if has_poles(loss):
         chosen = np.take_along_axis(problem.scores, problem.data.selection(selected)[..., None], axis=-1)

@@ -89,8 +89,11 @@ _MODULES: dict[str, str] = {  # module of each claim
     "X-H": "ours.several_heads",
     "X-V": "ours.polarisation",
     "X-M": "ours.copying",
+    "X-R1": "ours.bandits",
+    "X-R2": "ours.bandits",
     "X-R3": "ours.preferences",
     "X-R4": "ours.retrieval",
+    "X-R5": "ours.routers",
     "X-R6": "ours.sinks",
     "X-F": "ours.benign",
 }

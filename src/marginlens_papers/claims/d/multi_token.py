@@ -10,7 +10,6 @@ import marginlens as ml
 from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 from marginlens_papers.claims import drawing
-from marginlens_papers.claims.d.multi_token_limit import multi_token_limit
 
 SEED = 13
 N_INPUTS, N_TOKENS = 3, 4
@@ -20,6 +19,9 @@ SELECTED_ABOVE, DROPPED_BELOW = (
     1e-3,
     1e-6,
 )  # attention of a selected token, and of one that is not, in the authors' code
+
+SMOOTH_WIDTH = 8
+SMOOTH_OUTSIDE = 0.01  # attention outside the sets, below which a run under the smooth head ends on them
 
 FARTHER_RTOL = 0.01  # of a distance, from which on one run counts as farther than another
 
@@ -42,7 +44,7 @@ class D_3(Claim):
         paper = effort is Effort.PAPER
         dimensions, n_problems, n_steps = ((4, 6, 8, 10), 100, 2000) if paper else ((4,), 24, 1500)
         rows = [_measure(_problems(d, n_problems), n_steps) for d in progress.each(list(dimensions))]
-        numbers = _numbers(dimensions, rows)
+        numbers = _numbers(dimensions, rows) | _smooth(n_problems, 20_000 if paper else 5_000)
         arrays = {"dimensions": dimensions, "rows": rows}
         return Finding(_sentence(numbers), numbers, arrays, note=_note(numbers))
 
@@ -141,12 +143,12 @@ def _distances(problems: Problems, j: int, points: FloatArray) -> tuple[Any, flo
         return nothing
     sets = [np.flatnonzero(~row).tolist() for row in dropped]
     try:
-        limit = multi_token_limit(ml.TokenDataset(one.X[0], one.y[0]), sets, s, one.queries[0])
+        limit = ml.svm.mixture_svm(ml.TokenDataset(one.X[0], one.y[0]), sets, s, query=one.queries[0])
     except ml.InputError:
         return nothing
-    if limit.direction.status is not ml.Status.OPTIMAL:
+    if limit.status is not ml.Status.OPTIMAL:
         return nothing
-    direction = limit.direction.x.ravel()
+    direction = limit.x.ravel()
     flat = points.reshape(len(points), -1)
     R = (flat - limit.finite.ravel()) @ direction / (direction @ direction)
     logits = np.einsum("itd,id->it", one.X[0], one.queries[0] @ points[-1])
@@ -185,6 +187,46 @@ def _numbers(dimensions: tuple[int, ...], rows: list[dict[str, Any]]) -> dict[st
     return numbers
 
 
+def _smooth(n_problems: int, n_steps: int) -> dict[str, float]:
+    """Plain descent on p under ψ(z) = 1 - 4 z_0² - z_1, which is largest at a mixture of tokens 0 and 1 of the first two inputs."""
+    rng = np.random.default_rng([SEED, 0])
+    K = rng.standard_normal((n_problems, 3, 4, SMOOTH_WIDTH))
+    shares = rng.uniform(0.2, 0.8, (n_problems, 2))
+    X = np.zeros((n_problems, 3, 4, 2))
+    X[..., 1] = rng.uniform(0.5, 1.0, X.shape[:-1])
+    X[:, :2, :2, 1], X[:, 2, 0, 1] = 0.0, 0.0  # tokens outside the sets hurt
+    X[:, :2, 0, 0], X[:, :2, 1, 0] = 1.0 - shares, -shares
+    weights = np.zeros(X.shape[:-1])
+    weights[:, :2, 0], weights[:, :2, 1], weights[:, 2, 0] = shares, 1.0 - shares, 1.0
+    p = np.zeros((n_problems, SMOOTH_WIDTH))
+    for _ in range(n_steps):
+        logits = np.matmul(K.reshape(n_problems, -1, SMOOTH_WIDTH), p[:, :, None]).reshape(weights.shape)
+        s = np.exp(logits - np.max(logits, axis=-1, keepdims=True))
+        s /= np.sum(s, axis=-1, keepdims=True)
+        z = np.sum(s[..., None] * X, axis=-2)
+        slope = -1.0 / (1.0 + np.exp(1.0 - 4.0 * z[..., 0] ** 2 - z[..., 1])) / 3.0
+        scores = -8.0 * z[..., :1] * X[..., 0] - X[..., 1]
+        pull = slope[..., None] * s * (scores - np.sum(s * scores, axis=-1, keepdims=True))
+        p -= np.matmul(pull.reshape(n_problems, 1, -1), K.reshape(n_problems, -1, SMOOTH_WIDTH))[:, 0]
+    ends = np.all(np.sum(np.where(weights > 0.0, s, 0.0), axis=-1) > 1.0 - SMOOTH_OUTSIDE, axis=-1)
+    found = []
+    for j in np.flatnonzero(ends):
+        data = ml.TokenDataset(X[j], np.ones(3), K=K[j])
+        limit = ml.svm.mixture_svm(data, [[0, 1], [0, 1], [0]], weights[j])
+        single = ml.att_svm(data, np.argmax(weights[j], axis=-1))
+        of_single = float(ml.correlation(p[j], single.x)) if single.status is ml.Status.OPTIMAL else np.nan
+        found.append(
+            (limit.correlation(p[j]), limit.finite_error(p[j]), float(np.linalg.norm(limit.finite)), of_single)
+        )
+    along, error, finite, of_single = np.array(found).T
+    return {
+        "smooth_share": float(np.mean(ends)),
+        "smooth_correlation": float(np.mean(along)),
+        "smooth_finite_error": float(np.median(error / finite)),
+        "smooth_correlation_with_single_tokens": float(np.nanmean(of_single)),
+    }
+
+
 def _sentence(numbers: dict[str, float]) -> str:
     return (
         f"{numbers['share_passed']:.0%} of the problems pass, {numbers['n_passed_twice']:.0f} both ways. At d = 4 the distance to "
@@ -193,7 +235,10 @@ def _sentence(numbers: dict[str, float]) -> str:
         f"{numbers['median_ratio_exact_to_cancelling']:.2f}, the least "
         f"{numbers['least_ratio_exact_to_cancelling']:.2g}. Dropped attention "
         f"falls to 1e{numbers['smallest_log10_dropped_cancelling']:.0f} at most by the one, to "
-        f"1e{numbers['smallest_log10_dropped_exact']:.0f} by the other."
+        f"1e{numbers['smallest_log10_dropped_exact']:.0f} by the other. Under the smooth head "
+        f"{numbers['smooth_share']:.0%} of the runs end on the sets; the mean cosine of their growing part with $p^dir$ is "
+        f"{numbers['smooth_correlation']:.3f}, that of p with the direction that "
+        f"selects the heaviest tokens {numbers['smooth_correlation_with_single_tokens']:.2f}."
     )
 
 

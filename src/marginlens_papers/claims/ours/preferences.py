@@ -120,7 +120,7 @@ def _is_certified(problem: _Problem, point: FloatArray, optimizer: Any) -> bool:
     """Whether X Theorem 1 proves that steps from this point on converge to the direction that was predicted."""
     _, _, risk, found = problem
     try:
-        proof = ml.certify(risk.data, risk.head, point, optimizer=optimizer, loss=risk.loss)
+        proof: Any = ml.certify(risk.data, risk.head, point, optimizer=optimizer, loss=risk.loss)
     except InputError:
         return False
     return bool(proof.verify().applies and np.linalg.norm(proof.direction - found.direction) <= 2.0 * found.error)
