@@ -125,6 +125,7 @@ def test_documents_of_each_query_may_differ_in_number():
         ("chosen", {"chosen": [1, 2]}),
         ("chosen", {"chosen": [1.0, 2.0, 0.0, 3.0]}),
         ("prompts", {"prompts": [0, 0, 3, 1]}),
+        ("prompts", {"chosen": [], "rejected": [], "prompts": []}),
         ("beta", {"beta": 0.0}),
         ("reference", {"reference": [[0.0, 0.0]] * 3}),
         ("features", {"features": np.eye(3)}),

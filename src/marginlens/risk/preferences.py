@@ -11,7 +11,7 @@ from marginlens.data.tokens import TokenDataset
 from marginlens.errors import InputError, index_array, n_axes, positive_number, rename_arguments
 from marginlens.losses.margin import LogProbability
 from marginlens.risk.attention import SoftmaxRisk
-from marginlens.typing import ArrayLike
+from marginlens.typing import ArrayLike, IntArray
 
 # The kinds of data whose inputs are pairs of responses, and all responses to a prompt.
 PREFERENCE, POLICY = "preference", "policy"
@@ -32,9 +32,8 @@ def preferences(
     .. math:: -\frac1n \sum_{i=1}^n \log \sigma\Big(\beta \log \frac{\pi_\theta(w_i)}{\pi_{ref}(w_i)}
         - \beta \log \frac{\pi_\theta(l_i)}{\pi_{ref}(l_i)}\Big), \quad \pi_\theta(y) \propto e^{\varphi(y)^\top \theta}
 
-    The normalising constants of the policy cancel, so that each pair is a softmax over two choices with keys β φ and offsets
-    -β log π_ref, whose loss is -log of the share of the chosen one. Without a reference and with β = 1, this is the
-    Bradley-Terry model, a reward φ·θ.
+    The normalising constants cancel, so that each pair is a softmax over two choices with keys β φ and offsets -β log π_ref, and
+    the loss is -log of the share of the chosen one. Without a reference and with β = 1, it is a Bradley-Terry reward φ·θ.
 
     Args:
         features: φ of every response to every prompt: an array (n_prompts, n_responses, d), or a list of arrays
@@ -58,32 +57,33 @@ def preferences(
     Examples:
         >>> import marginlens as ml
         >>> features = [[[1.0, 0.0], [0.0, 1.0], [2.0, 0.5]]]
-        >>> risk = ml.risk.preferences(features, chosen=[0], rejected=[1], beta=1.0)
-        >>> float(risk.value([0.0, 0.0]).round(4))
-        0.6931
+        >>> risk = ml.risk.preferences(features, chosen=[0], rejected=[1])
         >>> print(ml.theory.winning_responses(features, risk))
         Response 2 wins.
         Why: response 2 leads its closest rival, response 0, by 0.354 for each unit of norm.
         Proved ✓
     """
-    policy = as_policy(features, reference)
-    counts = policy.lengths
-    which = np.arange(len(counts))
-    if prompts is not None:
-        which = index_array(prompts, "prompts", "the prompt of each pair, (n_pairs,)", (-1,), below=len(counts))
-    first, second = (
-        index_array(
-            given, name, "a response of the prompt of each pair, (n_pairs,)", (len(which),), below=counts[which]
-        )
-        for given, name in ((chosen, "chosen"), (rejected, "rejected"))
-    )
-    if np.any(first == second):
-        pair = int(np.argmax(first == second))
-        raise InputError("rejected", "another response than the chosen one", f"response {first[pair]} in pair {pair}")
-    scale = positive_number(beta, "beta")
-    at = which[:, None], np.stack([first, second], axis=-1)  # (n_pairs, 2)
-    scores, names = np.broadcast_to([1.0, 0.0], at[1].shape), [["chosen", "rejected"]] * len(which)
+    policy, scale = as_policy(features, reference), positive_number(beta, "beta")
+    at = _pairs(policy, chosen, rejected, prompts)
+    scores, names = np.broadcast_to([1.0, 0.0], at[1].shape), [["chosen", "rejected"]] * len(at[0])
     return SoftmaxRisk(scale * policy.K[at], scores, -scale * policy.offsets[at], LogProbability(), names, PREFERENCE)
+
+
+def _pairs(policy: TokenDataset, chosen: ArrayLike, rejected: ArrayLike, prompts: object) -> tuple[IntArray, IntArray]:
+    """Check pairs, and return their prompts (n_pairs, 1) and responses (n_pairs, 2)."""
+    which = np.arange(policy.n_inputs)
+    if prompts is not None:
+        which = index_array(prompts, "prompts", "the prompt of each pair, (n_pairs,)", (-1,), below=policy.n_inputs)
+    if not len(which):
+        raise InputError("prompts", "those of at least one pair", "none")
+    expected, counts = "a response to the prompt of each pair, (n_pairs,)", policy.lengths[which]
+    first = index_array(chosen, "chosen", expected, (len(which),), below=counts)
+    second = index_array(rejected, "rejected", expected, (len(which),), below=counts)
+    if np.any(first == second):
+        raise InputError(
+            "rejected", "another response than the chosen one", f"the same one in pair {np.argmax(first == second)}"
+        )
+    return which[:, None], np.stack([first, second], axis=-1)
 
 
 def as_policy(features: Any, reference: Any = None) -> TokenDataset:
