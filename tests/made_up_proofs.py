@@ -9,7 +9,7 @@ import numpy as np
 import marginlens as ml
 from marginlens.arithmetic.directions import length
 from marginlens.errors import InputError
-from marginlens.losses import CorrelationLoss, Exponential, Logistic
+from marginlens.losses import ArcsineLoss, CorrelationLoss, Exponential, Logistic, LogProbability
 from marginlens.norms.choice import norm_named
 from marginlens.theory import SteepestCertificate, certify
 from marginlens.theory.finite_minimum import certify_minimum
@@ -21,6 +21,7 @@ STATED = 1.001e-9  # by how much a stated direction and margin may differ from t
 
 
 LOGISTIC = Logistic()
+LOSSES = (Logistic(), Exponential(), CorrelationLoss(), LogProbability(), ArcsineLoss())
 RULES = (None, ml.NormalizedGD(0.7), ml.GradientDescent(0.3))
 SHAPES = ((1, 2, 1), (2, 3, 2), (2, 3, 4))
 
@@ -32,12 +33,15 @@ def tube(k, seed=77):
     """
     rng = np.random.default_rng([seed, k])
     n, T, d = SHAPES[k % 3]
-    rule, loss = RULES[k // 3 % 3], (Logistic(), Exponential(), CorrelationLoss())[k % 2 + k // 9 % 2]
+    rule, loss = RULES[k // 3 % 3], LOSSES[(k + k // 9) % 5]
     for _ in range(1000):
         lengths = [T] * (n - 1) + [max(2, T - 1)]
         X, K = ([rng.normal(size=(m, w)) for m in lengths] for w in (3, d))
         offsets = [rng.normal(size=m).tolist() for m in lengths] if k % 2 else None
-        data, v = ml.TokenDataset(X, rng.choice([-1, 1], n), K=K, offsets=offsets), rng.normal(size=3)
+        y, v = rng.choice([-1, 1], n), rng.normal(size=3)
+        if isinstance(loss, LogProbability | ArcsineLoss):
+            X, v = _with_positive_scores(rng, X, y, loss), np.eye(3)[0]
+        data = ml.TokenDataset(X, y, K=K, offsets=offsets)
         solved = ml.att_svm(data, data.optimal(v))
         if solved.status is ml.Status.OPTIMAL and solved.margin > 0.2:
             break
@@ -53,6 +57,15 @@ def tube(k, seed=77):
         assert proof.verify().applies
         return proof
     raise AssertionError("no tube")
+
+
+def _with_positive_scores(rng, X, y, loss):
+    """Tokens whose first coordinate is their score times the label: one of 1 and others of 0, or any from 0 to 2, or up to 1."""
+    is_binary = rng.random() < 0.5
+    for x, label in zip(X, y, strict=True):
+        scores = rng.permutation(np.arange(len(x)) == 0) if is_binary else rng.uniform(0.0, 2.0, len(x))
+        x[:, 0] = label * (scores / scores.max() if type(loss) is ArcsineLoss else scores)
+    return X
 
 
 @cache
@@ -94,7 +107,7 @@ def steepest(k, seed=79):
     """The k-th certificate of steepest descent from zero: all norms in turn, losses, padding, queries, momentum, falling steps."""
     rng, kind = np.random.default_rng([seed, k]), KINDS[k % len(KINDS)]
     norm, around = NORMS[kind.removesuffix(", long")], k // len(KINDS)
-    loss = (Logistic(), Exponential(), CorrelationLoss())[around % 3]
+    loss = LOSSES[(around + around // 4) % 4]
     is_matrix, is_long = kind in MATRICES, kind.endswith("long")
     momentum, falls = 0.4 * (around % 3 == 1 and not is_long), around % 4 == 2
     for _ in range(200):
@@ -121,6 +134,8 @@ def _drawn(rng, is_matrix, loss, n_inputs):
     """A risk, its problem of vectors, and the shape of its weights; the last input is shorter by a token."""
     lengths, width = [3] * (n_inputs - 1) + [2], MATRIX_SHAPE[1] if is_matrix else 4
     X, y, v = [rng.normal(size=(m, width)) for m in lengths], rng.choice([-1.0, 1.0], n_inputs), rng.normal(size=width)
+    if type(loss) is LogProbability:
+        X, v = _with_positive_scores(rng, X, y, loss), np.eye(width)[0]
     data = ml.TokenDataset(X, y)
     if not is_matrix:
         return ml.AttentionRisk(data, v, loss), ScoredTokens(data, v, loss), (width,)
@@ -151,7 +166,17 @@ def holds(small, large):
 
 
 def slope(loss, score):
-    return {Logistic: 1.0 / (1.0 + np.exp(score)), Exponential: np.exp(-score)}.get(type(loss), 1.0)
+    """-ℓ', nan where it is infinite."""
+    of_probability = 1.0 / score if score > 0.0 else np.nan
+    slopes = {Logistic: 1.0 / (1.0 + np.exp(score)), Exponential: np.exp(-score), LogProbability: of_probability}
+    return slopes.get(type(loss), 1.0)
+
+
+def steepness(loss, top, eps, up):
+    """Λ for margins from top - ε Δ⁺ on, of every row."""
+    if type(loss) is LogProbability:
+        return 1.0 / (top - eps * up)
+    return np.full(len(top), 0.0 if type(loss) is CorrelationLoss else 1.0)
 
 
 def is_true(c):
@@ -178,19 +203,24 @@ def is_true(c):
         return False
     if np.abs(ray - c.direction).max() > STATED or abs(theta - c.margin) > STATED * theta:
         return False
+    if type(c.loss) is ArcsineLoss:
+        return _is_steep_tube(c, scores, of, a, delta, lead, S, ray, theta, lam)
     big = np.array([slope(c.loss, scores[i, c.selected[i]]) for i in of]) / n * np.exp(-lead)
+    if not (big >= 0.0).all():
+        return False
     rho = np.log((big * delta)[S] / lam)
     level = theta * lam @ rho
     anchor = np.linalg.pinv(a[S]) @ (rho - level)
     P = c.point @ ray
     q = np.linalg.norm(c.point - P * ray - anchor)
-    steep, at = 0.0 if type(c.loss) is CorrelationLoss else 1.0, a @ anchor
+    at, top = a @ anchor, scores[of, np.asarray(c.selected)[of]]
     near = np.exp(wide * c.radius - along * c.along - at - lead)
     eps = np.bincount(of, near, n)[of]
     up, down = (np.array([max(0.0, (sign * delta[of == i]).max()) for i in of]) for sign in (1.0, -1.0))
     if not (holds(c.along, P - c.tolerance) and holds(q + c.tolerance, c.deviation) and (eps < 1.0).all()):
         return False
-    if (eps * up >= delta)[S].any():
+    steep = steepness(c.loss, top, eps, up)
+    if (eps * up >= delta)[S].any() or not (steep >= 0.0).all():
         return False
     more = (eps * (steep * up + down / delta))[S].max()
     less = (eps * steep * down - np.log1p(-eps) - np.log1p(-eps * up / np.where(S, delta, np.inf)))[S].max()
@@ -224,6 +254,56 @@ def is_true(c):
     integral += (tau * wide)[behind] @ least if behind.any() else 0.0
     integral += 0.0 if slow.any() else e**2 / (2.0 * A2 * c.share) * (0.5 / min(rates) + h)
     return holds(c.deviation**2 + 2.0 * integral / c.progress, c.radius**2)
+
+
+def _is_steep_tube(c, scores, of, a, delta, lead, S, ray, theta, lam):
+    """The rest of `is_true` for the arcsine: the paragraph on slopes that grow in doubles, for a problem with these rows."""
+    n, R = c.data.n_inputs, c.radius
+    if (scores[of, np.asarray(c.selected)[of]] != 1.0).any() or (delta < 0.0).any() or (delta > 1.0).any():
+        return False
+    along, beside = a @ ray, a - np.outer(a @ ray, ray)
+    wide, sigma, inputs = np.linalg.norm(beside, axis=1), np.where(S, 0.0, along - theta), range(n)
+    mass = np.array([lam[of[S] == i].sum() for i in inputs])
+    log_u = np.log(delta[S]) - lead[S] - np.log(lam) - np.log(mass[of[S]]) - 2.0 * np.log(n)  # ρ, less offsets
+    twice = theta * lam @ log_u  # 2ρ̄
+    anchor = np.linalg.pinv(a[S]) @ (log_u - twice)
+    q = c.point - (c.point @ ray) * ray - anchor
+    if not (holds(c.along, c.point @ ray - c.tolerance) and holds(np.linalg.norm(q) + c.tolerance, c.deviation)):
+        return False
+    at = a @ anchor + lead
+    near = np.exp(wide * R - along * c.along - at)
+    eps = np.array([near[of == i].sum() for i in inputs])
+    top = np.array([delta[of == i].max(initial=0.0) for i in inputs])
+    if (eps >= 1.0).any() or ((eps * top)[of] >= delta)[S].any():
+        return False
+    kappa, added, falls = c.growth / (2.0 * R), np.zeros(n), []
+    for r in np.flatnonzero(~S & (delta > 0.0) & (mass[of] > 0.0)):
+        of_support = (lam[of[S] == of[r]] @ beside[S][of[S] == of[r]]) / mass[of[r]]
+        gap = np.linalg.norm(beside[r] - of_support)
+        added[of[r]] += delta[r] / (n * mass[of[r]]) ** 2 * np.exp(gap * R - twice - sigma[r] * c.along - at[r])
+        falls.append(sigma[r] - gap * kappa)
+    direct = max(
+        -0.5 * np.log1p(-eps[i]) - np.log1p(-eps[i] * top[i] / x) for i, x in zip(of[S], delta[S], strict=True)
+    )
+    size = np.maximum(np.sqrt(delta), (eps * np.sqrt(top))[of]) / n
+    tau = theta * size * np.exp(0.5 * (wide * R - twice - sigma * c.along - at + added.max()) + direct)
+    tau, e = np.where(S, 0.0, tau), np.sum(np.where(S, 0.0, tau * wide))
+    h = 0.0 if c.optimizer is None else c.optimizer.size
+    if not isinstance(c.optimizer, ml.NormalizedGD):
+        h *= np.sum(size * np.sqrt(near) * np.linalg.norm(a, axis=1))
+    lower = beside[delta > 0.0]
+    D = np.linalg.norm(lower[:, None] - lower, axis=-1).max()
+    A2 = max(D**2 / (4.0 * (1.0 - c.share)), c.progress / h if h else np.inf)
+    grown = h**2 * A2 / 4.0 if h * D**2 / (4.0 * (1.0 - c.share)) > c.progress * (1.0 + DOUBLES) else 0.0
+    s, d = (along - kappa * wide).min(), 0.5 * (sigma - kappa * wide)[~S]
+    if min(s, *falls, *d) <= 0.0 or not (
+        holds(c.progress, theta - tau @ along) and holds(grown, c.growth * c.progress)
+    ):
+        return False
+    integral = 2.0 * direct * (1.0 / s + h) + (added.max() * (1.0 / min(falls) + h) if falls else 0.0)
+    integral += sum(x * _integral(R, kappa, rate, h) for x, rate in zip((tau * wide)[~S], d, strict=True))
+    integral += e**2 / (2.0 * A2 * c.share) * (0.5 / d.min() + h) if len(d) else 0.0
+    return holds(c.deviation**2 + 2.0 * integral / c.progress, R**2)
 
 
 def _integral(R, kappa, d, h):
@@ -280,6 +360,8 @@ def is_steepest(c):
     ):
         return False
     big = np.array([slope(c.loss, scores[i, c.selected[i]]) for i in of]) / n
+    if not (big >= 0.0).all():
+        return False
     limit = (big * delta)[G]
     logs = np.log(limit) - lead @ c.point  # of the terms of F, which may underflow
     log_F, shares = np.logaddexp.reduce(logs) + D * rho, np.exp(logs - np.logaddexp.reduce(logs))
@@ -294,7 +376,9 @@ def is_steepest(c):
     up, down = (np.array([max(0.0, (sign * delta[of == i]).max()) for i in of]) for sign in (1.0, -1.0))
     if not ((eps < 1.0).all() and (eps * up < delta)[G].all()):
         return False
-    steep = 0.0 if type(c.loss) is CorrelationLoss else 1.0
+    steep = steepness(c.loss, scores[of, np.asarray(c.selected)[of]], eps, up)
+    if not (steep >= 0.0).all():
+        return False
     more = np.expm1(eps * (steep * up + down / delta))[G]
     less = (1.0 - (1.0 - eps) * (1.0 - eps * up / delta) * np.exp(-eps * steep * down))[G]
     pull = (

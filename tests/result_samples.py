@@ -86,6 +86,8 @@ def theorems():
         ),
     )
     yield "a selection", theory.token_optimality(data, v, [1])
+    features = [[[1.0, 0.0], [0.0, 1.0], [2.0, 0.5]]]
+    yield "responses", theory.winning_responses(features, ml.risk.preferences(features, [0], [1]))
     yield "selections", theory.globally_optimal_direction(batch, heads)
     yield "locally optimal directions", theory.locally_optimal_directions(batch[0], heads[0])
     yield "locally optimal directions in the plane", theory.locally_optimal_directions(data, v)

@@ -22,6 +22,7 @@ from sphinx.util.nodes import make_refnode
 
 import marginlens
 from marginlens.papers import SOURCES, natural, registered
+from marginlens.plotting.files import with_palette
 
 REPORT = Path(__file__).resolve().parents[2] / "report"
 SHOWN = {
@@ -336,7 +337,20 @@ def write_pages(app: Sphinx, exception: Exception | None) -> None:
     (app.outdir / "lab" / "index.html").write_text(marginlens.lab.lab_page(), encoding="utf-8")
     shutil.rmtree(app.outdir / "report", ignore_errors=True)
     if REPORT.is_dir():
-        shutil.copytree(REPORT, app.outdir / "report", ignore=shutil.ignore_patterns("*.npz", "*.pdf", "*.parquet"))
+        copy_report(REPORT, app.outdir / "report")
+    for path in (app.outdir / "_images").glob("*.png"):
+        path.write_bytes(with_palette(path.read_bytes()))
+
+
+def copy_report(report: Path, place: Path) -> None:
+    """Copy a report without its data, and without the figures that its page does not show, such as those for print."""
+    shown = set(re.findall(r'="figures/([^"]+)"', (report / "index.html").read_text(encoding="utf-8")))
+
+    def left_out(folder: str, names: list[str]) -> set[str]:
+        unseen = set(names) - shown if Path(folder) == report / "figures" else set()
+        return unseen | {name for name in names if name.endswith((".npz", ".parquet"))}
+
+    shutil.copytree(report, place, ignore=left_out)
 
 
 def write_search_texts(app: Sphinx, exception: Exception | None) -> None:

@@ -83,10 +83,9 @@ class Problem:
             lengths = tokens(proof, "lengths", self.n, below=[most + 1] * self.n)
         if min(lengths) < 1 or any(abs(label) != 1 for label in y):
             fail("every input has a token, and labels are 1 or -1")
-        if proof["loss"] not in ("logistic", "exponential", "correlation-loss"):
-            fail("the loss is logistic, exponential or correlation-loss")
+        if proof["loss"] not in ("logistic", "exponential", "correlation-loss", "log-probability", "arcsine-loss"):
+            fail("the loss is logistic, exponential, correlation-loss, log-probability or arcsine-loss")
         self.loss, self.depth, self.lengths = proof["loss"], depth, lengths
-        self.steep = 0 if self.loss == "correlation-loss" else 1  # Λ
         self.keys = [keys[:count] for keys, count in zip(K, lengths, strict=True)]
         self.offsets = [[Fraction(0)] * count for count in lengths]
         if "logit_offsets" in proof:
@@ -105,9 +104,23 @@ class Problem:
 
     def slope(self, margin):
         """-ℓ' at a margin."""
+        if self.loss == "log-probability":
+            need("selected tokens score above 0", 0, margin, strictly=True)
+            return 1 / (margin + Real(Fraction(0)))
+        if self.loss == "arcsine-loss":  # the slope is infinite at 1
+            if margin != 1:
+                fail("selected tokens score 1")
+            return Real(Fraction(1))
         if self.loss == "logistic":
             return 1 / (1 + (margin + Real(Fraction(0))).exp())
         return (-margin + Real(Fraction(0))).exp() if self.loss == "exponential" else Real(Fraction(1))
+
+    def steepness(self, row, eps, plus):
+        """Λ, which bounds the slope of log(-ℓ') for margins of the row's input from γ_α - εΔ⁺ on."""
+        if self.loss == "log-probability":
+            need("the slope of the loss stays finite", 0, row.score - eps * plus, strictly=True)
+            return 1 / (row.score - eps * plus)
+        return 0 if self.loss == "correlation-loss" else 1
 
     def rows(self, selected):
         """The rows of a selection, only of inputs whose output depends on the weights."""
@@ -119,14 +132,14 @@ class Problem:
                 if t != selected[i]:
                     a = [x - y for x, y in zip(top, key, strict=True)]
                     lead = self.offsets[i][selected[i]] - self.offsets[i][t]
-                    yield Row(i, t, a, scores[selected[i]] - scores[t], c, lead)
+                    yield Row(i, t, a, scores[selected[i]], scores[selected[i]] - scores[t], c, lead)
 
 
 class Row:
-    """A row r = (i, t): a_r, Δ_r, c = c_i^∞, and the lead b_α - b_t that offsets give the logit."""
+    """A row r = (i, t): a_r, the score γ_α, Δ_r, c = c_i^∞, and the lead b_α - b_t that offsets give the logit."""
 
-    def __init__(self, i, t, a, delta, c, lead):
-        self.i, self.token, self.a, self.delta, self.c, self.lead = i, (i, t), a, delta, c, lead
+    def __init__(self, i, t, a, score, delta, c, lead):
+        self.i, self.token, self.a, self.score, self.delta, self.c, self.lead = i, (i, t), a, score, delta, c, lead
 
 
 def bounds_of_inputs(rows, phi):

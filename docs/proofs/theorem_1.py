@@ -6,11 +6,12 @@ Products and sums of the file's numbers are exact fractions, and so is θ², so 
 from fractions import Fraction
 
 from enclosures import Real, root
+from growing_slopes import slopes_that_grow
 from setting import Problem, bounds_of_inputs, dot, fail, largest, need, numbers, positive, tokens, total
+from tube import PROVED, lasting, squared_spread
 
 STATED = Fraction(1, 10**9)  # by how much a stated direction, and a stated margin as a share, may differ from p̄ and θ
 SLOW = Fraction(1, 10)  # rows with o_r/(θσ_r) above this share of R² count as slow; the theorem allows any
-PAIRS = 64  # rows up to which D is taken over all pairs; beyond it twice the longest bounds it
 
 
 def inverse(matrix):
@@ -60,7 +61,15 @@ def check(proof):
     need("the margin is the largest", theta * (1 - STATED), positive(proof, "margin"))
 
     # The anchor q* = Σ y a, and where the point is.
-    rho = [(row.c * row.delta / (theta * weight)).log() - row.lead for row, weight in zip(S, w, strict=True)]
+    is_steep = problem.loss == "arcsine-loss"
+    for row, weight in zip(S, w, strict=True):
+        row.weight = weight
+    if is_steep:  # Eq. (16)
+        of_input = {row.i: total(other.weight for other in S if other.i == row.i) for row in rows}
+        limits = [row.delta / (theta2 * problem.n**2 * row.weight * of_input[row.i]) + Real(Fraction(0)) for row in S]
+    else:
+        limits = [row.c * row.delta / (theta * row.weight) for row in S]
+    rho = [limit.log() - row.lead for row, limit in zip(S, limits, strict=True)]
     level = theta2 * dot(rho, w)
     y = [dot([value - level for value in rho], row) for row in solution]
     for row in rows:
@@ -86,18 +95,24 @@ def check(proof):
     for row in rows:
         row.eps, row.plus, row.minus = at_input[row.i]
         need("attention on other tokens", row.eps, 1, strictly=True)
+        row.steep = None if is_steep else problem.steepness(row, row.eps, row.plus)  # Λ
     for row in S:
         need("scores of the support stay lower", row.eps * row.plus, row.delta, strictly=True)
-    plus = Real(largest(row.eps * (problem.steep * row.plus + row.minus / row.delta) for row in S))  # log m₊
+    h = Real(step_size(proof))
+    if is_steep:
+        return slopes_that_grow(
+            proof, rows, of_input, problem.n, theta, gap, level, (P_0, deviation, R, K, psi, progress, h)
+        )
+    plus = Real(largest(row.eps * (row.steep * row.plus + row.minus / row.delta) for row in S))  # log m₊
     less = [-(1 - row.eps).log() - (1 - row.eps * row.plus / row.delta).log() for row in S]
-    minus = Real(largest(row.eps * problem.steep * row.minus + x for row, x in zip(S, less, strict=True)))  # -log m₋
+    minus = Real(largest(row.eps * row.steep * row.minus + x for row, x in zip(S, less, strict=True)))  # -log m₋
     mu = plus + minus
 
     # Eqs (5) to (7): o_r of forward rows and τ_r of backward ones. Eq. (8): θ'.
     forward = [row for row in beyond if row.delta > 0 and row.eps * row.plus < row.delta]
     backward = [row for row in beyond if row not in forward]
     for row in rows:
-        row.pull = row.c * (problem.steep * row.eps * row.plus).exp()  # a bound on c_i
+        row.pull = row.c * (row.steep * row.eps * row.plus).exp()  # a bound on c_i
         row.lead = abs(row.delta) + row.eps * max(row.plus, row.minus)
     for row in beyond:
         mass = theta * row.pull * (-level - row.sigma * P_0 - row.at).exp()
@@ -111,13 +126,7 @@ def check(proof):
         + total(row.o * row.wide for row in forward) * minus.exp()
     )
     e += total(row.tau * row.wide for row in backward)
-    lower = [row for row in rows if row.delta > 0]
-    if len(rows) > PAIRS:
-        D2 = (2 * Real(largest(row.wide for row in lower))) * (2 * Real(largest(row.wide for row in lower)))
-    else:
-        apart = [(r, s, [x - y for x, y in zip(r.a, s.a, strict=True)]) for j, r in enumerate(lower) for s in lower[:j]]
-        D2 = Real(largest(dot(v, v) - theta2 * dot(v, shortest) ** 2 for _, _, v in apart))
-    h = Real(step_size(proof))
+    D2 = squared_spread(rows)
     if not proof["normalized"]:
         h *= total(row.pull * row.lead * gap[row.token] * Real(*root(dot(row.a, row.a))) for row in rows)
 
@@ -142,16 +151,12 @@ def check(proof):
     s = Real(min(row.s.low for row in rows))
     I = mu * (1 / s + h) + total(row.o * (1 / row.sigma + h) for row in fading)
     for row in backward:
-        if row.d * R > kappa:
-            lasting = R / row.d + kappa / (row.d * row.d) + h * R
-        else:
-            lasting = (R + 2 * kappa / (Real(Fraction(1)).exp() * row.d)) * (2 / row.d + h)
-        I += row.tau * row.wide * lasting
+        I += row.tau * row.wide * lasting(row.d, R, kappa, h)
     if not slow:
         d = Real(min([s.low, *(row.sigma.low for row in fading), *(row.d.low for row in backward)]))
         I += sideways / 2 * (1 / (2 * d) + h)
     need("the drift fits into the tube", deviation**2 + 2 * I / progress, R**2)
-    return "X Theorem 1: from the point on, training converges to the direction"
+    return PROVED
 
 
 def step_size(proof):

@@ -52,6 +52,8 @@ def differences(problem, keys, scores, point, radius):
 def check(proof):
     """Raise NotProved at the first condition that may fail; return what is proved."""
     problem = Problem(proof).without_offsets()
+    if problem.loss in ("log-probability", "arcsine-loss"):
+        fail("the theorem is about the logistic, the exponential and the correlation loss")
     point, tolerance = numbers(proof, "point", problem.depth), numbers(proof, "tolerance", least=0)
     radius, curvature = positive(proof, "radius"), positive(proof, "curvature")
     inputs = [

@@ -63,6 +63,8 @@ def turns_hold(proof, turns, leading, gamma, nu, norm):
 def check(proof):
     """Raise NotProved at the first condition that may fail; return what is proved."""
     problem = Problem(proof).without_offsets()
+    if problem.loss == "arcsine-loss":
+        fail("the theorem needs a slope that is bounded where attention saturates")
     norm = Norm(proof["norm"], proof["shape"], problem.depth)
     selected = tokens(proof, "selected", problem.n, below=problem.lengths)
     named = tokens(proof, "leading", len(proof["leading"]), 2, below=(problem.n, max(problem.lengths)))
@@ -102,10 +104,11 @@ def check(proof):
         phi[row.token] = exp(up(dot(m, at) - dot(row.a, point) + rest * rho + dot(m, logs)))[1]
 
     # Eqs (9) and (10): ε, ζ, ω and ν.
-    zeta, omega, at_input, steep = Fraction(0), Fraction(0), bounds_of_inputs(rows, phi), problem.steep
+    zeta, omega, at_input = Fraction(0), Fraction(0), bounds_of_inputs(rows, phi)
     for row in rows:
         eps, plus, minus = at_input[row.i]
         need("attention on other tokens", eps, 1, strictly=True)
+        steep = problem.steepness(row, eps, plus)  # Λ
         if row in leading:
             need("scores of leading rows stay lower", eps * plus, row.delta, strictly=True)
             more = exp(up(eps * (steep * plus + minus / row.delta)))[1] - 1

@@ -53,8 +53,9 @@ print(dict(zip(OTHERS, changed, strict=True)))
 # %%
 # Every change is between tokens that the mixture ties; in some the new token outnumbers all that the topic ranks above it.
 fig, ax = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
-ax.plot(OTHERS, changed, "o-", color=ml.plotting.GLOBAL, label="inputs that change the topic")
-ax.plot(OTHERS, by_number, "s--", color=ml.plotting.LOCAL, label="of these by a token that outnumbers the others")
+ax.bar(range(len(OTHERS)), changed, color=ml.plotting.GLOBAL, label="inputs that change the topic")
+ax.bar(range(len(OTHERS)), by_number, color=ml.plotting.LOCAL, label="of these by a token that outnumbers the others")
+ax.set_xticks(range(len(OTHERS)), OTHERS)
 ax.set(
     xlabel="sequences of the other topic, beside 150",
     ylabel="share of inputs",

@@ -19,23 +19,20 @@ N_STEPS = 20_000
 data, v = ml.data.sphere_tokens(1, 4, 6, 30, rng=8)
 risk = ml.risk.MultiHeadRisk(data[0], v[0], 3)
 start = 3.0 * np.random.default_rng(8).normal(size=risk.shape)
-record = ml.Record(ml.plotting.recorded_steps(N_STEPS))
-run = ml.descend(risk, optimizer=ml.SteepestDescent(ml.MaxRow(), 0.3), n_steps=N_STEPS, start=start, record=record)
+run = ml.descend(risk, optimizer=ml.SteepestDescent(ml.MaxRow(), 0.3), n_steps=N_STEPS, start=start)
 selected = risk.by_head(run.selected)
 print("selected, a column for each head:", *selected, sep="\n")
 
 # %%
-# The share of each head's best margin, for the tokens that it ends up with.
-fig, ax = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
+# The attention of each head, and the share of its best margin that it reaches for the tokens that it ends up with.
+fig, axes = plt.subplots(1, 3, figsize=(6.4, 2.8), sharey=True, layout="constrained")
 ends = []
-for head in range(3):
-    best = ml.att_svm(data[0], selected[:, head])
-    rows = ml.AttentionRisk(data[0], v[0]).margin_rows(selected[:, head]).rows
-    shares = [(rows @ W[head]).min() / np.linalg.norm(W[head]) / best.margin for W in run.saved["x"][1:]]
-    ends.append(shares[-1])
-    ax.plot(run.saved.steps[1:], shares, color=ml.plotting.ACCENTS[head], label=f"head {head + 1}")
-ax.axhline(1.0, color=ml.plotting.INK, lw=0.8)
-ax.set(xscale="log", xlabel="step", ylabel="share of its best margin", ylim=(-1.0, 1.05))
-ax.set_title("Each head goes to its own margin")
-ax.legend()
+for head, colours in enumerate(("Reds", "Blues", "Greens")):
+    alone, p = ml.AttentionRisk(data[0], v[0]), run.final[head]
+    rows = alone.margin_rows(selected[:, head]).rows
+    ends.append((rows @ p).min() / np.linalg.norm(p) / ml.att_svm(data[0], selected[:, head]).margin)
+    axes[head].imshow(alone.attention(p), cmap=colours, vmin=0.0, vmax=1.0)
+    axes[head].set(xlabel="token", ylabel="input", xticks=range(6), yticks=range(4))
+    axes[head].set_title(f"head {head + 1}: {100 * ends[-1]:.1f}%\nof its best margin")
+    axes[head].grid(False)
 plt.show()

@@ -51,11 +51,15 @@ for name, W in matrices.items():
 
 # %%
 # Steps on the factors prefer few singular values, Muon's prefer equal ones.
-fig, ax = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
-for (name, W), colour in zip(matrices.items(), (ml.plotting.PATH, ml.plotting.LOCAL, ml.plotting.GLOBAL), strict=True):
-    values = np.linalg.svd(W, compute_uv=False)[:6]
-    ax.plot(np.arange(1, 7), values / values[0], "o-", color=colour, label=name)
-ax.set(xlabel="singular value of W", ylabel="size, relative to the largest", ylim=(0.0, 1.05), xticks=range(1, 7))
+values = np.array([np.linalg.svd(W, compute_uv=False)[:6] for W in matrices.values()])
+sizes = values / values[:, :1]
+fig, ax = plt.subplots(figsize=(6.4, 3.2), layout="constrained")
+ax.imshow(sizes, cmap="magma", vmin=0.0, vmax=1.0, aspect="auto")
+for (row, column), size in np.ndenumerate(sizes):
+    ax.text(column, row, f"{size:.2f}", ha="center", va="center", color="white" if size < 0.6 else "black")
+ax.set_xticks(range(6), range(1, 7))
+ax.set_yticks(range(3), [name.replace(" on ", "\non ") for name in matrices])
+ax.set(xlabel="singular value of W, relative to the largest", ylabel="trained by")
 ax.set_title("Training the factors makes W low-rank")
-fig.legend(loc="outside lower center", ncols=2)
+ax.grid(False)
 plt.show()

@@ -53,12 +53,11 @@ textbook = ml.correlation(rounded, ml.att_svm(few, selected).x)
 saturated = run.attention.max(axis=-1).mean(axis=-1) >= 1.0 - 1e-5
 misses = {"exact gradient": 1.0 - exact[saturated], "textbook gradient": 1.0 - textbook[np.isfinite(textbook)]}
 fig, ax = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
+bins = np.geomspace(1e-7, 1.0, 50)
 for (name, miss), colour in zip(misses.items(), (ml.plotting.LOCAL, ml.plotting.GLOBAL), strict=True):
-    miss = np.sort(np.maximum(miss, 1e-9))
-    ax.plot(miss, np.arange(1, len(miss) + 1) / len(miss), color=colour, label=name, drawstyle="steps-post")
-ax.set(
-    xscale="log", xlabel="1 - cosine with the max-margin direction", ylabel="share of problems below", ylim=(0, 1.02)
-)
+    shares = np.full(len(miss), 1.0 / len(miss))
+    ax.hist(np.clip(miss, *bins[[0, -1]]), bins, weights=shares, color=colour, alpha=0.8, label=name)
+ax.set(xscale="log", xlabel="1 - cosine with the max-margin direction", ylabel="share of problems")
 ax.set_title("Saturated softmax needs exact gradients")
 ax.legend()
 plt.show()

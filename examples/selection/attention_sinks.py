@@ -46,13 +46,14 @@ LOOKS = {
     0: (ml.plotting.LOCAL, "moving token"),
     MIXTURE: ("0.8", "mixture"),
 }
-figure, panels = plt.subplots(1, 3, figsize=(6.4, 2.9), layout="constrained", sharey=True)
+figure, panels = plt.subplots(1, 3, figsize=(6.4, 2.8), layout="constrained", sharey=True)
 for axes, (name, end) in zip(panels, ends.items(), strict=True):
     for which, (colour, label) in LOOKS.items():
         axes.scatter(*moving[end == which].T, s=42, color=colour, label=label)
     axes.plot(0.0, 0.0, "x", color=ml.plotting.INK, ms=6)
     axes.annotate("0", (0.0, 0.0), (5, 4), textcoords="offset points")
-    axes.set(aspect="equal", xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), title=name, xlabel="key")
+    axes.set(aspect="equal", xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), title=name)
+    axes.set(xlabel="key, first coordinate", ylabel="second coordinate")
     axes.grid(visible=False)
 handles, labels = panels[0].get_legend_handles_labels()
 figure.legend(handles, labels, loc="outside lower center", ncols=4, columnspacing=1.0)

@@ -60,7 +60,7 @@ for axes, (name, selected) in zip(panels, ends.items(), strict=True):
         axes.add_patch(plt.Rectangle(corner, side, side, fill=True, color=colour, alpha=0.25))
         axes.add_patch(plt.Rectangle(corner, side, side, fill=False, color=colour, lw=2.5))
     axes.axhline(side * labels.sum() - 0.5, color=ml.plotting.INK, lw=1.5)
-    axes.set(xticks=[], title=name)
+    axes.set(xticks=[], title=name, xlabel="nine patches of each bag", ylabel="bags")
     axes.set_yticks([side * 3, side * 9], ["with an 8", "without"], rotation=90, va="center")
     axes.grid(visible=False)
 plt.show()

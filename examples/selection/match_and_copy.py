@@ -29,15 +29,18 @@ for width, risk in risks.items():
     print(f"{width} coordinates: {ml.predict_limit(risk).why}")
 
 # %%
-# Train both, and follow the cosine with the max-margin direction of the matches.
-runs = {}
-figure, axes = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
-for (width, risk), colour in zip(risks.items(), (ml.plotting.GLOBAL, ml.plotting.LOCAL), strict=True):
-    run = runs[width] = ml.descend(risk, optimizer=ml.NormalizedGD(0.5), n_steps=N_STEPS, record=ml.Record(1))
-    cosine = ml.correlation(run.saved["x"][1:], ml.att_svm(problems[width], match).x)
-    print(f"{width} coordinates: selects {run.selected.tolist()}, the matches are {match.tolist()}")
-    axes.plot(np.arange(1, N_STEPS + 1), cosine, color=colour, label=f"values of {width} coordinates")
-axes.set(xscale="log", xlabel="step", ylabel="cosine with the max-margin direction", ylim=(0.0, 1.03))
-axes.set_title("Copying goes to the max-margin direction of the matches")
-axes.legend(frameon=False)
+# Train both. The cosine is that with the max-margin direction of the matches.
+runs = {width: ml.descend(risk, optimizer=ml.NormalizedGD(0.5), n_steps=N_STEPS) for width, risk in risks.items()}
+for width, run in runs.items():
+    cosine = ml.correlation(run.final, ml.att_svm(problems[width], match).x)
+    print(f"{width} coordinates: selects {run.selected.tolist()}, matches {match.tolist()}, cosine {cosine:.3f}")
+
+# %%
+# The attention of every input after training; a ring marks the match. With two coordinates the first input ends at another token.
+figure, axes = plt.subplots(1, 2, figsize=(6.4, 3.4), layout="constrained")
+for ax, (width, run) in zip(axes, runs.items(), strict=True):
+    ax.imshow(run.attention, cmap="Blues", vmin=0.0, vmax=1.0)
+    ax.scatter(match, range(4), s=320, facecolor="none", edgecolor=ml.plotting.GLOBAL, linewidth=2.5)
+    ax.set(xlabel="token", ylabel="input", yticks=range(4), title=f"values of {width} coordinates")
+    ax.grid(False)
 plt.show()

@@ -74,9 +74,9 @@ def reproduce(
         published = _published(only, quick, resume, out, quiet)
     except KeyboardInterrupt as interruption:
         raise KeyboardInterrupt(str(interruption) or text("report.run.untouched")) from None
-    from marginlens_papers.report.ledger import summary
+    from marginlens_papers.report.page import found_sentence
 
-    tally, page = f"{summary(published.entries)}.", _shown(published.page)
+    tally, page = found_sentence(published.entries), _shown(published.page)
     answer = {"claims": [entry.to_dict() for entry in published.entries], "tally": tally}
     answer |= {"ran": list(published.ran), "failed": [entry.id for entry in published.failures], "report": page}
     output.show(answer, [tally, text("cli.written", path=page), *([published.beside] if published.beside else [])])

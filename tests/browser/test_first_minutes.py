@@ -285,7 +285,7 @@ def test_panels_are_tabs_for_the_keyboard(browser, greeting):
     opened(browser, greeting)
     browser.find_element("id", "panel-button-numbers").send_keys(Keys.ARROW_RIGHT)
     assert browser.find_element("id", "editor").is_displayed()
-    assert not browser.find_element("id", "limits").is_displayed()
+    assert not browser.find_element("id", "curves").is_displayed()
     assert browser.switch_to.active_element.get_attribute("id") == "panel-button-data"
     browser.switch_to.active_element.send_keys(Keys.END)
     assert browser.find_element("id", "settings").is_displayed()

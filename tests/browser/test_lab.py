@@ -292,20 +292,6 @@ def test_browser_back_while_a_change_is_pending_is_kept(lab):
     wait_for(lab, "lab.state().preset === 'A-F1a' && location.hash === '#A-F1a'")
 
 
-def test_undo_survives_a_reload(lab):
-    before = lab_state(lab)
-    drag(lab, handle(lab, "token:0:1"), (30, -30))
-    after = lab_state(lab)
-    wait_for(lab, "location.hash.startsWith('#1.')")
-    lab.refresh()
-    lab.execute_async_script("lab.ready.then(() => arguments[0]())")
-    settle(lab)
-    assert lab_state(lab) == after
-    button(lab, "Undo").click()
-    settle(lab)
-    assert lab_state(lab)["problem"] == before["problem"]
-
-
 @pytest.mark.parametrize("entry", presets(), ids=lambda entry: entry.name)
 def test_a_python_link_opens_the_preset_with_the_librarys_limits(browser, lab_file, entry):
     open_lab(browser, lab_file, permalink(entry))

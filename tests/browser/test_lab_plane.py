@@ -16,7 +16,6 @@ from browser_page import (
     predicted_limits,
     press,
     resize,
-    reveal,
     settle,
     wait_for,
 )
@@ -60,14 +59,6 @@ def enter_by_tab(browser):
 
 
 # ---- moving
-
-
-def test_a_start_is_dragged_by_log_radius_in_the_whole_plane(lab):
-    reveal(lab, "#plane-view [data-map=disc]")
-    lab.find_element("css selector", "#plane-view [data-map=disc]").click()
-    settle(lab)
-    drag(lab, grip(lab, "start:0"), (100, 60))
-    assert np.linalg.norm(lab_state(lab)["starts"][0]) > 30
 
 
 def test_fingers_drag_a_token_on_a_phone(browser, lab_file):

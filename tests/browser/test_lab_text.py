@@ -132,27 +132,18 @@ def test_the_automaton_continues_as_in_python_with_reasons(text_tab, unit, windo
 # ---- what a reader does
 
 
-def test_a_token_of_the_picture_shows_its_windows(text_tab):
+def test_a_chosen_token_shows_whom_it_beats(text_tab):
     named = type_text(text_tab, TEXT, "words", 6)
-    script = """
-      const top = document.querySelector("#text-graph .chip.top");
-      top.focus();
-      top.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true }));
-      return Number(top.dataset.token);
-    """
-    token = text_tab.execute_script(script)
-    wait_for(text_tab, "document.querySelector('.evidence mark.next')")
-    name = named.vocabulary.names[token]
-    marks = text_tab.find_elements("css selector", ".evidence mark.next")
     last = int(text_tab.find_element("id", "last-token").get_attribute("value"))
-    data = named.data
-    behind = [i for i in range(len(data)) if data[i][0][-1] == last and data[i][1] == token]
-    assert [mark.text.strip() for mark in marks] == [name] * len(behind)
-    pressed = text_tab.execute_script("return document.activeElement.getAttribute('aria-pressed')")
-    assert pressed == "true"
-    picture = text_tab.find_element("css selector", "#text-graph svg").get_attribute("outerHTML")
-    assert "undefined" not in picture
-    assert "NaN" not in picture
+    graph = ml.priority_graphs(named.data)[last]
+    text_tab.find_element("css selector", "#text-graph .chip.top").click()
+    token = int(text_tab.execute_script("return document.activeElement.dataset.token"))
+    beaten = {int(chip.get_attribute("data-token")) for chip in text_tab.find_elements("css selector", ".chip.beaten")}
+    assert beaten == {other for winner, other in map(tuple, graph.strict.tolist()) if winner == token} != set()
+    assert text_tab.execute_script("return document.activeElement.getAttribute('aria-pressed')") == "true"
+    said = text_tab.find_element("css selector", "#text-graph .about").text
+    assert said.startswith(f"After “{named.vocabulary.shown[last]}”, “{named.vocabulary.shown[token]}” wins over ")
+    assert said.endswith(" and loses to nothing.")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -160,11 +151,10 @@ def test_opened_panels_are_accessible(text_tab, axe, scheme):
     prefer(text_tab, color_scheme=scheme)
     script = """
       document.querySelector(".continued .token").click();
-      document.querySelector("#text-graph .pair").click();
+      document.querySelector("#text-graph .chip.top").click();
       document.querySelectorAll("#tab-text details").forEach((details) => (details.open = true));
     """
     text_tab.execute_script(script)
-    wait_for(text_tab, "document.querySelector('.evidence mark.loser')")
     assert accessibility_violations(text_tab) == []
 
 

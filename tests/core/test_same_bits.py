@@ -1,10 +1,12 @@
-"""9,150 descents and 3,650 dense margin problems have the same bits on every processor: their digest is that of `same_bits.json`.
+"""9,150 descents, 3,650 dense margin problems and the numbers of 300 proofs of each kind have the same bits on every processor:
+their digest is that of `same_bits.json`.
 
 `python tests/core/test_same_bits.py` writes that file anew, after a change that is meant to move the last bits.
 """
 
 import hashlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -58,7 +60,7 @@ def digests():
         found[f"{shape} margins"] = _digest(solution.x)
     for shape in ((6, 3), (60, 8)):
         found[f"{shape} dual active set"] = _digest(last_iterates(*shape, count=300))
-    return found
+    return found | {name: _digest(numbers) for name, numbers in numbers_of_proofs(300).items()}
 
 
 def last_iterates(n_rows, d, count):
@@ -72,6 +74,75 @@ def last_iterates(n_rows, d, count):
     core.solve_margins(0, count, np.arange(count), BY_DUAL_ACTIVE_SET, rows, np.ones((count, n_rows)), *solved)
     assert 0 < np.count_nonzero(outcome) < count
     return x
+
+
+def numbers_of_proofs(count):
+    """What the searches for proofs find at random points: tubes, rates and falls of steps in a norm, vertices, balls."""
+    rng = np.random.default_rng(17)
+    found = {"tubes": [], "rates": [], "falls": [], "vertices": [], "balls": []}
+
+    def fractions(*shape, low=-1.0, high=1.0):
+        return low + (high - low) * rng.integers(0, 2**20, shape) / 2.0**20
+
+    n, T, d = 2, 3, 3
+    data = ml.TokenDataset(fractions(count, n, T, d), np.ones((count, n)))
+    solved = ml.att_svm(data, np.zeros(n, dtype=np.int64))
+    for j in range(count):
+        keys, scores, lengths = data.K[j : j + 1], fractions(1, n, T), np.full((1, n), T)
+        scores[..., 0] += 2.0
+        size, multipliers = (
+            math.sqrt(math.fsum(x * x for x in np.nan_to_num(solved.x[j]).tolist())) or 1.0,
+            np.zeros((1, n, T)),
+        )
+        direction = np.nan_to_num(solved.x[j])[None] / size
+        for (i, _, t), weight in zip(solved[j].pairs, solved[j].multipliers, strict=True):
+            multipliers[0, i, t] = weight / size
+        at = (np.zeros((1, n), dtype=np.int64), fractions(1, n))
+        ray = (multipliers, direction, np.array([1.0 / size]), 60.0 * direction + fractions(1, d), np.array([1e-6]))
+        tube = (np.empty((1, d)), np.empty((1, 7)), np.empty(1, dtype=np.int64))
+        core.find_tubes(0, 1, keys, scores, fractions(n * T), lengths, *at, 1.0, *ray, 1, 0.5, *tube)
+        found["tubes"] += tube[:2]
+
+        momentum = 0.3 * (j % 2)
+        numbers = np.array((1.0, 2.0, 1.0, 0.1, momentum, 1.0, 1e-6), dtype=core.struct_type("SteepestNumbers"))
+        m, others, turns = 5, 2, 4
+        bounds = (fractions(turns, low=0.8, high=0.9), fractions(turns, low=0.0))
+        margins = fractions(m, d, low=0.5) * np.where(np.arange(m) < others, 4.0, 1.0)[:, None]
+        rows = (
+            margins,
+            fractions(m, low=0.5),
+            fractions(m, low=-1.0, high=0.0),
+            np.array([0, 0, 1, 1, 1]),
+        )
+        leads = (
+            np.arange(m) >= others,
+            fractions(others, m - others, low=0.4, high=0.6),
+            fractions(others, low=0.0, high=0.3),
+        )
+        rate, fall = np.empty(1), np.empty(1)
+        remembered = fractions(3, low=0.0, high=1e-2) * (j % 2)
+        more = (
+            fractions(others, low=0.5),
+            *bounds,
+            remembered,
+            numbers,
+            fractions(d, low=4.0, high=30.0),
+            np.empty(2),
+            rate,
+        )
+        core.find_steepest_rate(*rows, *leads, *more)
+        core.find_least_fall(numbers, *bounds, 1e-3, fall)
+        found["rates"].append(rate)
+        found["falls"].append(fall)
+
+        duals, values, slopes = np.zeros((2 * d, 1 + d)), np.zeros(2 * d), np.zeros(2 * d)
+        core.bound_vertex_steps(fractions(3, d, low=0.2), 0, 0.5, 0.1, 0.4, duals, values, slopes)
+        found["vertices"] += [duals, values, slopes]
+
+        ball = np.empty(3)
+        core.find_ball(keys[0], scores[0], lengths[0], 0, fractions(d), 0.5, 1e-6, ball)
+        found["balls"].append(ball)
+    return {name: np.concatenate([np.ravel(part) for part in parts]) for name, parts in found.items()}
 
 
 def _digest(values):

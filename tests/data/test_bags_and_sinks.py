@@ -61,9 +61,11 @@ def test_a_fixed_sink_makes_softmax_one_and_a_learned_one_has_a_logit_of_its_own
     for i, keys in enumerate(patches):
         n = len(keys)
         by_hand = np.exp(keys @ p) / (1.0 + np.exp(keys @ p).sum())
-        np.testing.assert_allclose(softmax(logits(fixed, p)[i, : n + 1])[:n], by_hand, rtol=ROUNDING)
+        np.testing.assert_allclose(softmax(logits(fixed, p)[i, : n + 1])[:n], by_hand, rtol=ROUNDING, atol=0)
         by_hand = np.exp(keys @ p) / (np.exp(b) + np.exp(keys @ p).sum())
-        np.testing.assert_allclose(softmax(logits(learned, np.append(p, b))[i, : n + 1])[:n], by_hand, rtol=ROUNDING)
+        np.testing.assert_allclose(
+            softmax(logits(learned, np.append(p, b))[i, : n + 1])[:n], by_hand, rtol=ROUNDING, atol=0
+        )
     head = rng.standard_normal(4)
     for sunk in (fixed, learned):
         np.testing.assert_array_equal(sunk.scores(head)[sunk.mask & ~np.pad(data.mask, ((0, 0), (0, 1)))], 0.0)

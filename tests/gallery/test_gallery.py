@@ -51,6 +51,7 @@ QUICK = {  # constants of an example with smaller values
     "training_the_factors": {"N_STEPS": 300},
     "two_starts_two_limits": {"GRID": 21},
     "where_the_sinks_are": {"N_SENTENCES": 4},
+    "which_arm_wins": {"N_SIDE": 9, "N_STEPS": 3000},
     "watch_training": {"N_STEPS": 120},
     "before_and_after_fine_tuning": {"N_STEPS": 120},
     "your_own_optimizer": {"N_STEPS": 1500},
@@ -94,8 +95,22 @@ FINDINGS = {  # what an example says, as a function of the names it defines
         0.5
         < np.mean(x["ends"]["fixed sink"] == x["SINK"])
         < np.mean(x["ends"]["learned sink"] == x["SINK"])
-        < 1.0 == np.mean(x["ends"]["no sink"] == 0)
+        < 1.0
+        == np.mean(x["ends"]["no sink"] == 0)
     ),
+    "which_arm_wins": lambda x: (
+        all(outcome.proved for outcome in x["outcomes"])
+        and x["can_win"][x["ends"] == x["BEST"]].all()
+        and 0.1 < x["loses"].mean() < 0.4
+        and x["entropies"]["GRPO"][-1] < 0.05 * x["entropies"]["REINFORCE"][-1]
+        and abs(np.log(x["entropies"]["REINFORCE"][-1] / x["entropies"]["rejection sampling"][-1])) < 0.1
+    ),
+    "which_response_wins": lambda x: (
+        x["end"].proved
+        and x["end"].winners.tolist() == [int(np.argmax(x["log_policy"][-1]))] == [2]
+        and x["log_policy"][-1, x["CHOSEN"]] < x["log_policy"][0, x["CHOSEN"]]
+    ),
+    "endings_of_stories": lambda x: list(x["found"].values()) == [12, 20] and x["solution"].status is ml.Status.OPTIMAL,
     "experts_that_die": lambda x: (
         all(outcome.proved for outcome in x["outcomes"].values())
         and all(np.array_equal(run.selected, x["outcomes"][name].selected) for name, run in x["runs"].items())

@@ -290,3 +290,30 @@ def test_losses_with_poles_equal_the_cpus(loss, optimizer):
     run, expected = ml.descend(data, head, device="cuda", **options), ml.descend(data, head, **options)
     moved = np.linalg.norm(expected.final - start, axis=-1)
     assert np.all(np.linalg.norm(run.final - expected.final, axis=-1) <= 1e-8 * moved + 1e-12 * expected.norm)
+
+
+SHORT_STEPS = (
+    (6, 6, 5),
+    ml.NormalizedGD(0.03),
+    ml.Logistic(),
+    130,
+    KEYS_FORM,
+    IN_SHARED,
+)  # longer ones amplify rounding
+
+
+@pytest.mark.parametrize("case", [*(CASES[k] for k in (0, 1, 5, 7)), SHORT_STEPS], ids=lambda case: str(case[0]))
+def test_offsets_of_logits_equal_the_cpus(case):
+    """In all forms of the state, with inputs of different lengths, beyond the step after which logits are formed afresh."""
+    (n, T, d), optimizer, loss, n_steps, form, _ = case
+    rng = np.random.default_rng(57)
+    data, head = sphere_tokens(3, n, T, d, 5)
+    offsets = 2.0 * rng.standard_normal((3, n, T))
+    data = ml.TokenDataset(data.X, data.y, offsets=offsets)
+    short = data.shortened(np.where(np.arange(n) % 2, T, T - 1) * np.ones((3, 1), dtype=np.int64))
+    for problems in (data, short):
+        options = {"loss": loss, "optimizer": optimizer, "n_steps": n_steps}
+        run = ml.descend(problems, head, device="cuda", **options)
+        expected = ml.descend(problems, head, **options)
+        assert run.continuation.loop.kernel.form == form
+        assert np.all(np.linalg.norm(run.final - expected.final, axis=-1) <= P_RTOL * expected.norm)

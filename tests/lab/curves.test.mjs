@@ -112,8 +112,11 @@ test("joint training adds the head's norm and its correlation", () => {
 });
 
 test("attention is drawn of all tokens of the chosen input, or of each input's selected token", () => {
-  assert.deepEqual(attentionTokens(1, [0, 1], [3, 2]).map(({ token, isTop }) => [token, isTop]), [[0, false], [1, true]]);
-  assert.deepEqual(attentionTokens(null, [2, 0], [3, 2]).map(({ input, token }) => [input, token]), [[0, 2], [1, 0]]);
+  assert.deepEqual(attentionTokens(1, [0, 1], { lengths: [3, 2] }).map(({ token, isTop }) => [token, isTop]), [[0, false], [1, true]]);
+  assert.deepEqual(attentionTokens(null, [2, 0], { lengths: [3, 2] }).map(({ input, token }) => [input, token]), [[0, 2], [1, 0]]);
+  const named = { lengths: [3, 2], words: [["the", "the", "riverside walk"], ["", "cat"]] };
+  assert.deepEqual(attentionTokens(null, [2, 1], named).map(({ label }) => label), ["input 0, “riverside walk”", "input 1, “cat”"]);
+  assert.deepEqual(attentionTokens(0, [2, 1], named).map(({ sign }) => sign), ["0 the", "1 the", "2 riverside"]);
 });
 
 test("where the runs are is said in words, how they ended too", () => {

@@ -75,12 +75,7 @@ for (const optimizer of RULES) {
     assert.equal(answer.missing, "ROUNDING_DECIDES");
     assert.equal(said.codes.endsAt, "outcome.ends_at.unknown");
     assert.equal(prediction.promise, null);
-    for (const { citation, conditions, applies } of prediction.verdicts) {
-      assert.equal(conditions[0].code, "condition.inputs_left_out", citation);
-      assert.equal(applies, false);
-    }
     const exact = asked(0);
-    assert.ok(exact.prediction.verdicts.some(({ applies }) => applies));
     assert.match(exact.said.endsAt, /^Token 0 wins in input 0/);
   });
 

@@ -19,27 +19,18 @@ const { locallyOptimalDirections, tokenOptimality } = await load("optimality");
 const { normOfOptimizer, planeNormSvm } = await load("norms");
 const { basinField, basinTasks, labelPixels, OUTSIDE, pixelStart } = await load("basins");
 const { basinCone, predict } = await load("theorems");
-const { indexCharacters, indexWords, priorityGraphs, componentOrder, rankingEvidence, samplesBehind, sequences, textWindows } = await load("graphs");
-const { columnOf, continueSequence, explainNext, laterTerms, makeAutomaton, nextProbabilities } = await load("automaton");
+const { indexCharacters, indexWords, priorityGraphs, componentOrder, rankingEvidence, sequences, textWindows } = await load("graphs");
+const { columnOf, continueSequence, explainNext, laterTerms, makeAutomaton } = await load("automaton");
 
 function analysisOf(json, maxProblems) {
   const problem = readProblem(json);
   const outlook = new Outlook(problem);
   if (problem.joint) {
     const joint = jointLimits(problem);
-    return { problem, outlook, prediction: { joint, verdicts: [], candidates: [] }, limits: [], refusal: null };
+    return { problem, outlook, prediction: { joint, candidates: [] }, limits: [], refusal: null };
   }
   const prediction = predict(problem, maxProblems);
   return { problem, prediction, outlook, limits: prediction.candidates, refusal: null };
-}
-
-function conditionsOf(prediction) {
-  return prediction.verdicts.flatMap((verdict) =>
-    verdict.conditions.map((condition) => {
-      const { code, holds, numbers } = condition;
-      return { citation: verdict.citation, code, holds, case: numbers.case, sentence: render(condition) };
-    }),
-  );
 }
 
 const SPECIAL = { nan: NaN, inf: Infinity, "-inf": -Infinity };
@@ -93,8 +84,7 @@ const calls = {
     return [...priorityGraphs(data).values()].map((graph) => {
       const { direct, reach } = componentOrder(graph);
       const pairs = (sets) => sets.flatMap((lower, c) => [...lower].sort((a, b) => a - b).map((l) => [c, l]));
-      const behind = graph.edges.map(([label, other]) => samplesBehind(data, graph.last, label, other));
-      return { ...graph, place: null, direct: pairs(direct), reach: pairs(reach), evidence: rankingEvidence(data, graph), behind };
+      return { ...graph, place: null, direct: pairs(direct), reach: pairs(reach), evidence: rankingEvidence(data, graph) };
     });
   },
   /** What the automaton says of some sequences, and where it goes on from the first of them. */
@@ -104,7 +94,10 @@ const calls = {
       heights: Array.from({ length: nVocabulary }, (_, last) => columnOf(automaton, last).height),
       mix: Array.from({ length: nVocabulary }, (_, last) => columnOf(automaton, last).mix),
       later: [...automaton.graphs.keys()].map((last) => ({ last, ...laterTerms(automaton, last) })),
-      probabilities: asked.map((ids) => nextProbabilities(automaton, ids)),
+      probabilities: asked.map((ids) => {
+        const shares = new Map(explainNext(automaton, ids).rivals.map(({ token, probability }) => [token, probability]));
+        return Array.from({ length: nVocabulary }, (_, token) => shares.get(token) ?? 0);
+      }),
       explanations: asked.map((ids) => explainNext(automaton, ids)),
       continued: continueSequence(automaton, asked[0], 12, window).map(({ token }) => token),
     };
@@ -132,13 +125,6 @@ const calls = {
   /** What the checker's intervals give for a function and its arguments. */
   intervals: ({ name, given }) => given.map((one) => intervals[name](...one)),
   leftOut: ({ problem }) => words.leftOut(analysisOf(problem)),
-  conditions: ({ problem, maxProblems }) => conditionsOf(analysisOf(problem, maxProblems).prediction),
-  /** The same for a head whose entries no page takes, so that slopes overflow. */
-  conditionsOfHugeHead({ problem, entry }) {
-    const { code, ...parts } = readProblem(problem);
-    return conditionsOf(predict(tokenProblem({ ...parts, head: parts.head.map(() => entry) })));
-  },
-  known: () => ({ optimizers: Object.keys(OPTIMIZERS), statuses: [OPTIMAL, INFEASIBLE, TRIVIAL, INACCURATE] }),
 };
 
 const plain = (key, value) => {

@@ -23,7 +23,7 @@ const PROBLEMS = [
 ];
 const PARTS = [
   { starts: [[1e12, -1e-300], [-0, 0.1 + 0.2]] },
-  { view: { map: "disc", far: 1e9, basins: true, lines: false } },
+  { view: { half: 1e5, basins: true, lines: false } },
   { playback: { step: 12345 }, preset: "A-F1b", starts: [[0.5, -1.5], [1e6, 0.1]] },
   { note: "If only <b>the selected</b> token paid off, …" },
   { chosen: { input: 0, token: 0, start: null, limit: 1 } },

@@ -31,7 +31,7 @@ test("the first state is the preset, with the chosen start in its problem", () =
   const { first } = opened();
   const { preset, problem, starts, view, chosen } = first;
   assert.deepEqual({ preset, problem, starts }, { preset: "A-F1b", problem: PRESET.problem, starts: PRESET.starts });
-  assert.deepEqual([view.half, view.map], [3, "window"]);
+  assert.deepEqual([view.half, view.lines], [3, true]);
   assert.deepEqual(chosen, { input: null, token: null, start: 0, limit: null });
   const { start, format, version } = problemOf(withChosen(first, { start: 1 }));
   assert.deepEqual([start, format, version], [[-0.5, 1], "marginlens-problem", 2]);
@@ -89,7 +89,7 @@ test("a refusal leaves the state, in one sentence", () => {
     [(state) => withLabel(state, 0, 2), "Each label must be 1 or -1"],
     [(state) => withProblem(state, { loss: "Hinge" }), "The loss must be one of"],
     [(state) => withProblem(state, { optimizer: { name: "Lion" } }), "The optimizer must be named one of"],
-    [(state) => withView(state, { map: "globe" }), "The map must be window or disc"],
+    [(state) => withView(state, { half: 0 }), "Half the window's width must be a number between"],
     [(state) => withText(state, { window: 0 }), "window's length must be a whole number"],
     [(state) => removeInput(state, 0), "at least one input"],
     [often(2, (state) => removeStart(state, 0)), "at least one start"],
@@ -164,7 +164,7 @@ test("the analysis is computed once", () => {
 
 test("what is odd is remarked", () => {
   const problems = [
-    [[[[1, 0], [0, 1], [1, 0]]], [[1, 0.5, 0]], ["Tokens 0 and 2 of input 0 lie in one place"]],
+    [[[[1, 0], [0, 1], [1, 0]]], [[1, 0.5, 0]], ["Token 0 and token 2 of input 0 lie in one place"]],
     [[[[1, 0], [0, 1]]], [[0.5, 0.5]], ["All scores of each input are equal"]],
     [[[[1, 0], [0, 1]]], [[0.5, 0.4]], []],
   ];

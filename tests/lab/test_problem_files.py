@@ -17,7 +17,6 @@ from lab_kernels import ask_of, needs_node, run_in_page
 from marginlens.cli.app import app
 from marginlens.data.random_tokens import scored_tokens
 from marginlens.errors import InputError
-from marginlens.lab.assemble import page_words
 from marginlens.lab.presets import state_of
 from marginlens.lab.problem_files import LAB_LOSSES, OPTIMIZER_SETTINGS, LabProblem, read_problem, write_problem
 from marginlens.names import kebab
@@ -302,9 +301,16 @@ def test_token_names_must_be_one_string_per_token(words: object) -> None:
         LabProblem(data, [1.0, 0.0], words=words)
 
 
-def test_the_page_uses_pythons_names_of_optimizers_and_losses() -> None:
-    words = page_words()
-    for table in (words["optimizers"], words["losses"]):
-        assert list(table) == [kebab(entry["python"]) for entry in table.values()]
-    assert set(words["optimizers"]) == set(OPTIMIZER_SETTINGS)
-    assert set(words["losses"]) == set(LAB_LOSSES.names)
+@needs_node
+def test_the_page_has_pythons_optimizers_with_their_defaults_and_its_losses() -> None:
+    code = """
+    import { OPTIMIZERS } from "../kernels/problem.js";
+    import { LOSS_CODES } from "../kernels/softmax.js";
+    answer([OPTIMIZERS, Object.keys(LOSS_CODES)]);
+    """
+    assert run_in_page(code) == [OPTIMIZER_SETTINGS, list(LAB_LOSSES.names)]
+
+
+def test_entries_are_read_without_a_file() -> None:
+    problem = LabProblem(ml.TokenDataset([[[1.0, 0.25], [0.0, -1.0]]], [1.0]), [1.0, 0.5], start=[0.5, 0.1])
+    assert read_problem(problem.to_dict()) == problem

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 import marginlens as ml
-from lab.test_plane_kernels import LOSSES, OPTIMIZERS, RTOL, cases, close
+from lab.test_plane_kernels import LOSSES, OPTIMIZERS, RTOL, cases
 from lab_kernels import as_json, ask, needs_node, run_in_page
 from marginlens.lab.presets import presets
 
 pytestmark = needs_node
 
-VIEW = {"map": "window", "half": 4, "far": 1e6, "lines": True, "cones": False, "basins": False, "paths": True}
+VIEW = {"half": 4, "lines": True, "cones": False, "basins": False, "paths": True}
 TEXT = {
     "source": 'the cat sat on the mat\nand the "dog" sat on the log \\ the end',
     "unit": "characters",
@@ -107,49 +107,32 @@ def outcomes() -> dict[str, Outcome]:
 
 
 @pytest.mark.slow
-def test_script_limits_certificates_and_verdicts_equal_the_pages() -> None:
+def test_scripts_print_the_prediction_with_the_pages_limits() -> None:
     code = """
     import { analyse } from "./analysis.js";
     import { completeState } from "./state.js";
-    import { title } from "./words.js";
-    const listed = ({ label, selected, direction, margin, solution: { isUnique = true } }) =>
-      ({ label, selected, direction, margin, isUnique });
-    const holding = ({ citation, conditions }) => [citation, conditions.map(({ code, holds }) => [title(code), holds])];
-    answer(given.map((state) => {
-      const { limits, prediction } = analyse(completeState(state));
-      return { limits: limits.map(listed), verdicts: prediction.verdicts.map(holding) };
-    }));
+    answer(given.map((state) => analyse(completeState(state)).limits.map((limit) => limit.selected)));
     """
-    counts = {True: 0, False: 0}  # limits, by whether the head is trained too
-    for (name, state), answer in zip(states().items(), run_in_page(code, list(states().values())), strict=True):
+    compared = 0
+    for (name, state), selections in zip(states().items(), run_in_page(code, list(states().values())), strict=True):
         found, printed = outcomes()[name]
-        counts[state["problem"].get("train") == "both"] += len(answer["limits"])
-        shown = [(label, selected) for label, selected, _, _ in found["limits"]]
-        assert shown == [(one["label"], one["selected"]) for one in answer["limits"]], name
-        rtol = 1e-4 if isinstance(found.get("norm"), ml.Lp) else RTOL  # a bracket of 1e-9 leaves its root to the point
-        for (label, selected, direction, margin), one in zip(found["limits"], answer["limits"], strict=True):
-            assert close(margin, one["margin"]), name
-            assert not one["isUnique"] or close(direction, one["direction"], rtol), name
-            assert f"{label} selects {selected}" in printed, name
-        assert all(solution.is_verified() for solution in found.get("solutions", [])), name
-        theirs = [
-            [one.citation, [[check.name, check.holds] for check in one.conditions]]
-            for one in found["prediction"].verdicts
-        ]
-        is_joint = states()[name]["problem"].get("train") == "both"  # of which the script alone speaks
-        assert answer["verdicts"] == ([] if is_joint else theirs), name
-    assert counts[True] > 3
-    assert counts[False] > len(states())
+        assert str(found["prediction"]) in printed
+        listed = None if state["problem"].get("train") == "both" else found["prediction"].candidates
+        if listed is not None and listed.complete:
+            assert sorted(listed.selections.tolist()) == sorted(selections), name
+            compared += len(selections)
+    assert compared > len(states())
 
 
 def carried_rounding(found: dict[str, Any], k: int) -> float:
     """How far starts that rounding could have made end from the run of a script."""
     run, spread = found["runs"][k], 0.0
-    start = np.concatenate([np.asarray(found.get("start_head", ()), dtype=float), found["starts"][k]])
+    problem = found["problem"]
+    start = np.concatenate([problem.start_head if problem.trains_head else [], found["starts"][k]])
     for seed in range(3):
         sign = np.random.default_rng(seed).choice([-1.0, 1.0], len(start))
         nudged = start * (1.0 + 2.0**-51 * sign) + 2.0**-51 * sign
-        other = ml.descend(found["risk"], optimizer=found["optimizer"], n_steps=found["n_steps"], start=nudged)
+        other = ml.descend(problem.risk, optimizer=problem.optimizer, n_steps=found["n_steps"], start=nudged)
         spread = max(spread, float(np.linalg.norm(other.final - run.final)))
     return spread
 
@@ -169,32 +152,6 @@ def test_script_paths_end_where_the_pages_do() -> None:
             allowed = 100.0 * carried_rounding(outcomes()[name].names, k)
         assert distance <= allowed, (name, k)
         assert f"selects {run.selected.tolist()}" in outcomes()[name].printed
-
-
-@pytest.mark.parametrize("optimizer", ["gradient-descent", "steepest-descent", "adam"])
-@pytest.mark.parametrize("map_name", ["window", "disc"])
-def test_script_basins_equal_the_pages(map_name: str, optimizer: str) -> None:
-    data, head = ml.data.figure_1b()
-    view = {"map": map_name, "half": 3.0, "far": 2000.0, "basins": True}
-    state = state_of(as_json(data, head, steps=10, optimizer={"name": optimizer, "size": 0.2}), [[0.0, 0.0]], **view)
-    script = scripts_of([state])[0]
-    coarse = script.replace("side = 64", "side = 12").replace("optimizer, 5000)", "optimizer, 900)")
-    assert coarse.count("side = 12\n") == 1
-    found = run_script(coarse).names
-    code = """
-    import { basinField, labelPixels } from "../kernels/basins.js";
-    import { analyse } from "./analysis.js";
-    import { completeState } from "./state.js";
-    const { problem, limits } = analyse(completeState(given.state));
-    const field = basinField(problem, limits, { side: 12, steps: 900, ...given.settings });
-    answer(Array.from(labelPixels(field, Array.from({ length: 144 }, (_, k) => k))));
-    """
-    settings = {"half": 3.0} if map_name == "window" else {"far": 2000.0}
-    labels = np.array(run_in_page(code, {"state": state, "settings": settings}))
-    inside = labels[labels != -2]
-    settled = np.where(inside < len(found["limits"]), inside, -1)  # a finite minimum is none of the limits
-    assert found["basins"].tolist() == settled.tolist()
-    assert len(np.unique(settled)) >= 2
 
 
 # ---- next tokens
@@ -220,7 +177,6 @@ SOURCES = {
         "last": "e1",
         "prompt": "e4 e2 e3 e1",
     },
-    "a prompt with letters of its own": {**TEXT, "prompt": "xyz"},
 }
 
 
@@ -252,27 +208,21 @@ def test_script_texts_are_read_and_continued_like_the_pages(name: str) -> None:
     assert [members.tolist() for members in graph.components] == page["graph"]["components"]
     heights = [found["heights"][members[0]] for members in graph.components]
     assert heights == pytest.approx(page["graph"]["heights"], abs=RTOL, rel=0.0)
-    if page["continuation"] is None:
-        assert "continuation" not in found
-    else:
-        steps = page["continuation"]["steps"]
-        assert found["continuation"] == [step["token"] for step in steps]
-        assert len(steps) == SOURCES[name]["count"]
-        assert printed.count("with probability") == len(steps)
-    assert int(found["run"].steps_taken) == 4000
-    assert float(found["distance"]) < 0.2  # of the automaton, after these steps
-
-
-def test_a_script_of_a_refused_text_has_its_error() -> None:
-    printed = run_script(scripts_of([text_state({**TEXT, "source": "  "})])[0]).printed
-    assert printed == "There is no text yet: type or paste one, or take an example.\n"
+    steps = page["continuation"]["steps"]
+    continued = found["ids"][-len(steps) :]
+    assert len(steps) == SOURCES[name]["count"]
+    if SOURCES[name]["draw"] == "likely":
+        assert continued == [step["token"] for step in steps]
+        assert printed.count("After ") == 1 + len(steps)
+    assert set(continued) <= set(range(len(found["names"])))
 
 
 def test_script_numbers_are_the_same_doubles() -> None:
     numbers = [0.1 + 0.2, 1e-7, 1.0, -0.0, 123456.789, 1.7976931348623157e5, 5e-324, 1e6]
     problem = {"tokens": [[[x, 1.0] for x in numbers]], "head": [1.0, 0.5], "steps": 1}
     found = run_script(scripts_of([state_of(problem, [[1e12, -1e-12]])])[0]).names
-    assert [token[0] for token in found["tokens"][0]] == numbers
+    assert found["problem"].data.X[0, :, 0].tolist() == numbers
+    assert np.signbit(found["problem"].data.X[0, 3, 0])
     assert found["starts"] == [[1e12, -1e-12]]
 
 

@@ -41,7 +41,11 @@ def ids():
 def test_reproduce_prints_claims_counts_and_the_report_path(run):
     result = run("reproduce")
     assert result.exit_code == 0, result.output
-    assert result.stdout.splitlines() == ["2 of 2 claims hold as stated.", "Written to report/index.html", "No model."]
+    assert result.stdout.splitlines() == [
+        "We checked 2 statements about attention: 2 hold.",
+        "Written to report/index.html",
+        "No model.",
+    ]
     lines = result.stderr.splitlines()
     assert [line.split()[:5] for line in lines] == [["✓", "holds", "as", "stated", name] for name in ("A-1", "A-2")]
     assert run("claims").stdout.splitlines() == lines
@@ -123,7 +127,7 @@ def test_an_interrupted_run_resumes_with_missing_claims(run):
     assert resumed.exit_code == 0, resumed.output
     assert "A-1" not in resumed.stderr
     assert resumed.stdout.splitlines()[-3:] == [
-        "3 of 3 claims hold as stated.",
+        "We checked 3 statements about attention: 3 hold.",
         "Written to report/index.html",
         "No model.",
     ]

@@ -1,5 +1,6 @@
 """The page: every claim in it, well-formed, in words, small; and figures of a reasonable size."""
 
+import json
 import re
 from dataclasses import replace
 from shutil import copytree
@@ -114,9 +115,33 @@ def test_every_figure_is_a_lazily_loaded_file(report):
     for image in figures:
         assert image["loading"] == "lazy"
         assert image["alt"] == "One line that rises from 0 to almost 1."
-        assert image["src"].endswith(".svg")
         assert (report.folder / image["src"]).is_file()
         assert int(image["width"]) == pytest.approx(2 * int(image["height"]), abs=2, rel=0.0)  # six inches by three
+
+
+def test_a_figure_is_one_file_for_the_page_and_a_pdf(tmp_path):
+    """An SVG if that is small, otherwise a PNG; both are as large on the screen as the figure says."""
+    figures = {"light": cloud(50), "heavy": cloud(5000)}
+    report = reproduce([fake_claim("A-1", draw=lambda found: figures)], tmp_path / "report")
+    names = ("A-1-light-small.png", "A-1-light.pdf", "A-1-light.svg", "A-1-heavy.pdf", "A-1-heavy.png")
+    assert {path.name for path in (report.folder / "figures").iterdir()} == set(names)
+    images = [
+        attributes for tag, attributes in Outline(report.page.read_text(encoding="utf-8")).elements if tag == "img"
+    ]
+    assert [image["src"] for image in images] == [f"figures/{names[k]}" for k in (0, 2, 4)]
+    assert [(image["width"], image["height"]) for image in images[1:]] == [("400", "300")] * 2  # four inches by three
+
+
+def test_figures_of_an_earlier_report_are_shown(report, tmp_path):
+    """It had each figure as SVG and as PNG."""
+    folder = copytree(report.folder, tmp_path / "report")
+    rows = json.loads((folder / "ledger.json").read_text(encoding="utf-8"))
+    for row in rows:
+        for figure in row["figures"]:
+            figure |= {"svg": figure.pop("file"), "png": figure.pop("pdf").replace(".pdf", ".png")}
+    (folder / "ledger.json").write_text(json.dumps(rows), encoding="utf-8")
+    outline = Outline(page(read_ledger(folder), folder))
+    assert outline.attributes("img", "src") == Outline(report.page.read_text(encoding="utf-8")).attributes("img", "src")
 
 
 def test_a_figure_with_meaningful_brightness_is_not_inverted(tmp_path):
@@ -161,7 +186,7 @@ def test_a_page_with_all_claims_is_small(tmp_path):
         for name, text in claim.figures.items():
             stem = f"{claim.id}-{name}"
             (tmp_path / f"{stem}.svg").write_text('<svg width="720pt" height="360pt">', encoding="utf-8")
-            pictures.append(Picture(name, f"{stem}.png", f"{stem}.svg", text.caption, text.alt))
+            pictures.append(Picture(name, f"{stem}.svg", f"{stem}.pdf", text.caption, text.alt))
         entries.append(Entry.of(claim, replace(FOUND, checks=checks, pictures=tuple(pictures))))
     text = page(entries, tmp_path)
     assert len(text.encode()) < 1_000_000

@@ -52,7 +52,7 @@ def test_two_processes_give_the_results_of_one(tmp_path):
         assert entry.result.numbers == pytest.approx(
             expected.result.numbers, rel=tolerances.SIX_DIGITS, abs=tolerances.ROUNDING
         )
-        assert all((report.folder / picture.png).is_file() for picture in entry.result.pictures)
+        assert all((report.folder / picture.file).is_file() for picture in entry.result.pictures)
     assert sorted(watcher.finished) == sorted([*SMALL, "Z-1"])
     assert watcher.done == watcher.total
     assert min(watcher.total.values()) > 0

@@ -116,8 +116,8 @@ def test_the_ledger_is_strict_json_with_the_promised_keys(tmp_path):
     assert rows[0]["label"] == "A Fig 9(a), A Thm 4"
     assert rows[0]["versions"]["marginlens"]
     for figure in rows[0]["figures"]:
-        assert (tmp_path / "report" / figure["png"]).read_bytes().startswith(b"\x89PNG")
-        assert b"<svg" in (tmp_path / "report" / figure["svg"]).read_bytes()
+        assert (tmp_path / "report" / figure["pdf"]).read_bytes().startswith(b"%PDF")
+        assert b"<svg" in (tmp_path / "report" / figure["file"]).read_bytes()
 
 
 def test_a_ledger_of_an_earlier_version_is_read(tmp_path):
@@ -168,7 +168,7 @@ def test_rerunning_one_claim_keeps_the_others(tmp_path):
     after = snapshot(folder)
     assert set(after) == set(kept)
     changed = {path.as_posix() for path in kept if after[path] != kept[path]}
-    drawn = {f"figures/A-2-correlation{ending}" for ending in (".png", "-small.png", ".svg")}
+    drawn = {f"figures/A-2-correlation{ending}" for ending in (".svg", "-small.png", ".pdf")}
     assert changed == {*drawn, "index.html", "ledger.json"}
 
 
@@ -241,7 +241,7 @@ def test_the_report_is_written_after_every_claim(tmp_path, monkeypatch):
     ]
     pictures = [picture for entry in read_ledger(tmp_path / "report") for picture in entry.result.pictures]
     assert len(pictures) == 3
-    assert all((tmp_path / "report" / picture.png).is_file() for picture in pictures)
+    assert all((tmp_path / "report" / picture.file).is_file() for picture in pictures)
 
 
 def test_an_empty_folder_or_a_link_can_hold_the_report(tmp_path):

@@ -1,11 +1,15 @@
 """Styles for papers and slides, and figures as files."""
 
+from io import BytesIO
+
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
+from PIL import Image
 
 import marginlens as ml
-from marginlens.plotting.files import FIGURE_SUFFIXES, png_and_svg, write_figure
+from marginlens.plotting.files import FIGURE_SUFFIXES, MAX_PAGE_SVG_BYTES, page_and_print, with_palette, write_figure
 
 
 def drawn(ax=None):
@@ -68,24 +72,44 @@ def test_every_kind_of_file_is_written_and_is_the_same_each_time(suffix, tmp_pat
 
 
 def test_a_heavy_pdf_has_its_points_as_an_image(tmp_path):
-    import numpy as np
-
     figure, ax = plt.subplots()
     ax.scatter(*np.random.default_rng(0).standard_normal((2, 60_000)), s=1)
     plt.close(figure)
     assert len(ml.plotting.pdf(figure)) < ml.plotting.files.MAX_VECTOR_BYTES
 
 
-def test_two_formats_share_one_layout():
+@pytest.mark.parametrize("n_points", [2, 20_000])
+def test_page_and_print_share_one_layout(n_points):
     figures = [ml.plotting.figure(2)[0] for _ in range(2)]
     for fig in figures:
+        fig.axes[1].plot(*np.random.default_rng(3).standard_normal((2, n_points)))
         fig.axes[0].plot([0.0, 1e6], label="a line with a long name")
         fig.axes[0].set(title="a title", ylabel="a quantity")
         fig.legend(loc="outside lower center")
     fig, other = figures
     engine, dots = fig.get_layout_engine(), fig.dpi
-    pixels, curves = png_and_svg(fig)
+    suffix, shown, printed = page_and_print(fig)
     assert (fig.get_layout_engine(), fig.dpi) == (engine, dots)
-    assert pixels == ml.plotting.png(other)
+    pixels = ml.plotting.png(other)
     other.set_layout_engine("none")
-    assert curves == ml.plotting.svg(other)
+    assert printed == ml.plotting.pdf(other)
+    curves = ml.plotting.svg(other)
+    assert (suffix, shown) == ((".svg", curves) if n_points == 2 else (".png", with_palette(pixels)))
+    assert (len(curves) <= MAX_PAGE_SVG_BYTES) == (suffix == ".svg")
+
+
+def test_a_palette_looks_the_same_and_is_smaller():
+    """Also a mark of a colour that is in few pixels beside a map of many colours."""
+    fig, (left, right) = ml.plotting.figure(2)
+    left.imshow(np.add.outer(np.sin(np.arange(90.0)), np.arange(90.0) / 30.0), cmap="viridis")
+    right.plot(np.random.default_rng(8).standard_normal((40, 30)).cumsum(axis=0))
+    right.plot([2.0], [0.0], ".", color="#ff0000", markersize=3)
+    pixels = ml.plotting.png(fig)
+    reduced = with_palette(pixels)
+    assert len(reduced) < 0.5 * len(pixels)
+    before, after = (Image.open(BytesIO(content)) for content in (pixels, reduced))
+    assert (after.mode, after.size) == ("P", before.size)
+    assert after.info["dpi"] == pytest.approx(before.info["dpi"], rel=1e-3, abs=0)
+    difference = np.abs(np.subtract(*(np.asarray(image.convert("RGB"), dtype=int) for image in (before, after))))
+    assert difference.max() <= 32
+    assert difference.mean() < 3.0

@@ -125,7 +125,7 @@ def test_what_does_not_cover_offsets_refuses_them():
     point = ml.descend(risk, optimizer=ml.NormalizedGD(0.3), n_steps=2000).final
     with pytest.raises(InputError, match="X Theorem 4 does not cover"):
         certify(risk.data, risk.head, point, optimizer=ml.SignDescent(0.01))
-    with pytest.raises(InputError, match="a joint risk"):
+    with pytest.raises(InputError, match="JointRisk"):
         ml.JointRisk(risk.data)
     prediction = ml.predict_limit(risk, optimizer=ml.SignDescent(0.01))
     assert prediction.outcome is None

@@ -169,7 +169,6 @@ REFUSED = [
     ("keep", lambda: ml.Record(1, ("loss",))),
     ("keep", lambda: ml.Record(1, 3)),
     ("data", lambda: ml.AttentionRisk(TOKENS.X, HEAD)),
-    ("data", lambda: ml.AttentionRisk(TOKENS, HEAD).as_matrix(PAIR)),
     ("query", lambda: ml.AttentionRisk(OWN_KEYS, HEAD).as_matrix(np.zeros(2))),
     *(
         ("query", lambda query=query: ml.AttentionRisk(BATCH[0], np.ones(4)).as_matrix(query))

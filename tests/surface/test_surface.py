@@ -23,7 +23,7 @@ LogLoss LogProbability Logistic MarginSolution NextTokenAutomaton
 NextTokenRisk Norm NormalizedGD Optimizer Path Prediction Record Risk Sampling SequenceDataset
 SquaredLoss Status TokenDataset Trajectory UntilLength UntilNorm angle att_svm basin_cone correlation cyclic_correction cyclic_subset
 descend flow graph_svm label_svm least_distance ledger locally_optimal_directions path predict predict_limit priority_graphs relaxed_svm
-ContextDataset ContextRisk ntp_svm set_svm sweep token_optimality token_statistics vocabulary_svm Certificate certify
+SoftmaxRisk ContextDataset ContextRisk ntp_svm set_svm sweep token_optimality token_statistics vocabulary_svm Certificate certify
 """
 ONE_WORD_EACH = {
     "ds": "data",

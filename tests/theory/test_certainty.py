@@ -158,7 +158,7 @@ def test_runs_that_are_not_followed_have_a_reason():
     many = ml.TokenDataset(np.random.default_rng(0).standard_normal((2, 600, 4)), [1, 1])
     asked = (
         (data, v, {"loss": OwnLogistic()}, "not_followed.loss"),
-        (many, v, {"max_problems": 1}, "not_followed.tokens"),
+        (many, v, {"max_problems": 1, "optimizer": ml.NormalizedGD(0.1)}, "not_followed.tokens"),
         (data, 1e4 * v, {}, "not_followed.range"),
     )
     for problem, head, options, code in asked:

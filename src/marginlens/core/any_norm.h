@@ -3,6 +3,7 @@
 #include "arena.h"
 #include "exponential.h"
 #include "linear_algebra.h"
+#include "steepness.h"
 
 constexpr double RATE_ROOM = 1e-9;     // share of the rate that is left to the rounding of all of this
 constexpr double MOST_GROWTH = 700.0;  // logarithm of β e^(hD), beyond which it need not be known
@@ -36,7 +37,7 @@ constexpr double LARGEST_DUAL = 10.0;   // multipliers, relative to the length o
 constexpr double MOST_STEEP = 20.0;     // logarithm of that slope
 constexpr double SPARE_RATE = 0.05;     // of γ, beyond the rate that is needed
 constexpr double DUAL_COST = 0.01;      // of multipliers, so that errors of the gradient, which they multiply, cost little
-constexpr double PIVOT_RTOL = 1e-11;    // of the largest entry: smaller entries are no pivots, and smaller slopes do not fall
+constexpr double PIVOT_RTOL = 1e-11;    // of the largest entry: no pivot is smaller, and a smaller slope does not count as a fall
 constexpr int64_t MAX_LP_PIVOTS = 5000;
 constexpr int64_t MAX_LP_STALLED = 20;  // pivots without progress, after which the first column that falls enters
 
@@ -228,16 +229,17 @@ struct SteepestPlace {
         double zeta = 0.0, omega = 0.0;
         for (int64_t r = 0, other = 0; r < m; r++) {
             const double e = epsilon[input[r]], up = plus[input[r]], down = minus[input[r]];
-            if (!(e < 1.0)) return INF;
+            const double steepness = steepness_near(by.steepness, log_slope[r], e, up);
+            if (!(e < 1.0 && steepness >= 0.0)) return INF;
             if (!leading[r]) {
-                const double bound = exp(log_slope[r] + by.steepness * e * up + log_phi[r] - log_F);
+                const double bound = exp(log_slope[r] + steepness * e * up + log_phi[r] - log_F);
                 omega += bound * (modulus(delta[r]) + e * larger(up, down)) * sizes[other++];
                 continue;
             }
             const double share = e * up / delta[r];
             if (!(share < 1.0)) return INF;
-            zeta = larger(zeta, expm1(e * (by.steepness * up + down / delta[r])));
-            zeta = larger(zeta, 1.0 - (1.0 - e) * (1.0 - share) * exp(-e * by.steepness * down));
+            zeta = larger(zeta, expm1(e * (steepness * up + down / delta[r])));
+            zeta = larger(zeta, 1.0 - (1.0 - e) * (1.0 - share) * exp(-e * steepness * down));
         }
         return zeta * by.longest + omega;
     }

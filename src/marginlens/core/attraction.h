@@ -5,6 +5,7 @@
 #pragma once
 #include "exponential.h"
 #include "linear_algebra.h"
+#include "steepness.h"
 #include "arena.h"
 
 enum TubeOutcome : int64_t {
@@ -149,7 +150,7 @@ static inline double spread_of(const AttractionRows &rows) {
 //
 // size: η, a bound on the length of normalised steps, or what plain steps multiply the gradient by; 0 for the flow.
 static inline TubeOutcome try_tube(AttractionRows &rows, double R, double psi, bool normalized, double size, Tube &tube) {
-    const double P = tube.along, theta = rows.theta, steepness = rows.steepness;
+    const double P = tube.along, theta = rows.theta;
     tube.radius = R, tube.share = psi;
     for (int64_t i = 0; i < rows.n; i++) rows.share_of_others[i] = 0.0;
     for (int64_t r = 0; r < rows.m; r++)
@@ -157,7 +158,8 @@ static inline TubeOutcome try_tube(AttractionRows &rows, double R, double psi, b
     double log_high = 0.0, log_low = 0.0, step = normalized ? size : 0.0;
     for (int64_t r = 0; r < rows.m; r++) {
         const double eps = rows.share_of_others[rows.input[r]], raise = rows.raise[r], fall = rows.fall[r], delta = rows.delta[r];
-        if (!(eps < 1.0)) return WEIGHTS_TOO_LARGE;
+        const double steepness = steepness_near(rows.steepness, rows.slope[r], eps, raise);
+        if (!(eps < 1.0 && steepness >= 0.0)) return WEIGHTS_TOO_LARGE;
         if (!normalized) {
             const double length = square_root(rows.along[r] * rows.along[r] + rows.wide[r] * rows.wide[r]);
             const double pull = exp(rows.slope[r] + eps * steepness * raise + rows.wide[r] * R - rows.along[r] * P - rows.at_anchor[r]);
@@ -178,6 +180,7 @@ static inline TubeOutcome try_tube(AttractionRows &rows, double R, double psi, b
         steepest = larger(steepest, rows.wide[r] / rows.along[r]);
         rows.tau[r] = -1.0;  // not backward
         if (rows.carries(r)) continue;
+        const double steepness = steepness_near(rows.steepness, rows.slope[r], eps, raise);
         const double weight = theta * exp(rows.slope[r] + eps * steepness * raise - rows.level - rows.slack(r) * P - rows.at_anchor[r]);
         if (delta > 0.0 && eps * raise <= delta) {
             const double o = weight * (delta + eps * fall);

@@ -85,8 +85,31 @@ CORE void combine_places(const double *A, int64_t n, int64_t m, const double *x,
     }
 }
 
+constexpr int64_t CACHED_ENTRIES = 1 << 19;  // of a matrix, beyond which its rows are read in long pieces
+constexpr int64_t PIECE = 1024;             // places whose even and odd sums stay in the nearest cache
+
+// `combine` for matrices beyond the caches: a piece of two rows at a time, so that memory is read in order.
+static inline void combine_in_pieces(const double *A, int64_t n, int64_t m, const double *x, double *out) {
+    double even[PIECE], odd[PIECE];
+    for (int64_t i = 0; i < m; i += PIECE) {
+        const int64_t size = smaller(PIECE, m - i);
+        for (int64_t j = 0; j < size; j++) even[j] = odd[j] = 0.0;
+        int64_t k = 0;
+        for (; k + 2 <= n; k += 2) {
+            const double *row = A + k * m + i, *next = row + m;
+            for (int64_t j = 0; j < size; j += 4) {
+                store(even, j, load(even, j) + load(row, j) * x[k]);
+                store(odd, j, load(odd, j) + load(next, j) * x[k + 1]);
+            }
+        }
+        for (int64_t j = 0; k < n && j < size; j += 4) store(even, j, load(even, j) + load(A + k * m + i, j) * x[k]);
+        for (int64_t j = 0; j < size; j += 4) store(out + i, j, load(even, j) + load(odd, j));
+    }
+}
+
 // out = Aᵀ x: the n rows of A, m places each, added up with the weights x. How many places are taken at a time changes no bit.
 static inline void combine(const double *A, int64_t n, int64_t m, const double *x, double *out) {
+    if (n * m > CACHED_ENTRIES) return combine_in_pieces(A, n, m, x, out);
     int64_t i = 0;
 #ifdef WIDE_REGISTERS
     for (; i + 64 <= m; i += 64) combine_places<Eight, 8>(A + i, n, m, x, out + i);

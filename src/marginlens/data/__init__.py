@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from marginlens.data.bags import bags
+from marginlens.data.bandit import bandit
 from marginlens.data.contexts import ContextDataset
 from marginlens.data.counter_based import gaussian_problems, sphere_problems
 from marginlens.data.files import (
@@ -66,6 +67,7 @@ __all__ = [
     "Words",
     "acyclic_sequences",
     "bags",
+    "bandit",
     "basin_example",
     "cone_example",
     "cyclic_sequences",

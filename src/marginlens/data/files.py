@@ -344,7 +344,11 @@ def _token_dataset(path: PathLike, entries: Mapping[str, Any]) -> TokenDataset:
     tokens = {name: entries[name] for name in ("X", "K") if name in entries}
     if "lengths" in entries:
         tokens = {name: _unpadded(array, entries["lengths"], name) for name, array in tokens.items()}
-    more = {"W": entries.get("W"), "offsets": entries.get("logit_offsets"), "kind": str(entries.get("kind", DEFAULT))}
+    more: dict[str, Any] = {
+        "W": entries.get("W"),
+        "offsets": entries.get("logit_offsets"),
+        "kind": str(entries.get("kind", DEFAULT)),
+    }
     data = TokenDataset(**tokens, y=entries["y"], **more)
     if "words" not in entries:
         return data

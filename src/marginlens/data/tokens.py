@@ -438,7 +438,7 @@ class TokenDataset(Displayed, Tabular):
     # ---- arguments that other functions take together with a dataset
 
     @property
-    def own_head(self) -> FloatArray | None:
+    def own_head(self) -> Any:
         """The head that reads off scores that were given, None if tokens need a head."""
         return np.ones(1) if self.is_scored else None
 
@@ -532,6 +532,11 @@ def _tokens(value: object, argument: str) -> tuple[FloatArray, IntArray, bool]:
     expected = "of shape (n_inputs, n_tokens, d_model) or (batch, n_inputs, n_tokens, d_model), or a list of (n_tokens_i, d_model) arrays"
     if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 0:
         raise InputError(argument, "at least one input", "an empty dataset")
+    if (
+        isinstance(value, list | tuple)
+        and len({part.shape if isinstance(part, np.ndarray) else () for part in value}) > 1
+    ):
+        return _ragged(value, argument, expected)
     try:
         array = float_array(value, argument, f"real numbers {expected}")
     except InputError:

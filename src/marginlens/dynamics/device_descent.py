@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marginlens.data.tokens import TokenDataset
-from marginlens.dynamics.compiled_loops import problem_arrays
+from marginlens.dynamics.compiled_loops import distinct_problems, problem_arrays
 from marginlens.dynamics.mini_batches import MiniBatches
 from marginlens.errors import InputError
 from marginlens.gpu.descent import (
@@ -62,7 +62,13 @@ def not_served(device: Device, what: str) -> InputError:
 
 
 def device_kernel(
-    device: Device, shape: Shape, loss: Loss, optimizer: Optimizer, *, is_ragged: bool = False
+    device: Device,
+    shape: Shape,
+    loss: Loss,
+    optimizer: Optimizer,
+    *,
+    is_ragged: bool = False,
+    has_offsets: bool = False,
 ) -> tuple[DescentKernel, Rule]:
     """Return the kernel for problems of this shape and the rule of its steps; raise for a loss or an optimizer that it does not support."""
     code, rule = compiled_code(loss), compiled_rule(optimizer, (shape.width,))
@@ -71,7 +77,7 @@ def device_kernel(
     kind = step_kind(rule)
     if rule is None or kind is None:
         raise not_served(device, repr(optimizer))
-    return DescentKernel(device, shape, code, kind, is_ragged), rule
+    return DescentKernel(device, shape, code, kind, is_ragged, has_offsets), rule
 
 
 def steps_of(rule: Rule, begin: int, end: int) -> Steps:
@@ -151,7 +157,9 @@ class DeviceLoop:
     ) -> FloatArray:
         """Take the steps of `span`; p after the steps `save`, (batch, n_saved, d_key)."""
         keys, scores, lengths = problem_arrays(self.batch, self.head).values()
-        problems = Problems(keys, scores, lengths if self.kernel.ragged else None)
+        offsets = np.ascontiguousarray(distinct_problems(self.batch, self.head).offsets)
+        needed = (lengths if self.kernel.ragged else None, offsets if self.kernel.offsets else None)
+        problems = Problems(keys, scores, *needed)
         points = np.empty((len(self.batch), len(save), self.batch.d_key))
         report = Progress(progress, len(self.batch) * (span[1] - span[0]))
         if state.left is not None:
@@ -191,9 +199,8 @@ def device_loop(
         raise not_served(device, f"a {type(risk).__name__}")
     if not risk.is_linear:
         raise not_served(device, "a nonlinear head")
-    if risk.data.has_offsets:
-        raise not_served(device, "logits with offsets")
     batch = risk.data.as_batch()
     shape = Shape(batch.n_inputs, batch.n_tokens, batch.d_key)
-    kernel, rule = device_kernel(device, shape, risk.loss, optimizer, is_ragged=not bool(batch.mask.all()))
+    form = {"is_ragged": not bool(batch.mask.all()), "has_offsets": batch.has_offsets}
+    kernel, rule = device_kernel(device, shape, risk.loss, optimizer, **form)
     return DeviceLoop(kernel, rule, batch, risk.head, on_cpu)

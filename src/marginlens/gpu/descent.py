@@ -82,11 +82,14 @@ class Problems(NamedTuple):
         scores: (n_problems, n_inputs, n_tokens) the scores.
 
         lengths: (n_problems, n_inputs) the lengths of inputs, or None if none is shorter.
+
+        offsets: (n_problems, n_inputs, n_tokens) what is added to the logits, or None.
     """
 
     keys: Any
     scores: Any
     lengths: Any = None
+    offsets: Any = None
 
 
 class Carried(NamedTuple):
@@ -126,6 +129,8 @@ class DescentKernel:
         step_kind: GRADIENT_STEP … POWER_STEP.
 
         ragged: whether inputs have different lengths.
+
+        offsets: whether logits have offsets.
     """
 
     device: Device
@@ -133,6 +138,7 @@ class DescentKernel:
     loss_code: int
     step_kind: int
     ragged: bool
+    offsets: bool = False
 
     @property
     def form(self) -> int:
@@ -190,6 +196,7 @@ class DescentKernel:
             "FORM": self.form,
             "PLACE": self.place,
             "RAGGED": self.ragged,
+            "OFFSETS": self.offsets,
         }
         if self.form == KEYS_FORM:
             constants["KEYS_WIDTH"] = self.shape.width
@@ -199,11 +206,11 @@ class DescentKernel:
 
     def bytes_per_problem(self, n_saved: int) -> int:
         """Return the bytes of the arrays that a problem has on the device: keys, scores, lengths, start, state, logits,
-        endings, saved points.
+        endings, saved points, and offsets whether there are any or not.
         """
         shape = self.shape
         return 8 * (
-            shape.n_rows * (shape.width + 2) + shape.n_inputs * 2 + self.state_width + shape.width * (1 + n_saved) + 4
+            shape.n_rows * (shape.width + 3) + shape.n_inputs * 2 + self.state_width + shape.width * (1 + n_saved) + 4
         )
 
     @property

@@ -154,12 +154,17 @@ class LabProblem:
             )
 
 
-def read_problem(path: PathLike) -> LabProblem:
+def read_problem(path: PathLike | Mapping[str, object]) -> LabProblem:
     """Read the problem in a file: JSON from the lab or `write_problem`, or any file that `marginlens.data.read_problem` reads.
 
     Missing entries have the lab's defaults: start zero, normalised descent with steps of length 1, the logistic loss and 1,000
     steps.
+
+    Args:
+        path: the path of the file; or the entries themselves, as a JSON file has them.
     """
+    if isinstance(path, Mapping):
+        return LabProblem.from_dict(path)
     entries = read_entries(path)
     if is_problem(entries):
         return LabProblem.from_dict(entries, str(path))

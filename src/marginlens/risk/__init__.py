@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING
 from marginlens.arithmetic.log_scaled import LogScaled
 from marginlens.removed import no_attribute
 from marginlens.risk.attention import AttentionRisk, SoftmaxRisk
+from marginlens.risk.contrastive import contrastive
 from marginlens.risk.copying import CopyRisk
 from marginlens.risk.cross_entropy import ContextRisk, MulticlassRisk
 from marginlens.risk.joint import JointRisk
 from marginlens.risk.matrix import FactorRisk, MatrixRisk, matrix_from_vector
 from marginlens.risk.multi_head import MultiHeadRisk
 from marginlens.risk.next_token import NextTokenRisk
+from marginlens.risk.preferences import preferences
 from marginlens.risk.protocol import MarginRows, Risk
 from marginlens.risk.routers import router
 from marginlens.risk.softmax import logits, softmax
@@ -30,9 +32,11 @@ __all__ = [
     "NextTokenRisk",
     "Risk",
     "SoftmaxRisk",
+    "contrastive",
     "from_torch",
     "logits",
     "matrix_from_vector",
+    "preferences",
     "router",
     "softmax",
 ]

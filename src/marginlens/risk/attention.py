@@ -38,10 +38,12 @@ from marginlens.risk.smoothness import smoothness
 from marginlens.risk.softmax import centred_keys
 from marginlens.runtime.threads import parallel_over
 from marginlens.typing import ArrayLike, FloatArray, Index, IntArray
+from marginlens.words import DEFAULT
 
 KEY_RANK_RTOL = (
     1e-12  # singular values of the keys, relative to the largest, below which a direction is no part of their span
 )
+_MANY_ROWS = 1_000  # beyond which rows are replaced by their triangular factor
 LOSS_DIFFERENCE_STEP = 1e-5  # margins by which ℓ' or log|ℓ'| is differentiated
 LOSS_SIGN_GRID = 2_001  # margins at which a loss is asked for its sign
 
@@ -104,7 +106,7 @@ class SoftmaxRisk(TokenRisk, Described):
 
         loss: any `Loss`; logistic by default.
 
-        tokens: the names of the choices, as for `TokenDataset`.
+        tokens, kind: the names of the choices, and what verdicts call choices and inputs, as for `TokenDataset`.
 
     Attributes:
         data: the keys, scores and offsets as a dataset, whose tokens are the choices.
@@ -134,8 +136,9 @@ class SoftmaxRisk(TokenRisk, Described):
         offsets: Any = None,
         loss: Loss | None = None,
         tokens: Sequence[str] | Sequence[Sequence[str]] | None = None,
+        kind: str = DEFAULT,
     ) -> None:
-        data = TokenDataset.of_scores(keys, scores, offsets, tokens)
+        data = TokenDataset.of_scores(keys, scores, offsets, tokens, kind)
         vars(self).update(data=data, head=data.own_head, loss=Logistic() if loss is None else as_loss(loss))
         self._check_domain()
 
@@ -294,10 +297,10 @@ class SoftmaxRisk(TokenRisk, Described):
         pulls = np.isfinite(largest)  # false for an input whose tokens all score the same, or that has one token only
         largest = np.where(pulls, largest, 0.0)
         of_input = np.einsum("bit,bitr->bir", sign * np.exp(pull - largest[..., None]), relative)  # -∇f_i, scaled
-        poles = has_poles(self.loss)
-        factor, log_curvature = (
-            self.loss.curvature_at(at.exact_margin) if poles else self._loss_curvature(margin, slope)
-        )
+        if has_poles(self.loss):
+            factor, log_curvature = self.loss.curvature_at(at.exact_margin)
+        else:
+            factor, log_curvature = self._loss_curvature(margin, slope)
         bend = factor * np.exp(np.where(pulls, 2.0 * largest + log_curvature - scale[:, None], -np.inf))
         hessian += np.matmul(np.swapaxes(of_input * (bend / self.data.n_inputs)[..., None], -1, -2), of_input)
         with np.errstate(divide="ignore"):
@@ -418,6 +421,8 @@ class AttentionRisk(SoftmaxRisk):
 
 def _orthonormal(rows: FloatArray, axis: FloatArray | None) -> FloatArray:
     """Return orthonormal columns (d, r) that span the rows (m, d), and with an axis (d,) also the axis and one more direction."""
+    if len(rows) > max(_MANY_ROWS, rows.shape[1]):
+        rows = np.asarray(np.linalg.qr(rows, mode="r"))
     _, singular, directions = np.linalg.svd(rows, full_matrices=axis is not None)
     rank = int(np.sum(singular > KEY_RANK_RTOL * max(float(singular[0]), np.finfo(float).tiny)))
     if axis is None or rank == len(directions):

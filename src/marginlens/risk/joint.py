@@ -54,8 +54,8 @@ class JointRisk(TokenRisk, Described):
     quantities = "{data!r}, {loss.__class__.__name__}"
 
     def __post_init__(self) -> None:
-        without_offsets(as_dataset(self.data), "a joint risk of head and attention")
-        refuse_poles(as_loss(self.loss), "a risk whose head is trained")
+        without_offsets(as_dataset(self.data), "JointRisk")
+        refuse_poles(as_loss(self.loss), "JointRisk")
 
     @property
     def shape(self) -> tuple[int]:

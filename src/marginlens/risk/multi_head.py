@@ -55,7 +55,7 @@ class MultiHeadRisk(_RiskOfMatrix, Described):
 
     def __post_init__(self) -> None:
         as_dataset(self.data)
-        refuse_poles(as_loss(self.loss), "a risk of several heads")
+        refuse_poles(as_loss(self.loss), "MultiHeadRisk")
         if callable(self.head):
             raise InputError("head", "a vector v, (d_model,) or (batch, d_model)", "a nonlinear one")
         leading = (len(self.data),) if self.data.is_batch else ()
@@ -66,7 +66,7 @@ class MultiHeadRisk(_RiskOfMatrix, Described):
             object.__setattr__(
                 self, "heads", real_array(self.heads, "heads", (*leading, *axes) if n_axes(self.heads) == 4 else axes)
             )
-        without_offsets(self.data, "a risk of several heads")
+        without_offsets(self.data, "MultiHeadRisk")
         if not np.array_equal(self.data.K, self.data.X):
             raise InputError(
                 "data", "a dataset whose keys are its tokens (neither K nor W given)", "one with keys of its own"

@@ -45,11 +45,14 @@ Advance = Callable[[int, int, int, int], None]
 
 
 class Work(NamedTuple):
-    """The amount of work: problems, steps of each, and approximate operations per step."""
+    """The amount of work: problems, steps of each, approximate operations per step, and the fewest steps that are worth the
+    preparation of a slice.
+    """
 
     n_problems: int
     n_steps: int
     step_cost: float
+    least_steps: int = 1
 
 
 def n_threads() -> int:
@@ -177,7 +180,7 @@ class _Slices:
             first, last = chunk
             begin, whole = 0, False
             while not whole:
-                window = n_steps if last - first > 1 else max(1, int(self.rate * self.seconds))
+                window = n_steps if last - first > 1 else max(self.work.least_steps, int(self.rate * self.seconds))
                 end = min(n_steps, begin + window)
                 clock = time.perf_counter()
                 self.advance(first, last, begin, end)

@@ -35,6 +35,8 @@ def token_pairs(data: TokenDataset, selected: ArrayLike) -> tuple[FloatArray, In
     with np.errstate(over="ignore"):
         np.subtract(np.take(tokens, first + alpha, axis=0), rows, out=rows)
     if not data.is_batch:
+        if present.all():
+            return rows.reshape(-1, data.d_key), pairs.reshape(-1, 3)
         return np.ascontiguousarray(rows[present]), np.ascontiguousarray(pairs[present])
     rows[~present], pairs[~present] = 0.0, -1
     n_pairs = data.n_inputs * (data.n_tokens - 1)

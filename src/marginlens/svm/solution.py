@@ -64,6 +64,20 @@ class _Bounds(NamedTuple):
     upper: Any
 
 
+class Contradiction(NamedTuple):
+    """Rows of a margin problem that no vector satisfies together, the heaviest first.
+
+    Attributes:
+        pairs: (m, 3) the input, selected token and other token of each row; for retrieval the query, the document that should
+            come first, and the one that contradicts it.
+
+        weights: (m,) the share of each row in the proof, in units of its length; they add up to 1, up to rounding.
+    """
+
+    pairs: IntArray
+    weights: FloatArray
+
+
 class Bracket(Displayed, Tabular, _Bounds):
     """Two bounds that contain the smallest norm of a margin problem, each a float, or an array (batch,) for a batch.
 
@@ -180,6 +194,24 @@ class MarginSolution(Result, Tabular):
         """The direction x/‖x‖ in the shape of x: nan if the problem is infeasible, zero if it is trivial."""
         norm = self._norms()[..., None]
         return (self._flat / np.where(norm == 0.0, 1.0, norm)).reshape(self.x.shape)
+
+    @property
+    def contradiction(self) -> Contradiction:
+        r"""The pairs that contradict each other, which prove that the problem is infeasible: :math:`\sum_r y_r a_r = 0`, y > 0.
+
+        Empty if the problem is feasible.
+        """
+        if self.is_batch or self.pairs is None:
+            got = "a batch" if self.is_batch else "one without pairs of tokens"
+            raise InputError("solution", "that of one problem whose rows are pairs of tokens", got)
+        y = np.zeros(len(self.lower)) if self.certificate is None else np.nan_to_num(self.certificate)
+        row_norms = _row_norms(self.rows)
+        weights = y * np.where(row_norms == 0.0, 1.0, row_norms)
+        order = np.argsort(-weights, kind="stable")
+        shares = weights[order] / max(float(weights.sum()), np.finfo(float).tiny)
+        # Rows that carry rounding errors only are no part of the proof.
+        count = int(np.sum(np.cumsum(shares[::-1])[::-1] > CERTIFICATE_RTOL))
+        return Contradiction(self.pairs[order[:count]], shares[:count])
 
     @property
     def is_euclidean(self) -> bool:

@@ -45,6 +45,7 @@ from marginlens.theory.other_risks import check_steepest_theorem, predict_copyin
 from marginlens.theory.outcome import Outcome
 from marginlens.theory.prediction import Candidates, Prediction, predict, predict_limit
 from marginlens.theory.residual_law import residual_law
+from marginlens.theory.responses import WinningResponses, winning_responses
 from marginlens.theory.steepest_certificate import SteepestCertificate
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "SteepestCertificate",
     "TheoremVerdict",
     "TokenOptimality",
+    "WinningResponses",
     "attention_sensitivity",
     "basin_cone",
     "best_selections",
@@ -98,6 +100,7 @@ __all__ = [
     "smoothness",
     "token_optimality",
     "token_ranks",
+    "winning_responses",
 ]
 
 # Type checkers must refuse names that do not exist, so this is hidden from them.

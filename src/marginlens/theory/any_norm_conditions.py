@@ -21,7 +21,7 @@ from flint import arb, arb_mat, ctx
 
 from marginlens.norms import L1, L2, Frobenius, LInf, Lp, MaxRow, Norm, Nuclear, Spectral
 from marginlens.theory.exact_rows import ExactRows, exact_rows
-from marginlens.theory.intervals import Exact, Proving, steepness_of
+from marginlens.theory.intervals import Exact, Proving, steepness_in
 
 if TYPE_CHECKING:
     from marginlens.theory.checks import Check
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from marginlens.typing import FloatArray
 
 KNOWN_NORMS: tuple[type[Norm], ...] = (L1, L2, LInf, Lp, Frobenius, Spectral, Nuclear, MaxRow)
+SLOPE_CONDITIONS = ("steepest.selected_scores", "steepest.finite_slope")
 NEARLY = 1e-3  # share by which distances in doubles may miss the exact ones
 SIZE_BITS = 64  # of lengths of rows, which need no more: a bound that is too large by 1e-15 decides nothing
 
@@ -249,7 +250,7 @@ def _saturation(
 ) -> Any:
     """Saturation: ε_i, ζ of Eq. (9), and ν of Eq. (10)."""
     rows, delta, phi = setting.rows, setting.rows.delta, compared.phi
-    zero, one, steep = proving.real(0), proving.real(1), steepness_of(proof.loss)
+    zero, one = proving.real(0), proving.real(1)
     epsilon: dict[int, Any] = {}
     plus: dict[int, Any] = {}
     minus: dict[int, Any] = {}
@@ -262,15 +263,17 @@ def _saturation(
     proving.demand("steepest.epsilon", proving.largest(epsilon.values()), one)
     lost = {r: epsilon[inputs[r]] * plus[inputs[r]] / delta[r] for r in setting.leading}
     proving.demand("steepest.leading_forward", proving.largest(lost.values()), one)
+    by_row = [[values[i] for i in inputs] for values in (epsilon, plus)]
+    steep = steepness_in(proving, SLOPE_CONDITIONS, proof.loss, rows.score, *by_row)
     errors = []
     for r in setting.leading:
         e, up, down = epsilon[inputs[r]], plus[inputs[r]], minus[inputs[r]]
-        errors.append(proving.exp(e * (steep * up + down / delta[r])) - 1)
-        errors.append(1 - (1 - e) * (1 - lost[r]) * proving.exp(-e * steep * down))
+        errors.append(proving.exp(e * (steep[r] * up + down / delta[r])) - 1)
+        errors.append(1 - (1 - e) * (1 - lost[r]) * proving.exp(-e * steep[r] * down))
     omega = zero
     for r in setting.others:
         e, up, down = epsilon[inputs[r]], plus[inputs[r]], minus[inputs[r]]
-        bound = rows.c[r] * proving.exp(steep * e * up) * (abs(delta[r]) + e * proving.largest([up, down]))
+        bound = rows.c[r] * proving.exp(steep[r] * e * up) * (abs(delta[r]) + e * proving.largest([up, down]))
         omega += bound * sizes.dual(setting.a[r]) * phi[r] / setting.potential
     return proving.largest(errors) * setting.longest + omega
 

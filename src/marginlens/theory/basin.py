@@ -9,7 +9,7 @@ import numpy as np
 
 from marginlens.arithmetic.directions import as_scalar, length, unit
 from marginlens.data.random_tokens import as_generator
-from marginlens.data.tokens import TokenDataset
+from marginlens.data.tokens import TokenDataset, without_offsets
 from marginlens.errors import InputError, float_array, positive_number, real_array, real_number, whole_number
 from marginlens.losses.margin import Logistic, Loss
 from marginlens.papers import implements, uses
@@ -305,7 +305,9 @@ def basin_cone(data: TokenDataset, head: ArrayLike, selected: ArrayLike, *, loss
     Returns:
         A `BasinCone`. Check it with `gradient_ratio` and `local_gradient_bounds` at `cone.sample(n, rng)`, and with `descend`.
     """
-    return basin_of(ScoredTokens(one_problem(data), head, loss), data.selection(selected))
+    return basin_of(
+        ScoredTokens(without_offsets(one_problem(data), "basin_cone"), head, loss), data.selection(selected)
+    )
 
 
 def basin_of(problem: ScoredTokens, alpha: IntArray) -> BasinCone:

@@ -14,7 +14,7 @@ import numpy as np
 from marginlens.arithmetic.directions import length
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import NOT_NUMBERS, InputError, whole_number
-from marginlens.losses.margin import Loss
+from marginlens.losses.margin import ArcsineLoss, Loss
 from marginlens.names import LOSSES
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.optimizers.gradient_descent import has_plain_steps
@@ -22,7 +22,7 @@ from marginlens.optimizers.protocol import Optimizer
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular
 from marginlens.runtime.files import read_result, write_numbers, write_result
-from marginlens.theory.attraction import STEEPNESS, Tubes, moving_fact
+from marginlens.theory.attraction import BOUNDED_LOSSES, TUBE_LOSSES, Tubes, moving_fact
 from marginlens.theory.checks import Check, TheoremVerdict
 from marginlens.theory.forecast import Forecast, forecast
 from marginlens.theory.intervals import exact_steps
@@ -47,6 +47,7 @@ class Proof(Result, Tabular):
     not_negative: ClassVar[tuple[str, ...]] = ("tolerance",)  # numbers among the fields
     positive: ClassVar[tuple[str, ...]]
     steps: ClassVar[tuple[str, ...]] = ()  # what a file holds of the optimizer
+    losses: ClassVar[tuple[type[Loss], ...]] = BOUNDED_LOSSES  # that the theorem is about
     covers_offsets: ClassVar[bool] = False  # whether the theorem is about logits with offsets too
 
     @property
@@ -69,8 +70,8 @@ class Proof(Result, Tabular):
         yield "head", is_array(self.head, (data.d_model,)), Fact("field.vector", {"size": data.d_model})
         yield (
             "loss",
-            type(self.loss) in STEEPNESS,
-            Fact("field.loss", {"losses": [kind.__name__ for kind in STEEPNESS]}),
+            type(self.loss) in self.losses,
+            Fact("field.loss", {"losses": [kind.__name__ for kind in self.losses]}),
         )
         yield "point", is_array(self.point, (data.d_key,)), Fact("field.vector", {"size": data.d_key})
         for name in self.not_negative:
@@ -183,6 +184,7 @@ class Certificate(Proof):
     progress: float
     format = "marginlens-certificate-1"
     steps = ("normalized", "size")
+    losses = TUBE_LOSSES
     covers_offsets = True
     not_negative = ("tolerance", "deviation", "growth")
     positive = ("margin", "radius", "share", "progress")
@@ -254,6 +256,8 @@ class Certificate(Proof):
             >>> bool(angle.low[0] <= angle.predicted[0] <= angle.high[0])
             True
         """
+        if type(self.loss) is ArcsineLoss:
+            raise InputError("certificate", "one for another loss, whose pace is bounded", type(self.loss).__name__)
         return forecast(self, steps)
 
     @implements("X", "Thm 1")

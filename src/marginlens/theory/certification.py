@@ -21,7 +21,7 @@ from marginlens.theory.any_norm import (
     plan_for,
     steepest_steps,
 )
-from marginlens.theory.attraction import STEEPNESS, Missing, missing_fact, tubes_at
+from marginlens.theory.attraction import BOUNDED_LOSSES, TUBE_LOSSES, Missing, missing_fact, steepness_of, tubes_at
 from marginlens.theory.certificate import Certificate, certificate_of
 from marginlens.theory.optimality import directional_margin
 from marginlens.theory.scored_tokens import ScoredTokens
@@ -76,8 +76,9 @@ def certify(
     if type(data) is not TokenDataset:
         raise InputError("data", "a TokenDataset itself, not a subclass", type(data).__name__)
     problem_loss = Logistic() if loss is None else loss
-    if type(problem_loss) not in STEEPNESS:
-        bounded = ", ".join(kind.__name__ for kind in STEEPNESS)
+    losses = TUBE_LOSSES if optimizer is None or has_plain_steps(optimizer) else BOUNDED_LOSSES
+    if type(problem_loss) not in losses:
+        bounded = ", ".join(kind.__name__ for kind in losses)
         raise InputError("loss", f"one of {bounded}, whose slopes the proof bounds", type(problem_loss).__name__)
     problem, p = ScoredTokens(data, data.head(head), problem_loss), data.point(point, "point")
     if not (optimizer is None or has_plain_steps(optimizer)):
@@ -114,7 +115,7 @@ def _in_a_norm(problem: ScoredTokens, point: FloatArray, steps: SteepestSteps) -
     if not (at.unique and np.any(point)):
         raise _no_proof(point, missing_fact(Missing.TIED))
     plan = plan_for(problem, at.selected, steps, point.shape)
-    place = place_at(plan, point, steps, STEEPNESS[type(problem.loss)], point.shape)
+    place = place_at(plan, point, steps, steepness_of(problem.loss, problem.data.n_inputs), point.shape)
     if place.lacking is not Lacking.NOTHING:
         raise _no_proof(point, lacking_fact(place.lacking))
     return certificate_at(problem, point, plan, place, steps, point.shape)

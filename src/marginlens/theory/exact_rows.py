@@ -20,6 +20,7 @@ class ExactRows(NamedTuple):
         a: the differences of keys, one row each.
         delta: Δ_r.
         lead: b_α - b_t, the difference of the offsets of the two logits.
+        score: γ_α of the row's input.
         c: c_i^∞, the limit of -ℓ'/n.
     """
 
@@ -27,6 +28,7 @@ class ExactRows(NamedTuple):
     a: Exact
     delta: list[Any]
     lead: list[Any]
+    score: list[Any]
     c: list[Any]
 
     @property
@@ -56,4 +58,4 @@ def exact_rows(proving: Proving, data: TokenDataset, head: FloatArray, loss: Los
     lead = [number for [number] in proving.numbers(offsets.differences(pairs))] if pairs else []
     at_selected = [proving.number(gamma[k], scores.power) for k, _ in pairs]
     c = [slope_in(proving, loss, score) / n_inputs for score in at_selected]
-    return ExactRows(tokens, keys.differences(pairs), delta, lead, c)
+    return ExactRows(tokens, keys.differences(pairs), delta, lead, at_selected, c)

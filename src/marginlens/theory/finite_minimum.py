@@ -10,6 +10,7 @@ from marginlens import core
 from marginlens.arithmetic.directions import length
 from marginlens.losses.margin import compiled_code
 from marginlens.papers import implements
+from marginlens.theory.attraction import STEEPNESS
 from marginlens.theory.certificate import Proof
 from marginlens.theory.checks import TheoremVerdict
 from marginlens.theory.minimum_conditions import minimum_conditions
@@ -33,6 +34,7 @@ class MinimumCertificate(Proof):
     radius: float
     curvature: float
     format = "marginlens-minimum-1"
+    losses = tuple(STEEPNESS)
     positive = ("radius", "curvature")
     quantities = "norm={norm:.4g}, radius={radius:.3g}, curvature={curvature:.3g}"
 
@@ -51,7 +53,7 @@ def certify_minimum(problem: ScoredTokens, point: FloatArray) -> MinimumCertific
     bounds the third derivatives. If :math:`\delta + 2\|\nabla L(p)\|/m \le r`, the ball holds one stationary point, and the
     flow from within δ of p stays in it and converges to that point: the distance to it never grows.
     """
-    if problem.data.has_offsets:
+    if problem.data.has_offsets or type(problem.loss) not in STEEPNESS:
         return None
     at = problem.risk.second_order(point[None])
     hessian, gradient = (float(np.exp(at.log_scale[0])) * part[0] for part in (at.hessian, at.gradient))

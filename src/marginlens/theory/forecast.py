@@ -12,7 +12,7 @@ from marginlens.errors import InputError, float_array
 from marginlens.losses.margin import slope_of
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.result import Result, Tabular
-from marginlens.theory.attraction import STEEPNESS, dependent_part
+from marginlens.theory.attraction import dependent_part, steepness_of
 from marginlens.theory.residual_law import ResidualLaw, residual_law
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, IntArray
 
@@ -171,13 +171,17 @@ def _steps_of_one_length(proof: Certificate, rows: _Rows, asked: FloatArray, mot
 def _plain_steps(proof: Certificate, law: ResidualLaw, rows: _Rows, asked: FloatArray) -> Range:
     """Bound P after plain steps, which become ever shorter: each lets e^(θP) grow by about ηθ e^ρ̄."""
     theta, size, R = proof.margin, proof.optimizer.size, proof.radius
-    on, delta, steepness = rows.on_margin, rows.delta, STEEPNESS[type(proof.loss)]
+    on, delta = rows.on_margin, rows.delta
     near = np.exp(rows.wide * R - rows.toward * proof.along - rows.a @ law.offset)
     eps = np.bincount(rows.input, near, proof.data.n_inputs)[rows.input]
     raised, fallen = np.zeros((2, proof.data.n_inputs))
     np.maximum.at(raised, rows.input, delta)
     np.maximum.at(fallen, rows.input, -delta)
     raised, fallen = raised[rows.input], fallen[rows.input]
+    steepness: Any = steepness_of(proof.loss, proof.data.n_inputs)
+    if steepness < 0.0:  # 1/(γ_α - εΔ⁺)
+        reciprocal = -steepness * np.exp(rows.log_slope)
+        steepness = reciprocal / (1.0 - eps * raised * reciprocal)
     below = (eps * steepness * fallen - np.log1p(-eps))[on] - np.log1p(-(eps * raised)[on] / delta[on])  # -log m_-
     bound = (
         np.exp(rows.log_slope + steepness * eps * raised) * (np.abs(delta) + eps * np.maximum(raised, fallen)) * near

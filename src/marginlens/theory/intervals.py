@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from flint import arb, arb_mat, ctx, fmpz, fmpz_mat
 
-from marginlens.losses.margin import CorrelationLoss, Exponential, Logistic, Loss
+from marginlens.losses.margin import ArcsineLoss, CorrelationLoss, Exponential, Logistic, LogProbability, Loss
 from marginlens.optimizers import NormalizedGD
 from marginlens.theory.checks import Check
 
@@ -225,15 +225,29 @@ def _defined(ends: Iterable[arb]) -> Iterator[arb]:
         yield end
 
 
-def steepness_of(loss: Loss) -> int:
-    """Return Λ, a bound on the slope of log|ℓ'|."""
-    return 0 if type(loss) is CorrelationLoss else 1
+def steepness_in(
+    proving: Proving, codes: tuple[str, str], loss: Loss, scores: list[Any], epsilon: list[Any], plus: list[Any]
+) -> list[Any]:
+    """Return Λ for every row, a bound on the slope of log|ℓ'| for margins from γ_α - εΔ⁺ on.
+
+    For -log u it is 1/(γ_α - εΔ⁺), where γ_α is the score of the row's selected token. `codes` are those of its two conditions.
+    """
+    if type(loss) is not LogProbability:
+        return [proving.real(0 if type(loss) is CorrelationLoss else 1)] * len(scores)
+    proving.require(codes[0], all(bool(score > 0) for score in scores))
+    lost = [e * up / score for e, up, score in zip(epsilon, plus, scores, strict=True)]
+    proving.demand(codes[1], proving.largest(lost), proving.real(1))
+    return [1 / (score * (1 - part)) for score, part in zip(scores, lost, strict=True)]
 
 
 def slope_in(proving: Proving, loss: Loss, margin: arb) -> Any:
     """Return -ℓ' at a margin."""
     if type(loss) is Logistic:
         return 1 / (1 + proving.exp(margin))
+    if type(loss) is LogProbability:
+        return 1 / margin
+    if type(loss) is ArcsineLoss:
+        return 1 / proving.root(margin * (1 - margin))
     return proving.exp(-margin) if type(loss) is Exponential else proving.real(1)
 
 

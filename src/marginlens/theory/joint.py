@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marginlens.data.tokens import TokenDataset
-from marginlens.losses.margin import Logistic, Loss, compiled_code, slope_of
+from marginlens.losses.margin import Logistic, Loss, compiled_code, has_poles, slope_of
 from marginlens.optimizers import GradientDescent, NormalizedGD
 from marginlens.optimizers.gradient_descent import has_plain_steps
 from marginlens.optimizers.protocol import Optimizer
@@ -293,7 +293,7 @@ def check_polarisation(
     one = Check("requirement.one_input", data.n_inputs == 1, {"inputs": data.n_inputs})
     tokens, keys = (_Gram.of(rows[0, : data.lengths[0]]) for rows in (data.X, data.K))
     orthogonal = tokens.check("requirement.orthogonal_tokens"), keys.check("requirement.orthogonal_keys")
-    falls = compiled_code(loss) >= 0
+    falls = compiled_code(loss) >= 0 and not has_poles(loss)
     conditions = [one, *orthogonal, Check("requirement.decreasing_loss", falls, {"loss": type(loss).__name__})]
     if optimizer is not None:
         name = {"optimizer": optimizer_words(optimizer)}

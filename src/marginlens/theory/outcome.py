@@ -14,13 +14,15 @@ from marginlens.dynamics import descend
 from marginlens.dynamics.compiled_loops import RAN_ALL, STATIONARY
 from marginlens.dynamics.flow import FlowRun, field_of
 from marginlens.optimizers import GradientDescent, NormalizedGD
-from marginlens.optimizers.gradient_descent import PlainDescent
+from marginlens.optimizers.gradient_descent import PlainDescent, has_plain_steps
+from marginlens.optimizers.protocol import Optimizer
 from marginlens.result import Result, Tabular
 from marginlens.runtime.progress import Progress, ProgressCallback
 from marginlens.status import Status
 from marginlens.theory.attraction import (
-    STEEPNESS,
+    BOUNDED_LOSSES,
     TOLERANCE,
+    TUBE_LOSSES,
     Missing,
     Tubes,
     missing_fact,
@@ -31,6 +33,7 @@ from marginlens.theory.bias_table import norm_words
 from marginlens.theory.certificate import Certificate, certificate_of
 from marginlens.theory.checks import TheoremVerdict
 from marginlens.theory.finite_minimum import MinimumCertificate, certify_minimum
+from marginlens.theory.live_tokens import FEW_TOKENS, LARGE_RTOL, LiveFlow, may_be_proved
 from marginlens.theory.optimality import directional_margin, largest_distance
 from marginlens.theory.scored_tokens import ScoredTokens
 from marginlens.theory.steepest_certificate import SteepestCertificate
@@ -42,7 +45,8 @@ MAX_STEPS = 1_000_000
 MAX_PLAIN_STEPS = 100_000  # norms grow like the logarithm of their number
 MAX_DOUBLINGS = 12  # of the length of the flow, the first being FIRST_WAY
 FIRST_WAY = 8.0  # over the largest distance of two keys
-MAX_TOKENS = 1_000  # of a problem that is followed
+MAX_TOKENS = 1_000  # of a problem on which steps are followed
+MAX_FLOW_TOKENS = 1_000_000  # of a problem on which the flow is followed
 MAX_SCORE = 300.0  # beyond which slopes of the loss are near the smallest numbers there are
 MAX_KEY = 1e50  # entries of keys beyond it, or all below its inverse, have products that are no numbers
 NUDGE = 1e-13  # of the start, relative to a step or to the start, to see how much a run amplifies rounding errors
@@ -252,7 +256,7 @@ class Outcome(Result, Tabular):
         if self.constant:
             return Fact("outcome.ends_at.nothing")
         if self.finite and self.is_repeatable:
-            return Fact("outcome.ends_at.finite")
+            return Fact("outcome.ends_at.finite", {CASE: self.kind})
         i, *others = self.inputs
         listed = [
             Fact("outcome.token.in_input", {"name": self._winner(j), "where": input_fact(j, self.kind)})
@@ -279,7 +283,9 @@ class Outcome(Result, Tabular):
         if not self.is_repeatable:
             return (Fact("outcome.because.amplified"),)
         if self.direction is None and not self.settled:
-            return (Fact("outcome.because.finite" if self.finite else "outcome.because.unknown"),)
+            if self.finite:
+                return (Fact("outcome.because.finite", {CASE: self.kind}),)
+            return (Fact("outcome.because.unknown"),)
         if not self.rivals:
             return (Fact("outcome.because.alone"),)
         rest = len(self.rivals) - _SHOWN_REASONS
@@ -389,15 +395,17 @@ class Outcome(Result, Tabular):
         return {"input": index, "selected": selected, "runner_up": token, "lead": lead, "score": score}
 
 
-def why_not_followed(problem: ScoredTokens) -> Fact | None:
-    """Return the reason why no run on a problem is followed, None if runs are followed."""
-    data, losses = problem.data, [kind.__name__ for kind in STEEPNESS]
+def why_not_followed(problem: ScoredTokens, optimizer: Optimizer | None = None) -> Fact | None:
+    """Return the reason why no run of an optimizer, or of the flow if it is None, is followed on a problem; None if it is followed."""
+    kinds = TUBE_LOSSES if optimizer is None or has_plain_steps(optimizer) else BOUNDED_LOSSES
+    data, losses = problem.data, [kind.__name__ for kind in kinds]
+    most = MAX_FLOW_TOKENS if optimizer is None else MAX_TOKENS
     if type(data) is not TokenDataset:
         return Fact("not_followed.data", {"kind": type(data).__name__})
-    if type(problem.loss) not in STEEPNESS:
+    if type(problem.loss) not in kinds:
         return Fact("not_followed.loss", {"kind": type(problem.loss).__name__, "losses": losses})
-    if data.n_inputs * data.n_tokens > MAX_TOKENS:
-        return Fact("not_followed.tokens", {"most": MAX_TOKENS})
+    if data.n_inputs * data.n_tokens > most:
+        return Fact("not_followed.tokens", {"most": most, "case": "default" if optimizer is None else "steps"})
     return None if _in_range(problem) else Fact("not_followed.range")
 
 
@@ -550,21 +558,26 @@ def by_flow(
         progress: counts the checks.
     """
     size = largest_distance(problem.data.K, problem.data.mask) or 1.0
-    field = field_of(problem.risk)
-    run, way, part = FlowRun(field, start), 0.0, FIRST_WAY / size
-    for _ in range(MAX_DOUBLINGS):
-        way, part = way + part, 2.0 * part
+    field, is_large = field_of(problem.risk), problem.data.n_inputs * problem.data.n_tokens > FEW_TOKENS
+    run = LiveFlow(problem, field, start) if is_large else FlowRun(field, start)
+    batch = problem.as_batch()
+    ways = [(2.0**k - 1.0) * FIRST_WAY / size for k in range(1, MAX_DOUBLINGS + 1)]
+    for way in ways:
         run.follow(way)
-        point = run.point
-        tubes = tubes_at(problem.as_batch(), point[None], optimizer)
+        point, at_end = run.point, run.reason != RAN_ALL or way == ways[-1]
         if progress is not None:
             progress.advance()
-        if tubes.missing[0] == Missing.NOTHING or run.reason != RAN_ALL:
-            break
+        if at_end or may_be_proved(problem, point):
+            tubes = tubes_at(batch, point[None], optimizer)
+            if at_end or tubes.missing[0] == Missing.NOTHING:
+                break
     ended, error = run.reason == STATIONARY, 0.0
     if ended or tubes.missing[0] == Missing.NOTHING:
-        twin = FlowRun(field, nudged(start[None], FLOW_NUDGE * np.maximum(length(start[None]), 1.0 / size))[0])
-        twin.follow(way)
+        nudge = LARGE_RTOL if is_large else FLOW_NUDGE
+        nearby = nudged(start[None], nudge * np.maximum(length(start[None]), 1.0 / size))[0]
+        twin = LiveFlow(problem, field, nearby) if is_large else FlowRun(field, nearby)
+        for mark in ways[: ways.index(way) + 1] if is_large else [way]:
+            twin.follow(mark)
         error = float(length(twin.point - point))
     error = error if ended else max(error, start_error)
     return _outcome(_Run(problem, optimizer, point, n_steps, way, optimizer is not None, ended, error), tubes, 0)

@@ -30,8 +30,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marginlens.arithmetic.directions import as_scalar
-from marginlens.data.tokens import TokenDataset
-from marginlens.losses.margin import Logistic, Loss, slope_of
+from marginlens.data.tokens import TokenDataset, as_dataset, without_offsets
+from marginlens.errors import InputError
+from marginlens.losses.margin import Logistic, Loss, has_poles, slope_of
 from marginlens.papers import implements
 from marginlens.result import Result, Tabular
 from marginlens.status import Status
@@ -152,8 +153,13 @@ def residual_law(data: TokenDataset, head: ArrayLike, selected: ArrayLike, *, lo
         >>> bool(law.holds), int(law.carrying.sum())
         (True, 4)
     """
-    problem = ScoredTokens(data, head, loss)
+    problem = ScoredTokens(without_offsets(as_dataset(data), "residual_law"), head, loss)
     problem.require_decreasing_loss()
+    if has_poles(loss):
+        chosen = np.take_along_axis(problem.scores, problem.data.selection(selected)[..., None], axis=-1)
+        if not np.isfinite(slope_of(loss, chosen).log).all():
+            expected = "one whose slope is finite at the scores of the selected tokens"
+            raise InputError("loss", expected, type(loss).__name__)
     optimality, batch = optimality_of(problem, selected), data.as_batch()
     solution = optimality.solution
     is_optimal = np.array([status is Status.OPTIMAL for status in np.atleast_1d(solution.status)])

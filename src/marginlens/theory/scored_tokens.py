@@ -23,6 +23,7 @@ from marginlens.svm import MarginSolution, att_svm
 from marginlens.typing import ArrayLike, BoolArray, FloatArray, Index, IntArray
 
 SCORE_RTOL = 1e-12  # error of a score, relative to the sum of |v_j x_j| over coordinates, that rounding alone can make
+_MOST_REMEMBERED = 1_000_000  # entries of the keys, beyond which only the last margin problem is remembered
 _CANCELS = 1e-6  # share of these sums below which the difference of two scores has lost too many digits for a proof
 
 Answer = TypeVar("Answer")
@@ -292,6 +293,9 @@ class ScoredTokens(Described):
         known = self._margins.get(key)
         if isinstance(known, MarginSolution):
             return known
+        if self.data.K.size > _MOST_REMEMBERED:
+            # The rows of a solution are as large as the keys.
+            self._margins.clear()
         solution = att_svm(self.data, alpha) if known is None else _without_padding(*known)
         self._margins[key] = solution
         return solution

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from marginlens.errors import InputError
-from marginlens.losses import CorrelationLoss, Logistic
+from marginlens.losses import CorrelationLoss, Logistic, LogProbability
 from marginlens.norms import L1, L2, Frobenius, LInf, MaxRow
 from marginlens.typing import FloatArray
 
@@ -64,6 +64,8 @@ class _File:
             raise InputError(
                 "certificate", "one in the ℓ1, ℓ2, ℓ∞, Frobenius or max-row norm, which whole numbers bound", repr(norm)
             )
+        if type(proof.loss) is LogProbability:
+            raise InputError("certificate", "one for another loss", type(proof.loss).__name__)
         self.proof = proof
         self.lines: list[str] = []
         data, d = proof.data, proof.data.d_key

@@ -28,7 +28,7 @@ from marginlens.theory.any_norm import (
     plan_for,
     steepest_steps,
 )
-from marginlens.theory.attraction import STEEPNESS
+from marginlens.theory.attraction import steepness_of
 from marginlens.theory.optimality import directional_margin
 from marginlens.theory.outcome import NUDGE, Outcome, by_flow, inputs_of, nudged, rivals_of, unmoved, verdict_on
 from marginlens.theory.scored_tokens import ScoredTokens
@@ -178,7 +178,7 @@ class _Followed:
         settled = sure and plan.lacking not in _NOT_SELECTED
         if steps is None:
             return _Look(here.selected, plan, None, None, None, False, settled)
-        steepness, shape = STEEPNESS[type(problem.loss)], self.start.shape
+        steepness, shape = steepness_of(problem.loss, problem.data.n_inputs), self.start.shape
         memories = [self._memory(past, plan, steps, taken) for past in pasts]
         places = [
             place_at(plan, x, steps, steepness, shape, memory)

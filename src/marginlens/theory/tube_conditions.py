@@ -21,9 +21,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from marginlens.losses.margin import ArcsineLoss
 from marginlens.optimizers import NormalizedGD
 from marginlens.theory.exact_rows import exact_rows
-from marginlens.theory.intervals import Exact, Proving, steepness_of
+from marginlens.theory.intervals import Exact, Proving, steepness_in
 
 if TYPE_CHECKING:
     from flint import arb
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 STATED = 1e-9  # by how much the entries of a stated direction, and a stated margin as a share of it, may differ from the exact ones
 SLOW = 0.1  # share of R² up to which what a row adds is summed up; beyond it the tube grows instead
+SLOPE_CONDITIONS = ("tube.selected_scores", "tube.finite_slope")
 PAIRWISE_ROWS = 64  # up to which the spread of the rows is taken over all pairs
 
 
@@ -42,7 +44,11 @@ def tube_conditions(proof: Certificate) -> list[Check]:
     with proving.until_refuted():
         rows = _setting(proving, proof)
         ray = _ray(proving, proof, rows)
-        anchor = _anchor(proving, proof, rows, ray)
+        if type(proof.loss) is ArcsineLoss:
+            _steep_conditions(proving, proof, rows, ray)
+            return proving.checks
+        limits = [rows.c[r] * rows.delta[r] / weight for r, weight in zip(rows.support, ray.multipliers, strict=True)]
+        anchor = _anchor(proving, proof, rows, ray, limits)
         bounds = _bounds(proving, proof, rows, ray, anchor)
         masses = _masses(proving, proof, rows, ray, anchor, bounds)
         _progress(proving, proof, ray, masses)
@@ -62,6 +68,7 @@ class _Rows(NamedTuple):
     square: list[Any]  # ‖a_r‖²
     delta: list[Any]  # Δ_r
     lead: list[Any]  # b_α - b_t
+    score: list[Any]  # γ_α
     c: list[Any]  # c_i^∞
     support: list[int]  # S
 
@@ -79,7 +86,7 @@ def _setting(proving: Proving, proof: Certificate) -> _Rows:
     gram = proving.numbers(a @ a.rows(S).T)
     square = [proving.number(sum(x * x for x in row), 2 * a.power) for row in a.whole.tolist()]
     proving.require("tube.support_scores", all(rows.delta[r] > 0 for r in S))
-    return _Rows(tokens, rows.input, a, gram, square, rows.delta, rows.lead, rows.c, S)
+    return _Rows(tokens, rows.input, a, gram, square, rows.delta, rows.lead, rows.score, rows.c, S)
 
 
 class _Ray(NamedTuple):
@@ -120,13 +127,12 @@ class _Anchor(NamedTuple):
     at: list[Any]  # a_r · q* + b_α - b_t
 
 
-def _anchor(proving: Proving, proof: Certificate, rows: _Rows, ray: _Ray) -> _Anchor:
-    """The anchor: q* = Σ y a over S with a · q* = ρ - ρ̄ there; and P and ‖q - q*‖ in the ball around the point."""
+def _anchor(proving: Proving, proof: Certificate, rows: _Rows, ray: _Ray, limits: list[Any]) -> _Anchor:
+    """The anchor: q* = Σ y a over S with a · q* = ρ - ρ̄ there, where ρ is the logarithm of C^∞/λ; and P and ‖q - q*‖ in the ball
+    around the point.
+    """
     S, real = rows.support, proving.real
-    rho = [
-        proving.log(rows.c[r] * rows.delta[r] / weight) - rows.lead[r]
-        for r, weight in zip(S, ray.multipliers, strict=True)
-    ]
+    rho = [proving.log(limit) - rows.lead[r] for r, limit in zip(S, limits, strict=True)]
     level = ray.theta * proving.dot(ray.multipliers, rho)
     y = ray.solve([value - level for value in rho])
     at = [proving.dot(y, row) for row in rows.gram]
@@ -148,6 +154,7 @@ class _Bounds(NamedTuple):
     epsilon: list[Any]  # ε_i
     plus: list[Any]  # Δ_i^+
     minus: list[Any]  # Δ_i^-
+    steep: list[Any]  # Λ
     log_m_plus: Any  # log m₊
     minus_log_m_minus: Any  # -log m₋
 
@@ -157,8 +164,10 @@ class _Bounds(NamedTuple):
         return self.log_m_plus + self.minus_log_m_minus
 
 
-def _bounds(proving: Proving, proof: Certificate, rows: _Rows, ray: _Ray, anchor: _Anchor) -> _Bounds:
-    """Bounds in the tube: g_r of Eq. (3), ε_i, and Eq. (4) on the support."""
+def _shares(
+    proving: Proving, proof: Certificate, rows: _Rows, ray: _Ray, anchor: _Anchor
+) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+    """Bounds in the tube: e^(-g_r) of Eq. (3), ε_i < 1, Δ_i^+ and Δ_i^-; and that the support is forward."""
     R, P_0, every = proving.real(proof.radius), proving.real(proof.along), range(len(rows))
     gap = [proving.exp(ray.wide[r] * R - ray.along[r] * P_0 - anchor.at[r]) for r in every]
     members = {i: [r for r in every if rows.input[r] == i] for i in rows.input}
@@ -173,14 +182,22 @@ def _bounds(proving: Proving, proof: Certificate, rows: _Rows, ray: _Ray, anchor
     }
     epsilon, plus, minus = ([by_input[i][k] for i in rows.input] for k in range(3))
     proving.demand("tube.epsilon", proving.largest(epsilon), proving.real(1))
+    lost = [epsilon[r] * plus[r] / delta[r] for r in rows.support]
+    proving.demand("tube.support_forward", proving.largest(lost), proving.real(1))
+    return gap, epsilon, plus, minus
+
+
+def _bounds(proving: Proving, proof: Certificate, rows: _Rows, ray: _Ray, anchor: _Anchor) -> _Bounds:
+    """Bounds in the tube: Eq. (4) on the support."""
+    gap, epsilon, plus, minus = _shares(proving, proof, rows, ray, anchor)
+    delta = rows.delta
     lost = {r: epsilon[r] * plus[r] / delta[r] for r in rows.support}
-    proving.demand("tube.support_forward", proving.largest(lost.values()), proving.real(1))
-    steep = steepness_of(proof.loss)  # Λ
-    more = [epsilon[r] * (steep * plus[r] + minus[r] / delta[r]) for r in rows.support]
+    steep = steepness_in(proving, SLOPE_CONDITIONS, proof.loss, rows.score, epsilon, plus)
+    more = [epsilon[r] * (steep[r] * plus[r] + minus[r] / delta[r]) for r in rows.support]
     less = [
-        epsilon[r] * steep * minus[r] - proving.log(1 - epsilon[r]) - proving.log(1 - lost[r]) for r in rows.support
+        epsilon[r] * steep[r] * minus[r] - proving.log(1 - epsilon[r]) - proving.log(1 - lost[r]) for r in rows.support
     ]
-    return _Bounds(gap, epsilon, plus, minus, proving.largest(more), proving.largest(less))
+    return _Bounds(gap, epsilon, plus, minus, steep, proving.largest(more), proving.largest(less))
 
 
 class _Masses(NamedTuple):
@@ -195,8 +212,8 @@ class _Masses(NamedTuple):
 def _masses(proving: Proving, proof: Certificate, rows: _Rows, ray: _Ray, anchor: _Anchor, bounds: _Bounds) -> _Masses:
     """Forward and backward rows: o_r of Eq. (5) and, with the mass of Eq. (6), τ_r of Eq. (7)."""
     R, P_0, every = proving.real(proof.radius), proving.real(proof.along), range(len(rows))
-    steep, epsilon, delta = steepness_of(proof.loss), bounds.epsilon, rows.delta
-    c = [rows.c[r] * proving.exp(steep * epsilon[r] * bounds.plus[r]) for r in every]
+    epsilon, delta = bounds.epsilon, rows.delta
+    c = [rows.c[r] * proving.exp(bounds.steep[r] * epsilon[r] * bounds.plus[r]) for r in every]
     lead = [abs(delta[r]) + epsilon[r] * proving.largest([bounds.plus[r], bounds.minus[r]]) for r in every]
     beyond = [r for r in every if r not in rows.support]
     forward = {r for r in beyond if delta[r] > 0 and epsilon[r] * bounds.plus[r] < delta[r]}
@@ -301,3 +318,72 @@ def _spread(proving: Proving, rows: _Rows, ray: _Ray) -> Any:
             square = proving.number(gram[r][r] + gram[s][s] - 2 * gram[r][s], 2 * rows.a.power)
             squares.append(square - proving.square(ray.along[r] - ray.along[s]))
     return proving.root(proving.largest(squares))
+
+
+# ---- slopes that grow: -2 arcsin √u
+
+
+def _steep_conditions(proving: Proving, proof: Certificate, rows: _Rows, ray: _Ray) -> None:
+    """Slopes that grow, Eqs (15) to (20): the conditions for the arcsine, where all selected tokens score 1."""
+    S, delta, real = rows.support, rows.delta, proving.real
+    n, zero, one = proof.data.n_inputs, real(0), real(1)
+    proving.require("tube.scores_to_one", all(bool(score == 1) for score in rows.score))
+    proving.require("tube.scores_to_one", all(bool(x >= 0) and bool(x <= 1) for x in delta))
+    of_row = dict(zip(S, ray.multipliers, strict=True))
+    of_input = {i: proving.sum(weight for r, weight in of_row.items() if rows.input[r] == i) for i in rows.input}
+    carried = {rows.input[r] for r in S}
+    limits = [delta[r] / (n * n * weight * of_input[rows.input[r]]) for r, weight in of_row.items()]  # Eq. (16)
+    anchor = _anchor(proving, proof, rows, ray, limits)
+    gap, epsilon, plus, _ = _shares(proving, proof, rows, ray, anchor)
+
+    R, P_0 = real(proof.radius), real(proof.along)
+    K = real(proof.growth)
+    kappa = K / (2 * R)
+    others = [r for r in range(len(rows)) if r not in S]
+    # Eq. (17): what other rows of an input with support add to its E_i, and how fast that falls
+    added, rate = dict.fromkeys(carried, zero), []
+    for r in others:
+        i = rows.input[r]
+        if i not in carried or not delta[r] > 0:
+            continue
+        mean = [of_row[s] / of_input[i] if rows.input[s] == i else zero for s in S]
+        square = proving.dot(mean, [proving.dot(mean, rows.gram[s]) for s in S])
+        square += rows.square[r] - 2 * proving.dot(mean, rows.gram[r]) - proving.square(ray.sigma[r])
+        apart = proving.root(square)
+        share = delta[r] / proving.square(n * of_input[i])
+        added[i] += share * proving.exp(apart * R - anchor.level - ray.sigma[r] * P_0 - anchor.at[r])
+        rate.append(ray.sigma[r] - apart * kappa)
+    lost = [epsilon[r] * plus[r] / delta[r] for r in S]
+    direct = proving.largest(
+        -proving.log(1 - epsilon[r]) / 2 - proving.log(1 - part) for r, part in zip(S, lost, strict=True)
+    )
+    most = proving.largest(added.values())
+    mu = direct + most / 2  # -log m₋
+    # Eq. (18): bounds on the roots of single terms, and τ_r of rows beyond the margin
+    sizes = [
+        proving.largest([proving.root(delta[r]), epsilon[r] * proving.root(plus[r])]) / n for r in range(len(rows))
+    ]
+    at_ray = {r: (ray.wide[r] * R - anchor.level - ray.sigma[r] * P_0 - anchor.at[r]) / 2 + mu for r in others}
+    tau = {r: ray.theta * sizes[r] * proving.exp(at_ray[r]) for r in others}
+    masses = _Masses({}, tau, [], [])
+    _progress(proving, proof, ray, masses)
+    e = proving.sum(tau[r] * ray.wide[r] for r in others)
+    h = real(0 if proof.optimizer is None else proof.optimizer.size)
+    if type(proof.optimizer) is not NormalizedGD:
+        h *= proving.sum(size * proving.root(gap[r]) * proving.root(rows.square[r]) for r, size in enumerate(sizes))
+    growth = _growth(proving, proof, rows, ray, masses, e, h)
+    # Eqs (19) and (20): the drift
+    proving.demand("tube.ahead", proving.largest(kappa * ray.wide[r] / ray.along[r] for r in range(len(rows))), one)
+    proving.demand("tube.aside", proving.largest(kappa * ray.wide[r] / ray.sigma[r] for r in others), one)
+    proving.require("tube.beside_support", all(bool(fall > 0) for fall in rate))
+    s = proving.smallest(ray.along[r] - ray.wide[r] * kappa for r in range(len(rows)))
+    drift = 2 * direct * (1 / s + h)
+    if rate:
+        drift += most * (1 / proving.smallest(rate) + h)
+    d = {r: (ray.sigma[r] - ray.wide[r] * kappa) / 2 for r in others}
+    for r in others:
+        drift += tau[r] * ray.wide[r] * _backward_integral(proving, R, kappa, d[r], h)
+    if others:
+        drift += growth.sideways / 2 * (1 / (2 * proving.smallest(d.values())) + h)
+    at_start, progress = proving.square(real(proof.deviation)), real(proof.progress)
+    proving.demand("tube.drift", at_start + 2 * drift / progress, proving.square(R))

@@ -163,7 +163,7 @@ def _followed(
     if not request.prove:
         return found
     optimizer = request.optimizer
-    reason = why_not_followed(problem)
+    reason = why_not_followed(problem, optimizer)
     if problem.data.has_offsets and optimizer is not None and not has_plain_steps(optimizer):
         reason = Fact("not_followed.offsets", {"optimizer": optimizer_words(optimizer)})
     if isinstance(optimizer, UnprovedSteps) and optimizer.batch_size is not None:

@@ -177,8 +177,7 @@ def paths_in_plane(
     for note in notes:
         ml.plotting.note_at(plane, note.text, note.at, note.offset, ha=note.side)
     finish_plane(plane, look.window, look.title, look.legend, n_inputs=len(at["keys"]))
-    name = limits[0].name if len(limits) == 1 else "limit"
-    upper.set(ylabel=f"1 − correlation with {name}")
+    upper.set(ylabel="1 − correlation with the limit")
     lower.set(xlabel="step", ylabel="‖p‖")
     return fig, plane, upper, lower
 

@@ -54,11 +54,14 @@ class BoundCheck:
 
 @dataclass(frozen=True)
 class Picture:
-    """One figure of a claim: its name, its files, relative to the report's folder, and its words; the first has a small one for a tile."""
+    """One figure of a claim: its name, its files, relative to the report's folder, and its words.
+
+    The page shows `file`, an SVG or a PNG; `pdf` is the same figure for print, and `small` that of the first figure for a tile.
+    """
 
     name: str
-    png: str
-    svg: str
+    file: str
+    pdf: str
     caption: str = ""
     alt: str = ""
     brightness_speaks: bool = False
@@ -148,7 +151,7 @@ class ClaimResult:
             Effort[row["effort"].upper()],
             checks,
             {name: _number(number, math.nan) for name, number in row["numbers"].items()},
-            tuple(Picture(**picture) for picture in row["figures"]),
+            tuple(_picture(picture) for picture in row["figures"]),
             row["finished"],
             row["versions"],
             bool(row.get("known", False)),
@@ -360,6 +363,12 @@ def summary(entries: Iterable[Entry]) -> str:
 def resume_command(effort: Effort) -> str:
     """The command that runs what an interrupted run of this effort left unfinished."""
     return "marginlens reproduce --resume" + " --quick" * (effort is Effort.QUICK)
+
+
+def _picture(row: Mapping[str, Any]) -> Picture:
+    """The figure of a row; earlier versions wrote each as PNG and as SVG, and no PDF."""
+    words = {name: value for name, value in row.items() if name not in ("png", "svg")}
+    return Picture(**({"file": row["svg"], "pdf": ""} if "svg" in row else {}), **words)
 
 
 def _finite(number: float) -> float | None:

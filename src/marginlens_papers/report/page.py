@@ -238,15 +238,27 @@ class _Image(NamedTuple):
 
 def _image(picture: Picture, folder: Path) -> _Image | None:
     """The size of a figure on the screen in pixels; None if its file is missing or no drawing."""
+    path = folder / picture.file
     try:
-        with (folder / picture.svg).open(encoding="utf-8") as file:
-            head = file.read(2000)
-    except (FileNotFoundError, UnicodeDecodeError):
+        sides = _png_points(path) if path.suffix == ".png" else _svg_points(path)
+    except (OSError, UnicodeDecodeError):  # Pillow's error is an OSError too
         return None
+    return _Image(*(round(side * _SCREEN_DOTS_PER_POINT) for side in sides)) if sides else None
+
+
+def _svg_points(path: Path) -> list[float]:
+    with path.open(encoding="utf-8") as file:
+        head = file.read(2000)
     sides = re.search(r'<svg (?=[^>]*\bwidth="([\d.]+)pt")(?=[^>]*\bheight="([\d.]+)pt")', head)
-    if sides is None:
-        return None
-    return _Image(*(round(float(side) * _SCREEN_DOTS_PER_POINT) for side in sides.groups()))
+    return [float(side) for side in sides.groups()] if sides else []
+
+
+def _png_points(path: Path) -> list[float]:
+    from PIL import Image
+
+    with Image.open(path) as picture:
+        dots = picture.info.get("dpi", ())
+        return [72.0 * pixels / per_inch for pixels, per_inch in zip(picture.size, dots, strict=False)]
 
 
 def _made(result: ClaimResult, versions: Mapping[str, str]) -> str:

@@ -189,16 +189,16 @@ class _GrowingReport:
 def _stored(claim: Claim, outcome: Outcome, effort: Effort, folder: Path) -> ClaimResult:
     """The result, with its figures written into `folder`."""
     pictures: list[Picture] = []
-    for name, (dots, curves) in outcome.drawings.items():
+    for name, (suffix, shown, printed) in outcome.drawings.items():
         stem = "figures/" + re.sub(r"[^A-Za-z0-9_-]+", "-", f"{claim.id}-{name}")
         text = claim.figures.get(name, FigureText("", ""))
         small = "" if pictures else f"{stem}-small.png"
-        picture = Picture(name, f"{stem}.png", f"{stem}.svg", text.caption, text.alt, text.brightness_speaks, small)
+        picture = Picture(name, f"{stem}{suffix}", f"{stem}.pdf", text.caption, text.alt, text.brightness_speaks, small)
         (folder / "figures").mkdir(exist_ok=True)
         if small:
             (folder / small).write_bytes(outcome.thumbnail)
-        (folder / picture.png).write_bytes(dots)
-        (folder / picture.svg).write_bytes(curves)
+        (folder / picture.file).write_bytes(shown)
+        (folder / picture.pdf).write_bytes(printed)
         pictures.append(picture)
     return ClaimResult(
         verdict=outcome.verdict,
@@ -233,7 +233,7 @@ def _stored(claim: Claim, outcome: Outcome, effort: Effort, folder: Path) -> Cla
 def _files(entries: Iterable[Entry]) -> set[str]:
     """Every figure file that the entries name."""
     pictures = [picture for entry in entries if entry.result for picture in entry.result.pictures]
-    return {name for picture in pictures for name in (picture.png, picture.svg, picture.small) if name}
+    return {name for picture in pictures for name in (picture.file, picture.pdf, picture.small) if name}
 
 
 # ---- one claim
@@ -241,8 +241,9 @@ def _files(entries: Iterable[Entry]) -> set[str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What running one claim gave, before anything is written: `drawings` are PNG and SVG by the name of the figure, `thumbnail` is a PNG.
+    """What running one claim gave, before anything is written.
 
+    `drawings` are, by the name of a figure, its file for the page behind the suffix of that, and a PDF; `thumbnail` is a PNG.
     `archived` names the numbers that were not computed in the run, and `stopped` says that an error ended it.
     """
 
@@ -250,7 +251,7 @@ class Outcome:
     measured: str
     note: str
     numbers: dict[str, float]
-    drawings: dict[str, tuple[bytes, bytes]]
+    drawings: dict[str, tuple[str, bytes, bytes]]
     thumbnail: bytes
     seconds: float
     archived: tuple[str, ...] = ()
@@ -263,18 +264,18 @@ def run_claim(claim: Claim, effort: Effort, report: ProgressCallback) -> Outcome
     measured, note, stopped = text("claim.run.no_number"), "", ""
     archived: tuple[str, ...] = ()
     numbers: dict[str, float] = {}
-    drawings: dict[str, tuple[bytes, bytes]] = {}
+    drawings: dict[str, tuple[str, bytes, bytes]] = {}
     small = b""
     try:
         finding = claim.compute(effort, Progress(report))
         measured, note, archived = finding.measured, finding.note, tuple(finding.archived)
         numbers = {name: float(number) for name, number in finding.numbers.items()}
         verdict = claim.judge(finding)
-        from marginlens.plotting.files import png_and_svg
+        from marginlens.plotting.files import page_and_print
         from marginlens_papers.report.thumbnail import thumbnail
 
         figures = claim.draw(finding)
-        drawings = {name: png_and_svg(figure) for name, figure in figures.items()}
+        drawings = {name: page_and_print(figure) for name, figure in figures.items()}
         small = thumbnail(next(iter(figures.values()))) if figures else b""
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)

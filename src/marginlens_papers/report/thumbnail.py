@@ -28,6 +28,8 @@ def thumbnail(figure: Figure) -> bytes:
     from matplotlib import rc_context
     from matplotlib.text import Text
 
+    from marginlens.plotting.files import with_palette
+
     figure.set_size_inches(SIZE[0] / 72.0, SIZE[1] / 72.0)
     figure.set_dpi(72.0 * _SHARPNESS)
     for legend in (*figure.legends, *(ax.get_legend() for ax in figure.axes)):
@@ -49,7 +51,7 @@ def thumbnail(figure: Figure) -> bytes:
             else:
                 _show(texts, False)
         figure.savefig(stream, format="png", dpi=72.0 * _SHARPNESS, metadata={"Software": None}, facecolor="white")
-    return stream.getvalue()
+    return with_palette(stream.getvalue())
 
 
 def _kinds(figure: Figure) -> Iterator[Sequence[Text]]:

@@ -260,7 +260,7 @@ class JointSearch(PathSearch):
 
     def _of_p(self, v: FloatArray) -> AttentionRisk:
         """Return the risk in p, in coordinates of the keys' span, for one v."""
-        return replace(self._span.risk, head=v)
+        return AttentionRisk(self._span.risk.data, v, Logistic())
 
     def _of_v(self, pair: Pair) -> HeadRisk:
         """Return the risk in v at the attention of a pair."""

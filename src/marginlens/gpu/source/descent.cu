@@ -7,7 +7,8 @@
 // Constants, set when it is compiled: N_INPUTS, N_TOKENS; LOSS, a code of pair_weights.h; STEP (0 plain gradient
 // descent, 1 normalised, 2 sign, 3 coordinate, 4 ℓp); FORM (0: the state is the coefficients of p over the rows, and the Gram matrix
 // stands in for the keys; 1: the state is p); PLACE of the Gram matrix or, for FORM 1, of the keys (0 registers, 1 shared, 2 global
-// memory); KEYS_WIDTH, the width of a key for FORM 1; RAGGED (whether inputs have lengths of their own).
+// memory); KEYS_WIDTH, the width of a key for FORM 1; RAGGED (whether inputs have lengths of their own); OFFSETS (whether numbers are
+// added to the logits).
 #include "warp.h"
 
 #include "../../core/pair_weights.h"
@@ -402,13 +403,18 @@ DEVICE double steepest(const Problem &problem, double power, lanes<double> *s) {
 
 // ---- the kernel
 
+// What is added to the logit of a token.
+DEVICE lanes<double> offset_of(const Tokens &tokens, int slot, const double *offsets) {
+    return load_if(is_token(tokens, slot / TOKEN_SLOTS, slot % TOKEN_SLOTS), offsets, tokens.row[slot], 0.0);
+}
+
 // Centred keys into `rows` (and by columns), the Gram matrix, and the logits of the start; returns the largest modulus of a centred key.
 DEVICE double prepare(
-    Problem &problem, const double *keys, const int64_t *lengths, const double *start, double *tile, double *rows,
+    Problem &problem, const double *keys, const int64_t *lengths, const double *offsets, const double *start, double *tile, double *rows,
     lanes<double> *first) {
     const lanes<int> lane = lane_number();
     const int width = problem.width;
-    UNROLL for (int slot = 0; slot < SLOTS; ++slot) first[slot] = 0.0;
+    UNROLL for (int slot = 0; slot < SLOTS; ++slot) first[slot] = OFFSETS ? offset_of(problem.tokens, slot, offsets) : lanes<double>(0.0);
     if constexpr (PLACE == REGISTERS) {
         UNROLL for (int r = 0; r < EVEN_ROWS; ++r) problem.gram_row[r] = 0.0;
     } else if constexpr (FORM == GRAM) {
@@ -520,16 +526,16 @@ DEVICE void write_selection(const Tokens &tokens, const lanes<double> *a, int64_
 
 // Steps ends[b][1] … stop - 1 of every problem b.
 //
-// keys (n_data, ROWS, width), scores (n_data, ROWS) and lengths (n_data, N_INPUTS) of problem b are those at b % n_data; start is
-// (n_problems, width), or null for zero; sizes of steps `begin`, begin + 1, …, or null where all are `size`; power: p of ℓp; `end`: the
+// keys (n_data, ROWS, width), scores (n_data, ROWS), lengths (n_data, N_INPUTS) and offsets (n_data, ROWS) of problem b are those at
+// b % n_data; lengths or offsets are null where the constants say that there are none; start is (n_problems, width), or null for zero; sizes of steps `begin`, begin + 1, …, or null where all are `size`; power: p of ℓp; `end`: the
 // last step of the run, `save` (n_saved,): increasing steps after which p is written to out (n_problems, n_saved, width). States
 // (n_problems, ROWS or width, and the shift of the weights) and logits (n_problems, ROWS) are carried from call to call, bit by bit, or
 // null where one call takes all steps;
 // ends (n_problems, 2): how each run ended and the steps it has taken. After the last step: selected (n_problems, N_INPUTS) and the
 // mean attention of the selected tokens (n_problems,), where not null. scratch: SCRATCH doubles for each warp of the grid.
 KERNEL descend_problems(
-    int64_t n_problems, int64_t n_data, const double *keys, const double *scores, const int64_t *lengths, const double *start, int64_t width,
-    const double *sizes, double size, double power, int64_t begin, int64_t stop, int64_t end, const int64_t *save, int64_t n_saved,
+    int64_t n_problems, int64_t n_data, const double *keys, const double *scores, const int64_t *lengths, const double *offsets, const double *start,
+    int64_t width, const double *sizes, double size, double power, int64_t begin, int64_t stop, int64_t end, const int64_t *save, int64_t n_saved,
     double *states, double *logits, int64_t *ends, double *out, int64_t *selected, double *attention, double *scratch,
     int64_t scratch_doubles) {
     double *memory = warp_memory(SHARED_DOUBLES);
@@ -540,6 +546,7 @@ KERNEL descend_problems(
         const int64_t data = b % n_data;
         const double *from = start == nullptr ? nullptr : start + b * width;
         const int64_t *length = lengths == nullptr ? nullptr : lengths + data * N_INPUTS;
+        const double *added = OFFSETS ? offsets + data * ROWS : nullptr;
         Problem problem;
         problem.tokens = tokens_of(scores + data * ROWS, length);
         const Tokens &tokens = problem.tokens;
@@ -555,7 +562,7 @@ KERNEL descend_problems(
         problem.stride = keys_are_shared ? KEYS_STRIDE : (int)width;
         problem.rows = rows;
         lanes<double> first[SLOTS], a[SLOTS], w[SLOTS], h[SLOTS], state[STATE_SLOTS], direction[STATE_SLOTS];
-        const double largest = prepare(problem, keys + data * ROWS * width, length, from, tile, rows, first);
+        const double largest = prepare(problem, keys + data * ROWS * width, length, added, from, tile, rows, first);
         int status = (int)ends[2 * b];
         int taken = (int)ends[2 * b + 1];
         if (taken == 0) {
@@ -622,6 +629,7 @@ KERNEL descend_problems(
                 if constexpr (FORM == GRAM) gram_product(problem, h);
                 else key_product(problem, h);
                 UNROLL for (int slot = 0; FORM == GRAM && slot < SLOTS; ++slot) h[slot] = h[slot] + first[slot];
+                UNROLL for (int slot = 0; FORM == KEYS && OFFSETS && slot < SLOTS; ++slot) h[slot] = h[slot] + offset_of(tokens, slot, added);
             } else {
                 UNROLL for (int slot = 0; slot < SLOTS; ++slot) h[slot] = fma(-move, h[slot], a[slot]);
             }

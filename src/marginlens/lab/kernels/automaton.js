@@ -264,16 +264,6 @@ function sharesOf(automaton, last, tokens, counts) {
   return { shares: softmax(tokens.map((_, k) => (leads[k] ? logits[k] + Math.log(counts[k]) : -Infinity))), decided };
 }
 
-/** (nVocabulary) the probability of each token to follow the sequence; nan where shares of equal heights are not known. */
-export function nextProbabilities(automaton, ids) {
-  const counts = countedTokens(ids);
-  const tokens = [...counts.keys()];
-  const probability = new Float64Array(automaton.data.nVocabulary);
-  const { shares } = sharesOf(automaton, ids[ids.length - 1], tokens, [...counts.values()]);
-  shares.forEach((share, k) => (probability[tokens[k]] = share));
-  return probability;
-}
-
 /**
  * Why a sequence goes on as it does: { last, isKnown, tie, reason, rivals, reasons, implied }.
  *

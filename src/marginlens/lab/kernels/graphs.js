@@ -43,23 +43,20 @@ export function indexWords(text, maxWords = MAX_WORDS) {
 
 /**
  * Every window of a text in ids with the token that follows it, where the window holds that token.
- * { tokens, offsets, labels, nVocabulary, starts, dropped }: sample i is tokens[offsets[i]] … tokens[offsets[i + 1] - 1] and begins at
- * ids[starts[i]].
+ * { tokens, offsets, labels, nVocabulary, dropped }: sample i is tokens[offsets[i]] … tokens[offsets[i + 1] - 1].
  */
 export function textWindows(ids, window, nVocabulary) {
   const samples = [];
   const labels = [];
-  const starts = [];
   let dropped = 0;
   for (let first = 0; first + window < ids.length; first++) {
     const sample = ids.subarray(first, first + window);
     if (sample.includes(ids[first + window])) {
       samples.push(sample);
       labels.push(ids[first + window]);
-      starts.push(first);
     } else dropped++;
   }
-  return { ...sequences(samples, labels, nVocabulary), starts: Int32Array.from(starts), dropped };
+  return { ...sequences(samples, labels, nVocabulary), dropped };
 }
 
 /** Samples of token ids, each with a label among its tokens, in flat arrays. */
@@ -78,8 +75,9 @@ export function lastToken(data, i) {
 
 /**
  * The priority graph of every last token: an edge label → other says that a sequence ending in `last` holds `other` and is followed by
- * `label`. A Map from last token to { last, nodes, edges, counts, componentOf, components, strict, isAcyclic }: nodes are increasing,
- * edges [label, other] in increasing order with the positions behind each, and components are numbered along the edges, 0 the highest.
+ * `label`. A Map from last token to { last, nodes, edges, counts, componentOf, components, levels, strict, isAcyclic }: nodes are
+ * increasing, edges [label, other] in increasing order with the positions behind each, and components are numbered along the edges, 0 the
+ * highest, with the longest chain of others above each as its level.
  */
 export function priorityGraphs(data) {
   const K = data.nVocabulary;
@@ -108,12 +106,13 @@ export function priorityGraph(last, listed) {
   const edges = proper.map(([head, tail]) => [head, tail]);
   const place = new Map(nodes.map((token, k) => [token, k]));
   const arcs = edges.map(([head, tail]) => [place.get(head), place.get(tail)]);
-  const componentOf = rankedComponents(nodes.length, arcs);
+  const { ranks: componentOf, levels } = rankedComponents(nodes.length, arcs);
   const components = Array.from({ length: Math.max(-1, ...componentOf) + 1 }, () => []);
   nodes.forEach((token, k) => components[componentOf[k]].push(token));
   const strict = edges.filter((_, e) => componentOf[arcs[e][0]] !== componentOf[arcs[e][1]]);
   return {
     last, nodes, edges, counts: proper.map((edge) => edge[2]), componentOf, components, strict, place,
+    levels: components.map(([token]) => levels[place.get(token)]),
     isAcyclic: components.length === nodes.length,
   };
 }
@@ -124,12 +123,12 @@ export function componentOfToken(graph, token) {
   return place === undefined ? -1 : graph.componentOf[place];
 }
 
-/** The strong component of each of so many nodes, numbered along the arcs: by the longest chain above it, then by the smallest node. */
+/** The strong component of each of so many nodes, numbered along the arcs: by the longest chain above it, its level, then by the smallest node. */
 function rankedComponents(size, arcs) {
   const [ranks, levels] = [new Int32Array(size), new Int32Array(size)];
   const given = { heads: arcs.map(([head]) => head), tails: arcs.map(([, tail]) => tail), graph: new Int32Array(size) };
   callCore("rank_components", { ...given, ranks, levels, n_arcs: arcs.length, n_nodes: size });
-  return ranks;
+  return { ranks, levels };
 }
 
 /** Which components stand strictly above which: { direct, reach }, arrays of sets of lower components, by an edge and by chains. */
@@ -162,27 +161,15 @@ export function sufficientPairs(graph) {
   return [...first].filter(([key]) => direct.has(key)).map(([, e]) => e);
 }
 
-/** How many sequences that end in the graph's last token hold j and are followed by i, and the first of them, for each strict i ⇒ j. */
+/** How many sequences that end in the graph's last token hold j and are followed by i, for each strict i ⇒ j. */
 export function rankingEvidence(data, graph, edges = graph.strict) {
-  const evidence = new Map(edges.map(([i, j]) => [`${i},${j}`, { label: i, other: j, samples: 0, first: -1 }]));
+  const evidence = new Map(edges.map(([i, j]) => [`${i},${j}`, { label: i, other: j, samples: 0 }]));
   for (let i = 0; i < data.labels.length; i++) {
     if (lastToken(data, i) !== graph.last) continue;
     for (const token of new Set(data.tokens.subarray(data.offsets[i], data.offsets[i + 1]))) {
       const found = evidence.get(`${data.labels[i]},${token}`);
-      if (!found) continue;
-      found.samples++;
-      if (found.first < 0) found.first = i;
+      if (found) found.samples++;
     }
   }
   return [...evidence.values()];
-}
-
-/** The samples that end in `last`, are followed by `label` and hold `other`; null stands for any label, any token. */
-export function samplesBehind(data, last, label = null, other = null) {
-  const found = [];
-  for (let i = 0; i < data.labels.length; i++) {
-    if (lastToken(data, i) !== last || (label !== null && data.labels[i] !== label)) continue;
-    if (other === null || data.tokens.subarray(data.offsets[i], data.offsets[i + 1]).includes(other)) found.push(i);
-  }
-  return found;
 }

@@ -1,7 +1,7 @@
-// Which theorem applies to a problem of attention weights, condition by condition with its numbers; cones around locally optimal directions.
+// The limits that training of attention weights can have, the cones around them, and whether a theorem of paper A promises one.
 
 import { dot, norm, spectralNorm, unit } from "./linalg.js";
-import { directionOf, INACCURATE, INFEASIBLE, leastDistances, marginOf, OPTIMAL, TRIVIAL } from "./margin.js";
+import { directionOf, INFEASIBLE, leastDistances, OPTIMAL, TRIVIAL } from "./margin.js";
 import {
   allTied,
   dependentInputs,
@@ -49,11 +49,6 @@ function logSmoothness(problem) {
 }
 
 // ---- cones
-
-/** The angle in degrees between unit vectors whose correlation is one less `deviation`, without cancellation. */
-function angleOf(deviation) {
-  return (360 / Math.PI) * Math.asin(Math.sqrt(Math.min(deviation, 2) / 2));
-}
 
 /** Whether p correlates with q by at least 1 - mu and is at least as long as the radius; decided without cancellation. */
 function inCone(p, q, mu, radius) {
@@ -117,84 +112,55 @@ export function basinCone(problem, selected) {
   return { p, mu, radius: radiusFor(64 * pi, pi), provenRadius };
 }
 
-// ---- conditions: { code, holds, numbers }, as in Python
+// ---- what theorems promise
 
-/** A condition with its numbers; holds is null if rounding decides, and `way` tells apart in which way it holds or fails. */
-export function check(code, holds, numbers = {}, way = "default") {
-  return { code, holds, numbers: { ...numbers, case: way } };
-}
-
-/** The way in which the best token of every input leads by a gap or not: no other token, a tie, or neither. */
-const wayOf = (gap) => (gap === Infinity ? "alone" : gap > 0 ? "default" : "tie");
-
-function checkAssumptionA(problem) {
-  const { low, high, logM0, logM1, logSmallest } = slopesOf(problem);
-  const holds = Math.max(logM0, logM1) < Infinity && logSmallest > -Infinity;
-  return check("condition.assumption_a", holds, { log_M0: logM0, log_M1: logM1, log_smallest_slope: logSmallest, low, high });
-}
-
-function checkAssumptionB(problem) {
+/** A Assumption B: in every input one token scores highest, and all others tie; false if rounding decides. */
+function haveOthersOneScore(problem) {
   const optimal = optimalTokens(problem);
-  const difference = scoreDifferences(problem, optimal);
   const others = optimal.map((t, i) => placesOf(problem, i).filter((at) => at !== i * problem.T + t)).filter((places) => places.length > 0);
-  const gaps = others.map((places) => places.map((at) => difference[at]));
-  const spread = Math.max(0, ...gaps.map((some) => Math.max(...some, 0) - Math.min(...some)));
-  const smallest = Math.min(Infinity, ...gaps.flat());
-  const numbers = { spread, smallest_gap: smallest };
-  const holds = smallest > 0 && others.every((places) => allTied(problem, places));
   const first = optimal.map((t, i) => (t === 0 && problem.lengths[i] > 1 ? 1 : 0)); // of the other tokens
   const { near } = sharpDifferences(problem, first);
-  if (holds && others.flat().some((at) => near[at])) return check("condition.assumption_b", null, numbers);
-  return check("condition.assumption_b", holds, numbers, wayOf(smallest));
+  return strictOptimum(problem).isStrict && others.every((places) => allTied(problem, places) && !places.some((at) => near[at]));
 }
 
-function checkStep(problem) {
-  const logLp = logSmoothness(problem);
-  const { name, size } = problem.optimizer;
-  const numbers = { log_L_p: logLp, log_largest_step: -logLp, largest_step: Math.exp(-logLp) };
-  const way = name.replaceAll("-", "_");
-  if (name !== "gradient-descent") return check("condition.step_size", false, numbers, way);
-  return check("condition.step_size", size <= Math.exp(-logLp), { ...numbers, size }, way);
-}
-
-/** A Thm 3's conditions on the start: it selects locally optimal tokens, lies in their cone, and beyond the radius of the full proof. */
-function aroundStart(problem, part, whole) {
+/** The direction that A Thm 3 promises: that of the tokens which the start selects, where it lies deep enough in their cone; else null. */
+function promisedAround(problem, part, whole) {
   const { start } = problem;
-  if (start.every((entry) => entry === 0)) return { conditions: [check("condition.start_in_a_cone", false)] };
-  const at = selectionAt(part, start);
-  if (!at.unique) return { conditions: [check("condition.locally_optimal_start", false, {}, "tie")] };
-  const found = tokenOptimality(part, at.selected);
-  if (found.solution.status === TRIVIAL) return { found, conditions: [check("condition.locally_optimal_start", false, {}, "trivial")] };
-  const way = found.scoreGap === 0 ? "level" : found.scoreGap === Infinity ? "alone" : "default";
-  const gaps = { score_gap: found.scoreGap, deficit: -found.scoreGap };
-  const optimal = check("condition.locally_optimal_start", found.isLocallyOptimal, gaps, way);
-  if (!found.isLocallyOptimal) return { found, conditions: [optimal] };
-  const cone = basinCone(problem, whole(at.selected));
-  const deviation = 0.5 * apart(unit(start), unit(cone.p)) ** 2;
-  const narrow = check("condition.start_in_cone", inCone(start, cone.p, cone.mu, 0), {
-    one_minus_cosine: deviation,
-    mu: cone.mu,
-    angle: angleOf(deviation),
-    largest_angle: angleOf(cone.mu),
-  });
-  const lengths = { norm: norm(start), radius: cone.radius, proven_radius: cone.provenRadius };
-  return { found, cone, conditions: [optimal, narrow, check("condition.start_beyond_radius", lengths.norm >= cone.provenRadius, lengths)] };
+  const { selected, unique } = selectionAt(part, start);
+  const cone = unique ? basinCone(problem, whole(selected)) : null; // which only locally optimal tokens have
+  return cone !== null && inCone(start, cone.p, cone.mu, cone.provenRadius) ? unit(cone.p) : null;
+}
+
+/**
+ * The limit of gradient descent that a theorem makes certain: { citation, direction, coversSteps }, null where none does; coversSteps is
+ * whether the optimizer's steps are those of the theorem. Every condition with its numbers is what `ml.predict` prints.
+ */
+function promiseOf(problem, part, whole) {
+  if (undecidedInputs(problem).length > 0) return null;
+  const { name, size } = problem.optimizer;
+  const coversSteps = name === "gradient-descent" && size <= Math.exp(-logSmoothness(problem));
+  if (part.n === 1 && haveOthersOneScore(part)) {
+    const { solution } = tokenOptimality(part, optimalTokens(part));
+    if (solution.status === OPTIMAL) return { citation: "A Thm 2", direction: directionOf(solution), coversSteps };
+  }
+  const direction = promisedAround(problem, part, whole);
+  return direction && { citation: "A Thm 3", direction, coversSteps };
 }
 
 // ---- several optimal tokens: ATT-SVM' and A Thm 8
 
 /**
  * ATT-SVM': every shortest p under which some token of each set beats all tokens outside it by one, over all choices of one token per set;
- * sets are of places in (n T). { status, margin, points, choices }; status MAX_PROBLEMS where there are more choices than `maxProblems`.
+ * sets are of places in (n T). { margin, points, choices }; no points where there is nothing to separate, or more choices than
+ * `maxProblems`.
  */
 function setSvm(problem, sets, maxProblems) {
   const { T, lengths } = problem;
   const binding = inputsOf(problem).filter((i) => sets[i].length < lengths[i]);
   const tokensAt = (places) => places.map((at) => at % T);
   const first = sets.map(([at]) => at);
-  if (binding.length === 0) return { status: TRIVIAL, margin: Infinity, points: [new Float64Array(2)], choices: [tokensAt(first)] };
   const count = binding.reduce((total, i) => total * sets[i].length, 1);
-  if (count > maxProblems) return { status: "MAX_PROBLEMS", margin: 0, points: [], choices: [] };
+  if (binding.length === 0 || count > maxProblems) return { margin: 0, points: [], choices: [] };
   const pairs = binding.flatMap((i) => placesOf(problem, i).filter((at) => !sets[i].includes(at)).map((at) => [i, at]));
   const rows = Array.from({ length: count }, (_, number) => {
     const choice = first.slice();
@@ -214,48 +180,14 @@ function setSvm(problem, sets, maxProblems) {
     const ahead = (best, at) => (dot(keyOf(problem, at), x) > dot(keyOf(problem, best), x) ? at : best);
     return tokensAt(sets.map((places) => places.reduce(ahead)));
   });
-  const isUnverified = solutions.some(({ status }) => status === INACCURATE);
-  const status = isUnverified ? INACCURATE : points.length > 0 ? OPTIMAL : INFEASIBLE;
-  return { status, margin: points.length > 0 ? 1 / best : 0, points, choices };
-}
-
-/** Assumption D by A Lemma 14, for the sets of tokens that share the highest score. */
-function checkLinearMixing(problem, sets) {
-  const { n, scores, blur } = problem;
-  const { logM1, logSmallest } = slopesOf(problem);
-  if (sharpDifferences(problem, optimalTokens(problem)).near.some(Boolean)) return check("condition.assumption_d", null);
-  let [C, epsilon, bestLow, bestHigh] = [0, Infinity, Infinity, -Infinity];
-  for (const [i, inside] of sets.entries()) {
-    const outside = placesOf(problem, i).filter((at) => !inside.includes(at));
-    const lowestInside = Math.min(...inside.map((at) => scores[at] - blur[at]));
-    if (!allTied(problem, inside) || outside.some((at) => scores[at] + blur[at] >= lowestInside))
-      return check("condition.assumption_d", null);
-    if (outside.length === 0) continue;
-    const nu = Math.max(...inside.map((at) => scores[at]));
-    const lowest = Math.min(...outside.map((at) => scores[at]));
-    const shift = nu > Math.max(0, ...inside.map((at) => blur[at])) ? 0 : -lowest;
-    C = Math.max(C, -(lowest + shift));
-    [bestLow, bestHigh] = [Math.min(bestLow, nu + shift), Math.max(bestHigh, nu + shift)];
-    for (const at of outside) epsilon = Math.min(epsilon, 1 - (scores[at] + shift) / (nu + shift));
-  }
-  if (epsilon === Infinity) return check("condition.assumption_d", true, { epsilon: 1, C: 0, log_C_plus: 0, log_C_minus: 0 });
-  const numbers = { epsilon, C, log_C_plus: logM1 + Math.log(C + bestHigh), log_C_minus: logSmallest + Math.log((epsilon * bestLow) / n) };
-  return check("condition.assumption_d", true, numbers);
+  return { margin: points.length > 0 ? 1 / best : 0, points, choices };
 }
 
 // ---- the prediction
 
-/** A theorem, by its citation, with its conditions and whether all of them hold. */
-export function verdict(citation, conditions) {
-  return { citation, conditions, applies: conditions.every((condition) => condition.holds) };
-}
-
 /**
- * Which theorem of paper A applies to the problem with its start and optimizer, condition by condition, and the limit that it gives.
- *
- * { dependent, verdicts, candidates: [{ label, selected, direction, margin, optimality? }], promise, step }: promise is { citation,
- * direction } where a theorem makes the limit of plain gradient descent certain and step the condition
- * on its steps.
+ * Where training can end, and what theorems of paper A promise of the start: { dependent, promise, candidates: [{ label, selected,
+ * direction, margin, optimality? }] }, dependent being the inputs whose output depends on p and promise as of `promiseOf`.
  */
 export function predict(problem, maxProblems = MAX_PROBLEMS) {
   const dependent = dependentInputs(problem);
@@ -266,41 +198,13 @@ export function predict(problem, maxProblems = MAX_PROBLEMS) {
     (dependent.length > 0 ? dependent : inputsOf(problem)).forEach((i, place) => (all[i] = selected[place]));
     return all;
   };
-  const global = tokenOptimality(part, optimalTokens(part));
-  const { status } = global.solution;
-  const slopes = checkAssumptionA(part);
-  const { isStrict, smallestGap } = strictOptimum(part);
-  const strict = check("condition.strict_optimum", isStrict, { smallest_gap: smallestGap }, wayOf(smallestGap));
-  const separable = check("condition.separable_optimum", status === INACCURATE ? null : status === OPTIMAL, { margin: marginOf(global.solution) }, status.toLowerCase());
-  const undecided = undecidedInputs(problem).slice(0, 1);
-  const leftOut = undecided.map((i) => check("condition.inputs_left_out", null, { input: i }));
-  const globally = verdict("A Thm 2", [...leftOut, slopes, checkAssumptionB(part), separable]);
-  const around = aroundStart(problem, part, whole);
-  const locally = verdict("A Thm 3", [...leftOut, slopes, ...around.conditions]);
-  const step = checkStep(problem);
-  let promise = null;
-  if (globally.applies && part.n === 1) promise = { citation: "A Thm 2", direction: directionOf(global.solution) };
-  else if (locally.applies) promise = { citation: "A Thm 3", direction: directionOf(around.found.solution) };
-  const withStep = [globally, locally].map(({ citation, conditions }) => verdict(citation, [...conditions, step]));
-  const verdicts = [verdict("A Thm 1", [...leftOut, slopes, strict, separable]), ...withStep];
-  let sets = null;
-  if (dependent.length > 0 && !strict.holds) {
+  let sets = { points: [] };
+  if (dependent.length > 0 && !strictOptimum(part).isStrict) {
     const difference = scoreDifferences(part, optimalTokens(part));
-    const members = inputsOf(part).map((i) => placesOf(part, i).filter((at) => difference[at] === 0));
-    sets = setSvm(part, members, maxProblems);
-    const [isFound, minima] = [sets.status === OPTIMAL, sets.points.length];
-    const isOpen = ![OPTIMAL, INFEASIBLE, TRIVIAL].includes(sets.status);
-    const separated = check("condition.separable_sets", isOpen ? null : isFound, { margin: sets.margin, minima }, isFound && minima > 1 ? "several" : sets.status === INACCURATE ? "default" : sets.status.toLowerCase());
-    verdicts.push(verdict("A Thm 8", [...leftOut, slopes, checkLinearMixing(part, members), separated]));
+    sets = setSvm(part, inputsOf(part).map((i) => placesOf(part, i).filter((at) => difference[at] === 0)), maxProblems);
   }
-  const candidates = candidatesOf(part, sets);
-  return {
-    dependent,
-    verdicts,
-    promise,
-    step,
-    candidates: candidates.map((one) => ({ ...one, selected: whole(one.selected) })),
-  };
+  const candidates = candidatesOf(part, sets).map((one) => ({ ...one, selected: whole(one.selected) }));
+  return { dependent, promise: promiseOf(problem, part, whole), candidates };
 }
 
 /** The global minima of ATT-SVM' where optimal tokens tie, then the members of P^mm. */
@@ -309,7 +213,6 @@ function candidatesOf(part, sets) {
     const { isGloballyOptimal, selected, direction, margin } = optimality;
     return { label: isGloballyOptimal ? "GMM" : "LMM", selected, direction, margin, optimality };
   });
-  if (sets === null || sets.points.length === 0 || sets.status === TRIVIAL) return candidates;
   const minima = sets.points.map((x, k) => ({ label: "G^mm", selected: sets.choices[k], direction: unit(x), margin: sets.margin }));
   const isNew = (one) => minima.every((other) => apart(one.direction, other.direction) > SAME_DIRECTION_ATOL);
   return [...minima, ...candidates.filter(isNew)];

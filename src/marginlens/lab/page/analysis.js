@@ -7,23 +7,33 @@ import { normOfOptimizer, planeNormSvm } from "../kernels/norms.js";
 import { Outlook } from "../kernels/outlook.js";
 import { ProblemError, readProblem, takeInputs } from "../kernels/problem.js";
 import { predict } from "../kernels/theorems.js";
+import { tokenName } from "./findings/sentences.js";
 import { keysOf, problemOf } from "./state.js";
+import { capital } from "./words.js";
 
 export const LIMIT_COLOURS = 8;
 const MAX_STARTS_REMEMBERED = 16; // of each problem
+const MAX_MARK = 16; // letters of the words in a limit's mark
 
 const SAME_DIRECTION_RTOL = 1e-12; // one less the cosine of two directions that count as one
 
 const known = new WeakMap(); // problem of a state → Map of start → analysis
 
-/** Limits with number, colour and mark: the first colour is that of the global one, and the mark, such as "→ 3", names the tokens. */
-function numbered(limits) {
+/** A limit's mark, such as "→ 3": its tokens by their words where these are short and differ within each input, else by their numbers. */
+function markOf({ words }, selected) {
+  const isNamed = (t, i) => words?.[i]?.[t] && words[i].filter((word) => word === words[i][t]).length === 1;
+  const named = Array.from(selected, (t, i) => (isNamed(t, i) ? words[i][t] : t)).join(" ");
+  return `→ ${named.length <= MAX_MARK ? named : Array.from(selected).join(" ")}`;
+}
+
+/** Limits with number, colour and mark: the first colour is that of the global one. */
+function numbered(problem, limits) {
   const first = limits.some(({ isGlobal }) => isGlobal) ? 0 : 1;
   return limits.map((limit, index) => ({
     ...limit,
     index,
     colour: `var(--limit-${(index + first) % LIMIT_COLOURS})`,
-    mark: `→ ${Array.from(limit.selected).join(" ")}`,
+    mark: markOf(problem, limit.selected),
   }));
 }
 
@@ -51,11 +61,11 @@ function limitsOf(problem, prediction) {
     const i = a.selected.findIndex((t, k) => t !== b.selected[k]);
     return i < 0 ? 0 : a.selected[i] - b.selected[i];
   };
-  return numbered(limits.sort(before));
+  return numbered(problem, limits.sort(before));
 }
 
 /** Limits of joint training: of every best selection p^mm and, where it differs, p^relax, which wins in the end. */
-function jointLimitsOf(joint) {
+function jointLimitsOf(problem, joint) {
   const limits = joint.found.flatMap(({ selected, strict, relaxed }) => {
     const entry = (label, solution, isGlobal) => {
       const found = { direction: Array.from(directionOf(solution)), margin: marginOf(solution) };
@@ -64,7 +74,7 @@ function jointLimitsOf(joint) {
     const isRelaxed = relaxed !== null && correlation(strict.x, relaxed.x) < 1 - SAME_DIRECTION_RTOL;
     return isRelaxed ? [entry("p^relax", relaxed, true), entry("p^mm", strict, false)] : [entry("p^mm", strict, true)];
   });
-  return numbered(limits);
+  return numbered(problem, limits);
 }
 
 /** Where the head of the first limit goes: { direction, colour }, or null. */
@@ -78,8 +88,8 @@ function remarksOf(state, problem) {
   keysOf(state.problem).forEach((keys, i) => {
     keys.forEach((key, t) => {
       const u = keys.findIndex((other) => other[0] === key[0] && other[1] === key[1]);
-      const places = `Tokens ${u} and ${t} of input ${i}`;
-      if (u < t) remarks.push(`${places} lie in one place, so that no direction selects one of them without the other.`);
+      const places = [u, t].map((place) => tokenName(state.problem, i, place));
+      if (u < t) remarks.push(`${capital(places.join(" and "))} of input ${i} lie in one place, so that no direction selects one of them without the other.`);
     });
   });
   if (problem.hasScores) {
@@ -103,8 +113,8 @@ function computed(state) {
     const outlook = new Outlook(problem);
     if (problem.joint) {
       const joint = jointLimits(problem);
-      const prediction = { joint, verdicts: [], candidates: [] };
-      return { problem, prediction, outlook, limits: jointLimitsOf(joint), head: jointHead(joint), remarks, refusal: null };
+      const prediction = { joint, candidates: [] };
+      return { problem, prediction, outlook, limits: jointLimitsOf(problem, joint), head: jointHead(joint), remarks, refusal: null };
     }
     const prediction = predict(problem);
     const limits = limitsOf(problem, prediction);

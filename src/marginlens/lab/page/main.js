@@ -14,13 +14,12 @@ import { mountHelp } from "./guide/help.js";
 import { hashOf, stateOfHash } from "./sharing/permalink.js";
 import { mountPlane } from "./plane/plane.js";
 import { mountPlayback } from "./run/playback.js";
-import { mountPriorityPicture } from "./text/priority_picture.js";
+import { mountPriorities } from "./text/priorities.js";
 import { Runs } from "./run/run.js";
 import { mountSettings } from "./run/settings.js";
 import { shareItems, shownScript } from "./sharing/share_menu.js";
 import { completeState, startState, stateOfProblem, Store } from "./state.js";
 import { mountContinuation, mountTextInput } from "./text/text_panel.js";
-import { mountTheorems } from "./findings/theorems_panel.js";
 import { mountVerdict } from "./findings/verdict.js";
 import { mountPanels, mountTabs, mountToolbar } from "./toolbar.js";
 import { isCalm, mountStory } from "./guide/story.js";
@@ -32,12 +31,11 @@ const VIEWS = [
   { id: "playback", tab: "plane", mount: mountPlayback, isPatient: true },
   { id: "curves", tab: "plane", mount: mountCurves, isPatient: true },
   { id: "limits", tab: "plane", mount: mountLimits, isPatient: true },
-  { id: "theorems", tab: "plane", mount: mountTheorems, isPatient: true },
   { id: "editor", tab: "plane", mount: mountEditor, isPatient: true },
   { id: "settings", tab: "plane", mount: mountSettings, isPatient: true },
   { id: "text-heads", tab: "text", mount: mountHeads },
   { id: "text-input", tab: "text", mount: mountTextInput },
-  { id: "text-graph", tab: "text", mount: mountPriorityPicture },
+  { id: "text-graph", tab: "text", mount: mountPriorities },
   { id: "text-continuation", tab: "text", mount: mountContinuation },
   { id: "growth", tab: "growth", mount: mountGrowth },
 ];
@@ -121,25 +119,6 @@ function followAddress(store) {
 /** The address of a state: on the public copy of the page where one is named, else here. */
 async function linkOf(state) {
   return `${document.documentElement.dataset.address ?? location.href.split("#")[0]}${await hashOf(state)}`;
-}
-
-/** Undo that survives a reload of the page, as far as the browser stores it. */
-function rememberHistory(store) {
-  const key = `marginlens-lab-history ${location.pathname}`;
-  try {
-    const { state, history } = JSON.parse(sessionStorage.getItem(key));
-    const text = (one) => JSON.stringify(completeState(one));
-    if (text(state) === text(store.state)) store.resume(history);
-  } catch {
-    // what was stored is of no use, or nothing can be stored: undo begins anew
-  }
-  addEventListener("pagehide", () => {
-    try {
-      sessionStorage.setItem(key, JSON.stringify({ state: store.state, history: store.history }));
-    } catch {
-      // too much, or a page that stores nothing
-    }
-  });
 }
 
 /** One update of all visible views per animation frame, with the times of frames while something is dragged. */
@@ -257,7 +236,6 @@ async function openPage() {
   mountStage();
   const { state, isGreeting, complaint } = await openingState();
   const store = new Store(state);
-  rememberHistory(store);
   const runs = new Runs(store);
   const frames = new Frames(store);
   const mounted = ({ mount, ...entry }) => ({ ...entry, view: mount(document.getElementById(entry.id), store, runs) ?? {} });
@@ -283,6 +261,7 @@ async function openPage() {
     firstPrediction,
   });
   document.addEventListener("outlook", () => frames.refresh());
+  addEventListener("themechange", () => frames.refresh());
   followAddress(store);
   if (isGreeting && !isCalm()) runs.play();
   if (complaint !== null) store.say(complaint, "refusal");

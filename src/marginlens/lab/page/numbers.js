@@ -23,7 +23,7 @@ export function short(x, digits = 3) {
 }
 
 /** A number with a power of ten: 3.2·10⁻¹⁶. */
-export function exponent(x, digits = 2) {
+function exponent(x, digits = 2) {
   if (!Number.isFinite(x)) return special(x);
   if (x === 0) return "0";
   const [mantissa, power] = x.toExponential(digits - 1).split("e");

@@ -7,12 +7,12 @@ export const MAX_STARTS = 8;
 export const MAX_SOURCE = 200_000; // characters of a text
 export const MAX_NOTE = 300; // characters
 const MAX_HISTORY = 200; // steps that undo can go back
-const MAX_REMEMBERED = 40; // of them, after the page was loaded again
 const DEFAULT_START = [0, 0];
+const LISTS_OF_TOKENS = ["tokens", "keys", "scores", "words"]; // with an entry for each token of each input
 const PROBLEM_KEYS = ["tokens", "keys", "labels", "head", "scores", "train", "start_head", "optimizer", "loss", "steps", "words"];
 
 export const START_CHOSEN = { input: null, token: null, start: 0, limit: null };
-export const START_VIEW = { map: "window", half: 4, far: 1e6, lines: true, cones: false, basins: false, paths: true, guess: null };
+export const START_VIEW = { half: 4, lines: true, cones: false, basins: false, paths: true, guess: null };
 export const START_PLAYBACK = { step: 0 };
 export const START_GROWTH = { rate: 0.03, decay: 0, clip: 0 };
 export const START_TEXT = globalThis.labWords.texts[0].text;
@@ -38,7 +38,8 @@ export function stateOfProblem(json, { preset = null, starts = null, view = {}, 
 /** A state that leaves parts out, with them as they are at the start; what it holds is checked. */
 export function completeState(given) {
   if (typeof given !== "object" || given === null || Array.isArray(given)) throw new ProblemError("The state must be a JSON object.");
-  const part = (start, value) => ({ ...start, ...(typeof value === "object" ? value : {}) });
+  const known = (start, value) => Object.entries(value ?? {}).filter(([key]) => key in start || key === "sequences"); // older links have more
+  const part = (start, value) => ({ ...start, ...Object.fromEntries(known(start, value)) });
   return checkState({
     tab: given.tab ?? "plane",
     preset: given.preset ?? null,
@@ -71,11 +72,6 @@ export function problemOf(state, k = state.chosen.start ?? 0) {
 /** The lists of vectors that attention reads: keys where they are apart from the tokens. */
 export function keysOf(problem) {
   return problem.keys ?? problem.tokens;
-}
-
-/** The word of token t of input i in quotes, behind a space; empty where it has none. */
-export function wordOf({ words }, i, t) {
-  return words?.[i]?.[t] ? ` “${words[i][t]}”` : "";
 }
 
 /** The labels, +1 where none are given. */
@@ -135,9 +131,7 @@ export function checkState(state) {
   checkIndex(chosen.token, "token", chosen.input === null ? 0 : keys[chosen.input].length);
   checkIndex(chosen.start, "start", starts.length);
   if (chosen.limit !== null) checkNumber(chosen.limit, "The chosen limit", 0, 1e6, true);
-  checkChoice(view.map, "The map", ["window", "disc"]);
   checkNumber(view.half, "Half the window's width", 1e-6, 1e12);
-  checkNumber(view.far, "The norm at the disc's rim", 10, 1e12);
   for (const name of ["lines", "cones", "basins", "paths"]) checkChoice(view[name], `The view's ${name}`, [true, false]);
   if (view.guess !== null && !isPoint(view.guess, MAX_START)) refuse("The guess must be two numbers up to 10¹² in modulus.");
   checkNumber(playback.step, "The step shown", 0, 1e7, true);
@@ -215,52 +209,42 @@ export function withLabel(state, i, label) {
   return withProblem(state, { labels: replaced(labelsOf(state.problem), i, label) });
 }
 
+/** The problem with its lists of these names changed by change(list, name). */
+function withLists(state, names, change) {
+  const held = names.filter((name) => state.problem[name]);
+  return withProblem(state, Object.fromEntries(held.map((name) => [name, change(state.problem[name], name)])));
+}
+
 /** One more token of input i, with its key where keys are apart and its score where scores are given; it becomes the chosen one. */
 export function addToken(state, i, point, { key = point, score = 0 } = {}) {
-  const { tokens, keys, scores, words } = state.problem;
   const length = keysOf(state.problem)[i].length;
   if (length >= MAX_TOKENS) refuse(`Input ${i} has ${length} tokens already, the most that the page takes.`);
-  const grown = (lists, entry) => lists && replaced(lists, i, [...lists[i], entry]);
-  const changed = withProblem(state, {
-    tokens: grown(tokens, Array.from(point)),
-    keys: grown(keys, Array.from(key)),
-    scores: grown(scores, score),
-    words: grown(words, ""),
-  });
+  const entry = { tokens: Array.from(point), keys: Array.from(key), scores: score, words: "" };
+  const changed = withLists(state, LISTS_OF_TOKENS, (lists, name) => replaced(lists, i, [...lists[i], entry[name]]));
   return { ...changed, chosen: { ...state.chosen, input: i, token: length } };
 }
 
 /** Input i without its token t. */
 export function removeToken(state, i, t) {
   if (keysOf(state.problem)[i].length <= 1) refuse(`Input ${i} must have at least one token.`);
-  const { tokens, keys, scores, words } = state.problem;
-  const shrunk = (lists) => lists && replaced(lists, i, without(lists[i], t));
-  const changed = withProblem(state, { tokens: shrunk(tokens), keys: shrunk(keys), scores: shrunk(scores), words: shrunk(words) });
+  const changed = withLists(state, LISTS_OF_TOKENS, (lists) => replaced(lists, i, without(lists[i], t)));
   return { ...changed, chosen: { ...state.chosen, token: null } };
 }
 
 /** One more input with the given points as its tokens; the first of them scores 1 where scores are given. */
 export function addInput(state, points) {
-  const { tokens, keys, scores, labels, words } = state.problem;
   const count = keysOf(state.problem).length;
   if (count >= MAX_INPUTS) refuse(`There are ${count} inputs already, the most that the page takes.`);
-  const grown = (lists, entry) => lists && [...lists, entry];
-  const vectors = () => points.map((point) => Array.from(point));
-  const changed = withProblem(state, {
-    tokens: grown(tokens, vectors()),
-    keys: grown(keys, vectors()),
-    scores: grown(scores, points.map((_, t) => (t === 0 ? 1 : 0))),
-    labels: grown(labels, 1),
-    words: grown(words, points.map(() => "")),
-  });
+  const vectors = points.map((point) => Array.from(point));
+  const entry = { tokens: vectors, keys: vectors, scores: points.map((_, t) => (t === 0 ? 1 : 0)), words: points.map(() => ""), labels: 1 };
+  const changed = withLists(state, [...LISTS_OF_TOKENS, "labels"], (lists, name) => [...lists, entry[name]]);
   return { ...changed, chosen: { ...state.chosen, input: count, token: null } };
 }
 
 /** The problem without input i. */
 export function removeInput(state, i) {
   if (keysOf(state.problem).length <= 1) refuse("There must be at least one input.");
-  const shrunk = (name) => state.problem[name] && without(state.problem[name], i);
-  const changed = withProblem(state, Object.fromEntries(["tokens", "keys", "scores", "labels", "words"].map((name) => [name, shrunk(name)])));
+  const changed = withLists(state, [...LISTS_OF_TOKENS, "labels"], (lists) => without(lists, i));
   return { ...changed, chosen: { ...state.chosen, input: null, token: null } };
 }
 
@@ -386,17 +370,6 @@ export class Store {
     }
     this.#show(next);
     return true;
-  }
-
-  /** The last changes and those that were taken back, as `resume` takes them. */
-  get history() {
-    return { past: this.#past.slice(-MAX_REMEMBERED), future: this.#future.slice(-MAX_REMEMBERED), first: this.#first };
-  }
-
-  /** Go on from a history that the page left behind, before views are mounted. */
-  resume({ past, future, first }) {
-    const read = (entries) => entries.map(({ label, state }) => ({ label, state: deepFrozen(completeState(state)) }));
-    [this.#past, this.#future, this.#first] = [read(past), read(future), deepFrozen(completeState(first))];
   }
 
   /** The gesture that the last change belongs to, or null. */

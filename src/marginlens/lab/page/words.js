@@ -21,12 +21,6 @@ export function title(code) {
   return entryOf(code).title;
 }
 
-/** What a condition asks, and how the papers call it. */
-export function questionOf(code) {
-  const { question, reference } = entryOf(code);
-  return { question, reference };
-}
-
 /** The text of a code with its numbers. */
 export function text(code, numbers = {}, show = typeset) {
   return render({ code, numbers }, show);

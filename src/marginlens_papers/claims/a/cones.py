@@ -340,7 +340,7 @@ def _log_time(data: ml.TokenDataset, v: Any, curve: FloatArray) -> FloatArray:
 
 
 def _outside() -> float:
-    """On Figure 1(b), the correlation with the LMM at which the flow from the GMM's direction ends, at the LMM's R and beyond."""
+    """On Figure 1(b), the correlation with the local direction where the flow from the best one ends, at the local one's R and beyond."""
     data, v = figure_1b()
     cone, other = ml.basin_cone(data, v, [1]), ml.basin_cone(data, v, [0])
     flow = ml.flow(data, v, until=ml.UntilNorm(GROWTH * cone.radius), start=cone.radius * unit(other.p))

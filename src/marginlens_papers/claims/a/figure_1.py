@@ -67,16 +67,16 @@ class A_F1a(Claim):
         }
         fallen = early_fall > 1e-6
         measured = (
-            f"GMM direction ({best.direction[0]:.4f}, {best.direction[1]:.4f}). Smallest correlation over the six starts: "
+            f"Best direction ({best.direction[0]:.4f}, {best.direction[1]:.4f}). Smallest correlation over the six starts: "
             f"{numbers['corr_1000']:.5f} at step 1,000 and 1 - {1.0 - numbers['corr_end']:.0e} at step {n_steps:,}. From step 100 on the "
             f"norm changes by {numbers['smallest_rise_of_norm']:.3f} or more from one kept step to the next, and it ends at "
             f"{norm[:, -1].min():,.0f} … {norm[:, -1].max():,.0f}."
         )
         note = (
-            f"The correlation does not rise from the first step everywhere. The {fallen.sum()} starts that already point near the GMM "
-            f"first lose up to {early_fall.max():.3f} (to {corr[fallen].min():.3f}, at step {steps[np.argmax(fall, axis=1)].max()} at "
-            "the latest), because the token (1, 0), which is not a neighbour, still pulls while the softmax is soft. From step 100 on it "
-            "rises at every kept step for all starts."
+            f"The correlation does not rise from the first step everywhere. The {fallen.sum()} starts that already point near the best "
+            f"direction first lose up to {early_fall.max():.3f} (to {corr[fallen].min():.3f}, at step "
+            f"{steps[np.argmax(fall, axis=1)].max()} at the latest), because the token (1, 0), which is not a "
+            "neighbour, still pulls while the softmax is soft. From step 100 on it rises at every kept step for all starts."
             if fallen.any()
             else ""
         )
@@ -94,7 +94,7 @@ class A_F1a(Claim):
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Paths among the tokens; distance from the predicted direction; norm."""
         at = finding.arrays
-        key, limits = at["keys"][0], [Limit("GMM", at["direction"], [0])]
+        key, limits = at["keys"][0], [Limit("best", at["direction"], [0])]
         notes = [Note("γ = 1", key[0], (18, 0)), Note("γ = .9", key[1], (0, 15), "center")]
         notes.append(Note("γ = .9", key[2], (9, 11)))
         look = Plane(WINDOW_A, "First steps of six runs among the tokens")
@@ -151,10 +151,10 @@ class A_F1b(Claim):
         ended = [", ".join(f"{y:g}" for y, at in zip(HEIGHTS, nearer[:, -1], strict=True) if at == k) for k in (0, 1)]
         measured = (
             f"(1, 0) outscores its neighbours by {numbers['local_score_gap']:.1f} or more and is locally, not globally, optimal. At step "
-            f"{n_steps:,}, y = {ended[0]} are at the GMM and y = {ended[1]} at the LMM; the smallest correlation with the limit that the "
-            f"paper names is {numbers['corr_1000']:.5f} at step 1,000 and 1 - {gap[:, -1].max():.0e} in the end; {changes or 'no'} runs "
-            f"change sides in between. Of a grid of {n_grid}² starts over the window of the figure below, [-2.4, 2.8] × [-1.8, 3.2], "
-            f"{100 * reaches_local.mean():.0f}% reach the LMM."
+            f"{n_steps:,}, y = {ended[0]} are at the best direction and y = {ended[1]} at the local one; the smallest correlation "
+            f"with the limit that the paper names is {numbers['corr_1000']:.5f} at step 1,000 and 1 - {gap[:, -1].max():.0e} in the end; "
+            f"{changes or 'no'} runs change sides in between. Of a grid of {n_grid}² starts over the window of the figure "
+            f"below, [-2.4, 2.8] × [-1.8, 3.2], {100 * reaches_local.mean():.0f}% reach the local direction."
         )
         arrays = {
             "keys": data.K,
@@ -173,7 +173,7 @@ class A_F1b(Claim):
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Paths over the shaded starts of each limit; distance from each run's limit and norm, exact and rounded."""
         at = finding.arrays
-        key, names, colours = at["keys"][0], ("GMM", "LMM"), (ml.plotting.GLOBAL, ml.plotting.LOCAL)
+        key, names, colours = at["keys"][0], ("best", "local"), (ml.plotting.GLOBAL, ml.plotting.LOCAL)
         limits = [Limit(*limit) for limit in zip(names, at["directions"], ([0], [1]), colours, strict=True)]
         notes = [Note("γ = 1", key[0], (-16, 0), "right"), Note("γ = .9", key[1], (8, -13))]
         notes.append(Note("γ = 0", key[2], (-11, 6), "right"))
@@ -186,8 +186,8 @@ class A_F1b(Claim):
         lower.loglog(steps, at["rounded_norm"][:, 1:].T, **rounded)
         upper.set(title="Exact gradients stay, rounded ones drift …")
         for colour, name in zip(colours, names, strict=True):
-            lower.plot([], [], color=colour, label=f"to the {name}")
-        lower.plot([], [], label="LMM starts in float32", **rounded)
+            lower.plot([], [], color=colour, label=f"to the {name} direction")
+        lower.plot([], [], label="to the local one, in float32", **rounded)
         lower.set(title="… and their norm stalls")
         lower.legend(loc="upper left")
         return {"paths": fig}
@@ -197,7 +197,7 @@ class _RoundedRuns(NamedTuple):
     """Runs whose gradients are rounded to single precision.
 
     Attributes:
-        gap: (n_runs, n_steps + 1) 1 - the correlation with the LMM. norm: (n_runs, n_steps + 1).
+        gap: (n_runs, n_steps + 1) 1 - the correlation with the local direction. norm: (n_runs, n_steps + 1).
     """
 
     gap: FloatArray
@@ -223,7 +223,7 @@ def _note_on_rounding(rounded: _RoundedRuns) -> str:
         "The split needs gradients that survive a saturated softmax. With the textbook formula in single precision, the score of the "
         "selected token and the output of the last two runs soon differ by one rounding unit or none. That token's own term is then "
         "on or off at random, while the pull towards the optimal token stays: at step 1,000 their norm is at most "
-        f"{rounded.norm[:, 1000].max():.0f}, where exact runs have 100, and their correlation with the LMM has fallen to "
+        f"{rounded.norm[:, 1000].max():.0f}, where exact runs have 100, and their correlation with the local direction has fallen to "
         f"{1.0 - rounded.gap[:, 1000].min():.3f} or less; at step {rounded.n_steps:,} to {1.0 - rounded.gap[:, -1].min():.3f} or less."
     )
 
@@ -282,7 +282,7 @@ class A_F1c(Claim):
         at = finding.arrays
         texts = (("γ = 1", (0.8, 0.0), (0, 32)), ("γ = .5", (-1.0, 1.3), (0, 14)), ("γ = .5", (-0.55, -0.8), (0, -14)))
         notes = [Note(*text, "center") for text in texts]
-        limits = [Limit("GMM", at["direction"], [0, 0, 0])]
+        limits = [Limit("best", at["direction"], [0, 0, 0])]
         look = Plane(WINDOW_C, "First steps of six runs among 3 × 7 tokens", "lower right", height=5.4, token_size=50.0)
         fig, _, upper, lower = paths_in_plane(at, limits, notes, look, shaded=True)
         gaps_and_norms(upper, lower, at, shaded_looks(STARTS))

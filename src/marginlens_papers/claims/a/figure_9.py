@@ -154,8 +154,11 @@ def _shares(rows: list[dict[str, Any]], trials: int) -> str:
     for d, row in zip(WIDTHS, rows, strict=True):
         best, local, saturated = (int(np.sum(row[name])) for name in ("is_global", "is_local", "saturated"))
         low, high = drawing.proportion_interval(best, trials)
-        words.append(f"{trials - saturated}, {local - best}, {best} (d={d}; GMM {100 * low:.1f}% to {100 * high:.1f}%)")
-    return f"Of {trials:,} runs each, not saturated, LMM only and GMM (95% intervals): {'; '.join(words)}. "
+        words.append(
+            f"{trials - saturated}, {local - best}, {best} (d={d}; best {100 * low:.1f}% to {100 * high:.1f}%)"
+        )
+    ends = "not saturated, at a local direction only and at the best one (with 95% intervals)"
+    return f"Of {trials:,} runs each, {ends}: {'; '.join(words)}. "
 
 
 def _note(rows: list[dict[str, Any]], odd_of: dict[int, FloatArray], controls: dict[float, dict[str, float]]) -> str:
@@ -267,8 +270,8 @@ def _draw_shares(finding: Finding) -> Figure:
     fig, (left, right) = ml.plotting.figure(2, width=5.4, height=4.4)
     position, names = np.arange(len(rows)), [str(d) for d in WIDTHS]
     counts = {
-        "globally optimal (GMM)": (ml.plotting.GLOBAL, [row["is_global"].sum() for row in rows]),
-        "locally optimal only (LMM)": (
+        "best (globally optimal)": (ml.plotting.GLOBAL, [row["is_global"].sum() for row in rows]),
+        "local (locally optimal only)": (
             ml.plotting.LOCAL,
             [(row["is_local"] & ~row["is_global"]).sum() for row in rows],
         ),

@@ -485,7 +485,7 @@ def _draw_paths(ax: Axes, paths: FloatArray, colours: list[Any]) -> None:
     ml.plotting.note_at(ax, "γ = 1", keys[1], (-12, -7), ha="right")
     ml.plotting.note_at(ax, "γ = 0", (0.0, 0.0), (-7, 0), ha="right")
     ml.plotting.note_at(
-        ax, "GMM", (6.2, 0.0), (-2, 9 if paths[-1, 1, 1] < 0.0 else -10), ha="right", color=ml.plotting.GLOBAL
+        ax, "best", (6.2, 0.0), (-2, 9 if paths[-1, 1, 1] < 0.0 else -10), ha="right", color=ml.plotting.GLOBAL
     )
     ax.set(
         xlim=BIAS_WINDOW[0],

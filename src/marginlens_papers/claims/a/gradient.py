@@ -73,7 +73,7 @@ class A_L4(Claim):
             filled = colour == ml.plotting.NEITHER
             histogram(left, values[np.isfinite(values)], bins, fill=filled, color=colour, lw=2, label=label)
         left.axvline(0, color=ml.plotting.INK, ls="--", lw=1.2)
-        left.set(xlabel="cosine of descent with the GMM direction", ylabel="share of gradients", title="Lemma 4")
+        left.set(xlabel="cosine of descent with the best direction", ylabel="share of gradients", title="Lemma 4")
         left.set_ylim(top=1.3 * left.get_ylim()[1])  # room for the legend above what stands at 0
         left.legend(loc="upper left")
         used = finding.arrays["lemma_5"]["excess"] / finding.arrays["lemma_5"]["pi"] + 1
@@ -86,7 +86,7 @@ class A_L4(Claim):
 
 
 def _lemma_4(problems: int, points: int, *, equal: bool) -> Any:
-    """Cosines of descent with the GMM direction at random points, if that exists; scores obey Assumption B or not."""
+    """Cosines of descent with the best direction at random points, if that exists; scores obey Assumption B or not."""
     rng = np.random.default_rng([CORRELATION_SEED, int(equal)])
     keys = rng.normal(size=(problems, 3, 4, 6))
     scores = (

@@ -74,14 +74,14 @@ def key_inequality(log_s: Any, gamma: Any, a: ArrayLike) -> KeyInequality:
 
 @implements("A", "Lemma 4")
 def descent_correlation(data: TokenDataset, head: Any, p: ArrayLike, loss: Loss = Logistic()) -> Any:  # noqa: B008
-    r"""Cosine between the direction of descent and the GMM direction: positive at every p under Assumption B.
+    r"""Cosine between the direction of descent and the best direction: positive at every p under Assumption B.
 
     .. math:: \frac{\langle -\nabla L(p), p^{mm\star} \rangle}{\|\nabla L(p)\|\, \|p^{mm\star}\|}
 
     Args:
         data: one problem or a batch. head: v (…, d_model). p: (…, d_key).
     Returns:
-        Shape (…); nan if the GMM direction does not exist or the gradient is exactly zero.
+        Shape (…); nan if the best direction does not exist or the gradient is exactly zero.
     """
     gmm = globally_optimal_direction(as_dataset(data), head).direction
     return correlation(-AttentionRisk(data, head, loss).gradient(p).array, gmm)

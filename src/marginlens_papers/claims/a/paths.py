@@ -25,7 +25,7 @@ class A_T1(Claim):
     labels = ("A Thm 1", "A Eq. (2)")
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
-        """Follow the path of every problem and measure its distance to the GMM direction."""
+        """Follow the path of every problem and measure its distance to the best direction."""
         seeds, widths = (range(1, 50, 2), range(2, 51, 2)) if effort is Effort.PAPER else (range(4), (2, 12, 25, 50))
         progress.expect(len(widths) + 1)
         distance, corr, residual, margins = [], [], [], []
@@ -53,10 +53,11 @@ class A_T1(Claim):
             "problems": float(len(widths)),
         }
         measured = (
-            f"In all {len(widths)} problems the correlation with the GMM is at least {numbers['smallest_corr_at_1000_over_margin']:.5f} "
-            f"at R = 1e3/margin and 1 - {1.0 - numbers['smallest_corr_at_largest_radius']:.0e} at 1e5/margin. The distance of p̄(R)/R to "
-            f"it falls with R, with slopes from {slopes.max():.3f} to {slopes.min():.3f} (median {np.median(slopes):.4f}); KKT residuals "
-            f"are up to {numbers['largest_kkt_residual']:.0e}."
+            f"In all {len(widths)} problems the correlation with the best direction is at least "
+            f"{numbers['smallest_corr_at_1000_over_margin']:.5f} at R = 1e3/margin and "
+            f"1 - {1.0 - numbers['smallest_corr_at_largest_radius']:.0e} at 1e5/margin. The distance of p̄(R)/R to it falls with R, with "
+            f"slopes from {slopes.max():.3f} to {slopes.min():.3f} (median {np.median(slopes):.4f}); KKT "
+            f"residuals are up to {numbers['largest_kkt_residual']:.0e}."
         )
         arrays = {
             "d": np.array(widths),
@@ -68,7 +69,7 @@ class A_T1(Claim):
         return Finding(measured, numbers, arrays)
 
     def draw(self, finding: Finding) -> dict[str, Figure]:
-        """The distance to the GMM direction over the radius for every problem, and one path that bends into it."""
+        """The distance to the best direction over the radius for every problem, and one path that bends into it."""
         fig, (left, right) = ml.plotting.figure(2, width=5.4, height=4.6)
         distance, widths = finding.arrays["distance"], finding.arrays["d"]
         low, high = float(widths.min()), float(widths.max())
@@ -80,7 +81,7 @@ class A_T1(Claim):
         guide = 30.0 / GLOBAL_SCALES[1:]
         left.loglog(GLOBAL_SCALES[1:], guide, color=ml.plotting.INK, ls="--", lw=1.3)
         left.text(GLOBAL_SCALES[3], 2.0 * guide[2], "slope −1", ha="left", va="bottom")
-        left.set(xlabel="R · margin", ylabel="‖p̄(R)/R − GMM direction‖")
+        left.set(xlabel="R · margin", ylabel="‖p̄(R)/R − best direction‖")
         left.set_title(f"{len(widths)} problems: the distance falls like 1/R")
         left.legend(loc="lower left")
         _draw_global_plane(right, finding.arrays["planar"])
@@ -127,7 +128,7 @@ def _draw_global_plane(ax: Axes, planar: dict[str, Any]) -> None:
             fontsize=9,
             color=ml.plotting.PATH,
         )
-    ml.plotting.ray(ax, direction, 20.0, color=ml.plotting.GLOBAL, label="GMM direction")
+    ml.plotting.ray(ax, direction, 20.0, color=ml.plotting.GLOBAL, label="best direction")
     start = points[0] / radii[0]
     ax.plot(
         *np.stack([0 * start, 20.0 * start]).T, color=ml.plotting.PATH, ls=":", lw=1.4, label="steepest descent at 0"
@@ -279,9 +280,9 @@ def _draw_local_plane(ax: Axes, planar: dict[str, Any]) -> None:
     ):
         colour = ml.plotting.GLOBAL if is_global else ml.plotting.LOCAL if is_local else ml.plotting.PATH
         name = (
-            "cone around the GMM"
+            "cone around the best direction"
             if is_global
-            else "cone around an LMM"
+            else "cone around a local direction"
             if is_local
             else "cone around another direction"
         )

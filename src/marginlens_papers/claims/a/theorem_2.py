@@ -70,15 +70,16 @@ class A_F8(Claim):
             **_numbers_of_search(alone, pairs),
         }
         measured = (
-            f"Of the {every.n_brute_force} selections {len(every)} are locally optimal: GMM ({best.solution.x[0]:g}, "
-            f"{best.solution.x[1]:g}) and LMM ({local.solution.x[0]:g}, {local.solution.x[1]:g}). From (0, -1) the correlation with the "
-            f"GMM ends at 1 - {gap[0, -1]:.0e}, from (1, -1) with the LMM at 1 - {gap[1, -1]:.0e} (NGD, {n_steps:,} steps); GD with step "
-            f"$1/L_p$ = {step.size:.2f}: {plain_corr[0]:.4f} and {plain_corr[1]:.4f} after {10 * n_steps:,} steps. Of {n_problems:,} "
-            f"random problems with n = T = 2, {len(set(pairs.problem.tolist()))} have a second locally optimal direction; "
+            f"Of the {every.n_brute_force} selections {len(every)} are locally optimal: the best direction ({best.solution.x[0]:g}, "
+            f"{best.solution.x[1]:g}) and a local one ({local.solution.x[0]:g}, {local.solution.x[1]:g}). From (0, -1) the correlation "
+            f"with the best direction ends at 1 - {gap[0, -1]:.0e}, from (1, -1) with the local one at 1 - {gap[1, -1]:.0e} (NGD, "
+            f"{n_steps:,} steps); GD with step $1/L_p$ = {step.size:.2f}: {plain_corr[0]:.4f} and {plain_corr[1]:.4f} after "
+            f"{10 * n_steps:,} steps. Of {n_problems:,} random problems with n = T = 2, {len(set(pairs.problem.tolist()))} have a second "
+            "locally optimal direction; "
             f"{100 * numbers['share_reached']:.1f}% of these directions are reached, {100 * numbers['share_reached_with_a_lead']:.0f}% "
             f"where the lower token is ahead of the other input by {LEAD:.0f} logits or more at the start. "
             f"Of {pairs.kept.size:,} directions whose tokens are not locally optimal, {int(np.sum(pairs.kept))} are kept. "
-            f"With n = 1, {100 * np.mean(alone):.0f}% of {len(alone):,} starts along another token's direction end at the GMM."
+            f"With n = 1, {100 * np.mean(alone):.0f}% of {len(alone):,} starts along another token's direction end at the best direction."
         )
         arrays = {
             "keys": data.K,
@@ -94,7 +95,7 @@ class A_F8(Claim):
     def draw(self, finding: Finding) -> dict[str, Figure]:
         """Both paths over the shaded starts; distance from each run's limit; norm."""
         at = finding.arrays
-        names, colours, key = ("GMM", "LMM"), (ml.plotting.GLOBAL, ml.plotting.LOCAL), at["keys"]
+        names, colours, key = ("best", "local"), (ml.plotting.GLOBAL, ml.plotting.LOCAL), at["keys"]
         limits = [Limit(*limit) for limit in zip(names, at["limits"], ([0, 0], [0, 1]), colours, strict=True)]
         notes = [Note("γ = 1", key[0, 0], (10, 13)), Note("γ = 0", key[0, 1], (8, -11))]
         notes += [Note("γ = 1", key[1, 0], (-15, 0), "right"), Note("γ = 0", key[1, 1], (-11, 0), "right")]
@@ -102,7 +103,9 @@ class A_F8(Claim):
         fig, plane, upper, lower = paths_in_plane(at, limits, notes, look)
         square: dict[str, Any] = {"s": 110, "marker": "s", "edgecolor": "white", "linewidth": 0.8, "zorder": 8}
         plane.scatter(*key[1, 1], color=ml.plotting.INPUTS[1], **square)
-        labels = [f"from {drawing.point(*start)} to the {name}" for start, name in zip(STARTS, names, strict=True)]
+        labels = [
+            f"from {drawing.point(*start)} to the {name} direction" for start, name in zip(STARTS, names, strict=True)
+        ]
         looks = [{"color": colour, "label": label} for colour, label in zip(colours, labels, strict=True)]
         gaps_and_norms(upper, lower, at, looks)
         upper.set(title="Two starts, two limits …")
@@ -112,7 +115,7 @@ class A_F8(Claim):
 
 
 class TwoInputs(NamedTuple):
-    """What descent from far out along directions other than the GMM leads to, in random problems of two inputs with two tokens.
+    """What descent from far out along directions other than the best direction leads to, in random problems of two inputs with two tokens.
 
     Attributes:
         problem: (n_local,) the problem of each locally optimal direction. reached: (n_local,) whether descent keeps to it.
@@ -127,7 +130,7 @@ class TwoInputs(NamedTuple):
 
 
 def _with_one_input(n_problems: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-    """Of each start along another token's direction, in random problems of one input, whether descent ends at the GMM."""
+    """Of each start along another token's direction, in random problems of one input, whether descent ends at the best direction."""
     data, head, others = search(1, 4, n_problems, rng)
     best = globally_optimal_direction(data, head)
     return _reaches(_ends(data, head, others, NEAR), best.direction[others.problem])
@@ -175,7 +178,7 @@ class Directions:
 def search(
     n_inputs: int, n_tokens: int, n_problems: int, rng: np.random.Generator
 ) -> tuple[ml.TokenDataset, FloatArray, Directions]:
-    """Random problems in the plane, whose token 0 of each input scores 1 and all others 0, and their directions other than the GMM."""
+    """Random problems in the plane, whose token 0 of each input scores 1 and all others 0, and their directions but the best one."""
     keys = unit(rng.standard_normal((n_problems, n_inputs, n_tokens, 2)))
     scores = np.zeros(keys.shape[:-1])
     scores[..., 0] = 1.0
@@ -266,7 +269,7 @@ class A_T2(Claim):
                 axes[0].semilogx(steps[1:], norm[1:], color=colour, lw=1.2)
                 axes[1].loglog(steps[1:], gap[1:], color=colour, lw=1.2)
         titles = ("The norm grows like log t", "The direction converges like 1/(log t)²")
-        for ax, title, label in zip(axes, titles, ("‖p‖", "1 − correlation with GMM"), strict=True):
+        for ax, title, label in zip(axes, titles, ("‖p‖", "1 − correlation with the best direction"), strict=True):
             ax.set(xlabel="step of size $1/L_p$", ylabel=label, title=title)
         return {"curves": fig}
 
@@ -326,7 +329,7 @@ def log_excess(data: ml.TokenDataset, v: Any, points: FloatArray, selected: Any)
 
 
 def _correlation_with_gmm(data: ml.TokenDataset, v: FloatArray, start: tuple[float, float], n_steps: int) -> float:
-    """The correlation with the GMM direction at which plain descent with step 1/L_p from a start ends."""
+    """The correlation with the best direction at which plain descent with step 1/L_p from a start ends."""
     step = ml.GradientDescent(float(smoothness(data, v).largest_step))
     run = ml.descend(data, v, optimizer=step, n_steps=n_steps, start=start)
     return float(ml.correlation(run.final, globally_optimal_direction(data, v).direction))

@@ -93,7 +93,7 @@ def _sentence(numbers: dict[str, float], shown: dict[str, Any]) -> str:
 
 
 def random_problem(seed: int) -> tuple[ml.TokenDataset, FloatArray]:
-    """The first problem from `seed` on in which the GMM, two LMM directions and a finite minimum all attract starts.
+    """The first problem from `seed` on in which the best direction, two local ones and a finite minimum all attract starts.
 
     From `SEED` on it is `data.basin_example()`.
     """
@@ -265,8 +265,8 @@ def _key(optima: LocalOptima) -> tuple[list[str], list[str], list[str]]:
     names, colours, hatches, k = [], [], [], 0
     single_local = np.sum(~optima.is_global) == 1
     for is_global in optima.is_global:
-        local = "the LMM direction" if single_local else f"LMM direction {k + 1}"
-        names.append("the GMM direction" if is_global else local)
+        local = "the local direction" if single_local else f"local direction {k + 1}"
+        names.append("the best direction" if is_global else local)
         colours.append(ml.plotting.GLOBAL if is_global else _COLOURS[k % len(_COLOURS)])
         hatches.append("" if is_global else _HATCHES[k % len(_HATCHES)])
         k += not is_global

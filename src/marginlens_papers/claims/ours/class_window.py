@@ -246,28 +246,50 @@ def _trace(cell: Cell, seed: int) -> dict[str, FloatArray]:
 
 
 def _draw_map(finding: Finding) -> Figure:
-    from matplotlib.figure import Figure
-
-    rows = [(str(T), (T, WIDTH, 1)) for T in LENGTHS]
+    rows = [(f"{T} tokens a sequence", (T, WIDTH, 1)) for T in LENGTHS]
     others = [(f"width {d:,}", (LENGTH, d, 1)) for d in WIDTHS]
     others += [(f"{k} decisive per class", (LENGTH, WIDTH, k)) for k in DECISIVE[1:]]
-    fig = Figure(figsize=(7.6, 7.4), layout="constrained")
-    upper, lower = fig.subplots(2, height_ratios=(len(rows), len(others)))
-    _draw_table(upper, finding, rows, MOVES)
-    _draw_table(lower, finding, others, FEWER)
-    upper.set(title="Runs that select only the decisive tokens", ylabel="tokens of a sequence")
-    lower.set(title=f"The same with {LENGTH} tokens a sequence")
-    _explain_cells(fig)
+    tables = [_Table.of_run(finding, rows, MOVES), _Table.of_run(finding, others, FEWER)]
+    fig, (upper, *lower) = _table_figure([table for table in tables if len(table.rows) > 1] or tables[:1], finding)
+    upper.set(title="Runs that select only the decisive tokens")
+    for ax in lower:
+        ax.set(title=f"The same with {LENGTH} tokens a sequence")
     return fig
 
 
 def _draw_short(finding: Finding) -> Figure:
-    fig, (ax,) = ml.plotting.figure(width=6.6, height=7.4)
     rows = [(f"{T} tokens, {k} decisive", (T, SHORT_WIDTH, k)) for T in SHORT_LENGTHS for k in SHORT_DECISIVE]
-    _draw_table(ax, finding, rows, SHORT_MOVES)
+    fig, (ax,) = _table_figure([_Table.of_run(finding, rows, SHORT_MOVES)], finding)
     ax.set_title("Short sequences: runs that select only the decisive tokens")
-    _explain_cells(fig)
     return fig
+
+
+class _Table(NamedTuple):
+    """Rows of cells, each a name and its (T, d, k), and columns, the moves of the first step."""
+
+    rows: list[tuple[str, tuple[int, int, int]]]
+    moves: list[float]
+
+    @classmethod
+    def of_run(cls, finding: Finding, rows: list[tuple[str, tuple[int, int, int]]], moves: tuple[float, ...]) -> _Table:
+        """The rows and columns in which the run has a cell: one at reduced sizes has few."""
+        cells = finding.arrays["cells"]
+        kept = [row for row in rows if np.all(cells[:, :3] == row[1], axis=1).any()]
+        measured = cells[np.isin(cells[:, :3], [key for _, key in kept]).all(axis=1), 3]
+        return cls(kept, [moved for moved in moves if moved in measured])
+
+
+def _table_figure(tables: list[_Table], finding: Finding) -> tuple[Figure, list[Axes]]:
+    """A figure with the tables below each other, as high as they have rows, and their legend."""
+    from matplotlib.figure import Figure
+
+    n_rows = [len(table.rows) for table in tables]
+    fig = Figure(figsize=(7.6, 0.42 * sum(n_rows) + 0.9 * len(tables) + 0.9), layout="constrained")
+    axes = list(fig.subplots(len(tables), squeeze=False, height_ratios=n_rows).flat)
+    for ax, table in zip(axes, tables, strict=True):
+        _draw_table(ax, finding, table)
+    _explain_cells(fig)
+    return fig, axes
 
 
 def _explain_cells(fig: Figure) -> None:
@@ -285,13 +307,12 @@ def _explain_cells(fig: Figure) -> None:
     fig.legend(handles=marks, loc="outside lower center", ncols=2)
 
 
-def _draw_table(
-    ax: Axes, finding: Finding, rows: list[tuple[str, tuple[int, int, int]]], moves: tuple[float, ...]
-) -> None:
+def _draw_table(ax: Axes, finding: Finding, table: _Table) -> None:
     """How many runs end as they should in each setting, with a bar above if check_class_window warns."""
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.patches import Rectangle
 
+    rows, moves = table
     colours = LinearSegmentedColormap.from_list("share", _SHARE_COLOURS)
     cells, right, lost, inside = (finding.arrays[name] for name in ("cells", "right", "lost", "inside"))
     for i, (_, key) in enumerate(rows):
@@ -319,20 +340,21 @@ def _draw_flows(traces: list[dict[str, Any]]) -> Figure:
     for trace, colour, style in zip(traces, ml.plotting.ACCENTS, ("-", "--", ":"), strict=False):
         label = f"η₀ = {trace['rate']:,.0f}"
         left.plot(trace["norm"], trace["along"] / trace["norm"], color=colour, ls=style, lw=2.0, label=label)
-        for k, sign in enumerate("+−"):
+        for k in range(2):  # labels +1 and −1
             right.semilogy(
                 trace["norm"],
                 np.maximum(trace["attention"][k], 1e-18),
                 color=colour,
                 ls=style,
-                lw=2.2 if k == 0 else 1.2,
-                label=f"{label}, label {sign}1",
+                lw=2.6 if k == 0 else 1.2,
             )
+    for sign, width in (("+", 2.6), ("−", 1.2)):
+        right.plot([], [], color=ml.plotting.INK, lw=width, label=f"label {sign}1")
     left.set(xscale="log", xlabel="‖p‖ along the flow", ylabel="⟨p, v⟩/‖p‖", title="p runs off along v")
     left.legend(loc="upper right")
     right.set(
         xscale="log", xlabel="‖p‖ along the flow", ylabel="attention on the decisive token, mean", ylim=(1e-18, 10.0)
     )
     right.set_title("and one class loses its token")
-    right.legend(loc="lower left", fontsize=8)
+    right.legend(loc="lower left")
     return fig

@@ -120,9 +120,11 @@ class X_N6(Claim):
                 ylabel="share of the best margin", xlabel="how fast gradients fall ÷\nhow fast the optimizer forgets"
             )
             ax.label_outer()
-        for name, title, side in (("sign", "Momentum of the others", "left"), ("Adam", "β₁, β₂ of Adam", "right")):
+        panels["sign"].text(0.85, 0.02, "memory\nfades\nfaster", ha="right", color=ml.plotting.PATH)
+        legends = (("sign", "Momentum of the others", "left", 1), ("Adam", "β₁, β₂ of Adam", "right", 2))
+        for name, title, side, n_columns in legends:
             dots = panels[name].get_legend_handles_labels()[0]
-            fig.legend(handles=dots, title=title, loc=f"outside lower {side}", alignment="left")
+            fig.legend(handles=dots, title=title, loc=f"outside lower {side}", ncols=n_columns, alignment="left")
         return {"map": fig}
 
 

@@ -18,7 +18,7 @@ import marginlens as ml
 from marginlens.data.counter_based import sphere_problems
 from marginlens.theory import SteepestCertificate
 from marginlens.theory.any_norm import Lacking, SteepestSteps, certificate_at, place_at, plan_for
-from marginlens.theory.attraction import STEEPNESS
+from marginlens.theory.attraction import steepness_of
 from marginlens.typing import FloatArray, IntArray
 from marginlens_papers.claims.ours.norm_problems import D_QUERY, RULES, Rule, Trained, contradicts, trained_on
 from marginlens_papers.tables import Table, read_all
@@ -145,7 +145,7 @@ def proofs_near_the_border(trained: Trained, rule: Rule, rng: np.random.Generato
         radius, best = FARTHEST / plan.gamma, None
         for _ in range(MOST_POINTS):
             point = radius * plan.witness + aside
-            place = place_at(plan, point, steps, STEEPNESS[type(problem.loss)], shape)
+            place = place_at(plan, point, steps, steepness_of(problem.loss, problem.data.n_inputs), shape)
             if place.lacking is not Lacking.NOTHING:
                 break
             best, radius = (point, place), NEARER * radius

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 import marginlens as ml
-from marginlens.typing import Figure, FloatArray
+from marginlens.typing import Figure, FloatArray, IntArray
 from marginlens_papers.claim import Claim, Effort, Finding, Progress
 
 SEED = 5
@@ -82,7 +84,8 @@ def _scaled(inputs: FloatArray) -> FloatArray:
 def _ends(inputs: FloatArray, effects: FloatArray, n_steps: int) -> dict[str, FloatArray]:
     """Where gates from zero end, one number for each problem, or for each proved one."""
     risk = ml.risk.router(inputs, effects)
-    outcomes = [prediction.outcome for prediction in ml.predict_limit(risk, max_problems=1)]
+    predictions: Any = ml.predict_limit(risk, max_problems=1)
+    outcomes = [prediction.outcome for prediction in predictions]
     selected = ml.descend(risk, optimizer=ml.NormalizedGD(SIZE), n_steps=n_steps).selected
     predicted = np.all(np.array([outcome.selected for outcome in outcomes]) == selected, axis=-1)
     proved = np.array([outcome.proved for outcome in outcomes])
@@ -98,7 +101,7 @@ def _ends(inputs: FloatArray, effects: FloatArray, n_steps: int) -> dict[str, Fl
     return dict(zip(MEASURES, map(np.asarray, measures), strict=True))
 
 
-def _n_used(selected: FloatArray) -> FloatArray:
+def _n_used(selected: IntArray) -> FloatArray:
     """How many experts win at least one input of each problem, (count,)."""
     return np.sum([np.any(selected == expert, axis=-1) for expert in range(N_EXPERTS)], axis=0)
 

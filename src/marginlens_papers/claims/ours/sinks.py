@@ -75,7 +75,7 @@ def problems(count: int, n_tokens: int, width: int, learned: bool) -> tuple[ml.T
 def _ends(count: int, n_steps: int, learned: bool) -> dict[str, BoolArray]:
     """Where runs from zero end, as masks: of inputs (n,), of problems, and of the inputs to which a rule applies."""
     data, head = problems(count, N_TOKENS, WIDTH, learned)
-    predictions = ml.predict_limit(data, head, optimizer=STEP, max_problems=1)
+    predictions: Any = ml.predict_limit(data, head, optimizer=STEP, max_problems=1)
     run = ml.descend(data, head, optimizer=STEP, n_steps=n_steps)
     outcomes = [prediction.outcome for prediction in predictions]
     predicted = np.array([outcome.selected for outcome in outcomes])

@@ -17,6 +17,8 @@ const CHECKS = { "X Thm 1": checkTube, "X Thm 2": checkMinimum, "X Thm 4": check
 
 class NotProved extends Error {}
 
+const LOSSES = ["logistic", "exponential", "correlation-loss"]; // that the bounds below are for
+
 function need(condition, holds) {
   if (!holds) throw new NotProved(condition);
 }
@@ -28,6 +30,7 @@ const exactly = (x) => Array.from(x, real);
 /** The first condition of a proof that does not hold for certain, null if the proof is right: { citation, …numbers } about a problem. */
 export function failedCondition(problem, proof) {
   try {
+    need("loss", LOSSES.includes(problem.loss));
     CHECKS[proof.citation](problem, proof);
     return null;
   } catch (error) {

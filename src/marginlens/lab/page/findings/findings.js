@@ -5,7 +5,7 @@ import { normOfOptimizer } from "../../kernels/norms.js";
 import { shownLimit } from "../analysis.js";
 import { element, replace, setAttributes, setText } from "../dom.js";
 import { percent, short } from "../numbers.js";
-import { angleWords, leftOut, marginProof, measureFact, optimizerFact } from "./sentences.js";
+import { angleWords, biasSentence, leftOut, marginProof, measureFact, optimizerFact, tokenFact, tokenName } from "./sentences.js";
 import { withChosen } from "../state.js";
 import { text } from "../words.js";
 
@@ -42,11 +42,12 @@ function limitRow(store, place) {
   });
   return {
     node: element("li", {}, button),
-    fill({ limit, isChosen, isShown, share }) {
+    fill({ limit, problem, isChosen, isShown, share }) {
       const { selected, direction, margin, isGlobal, colour, optimality } = limit;
       setText(sign, `${limit.mark}${isGlobal ? " ★" : ""}`);
       if (sign.style.getPropertyValue("--limit") !== colour) sign.style.setProperty("--limit", colour);
-      setText(tokens, selected.length === 1 ? `token ${selected[0]}` : Array.from(selected, (t, i) => `${i}: token ${t}`).join(" · "));
+      const names = Array.from(selected, (t, i) => tokenName(problem, i, t));
+      setText(tokens, names.length === 1 ? names[0] : names.map((name, i) => `${i}: ${name}`).join(" · "));
       const gap = optimality && Number.isFinite(optimality.scoreGap) ? `, score gap ${short(optimality.scoreGap)}` : "";
       const basin = share === null ? "" : `, ${percent(share)} of the starts shown`;
       setText(numbers, `${angleWords(direction)}, margin ${short(margin, 4)}${gap}${basin}`);
@@ -70,13 +71,13 @@ function legendOf(problem) {
     .join(" ");
 }
 
-/** The tokens that support a limit of a problem of n inputs, with their multipliers. */
-function supportWords({ mark, solution }, n) {
+/** The tokens that support a limit of a problem, with their multipliers. */
+function supportWords({ mark, solution }, problem) {
   const { pairs, multipliers, active } = solution;
   const held = pairs.map((pair, r) => ({ ...pair, weight: multipliers[r] })).filter(({ weight }, r) => weight > 0 || active?.[r]);
   const rivals = held.map(({ input, other, weight }) => ({
     code: "lab.support_token",
-    numbers: { token: other, input, weight, case: n === 1 ? "alone" : "of_input" },
+    numbers: { name: tokenFact(problem, input, other), input, weight, case: problem.n === 1 ? "alone" : "of_input" },
   }));
   return text("lab.support", { mark, rivals });
 }
@@ -96,7 +97,8 @@ export function mountLimits(root, store) {
   const legend = element("p", { class: "small" });
   const support = element("p", { class: "small", id: "support" });
   const proof = element("p", { class: "small", id: "margin-proof" });
-  const advanced = element("details", { class: "advanced" }, element("summary", {}, "Advanced"), support, proof);
+  const bias = element("p", { class: "small", id: "bias" });
+  const advanced = element("details", { class: "advanced" }, element("summary", {}, "Advanced"), support, proof, bias);
   replace(root, remarks, list, legend, advanced);
   const rows = new Rows(list, (place) => limitRow(store, place));
   const remarkRows = new Rows(remarks, () => {
@@ -113,6 +115,7 @@ export function mountLimits(root, store) {
     rows.fill(
       limits.map((limit, k) => ({
         limit,
+        problem: analysis.problem,
         isChosen: state.chosen.limit === k,
         isShown: limit === shown,
         share: shares === null ? null : (shares.get(k) ?? 0),
@@ -123,8 +126,10 @@ export function mountLimits(root, store) {
     setText(legend, legendOf(analysis.problem));
     const solution = shown?.solution;
     const hasSupport = solution !== undefined && solution.status === OPTIMAL;
-    advanced.hidden = !hasSupport;
-    setText(support, hasSupport ? supportWords(shown, analysis.problem.n) : "");
+    advanced.hidden = analysis.problem === null;
+    support.hidden = proof.hidden = !hasSupport;
+    setText(bias, analysis.problem === null ? "" : biasSentence(analysis.problem));
+    setText(support, hasSupport ? supportWords(shown, analysis.problem) : "");
     setText(proof, hasSupport ? proofOf(shown) : "");
   };
   document.addEventListener("basinshares", ({ detail }) => {

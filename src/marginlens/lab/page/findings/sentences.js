@@ -30,7 +30,7 @@ function normFact({ name, p }) {
 }
 
 /** A token of an input by its word, or by its number. */
-function tokenFact({ words }, i, token) {
+export function tokenFact({ words }, i, token) {
   const word = words?.[i]?.[token];
   const number = { code: "outcome.token.number", numbers: { token } };
   if (!word) return number;
@@ -41,6 +41,11 @@ function tokenFact({ words }, i, token) {
 /** Where a token is, as in "in input 2". */
 function inputFact(input) {
   return { code: "outcome.input.where", numbers: { input } };
+}
+
+/** The same as text. */
+export function tokenName(problem, i, token) {
+  return render(tokenFact(problem, i, token));
 }
 
 /** Which token wins or leads in each input, as the numbers of a first line. */
@@ -57,18 +62,6 @@ function winners(problem, selected, inputs) {
 /** The angle of a direction of the plane in degrees, from −180 to 180, without the rounding of its last digits. */
 export function angleWords(direction) {
   return `${short(Number((DEGREES * Math.atan2(direction[1], direction[0])).toFixed(2)))}°`;
-}
-
-/** What a theorem concludes of a number of inputs, or would conclude if all its conditions held. */
-export function conclusionOf({ citation, applies }, inputs) {
-  const isOpen = citation === "A Thm 2" && inputs > 1;
-  const way = [isOpen && "several", !applies && "unmet"].filter(Boolean).join("_") || "default";
-  return text(theoremCode(citation), { inputs, case: way });
-}
-
-/** The code of a theorem by its citation, such as "A Thm 3". */
-export function theoremCode(citation) {
-  return `lab.theorem.${codeOf(citation)}`;
 }
 
 // ---- the verdict
@@ -139,13 +132,13 @@ function gapOf({ kind, isFinite }) {
 }
 
 /** Whether the end is proved, or what is missing. */
-function proofFact(answer, problem, { promise, step }) {
+function proofFact(answer, problem, { promise }) {
   const { kind, bySteepest, missing, proof, verified, isFinite, isKnown } = answer;
   const computed = (reason, numbers = {}) => ({ code: "outcome.verdict.computed", numbers: { reason: { code: reason, numbers } } });
   const gap = gapOf(answer);
   if (kind === "nothing" || (verified && gap === null)) return { code: "outcome.verdict.proved" };
   if (verified) return { code: "outcome.verdict.in_part", numbers: { reason: { code: `outcome.gap.${gap}` } } };
-  if (promise && step.holds) return computed("outcome.missing.promised");
+  if (promise?.coversSteps) return computed("outcome.missing.promised");
   if (proof) return computed("outcome.missing.checker");
   if (isFinite) return computed("outcome.missing.gradient");
   if (kind === "range" || kind === "joint") return computed(`outcome.missing.${kind}`);
@@ -172,7 +165,7 @@ function reachedFact({ kind, direction, angle, steps, way, norm }, { optimizer }
 }
 
 /** The numbers and the theorem behind an answer, one sentence each. */
-function detailFacts(answer, problem, { promise, step }) {
+function detailFacts(answer, problem, { promise }) {
   const { kind, error, steps, rivals, proof, verified } = answer;
   if (kind === "nothing") return [{ code: "outcome.claim.constant" }];
   const leads = kind === "amplified" ? [] : (rivals ?? []).slice(0, SHOWN_RIVALS).map((rival) => leadFact(problem, rival));
@@ -182,7 +175,7 @@ function detailFacts(answer, problem, { promise, step }) {
     const numbers = { claim: claimFact(answer, problem), statement: { code: `outcome.statement.${codeOf(proof.citation)}` } };
     facts.push({ code: "outcome.claim.checked", numbers });
     facts.push({ code: `outcome.way.${gapOf(answer) ?? "computed"}`, numbers: { error, steps } });
-  } else if (promise && step.holds) facts.push({ code: "outcome.claim.promised", numbers: { citation: promise.citation } });
+  } else if (promise?.coversSteps) facts.push({ code: "outcome.claim.promised", numbers: { citation: promise.citation } });
   return facts;
 }
 
@@ -210,12 +203,12 @@ export function verdictWords({ problem, prediction, outlook, refusal }, played =
     because: text("outcome.why", { because: because.map((fact) => render(fact)).join("; ") }),
     proved: render(proved),
     details: details.map((fact) => render(fact)),
-    kind: prediction.promise && prediction.step.holds ? "found" : answer.kind,
+    kind: prediction.promise?.coversSteps ? "found" : answer.kind,
     codes: { endsAt: end.code, because: because[0].code, proved: proved.code, reason: proved.numbers?.reason.code ?? null },
   };
 }
 
-/** A sentence on the inputs that the theorems leave out, or null. */
+/** A sentence on the inputs that are left out, or null. */
 export function leftOut({ problem, prediction }) {
   const inputs = Array.from(problem?.lengths ?? [], (_, i) => i).filter((i) => prediction?.dependent && !prediction.dependent.includes(i));
   if (inputs.length === 0 || inputs.length === problem.n) return null;

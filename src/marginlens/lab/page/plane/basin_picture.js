@@ -4,7 +4,6 @@ import { basinTasks, COARSEST_STRIDE, isSteady, LEAST_STEPS, OUTSIDE, UNSETTLED 
 import { newWorker } from "../background.js";
 import { element, replace, setText } from "../dom.js";
 import { percent } from "../numbers.js";
-import { discInset } from "./plane_scale.js";
 import { problemOf } from "../state.js";
 
 const [SIDE, SLOW_SIDE] = [128, 64]; // pixels; fewer of rules whose runs are followed one by one
@@ -147,21 +146,19 @@ export function basinSentence(label, limits) {
 
 /** What a picture, `wide` times as wide as high, is computed from; the same text means the same picture. */
 function requestOf(state, analysis, wide) {
-  const { map, half, far } = state.view;
+  const { half } = state.view;
   const side = isSteady(analysis.problem) ? SIDE : SLOW_SIDE;
   const wideSide = COARSEST_STRIDE * Math.round((side * Math.sqrt(wide)) / COARSEST_STRIDE); // about as many pixels, the rest being outside
   return {
     problem: { ...problemOf(state), start: [0, 0] },
     optima: analysis.limits.map(({ direction, selected }) => ({ direction, selected: Array.from(selected) })),
-    settings: map === "disc" ? { side, far } : { side: wideSide, half: half * wide, wide },
+    settings: { side: wideSide, half: half * wide, wide },
   };
 }
 
 /** What is done from every pixel, in a sentence. */
-function trainingSentence({ view }, read) {
-  const steps = Math.max(read.steps, LEAST_STEPS).toLocaleString("en");
-  const far = view.map === "disc" && isSteady(read) ? ", from far out with longer ones" : "";
-  return `Every start is trained as you set it: ${steps} steps${far}.`;
+function trainingSentence(read) {
+  return `Every start is trained as you set it: ${Math.max(read.steps, LEAST_STEPS).toLocaleString("en")} steps.`;
 }
 
 /** Workers that label the pixels of a picture. */
@@ -257,7 +254,7 @@ export function mountBasins(canvas, store, legend) {
       ),
     );
     if (painting.isDone) announce(painting.shares());
-    setText(status, painting.isDone ? trainingSentence(shown.state, shown.analysis.problem) : `Basins: ${Math.floor(100 * painting.share)} % painted.`);
+    setText(status, painting.isDone ? trainingSentence(shown.analysis.problem) : `Basins: ${Math.floor(100 * painting.share)} % painted.`);
   }
 
   function requestPaint() {
@@ -300,12 +297,10 @@ export function mountBasins(canvas, store, legend) {
       }
     },
     resize() {
-      const isDisc = shown?.state.view.map === "disc";
       const { clientWidth: width, clientHeight: height } = canvas.parentElement;
-      const size = isDisc ? height - 2 * discInset() : Math.max(width, height);
+      const size = Math.max(width, height);
       const place = { left: (width - size) / 2, top: (height - size) / 2, width: size, height: size };
       for (const [name, pixels] of Object.entries(place)) canvas.style.setProperty(name, `${pixels}px`);
-      canvas.classList.toggle("disc", isDisc);
     },
     update(state, analysis) {
       const theme = document.documentElement.dataset.theme;

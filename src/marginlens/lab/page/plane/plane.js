@@ -6,22 +6,21 @@ import { basinCone } from "../../kernels/theorems.js";
 import { shownLimit } from "../analysis.js";
 import { mountBasins } from "./basin_picture.js";
 import { element, replace, setText, shape, styledCopy } from "../dom.js";
-import { exponent, pointText, short } from "../numbers.js";
+import { tokenName } from "../findings/sentences.js";
+import { pointText, short } from "../numbers.js";
 import {
-  axisTicks, drawnPath, fittingHalf, linePixels, markerPath, moved, pathThrough, pathUpTo, planeScale, rayEnd, ringNorms, rounded,
+  axisTicks, drawnPath, fittingHalf, linePixels, markerPath, moved, pathThrough, pathUpTo, planeScale, rayEnd, rounded,
   sectorPixels, zoomed,
 } from "./plane_scale.js";
-import { addStart, removeStart, removeToken, withChosen, withHead, withKey, withStart, withToken, withView, wordOf } from "../state.js";
+import { addStart, removeStart, removeToken, withChosen, withHead, withKey, withStart, withToken, withView } from "../state.js";
 import { text as textOf } from "../words.js";
 
 const SMALL_STEP = 1 / 100; // of the view's width, for an arrow key
 const LARGE_STEP = 1 / 10; // with Shift
 const KEY_BURST_MS = 1000; // arrow keys closer than this are one change
 const [SMALLEST_MARKER, LARGEST_MARKER] = [5.5, 10]; // pixels: radii of the lowest and the highest score of an input
-const DISC_MARKER_SHARE = 0.7;
 const [FINE_HIT, COARSE_HIT] = [12, 22]; // pixels: radii at which mouse and fingers hold a handle
 const SAME_PLACE_PIXELS = 5; // tokens closer than this have their labels side by side
-const CROWDED_PIXELS = 50; // from the disc's centre: up to there only what is chosen has a label
 const INVITATION = " drag me"; // behind the name of a handle until something was moved
 const ARROW_INSET = 72; // pixels from the edge at which the arrow p ends where p is outside, clear of the marks of limits
 const [PILL_HEIGHT, LETTER_PIXELS] = [22, 7.6]; // of the marks of limits
@@ -122,7 +121,7 @@ function handlesOf(state, analysis) {
   tokens.forEach((input, i) =>
     input.forEach((point, t) => {
       const score = scoreOf(i, t);
-      const name = `token ${t}${wordOf(problem, i, t)} of input ${i}`;
+      const name = `${tokenName(problem, i, t)} of input ${i}`;
       found.push({
         id: `token:${i}:${t}`, kind: "token", i, t, score, point, name, word: problem.words?.[i][t] ?? "",
         value: `${score === null ? "" : `score ${short(score)}, `}at ${pointText(point)}`,
@@ -134,7 +133,7 @@ function handlesOf(state, analysis) {
   );
   keys?.forEach((input, i) =>
     input.forEach((point, t) => {
-      const name = `key of token ${t} of input ${i}`;
+      const name = `key of ${tokenName(problem, i, t)} of input ${i}`;
       found.push({
         id: `key:${i}:${t}`, kind: "key", i, t, point, name, value: `at ${pointText(point)}`,
         move: (at) => (before) => withKey(before, i, t, at),
@@ -170,7 +169,7 @@ function handlesOf(state, analysis) {
     found.push({
       id: `limit:${limit.index}`, kind: "limit", k: limit.index, limit, point: null,
       name: `limit ${limit.mark}${limit.isGlobal ? ", the best" : ""}`,
-      value: `selects ${limit.selected.map((t, i) => `token ${t} of input ${i}`).join(", ")}; margin ${short(limit.margin)}`,
+      value: `selects ${Array.from(limit.selected, (t, i) => `${tokenName(problem, i, t)} of input ${i}`).join(", ")}; margin ${short(limit.margin)}`,
       choose: { limit: limit.index },
     });
   return found;
@@ -188,10 +187,10 @@ function scoreRanges(handles) {
 }
 
 /** A token's marker radius in pixels, by its score between the lowest and the highest. */
-function markerRadius(score, range, share) {
+function markerRadius(score, range) {
   let height = 0.5;
   if (score !== null) height = range[1] > range[0] ? (score - range[0]) / (range[1] - range[0]) : 1;
-  return share * (SMALLEST_MARKER + height * (LARGEST_MARKER - SMALLEST_MARKER));
+  return SMALLEST_MARKER + height * (LARGEST_MARKER - SMALLEST_MARKER);
 }
 
 /** The plane in its region, with the basins under it; `runs` gives the descent paths. */
@@ -252,26 +251,14 @@ export function mountPlane(root, store, runs = null) {
     line("axis-y", { x1: centre, y1: 0, x2: centre, y2: side });
     text("name-x", side + pad - 8, side - 8, "p₁ →", "end");
     text("name-y", 8 - pad, 16, "↑ p₂", "start");
-    if (view.map === "window")
-      axisTicks(view.half, scale.wide).forEach((value) => {
-        const [x, y] = scale.toPixel([value, value]);
-        line(`x${value}`, { x1: x, y1: centre - 3, x2: x, y2: centre + 3 });
-        text(`tx${value}`, x, centre + 16, short(value));
-        if (Math.abs(value) >= 0.97 * view.half) return;
-        line(`y${value}`, { x1: centre - 3, y1: y, x2: centre + 3, y2: y });
-        text(`ty${value}`, centre - 7, y + 4, short(value), "end");
-      });
-    else
-      [...ringNorms(view.far), view.far].forEach((norm, k, all) => {
-        const node = grid.get(`ring${norm}`, () => shape("circle", { class: "tick" }));
-        const radius = scale.toPixel([norm, 0])[0] - centre;
-        put(node, "cx", centre);
-        put(node, "cy", centre);
-        put(node, "r", radius.toFixed(1));
-        put(node, "class", k === all.length - 1 ? "rim" : "tick");
-        const isDoubled = k === all.length - 2 && all[k + 1] < 3 * norm;
-        if (!isDoubled) text(`tr${norm}`, centre + radius - 3, centre + 14, norm >= 1000 ? exponent(norm) : short(norm), "end");
-      });
+    for (const value of axisTicks(view.half, scale.wide)) {
+      const [x, y] = scale.toPixel([value, value]);
+      line(`x${value}`, { x1: x, y1: centre - 3, x2: x, y2: centre + 3 });
+      text(`tx${value}`, x, centre + 16, short(value));
+      if (Math.abs(value) >= 0.97 * view.half) continue;
+      line(`y${value}`, { x1: centre - 3, y1: y, x2: centre + 3, y2: y });
+      text(`ty${value}`, centre - 7, y + 4, short(value), "end");
+    }
     grid.sweep();
   }
 
@@ -313,7 +300,7 @@ export function mountPlane(root, store, runs = null) {
         put(area, "d", pathThrough([...upper, ...lower.slice().reverse()], true));
         put(first, "d", pathThrough(upper));
         put(second, "d", pathThrough(lower));
-        const shift = scale.map === "window" ? scale.reach * (0.86 - (0.3 * place) / all.length) : scale.far ** 0.5;
+        const shift = scale.half * (0.86 - (0.3 * place) / all.length);
         const middle = (top + next) / 2;
         const label = scale.toPixel(at(middle).map((entry, k) => entry + shift * along[k]));
         put(text, "x", Math.min(side + pad - 30, Math.max(30 - pad, label[0])).toFixed(1));
@@ -325,7 +312,7 @@ export function mountPlane(root, store, runs = null) {
   }
 
   /** Where the pill at the end of a ray stands: whole inside the picture, and off the names of the axes in its corners. */
-  function pillPlace(end, width, isDisc) {
+  function pillPlace(end, width) {
     const centre = side / 2;
     const length = Math.hypot(end[0] - centre, end[1] - centre);
     const at = (back) => {
@@ -335,7 +322,7 @@ export function mountPlane(root, store, runs = null) {
         return Math.min(side + beyond - room, Math.max(room - beyond, entry));
       });
     };
-    const first = at(isDisc ? -13 : 16);
+    const first = at(16);
     const isOnName = [[-pad, 0], [side + pad, side]].some((corner) => Math.abs(first[0] - corner[0]) < 44 + width / 2 && Math.abs(first[1] - corner[1]) < 36);
     return isOnName ? at(70) : first;
   }
@@ -361,7 +348,7 @@ export function mountPlane(root, store, runs = null) {
       put(euclidean, "d", one.euclidean ? pathThrough([[centre, centre], scale.toPixel(rayEnd(scale, one.euclidean.direction))]) : "");
       const words = `${one.mark}${one.isGlobal ? " ★" : ""}`;
       const width = 9 + LETTER_PIXELS * words.length;
-      const place = pillPlace(end, width, scale.map === "disc");
+      const place = pillPlace(end, width);
       for (const [name, value] of Object.entries({ x: place[0] - width / 2, y: place[1] - PILL_HEIGHT / 2, width, height: PILL_HEIGHT })) put(pill, name, value.toFixed(1));
       put(text, "x", place[0].toFixed(1));
       put(text, "y", (place[1] + 4.5).toFixed(1));
@@ -409,7 +396,6 @@ export function mountPlane(root, store, runs = null) {
   }
 
   function drawHandles(state, limit) {
-    const share = scale.map === "disc" ? DISC_MARKER_SHARE : 1;
     const taken = { token: [], start: [] }; // where labels stand
     const ranges = scoreRanges(handles);
     const hitRadius = isCoarse.matches ? COARSE_HIT : FINE_HIT;
@@ -418,20 +404,19 @@ export function mountPlane(root, store, runs = null) {
     for (const handle of handles) {
       if (handle.kind === "limit") continue;
       handle.pixel = scale.toPixel(handle.point);
-      handle.radius = handle.kind === "token" ? markerRadius(handle.score, ranges.get(handle.i), share) : 7;
+      handle.radius = handle.kind === "token" ? markerRadius(handle.score, ranges.get(handle.i)) : 7;
       const [x, y] = handle.pixel;
       const { chosen } = state;
       const isOut = x < -pad - 20 || y < -20 || x > side + pad + 20 || y > side + 20;
       const isChosen = handle.kind === "start" ? chosen.start === handle.k : handle.kind === "token" && chosen.input === handle.i && chosen.token === handle.t;
-      const isCrowded = scale.map === "disc" && !isChosen && Math.hypot(x - side / 2, y - side / 2) < CROWDED_PIXELS;
-      const classes = [handle.kind, isChosen && "chosen", isOut && "out", isCrowded && "crowded", handle.id === dragged && "dragged"].filter(Boolean).join(" ");
+      const classes = [handle.kind, isChosen && "chosen", isOut && "out", handle.id === dragged && "dragged"].filter(Boolean).join(" ");
       let column = 0;
-      if (handle.kind in taken && !isCrowded) {
+      if (handle.kind in taken) {
         column = taken[handle.kind].filter((other) => Math.abs(other[0] - x) + Math.abs(other[1] - y) < SAME_PLACE_PIXELS).length;
         taken[handle.kind].push(handle.pixel);
       }
       const sign = isSigned ? (labels[handle.i] === -1 ? "⁻" : "⁺") : "";
-      const size = (handle.kind === "key" ? 6 * share : handle.radius).toFixed(1);
+      const size = (handle.kind === "key" ? 6 : handle.radius).toFixed(1);
       const node = handleNode(handle);
       const invites = isInviting && !dragged && (state.view.guess === null ? handle.kind === "start" && isChosen : handle.kind === "guess") ? INVITATION : "";
       const look = `${classes}${invites} ${column} ${sign} ${size} ${hitRadius} ${handle.value} ${handle.word}`;
@@ -549,7 +534,7 @@ export function mountPlane(root, store, runs = null) {
     const isGuessing = view.guess !== null; // then nothing that gives the answer away is drawn
     const analysis = isGuessing ? { ...shown.analysis, limits: [] } : shown.analysis;
     const wide = 1 + (2 * pad) / side;
-    if (!scale || scale.side !== side || scale.wide !== wide || scale.map !== view.map || (view.map === "disc" ? scale.far !== view.far : scale.reach !== view.half)) {
+    if (!scale || scale.side !== side || scale.wide !== wide || scale.half !== view.half) {
       scale = planeScale(view, side, wide);
       put(svg, "viewBox", `${-pad} 0 ${side + 2 * pad} ${side}`);
       drawGrid(view);
@@ -748,38 +733,29 @@ export function mountPlane(root, store, runs = null) {
   };
 }
 
-/** Buttons and boxes above the square: which map, how near, and what is drawn. */
+/** Buttons and boxes below the square: how near, and what is drawn. */
 function planeControls(store) {
   const change = (label, part) => store.apply(label, (before) => withView(before, typeof part === "function" ? part(before) : part), { undoable: false });
   const button = (text, label, onclick, attributes = {}) => element("button", { type: "button", "aria-label": label, title: label, onclick, ...attributes }, text);
-  const maps = { window: "Near the origin", disc: "Whole plane" };
-  const mapButtons = Object.entries(maps).map(([map, text]) => button(text, text, () => change(`show ${text.toLowerCase()}`, { map }), { dataset: { map } }));
-  const boxes = Object.entries({ lines: "Lines", cones: "Cones", basins: "Basins", paths: "Paths" }).map(([name, text]) => {
+  const boxes = Object.entries({ lines: "Lines", basins: "Basins", paths: "Paths", cones: "Cones" }).map(([name, text]) => {
     const box = element("input", { type: "checkbox", name, onchange: () => change(`${box.checked ? "show" : "hide"} ${text.toLowerCase()}`, { [name]: box.checked }) });
     return { name, box, node: element("label", { class: "check" }, box, ` ${text}`) };
   });
   const fits = button("Fit", "Fit: show all tokens and starts", () =>
     change("fit the view", ({ problem, starts }) => {
       const { tokens, keys } = pointsOf(problem);
-      return { map: "window", half: fittingHalf([...tokens.flat(), ...(keys ?? []).flat(), ...starts, ...(problem.head?.length === 2 ? [problem.head] : [])]) };
+      return { half: fittingHalf([...tokens.flat(), ...(keys ?? []).flat(), ...starts, ...(problem.head?.length === 2 ? [problem.head] : [])]) };
     }),
   );
-  const shown = (label, ...names) => {
-    const nodes = boxes.filter(({ name }) => names.includes(name)).map((entry) => entry.node);
-    return element("span", { class: "plane-group", role: "group", "aria-label": label }, nodes);
-  };
   const node = element("div", { class: "plane-controls", role: "toolbar", "aria-label": "The plane's view" },
     element("span", { class: "plane-group", role: "group", "aria-label": "Zoom" },
       button("−", "Zoom out", () => change("zoom out", (before) => zoomed(before.view, 1 / BUTTON_ZOOM))),
       button("+", "Zoom in", () => change("zoom in", (before) => zoomed(before.view, BUTTON_ZOOM))), fits),
-    shown("Shown", "lines", "basins", "paths"),
-    element("details", { class: "advanced" }, element("summary", {}, "Advanced"),
-      element("span", { class: "plane-group", role: "group", "aria-label": "Map" }, mapButtons), shown("Also shown", "cones")),
+    element("span", { class: "plane-group", role: "group", "aria-label": "Shown" }, boxes.map((entry) => entry.node)),
   );
   return {
     node,
     update(state) {
-      for (const entry of mapButtons) put(entry, "aria-pressed", state.view.map === entry.dataset.map);
       for (const { name, box } of boxes) if (box.checked !== Boolean(state.view[name])) box.checked = Boolean(state.view[name]);
     },
   };

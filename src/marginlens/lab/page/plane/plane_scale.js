@@ -1,74 +1,41 @@
-// Maps between the plane and the pixels of its square: a window around the origin, or the whole plane as a disc by log-radius.
+// Maps between the plane and the pixels of its square: a window around the origin.
 
-import { fromLogRadius, toLogRadius } from "../../kernels/basins.js";
+const MIN_HALF = 0.05;
+const MAX_HALF = 1e6;
 
-export const MIN_HALF = 0.05;
-export const MAX_HALF = 1e6;
-export const MIN_FAR = 10;
-export const MAX_FAR = 1e12;
-
-const RIM_PIXELS = 28; // around the disc, for the numbers of limits
 const MIN_SEGMENT_PIXELS = 0.8; // of a drawn path
-const CURVE_POINTS = 24; // of a straight line in the disc, on either side
 const ARC_POINTS = 16;
 
 /**
- * The map of a view { map, half, far } onto `side` × `side` pixels: { map, side, wide, reach, toPixel(p), toPlane(pixel) }.
- *
- * `reach` is half the height of the picture in its own coordinates: p itself in a window, p at the radius log10(1 + ‖p‖) in the disc. A
- * picture that is `wide` times as wide as high has pixels left of 0 and right of `side`.
+ * The map of a view { half } onto `side` × `side` pixels: { side, wide, half, far, toPixel(p), toPlane(pixel) }, half being half the height of
+ * the window and far the norm of its corners. A picture that is `wide` times as wide as high has pixels left of 0 and right of `side`.
  */
-export function planeScale(view, side, wide = 1) {
+export function planeScale({ half }, side, wide = 1) {
   const centre = side / 2;
-  if (view.map === "disc") {
-    const reach = Math.log1p(view.far) / Math.LN10;
-    const unit = Math.max(1, centre - RIM_PIXELS) / reach;
-    return {
-      map: "disc", side, wide, reach, unit, far: view.far,
-      toPixel: (p) => {
-        const [x, y] = toLogRadius(p);
-        return [centre + unit * x, centre - unit * y];
-      },
-      toPlane: ([x, y]) => {
-        const point = [(x - centre) / unit, (centre - y) / unit];
-        const beyond = Math.max(1, Math.hypot(...point) / reach);
-        return fromLogRadius(point.map((entry) => entry / beyond));
-      },
-    };
-  }
-  const unit = centre / view.half;
+  const unit = centre / half;
   const inside = (entry, most) => Math.min(most, Math.max(-most, entry));
   return {
-    map: "window", side, wide, reach: view.half, unit, far: view.half * Math.hypot(wide, 1),
+    side, wide, half, far: half * Math.hypot(wide, 1),
     toPixel: (p) => [centre + unit * p[0], centre - unit * p[1]],
-    toPlane: ([x, y]) => [inside((x - centre) / unit, wide * view.half), inside((centre - y) / unit, view.half)],
+    toPlane: ([x, y]) => [inside((x - centre) / unit, wide * half), inside((centre - y) / unit, half)],
   };
-}
-
-/** Pixels between the square and the disc in it. */
-export function discInset() {
-  return RIM_PIXELS;
 }
 
 /** p moved by shares of the view's width, right and up: what arrow keys do. */
 export function moved(scale, p, right, up) {
   const [x, y] = scale.toPixel(p);
-  const width = 2 * scale.reach * scale.unit;
-  return scale.toPlane([x + right * width, y - up * width]);
+  return scale.toPlane([x + right * scale.side, y - up * scale.side]);
 }
 
 /** A coordinate rounded to what the view can show, so that dragged points have short numbers. */
 export function rounded(scale, p) {
-  const step = scale.map === "window" ? scale.reach / scale.side : Math.max(Math.hypot(...p), 0.1) / scale.side;
-  const digits = Math.max(0, Math.ceil(-Math.log10(step)));
+  const digits = Math.max(0, Math.ceil(-Math.log10(scale.half / scale.side)));
   return p.map((entry) => Number(entry.toFixed(Math.min(digits, 12))) + 0);
 }
 
 /** The view after zooming in by `factor`. */
 export function zoomed(view, factor) {
-  const limited = (value, low, high) => Number(Math.min(high, Math.max(low, value)).toPrecision(4));
-  if (view.map === "disc") return { far: limited(view.far * factor ** -3, MIN_FAR, MAX_FAR) };
-  return { half: limited(view.half / factor, MIN_HALF, MAX_HALF) };
+  return { half: Number(Math.min(MAX_HALF, Math.max(MIN_HALF, view.half / factor)).toPrecision(4)) };
 }
 
 /** Half the width of a window that shows all points with some space around them: 1, 1.5, 2, 3, 4, 6 or 8 times a power of ten. */
@@ -90,29 +57,18 @@ export function axisTicks(half, wide = 1) {
   return found;
 }
 
-/** Norms at which the disc has a ring: powers of ten, at most six of them. */
-export function ringNorms(far) {
-  const last = Math.floor(Math.log10(far) + 1e-9);
-  const stride = Math.ceil((last + 1) / 6);
-  const found = [];
-  for (let k = last % stride; k <= last; k += stride) found.push(10 ** k);
-  return found;
-}
-
 /** The point at which a ray from the origin leaves the view. */
 export function rayEnd(scale, direction) {
   const [x, y] = direction.map(Math.abs);
-  const length = scale.map === "disc" ? scale.far / Math.hypot(x, y) : scale.reach / Math.max(x / scale.wide, y);
+  const length = scale.half / Math.max(x / scale.wide, y);
   return direction.map((entry) => entry * length);
 }
 
-/** Pixels of the straight line through `point` along the unit vector `along`: a curve in the disc. */
+/** The ends of the straight line through `point` along the unit vector `along`, beyond the view, as pixels. */
 export function linePixels(scale, point, along) {
   const at = (length) => scale.toPixel([point[0] + length * along[0], point[1] + length * along[1]]);
   const length = scale.far + Math.hypot(...point);
-  if (scale.map === "window") return [at(-length), at(length)];
-  const lengths = Array.from({ length: CURVE_POINTS }, (_, k) => Math.expm1((Math.log1p(length) * (k + 1)) / CURVE_POINTS));
-  return [...lengths.slice().reverse().map((entry) => at(-entry)), at(0), ...lengths.map(at)];
+  return [at(-length), at(length)];
 }
 
 /** Pixels around the sector of directions within `halfAngle` of `axis` and of norms from `radius` on, to the end of the view. */

@@ -2,6 +2,7 @@
 
 import { MAX_ENTRY, MAX_INPUTS, MAX_START, MAX_TOKENS } from "../../kernels/problem.js";
 import { element, replace, setAttributes, setText } from "../dom.js";
+import { tokenName } from "../findings/sentences.js";
 import { short } from "../numbers.js";
 import { numberField } from "../typed_number.js";
 import {
@@ -46,19 +47,21 @@ function iconButton(text, label, key, onclick) {
 
 // ---- an input's table
 
-/** How tokens are given: { byHand, isApart, isJoint, lengths }, and a text that changes with it. */
+/** How tokens are given: { byHand, isApart, isJoint, lengths, words }, and a text that changes with it. */
 function formOf(problem) {
   const form = {
     byHand: problem.scores !== undefined,
     isApart: problem.tokens !== undefined && problem.keys !== undefined,
     isJoint: problem.train === "both",
     lengths: keysOf(problem).map((input) => input.length),
+    words: problem.words,
   };
   return { ...form, text: JSON.stringify(form) };
 }
 
 function tokenRow(store, form, i, t) {
-  const name = `token ${t} of input ${i}`;
+  const own = tokenName(form, i, t);
+  const name = `${own} of input ${i}`;
   const key = `${i}-${t}`;
   const places = (state) => state.problem.tokens ?? state.problem.keys;
   const fields = pointFields(store, {
@@ -85,7 +88,7 @@ function tokenRow(store, form, i, t) {
   const node = element(
     "tr",
     {},
-    element("th", { scope: "row" }, String(t)),
+    element("th", { scope: "row" }, form.words?.[i][t] ? own : String(t)),
     fields.map(cell),
     keyFields.map(cell),
     form.isJoint ? null : element("td", { class: "score" }, score?.node, slider, form.byHand ? null : shownScore),

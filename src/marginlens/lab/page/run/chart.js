@@ -8,8 +8,8 @@ import { decimated, linePath, pushedApart, valueScale } from "./curve_scale.js";
 import { element, replace, setAttributes, setText, shape } from "../dom.js";
 
 const LABEL_HEIGHT = 15; // pixels of a line of text
-const MOST_LABEL_WIDTH = 132; // at the right, where lines have their names
-const NUMBER_LETTERS = 9; // of a value behind a name
+const MOST_LABEL_WIDTH = 150; // at the right, where lines have their names
+const NUMBER_LETTERS = 11; // of a value behind a name
 const AXIS_WIDTH = 40;
 const TOP = 8;
 const BOTTOM = 20;

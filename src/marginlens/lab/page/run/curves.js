@@ -5,8 +5,10 @@ import { correlation, norm } from "../../kernels/linalg.js";
 import { Charts } from "./chart.js";
 import { stepScale } from "./curve_scale.js";
 import { element, setText } from "../dom.js";
+import { tokenName } from "../findings/sentences.js";
 import { percent, short } from "../numbers.js";
 
+const MAX_WORD = 9; // letters of a token's word beside a curve
 const REBUILD_MS = 100; // between two drawings of the lines, while a run plays or something is dragged
 
 /** p and v of a path's sample, or of the point shown where k is null. */
@@ -28,13 +30,18 @@ function measureOf(path, k) {
 }
 
 /** Tokens whose attention is drawn: all of the chosen input, or of every input the one it attends to most: { input, token, label, sign, isTop }. */
-export function attentionTokens(chosenInput, selected, lengths) {
+export function attentionTokens(chosenInput, selected, problem) {
+  const begun = (input, token) => (problem.words?.[input]?.[token] || null)?.slice(0, MAX_WORD);
   if (chosenInput === null) {
-    const signs = (input, token) => (selected.length === 1 ? `token ${token}` : `in ${input}, tok ${token}`);
-    return selected.map((token, input) => ({ input, token, label: `input ${input}, token ${token}`, sign: signs(input, token), isTop: true }));
+    const signs = (input, token) => (selected.length === 1 ? (begun(input, token) ?? `token ${token}`) : `in ${input}, ${begun(input, token) ?? `tok ${token}`}`);
+    return selected.map((token, input) => ({ input, token, label: `input ${input}, ${tokenName(problem, input, token)}`, sign: signs(input, token), isTop: true }));
   }
-  const tokens = Array.from({ length: lengths[chosenInput] }, (_, token) => token);
-  return tokens.map((token) => ({ input: chosenInput, token, label: `token ${token}`, isTop: token === selected[chosenInput] }));
+  const tokens = Array.from({ length: problem.lengths[chosenInput] }, (_, token) => token);
+  return tokens.map((token) => {
+    const word = begun(chosenInput, token);
+    const [label, sign] = [tokenName(problem, chosenInput, token), word ? `${token} ${word}` : `token ${token}`];
+    return { input: chosenInput, token, label, sign, isTop: token === selected[chosenInput] };
+  });
 }
 
 /** Directions that p is compared with: { label, sign, colour, direction }, sign being how the plane marks the limit. */
@@ -54,7 +61,7 @@ const cosine = (point, direction) => (norm(point) > 0 ? correlation(point, direc
  * there is little room, value(k) that of sample k, or of the point shown where k is null.
  */
 export function chartsOf(path, analysis, chosenInput) {
-  const { T, lengths, joint } = path.problem;
+  const { T, joint } = path.problem;
   const accent = "var(--accent)";
   const { selected } = measureOf(path, path.steps.length - 1);
   const limits = comparedLimits(analysis);
@@ -78,7 +85,7 @@ export function chartsOf(path, analysis, chosenInput) {
       about: "share of the softmax",
       range: [0, 1],
       format: shareText,
-      lines: attentionTokens(chosenInput, selected, lengths).map(({ input, token, label, sign, isTop }) => ({
+      lines: attentionTokens(chosenInput, selected, path.problem).map(({ input, token, label, sign, isTop }) => ({
         label,
         sign,
         colour: isTop ? accent : "var(--muted)",

@@ -1,13 +1,13 @@
 // Settings of the training: optimizer, step size, loss, number of steps, what is trained and where it starts.
 
 import { DEFAULT_STEPS, MAX_STEPS, OPTIMIZERS } from "../../kernels/problem.js";
+import { LOSS_CODES } from "../../kernels/softmax.js";
 import { element } from "../dom.js";
 import { numberField } from "../typed_number.js";
 import { withProblem, withTrain } from "../state.js";
 import { text, title } from "../words.js";
 
-/** The optimizers and losses of lists, and the bounds of settings. */
-const { optimizers: OPTIMIZER_CHOICES, losses: LOSS_CHOICES, settings: FIELDS } = globalThis.labWords;
+const { settings: FIELDS } = globalThis.labWords; // their bounds
 
 const optimizerCode = (name) => `lab.optimizer.${name.replaceAll("-", "_")}`;
 const lossCode = (name) => `lab.loss.${name.replaceAll("-", "_")}`;
@@ -86,7 +86,7 @@ function choice(id, label, names, codeOf, onchange) {
 }
 
 export function mountSettings(root, store) {
-  const optimizer = choice("setting-optimizer", "Optimizer", Object.keys(OPTIMIZER_CHOICES), optimizerCode, (name) =>
+  const optimizer = choice("setting-optimizer", "Optimizer", Object.keys(OPTIMIZERS), optimizerCode, (name) =>
     store.apply(`train with ${title(optimizerCode(name))}`, (state) => withOptimizerNamed(state, name)),
   );
   const fields = Object.fromEntries(
@@ -96,7 +96,7 @@ export function mountSettings(root, store) {
       return [name, sliderField(store, name, { whole: (value) => value, label, about, ...bounds }, change)];
     }),
   );
-  const loss = choice("setting-loss", "Loss", Object.keys(LOSS_CHOICES), lossCode, (name) =>
+  const loss = choice("setting-loss", "Loss", Object.keys(LOSS_CODES), lossCode, (name) =>
     store.apply(`use the ${title(lossCode(name)).toLowerCase()} loss`, (state) => withProblem(state, { loss: name })),
   );
   const stepsField = { label: "Number of steps", low: 10, high: MAX_STEPS, isLog: true, whole: Math.round };

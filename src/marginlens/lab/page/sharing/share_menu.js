@@ -1,15 +1,10 @@
-// The share menu: link, page, pictures, film, code to embed, Python script and problem files.
+// The share menu: link, page, pictures, film, Python script and problem files.
 
-import { analyse } from "../analysis.js";
-import { copyText } from "./clipboard.js";
 import { element } from "../dom.js";
-import { exampleOf } from "../examples.js";
-import { short } from "../numbers.js";
-import { card, captionOf, filmOf, pngOf } from "./picture_files.js";
+import { captionOf, filmOf, framed, pngOf } from "./picture_files.js";
 import { stepScale } from "../run/curve_scale.js";
 import { growthPicture } from "../run/growth_panel.js";
 import { planePicture } from "../plane/plane.js";
-import { graphPicture } from "../text/priority_picture.js";
 import { download, fileName, mountFileField, problemFile } from "./problem_transfer.js";
 import { pythonScript } from "./python_script.js";
 
@@ -37,47 +32,20 @@ function shownState(store, runs) {
 
 const textsOf = (selector) => Array.from(document.querySelectorAll(selector), (node) => node.textContent.trim().replace(/\s+/g, " ")).filter(Boolean);
 
-/** What stands beside the plane in a picture: the verdict, the limits in their colours, scores, and what the marks mean. */
-function planeRows(state) {
-  const { problem, limits } = analyse(state);
-  const example = exampleOf(state);
-  const shares = textsOf(".basin-shares li");
-  const ink = getComputedStyle(document.getElementById("plane"));
-  const colourOf = ({ colour }) => ink.getPropertyValue(colour.slice(4, -1)).trim();
-  const title = example ? `${example.title}${example.isChanged ? ", changed" : ""}` : "A problem of my own";
-  const scoresOf = (length, i) => Array.from(problem.scores.subarray(i * problem.T, i * problem.T + length), (score) => short(score)).join(", ");
-  const scores = problem?.hasScores ? Array.from(problem.lengths, (length, i) => `${problem.n > 1 ? `Input ${i}, scores` : "Scores"} of the tokens in order: ${scoresOf(length, i)}`) : [];
-  return [
-    { text: title, size: 27, isBold: true },
-    ...textsOf("#headline, #because, #proved").map((said) => ({ text: said })),
-    ...limits.map((limit) => {
-      const share = shares.find((text) => text.includes(`${limit.mark}${limit.isGlobal ? " ★" : ""}:`));
-      return { text: `Limit ${limit.mark}${limit.isGlobal ? " ★" : ""}${share ? `, ${share.split(": ")[1]} of starts` : ""}`, size: 16, colour: colourOf(limit) };
-    }),
-    ...[...scores, textsOf(".plane-legend li").join(" · ")].map((text) => ({ text, size: 14 })),
-  ];
-}
-
-/** The 16:9 picture of what is seen as SVG text, or null where nothing is drawn yet. */
+/** The picture of what is seen as SVG text, or null where nothing is drawn, as on the tab of next tokens. */
 export function seenPicture(state) {
-  const seen = { plane: planePicture, text: graphPicture, growth: growthPicture }[state.tab]();
+  const { picture, words } = { plane: { picture: planePicture, words: "#headline, #because, #proved" }, growth: { picture: growthPicture, words: "#growth-verdict" } }[state.tab] ?? {};
+  const seen = picture?.();
   if (!seen) return null;
-  const titled = (title, selector) => [{ text: title, size: 27, isBold: true }, ...textsOf(selector).map((text) => ({ text }))];
-  const wordsOf = {
-    plane: () => planeRows(state),
-    text: () => titled("What wins over what", "#text-graph .reason"),
-    growth: () => titled("Why logits explode", "#growth > p:not(.task, .theory)"),
-  };
-  const rows = wordsOf[state.tab]();
   const colours = getComputedStyle(document.documentElement);
-  return card(seen, rows, captionOf(state), { ground: colours.getPropertyValue("--panel").trim(), ink: colours.getPropertyValue("--ink").trim() });
+  return framed(seen, [...textsOf(words), captionOf(state)], { ground: colours.getPropertyValue("--panel").trim(), ink: colours.getPropertyValue("--ink").trim() });
 }
 
 /** Make a file of what is seen and hand it out by `give(name, content)`; what goes wrong is one sentence. */
 async function withPicture(store, runs, ending, give) {
   const state = shownState(store, runs);
   const svg = seenPicture(state);
-  if (svg === null) return store.say("There is no picture yet.", "refusal");
+  if (svg === null) return store.say("There is no picture of this: copy the link, or save the page.", "refusal");
   try {
     store.say(await give(fileName(state, ending), svg));
   } catch {
@@ -118,9 +86,14 @@ function pageWith(state) {
   return `<!doctype html>\n${filled}\n`;
 }
 
+/** Copy a text, or show it where the browser does not let it be copied. */
 async function copied(store, text, what, note = "") {
-  if (await copyText(text)) store.say(`${what} is copied.${note}`);
-  else showText(what, text);
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    return showText(what, text);
+  }
+  return store.say(`${what} is copied.${note}`);
 }
 
 /** Whether links to this page open on this machine alone. */
@@ -134,7 +107,6 @@ export function shareItems(store, runs, linkOf) {
   const state = () => shownState(store, runs);
   const onlyHere = " It works only on this computer. To share the problem, use Save page.";
   const ofProblem = (run) => () => (store.state.tab === "growth" ? store.say("That is for token selection and next tokens: go there first.", "refusal") : run());
-  const frame = (address) => `<iframe src="${address}" title="marginlens lab" width="100%" height="900" allow="clipboard-write"></iframe>`;
   return [
     { label: "Copy link", run: async () => copied(store, await linkOf(state()), "The link", isLocal() ? onlyHere : "") },
     { label: "Save page (HTML)", run: async () => store.say(await saved(fileName(state(), "html"), pageWith(state()), "text/html")) },
@@ -142,15 +114,6 @@ export function shareItems(store, runs, linkOf) {
     { label: "Save picture (PNG)", run: () => withPicture(store, runs, "png", async (name, svg) => saved(name, await pngOf(svg))) },
     { label: "Save picture (SVG)", run: () => withPicture(store, runs, "svg", (name, svg) => saved(name, svg, "image/svg+xml")) },
     { label: "Save film", run: () => saveFilm(store, runs) },
-    {
-      label: "Copy code to embed",
-      run: async () => {
-        const link = await linkOf(state());
-        const file = decodeURIComponent(location.pathname.split("/").pop());
-        if (!isLocal()) return copied(store, frame(link), "The code");
-        return copied(store, frame(`${file}#${link.split("#")[1]}`), "The code", ` Put ${file} beside the page that it stands in.`);
-      },
-    },
     { label: "Copy as Python", run: ofProblem(async () => copied(store, await shownScript(store, runs, linkOf), "The Python script")) },
     {
       label: "Save problem (JSON)",

@@ -9,15 +9,13 @@ import {
   makeAutomaton,
   TIE_UNKNOWN,
 } from "../../kernels/automaton.js";
-import { indexCharacters, indexWords, lastToken, rankingEvidence, samplesBehind, sequences, splitWords, textWindows } from "../../kernels/graphs.js";
+import { indexCharacters, indexWords, lastToken, rankingEvidence, sequences, splitWords, textWindows } from "../../kernels/graphs.js";
 import { ProblemError } from "../../kernels/problem.js";
 import { drawsOf } from "../../kernels/draws.js";
 
 export const MAX_VOCABULARY = 400; // different tokens that the page takes
 export const MAX_WINDOW = 32;
 export const MAX_COUNT = 200; // tokens of a continuation
-const MAX_EVIDENCE = 30; // windows shown of all those behind a ranking
-const CONTEXT = 12; // tokens of the text shown on either side of a window
 const SIGNS = { " ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍" };
 
 function refuse(sentence) {
@@ -126,49 +124,29 @@ function evidenceOf(model, graph) {
 }
 
 /**
- * The priority graph of a last token for the picture and the list: { last, windows, nodes, components, edges: [{ label, other, count,
- * windows, isStrict, multiplier }], heights (of each component, or null where Graph-SVM was not solved), isAcyclic }.
+ * The priority graph of a last token for the bands and the list: { last, windows, nodes, components, edges: [{ label, other, windows,
+ * isStrict }], heights (of each component, or null where Graph-SVM was not solved), levels (the longest chain above each) }.
  */
 export function graphAnswer(model, last) {
   const graph = model.automaton.graphs.get(last);
   if (!graph) return null;
-  const { height, multipliers, isSolved } = columnOf(model.automaton, last);
-  const weightOf = new Map(multipliers.map(({ pair, multiplier }) => [pair.join(), multiplier]));
+  const { height, isSolved } = columnOf(model.automaton, last);
   const windows = evidenceOf(model, graph);
   const partOf = (token) => graph.componentOf[graph.place.get(token)];
   return {
     last,
-    windows: samplesBehind(model.data, last).length,
+    windows: model.data.labels.filter((_, i) => lastToken(model.data, i) === last).length,
     nodes: graph.nodes,
     components: graph.components,
-    isAcyclic: graph.isAcyclic,
+    levels: graph.levels,
     heights: isSolved ? graph.components.map(([token]) => height[token]) : null,
-    edges: graph.edges.map(([label, other], e) => ({
+    edges: graph.edges.map(([label, other]) => ({
       label,
       other,
-      count: graph.counts[e],
       windows: windows.get(`${label},${other}`),
       isStrict: partOf(label) !== partOf(other),
-      multiplier: weightOf.get(`${label},${other}`) ?? 0,
     })),
   };
-}
-
-/**
- * Windows that end in `last`, are followed by the label of a pair [label, other] and hold its other token (null: any): { total, windows:
- * [{ before, window, next, after }] }.
- */
-export function evidenceAnswer({ data, ids, window }, last, pairs) {
-  const all = new Set(pairs.flatMap(([label, other]) => samplesBehind(data, last, label, other)));
-  const found = [...all].sort((a, b) => a - b);
-  const windows = found.slice(0, MAX_EVIDENCE).map((i) => {
-    const tokens = Array.from(data.tokens.subarray(data.offsets[i], data.offsets[i + 1]));
-    if (ids === null) return { before: [], window: tokens, next: data.labels[i], after: [] };
-    const [start, end] = [data.starts[i], data.starts[i] + window];
-    const before = Array.from(ids.subarray(Math.max(0, start - CONTEXT), start));
-    return { before, window: tokens, next: data.labels[i], after: Array.from(ids.subarray(end + 1, end + 1 + CONTEXT)) };
-  });
-  return { total: found.length, windows };
 }
 
 // ---- continuation
@@ -205,7 +183,6 @@ export function textAnswers() {
       return summaryOf(model);
     },
     graph: ({ last }) => graphAnswer(model, last),
-    evidence: ({ last, pairs }) => evidenceAnswer(model, last, pairs),
     continue: (request) => continuationAnswer(model, request),
   };
   return (request) => {

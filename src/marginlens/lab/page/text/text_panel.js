@@ -4,15 +4,25 @@ import { element, replace, setText } from "../dom.js";
 import { percent } from "../numbers.js";
 import { MAX_SOURCE, withText } from "../state.js";
 import { numberField } from "../typed_number.js";
-import { MAX_COUNT, MAX_VOCABULARY, MAX_WINDOW } from "./text_model.js";
+import { MAX_COUNT, MAX_VOCABULARY, MAX_WINDOW, shownName } from "./text_model.js";
 import { counted, endSentence, quoted, reasonSentence } from "./text_reasons.js";
-import { runningText, shownTokens } from "./text_tokens.js";
 import { textWork } from "./text_worker.js";
 
 const { texts: examples } = globalThis.labWords; // { name, text }: the parts of `state.text` that an example sets
 
 const TYPING_REST = 200; // ms without a key after which the text is read
 const MAX_SHOWN_SEQUENCES = 50;
+
+const CLOSE_MARKS = /^[,.;:!?)\]’'”]/u; // before which words have no space
+
+/** Tokens in a row as people read them: words with spaces between; isSigned shows spaces and line ends by signs. */
+function shownTokens(ids, names, unit, isSigned = false) {
+  if (unit === "characters") {
+    const text = ids.map((id) => names[id]).join("");
+    return isSigned ? shownName(text) : text.replaceAll("\n", "↵\n");
+  }
+  return ids.map((id) => (unit === "words" && CLOSE_MARKS.test(names[id]) ? names[id] : ` ${names[id]}`)).join("");
+}
 
 /** What is known of a text, in words. */
 export function countSentences({ unit, window, names, tokens, windows, dropped, rare, lasts }) {
@@ -186,7 +196,7 @@ export function mountContinuation(root, store) {
     const buttons = answer.steps.map(({ token }, place) =>
       element("button", { type: "button", class: "token", "aria-pressed": "false", "aria-label": `${quoted(names[token])}: why?`, dataset: { place, token }, onclick: () => pick(place) },
         shownTokens([token], names, unit, true).trim() || shownTokens([token], names, unit)));
-    replace(text, element("span", { class: "prompt" }, runningText(answer.ids, names, unit)), " ", buttons);
+    replace(text, element("span", { class: "prompt" }, unit === "characters" ? shownTokens(answer.ids, names, unit) : shownTokens(answer.ids, names, unit).trimStart()), " ", buttons);
     setText(refusal, answer.end === null ? "" : endSentence(answer.end, names));
     chosen = null;
     showReason();

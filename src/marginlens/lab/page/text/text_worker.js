@@ -1,4 +1,4 @@
-// The worker of the next-token tab, and the page's side of it: requests that are answered in order, the newest of each kind alone.
+// The worker of the next-token tab, and the page's side of it: requests of which the newest of each kind is answered.
 
 import { newWorker } from "../background.js";
 import { textAnswers } from "./text_model.js";
@@ -19,8 +19,7 @@ export function startTextWorker(scope) {
 export class TextWork {
   #worker = null;
   #number = 0;
-  #running = null; // { id, request, resolve }
-  #waiting = new Map(); // by what is asked
+  #asked = new Map(); // the newest request of each kind, { id, resolve }
   #text = null;
   #listeners = [];
   summary = null;
@@ -34,7 +33,9 @@ export class TextWork {
     const text = { source, unit, window, sequences };
     if (this.#text !== null && Object.keys(text).every((part) => text[part] === this.#text[part])) return;
     this.#text = text;
-    this.#restart();
+    this.#worker?.terminate();
+    this.#worker = null;
+    for (const kind of this.#asked.keys()) this.#resolve(kind, null);
     this.summary = this.refusal = null;
     this.#tell();
     const reply = await this.ask({ ask: "read", text });
@@ -49,48 +50,32 @@ export class TextWork {
   }
 
   ask(request) {
-    this.#waiting.get(request.ask)?.resolve(null);
+    this.#resolve(request.ask, null);
+    const id = ++this.#number;
     return new Promise((resolve) => {
-      this.#waiting.set(request.ask, { request, resolve });
-      this.#next();
+      this.#asked.set(request.ask, { id, resolve });
+      this.#worker ??= this.#started();
+      if (this.#worker === null) this.#resolve(request.ask, { refusal: NO_WORKERS });
+      else this.#worker.postMessage({ role: "text", id, ...request });
     });
   }
 
-  #restart() {
-    for (const { resolve } of this.#waiting.values()) resolve(null);
-    this.#waiting.clear();
-    if (this.#running === null) return;
-    this.#running.resolve(null);
-    this.#running = null;
-    this.#worker?.terminate();
-    this.#worker = null;
+  #resolve(kind, reply) {
+    const asked = this.#asked.get(kind);
+    this.#asked.delete(kind);
+    asked?.resolve(reply);
   }
 
-  #next() {
-    if (this.#running !== null || this.#waiting.size === 0) return;
-    const [kind, { request, resolve }] = this.#waiting.entries().next().value;
-    this.#waiting.delete(kind);
-    const id = ++this.#number;
-    this.#running = { id, request, resolve };
-    this.#start();
-    if (this.#worker === null) this.#done({ id, refusal: NO_WORKERS });
-    else this.#worker.postMessage({ role: "text", id, ...request });
-  }
-
-  #start() {
-    if (this.#worker !== null) return;
-    this.#worker = newWorker();
-    if (this.#worker === null) return;
-    this.#worker.onmessage = ({ data }) => this.#done(data);
-    this.#worker.onerror = ({ message }) => this.#done({ id: this.#running?.id, refusal: `The work on the text broke off: ${message}` });
-  }
-
-  #done({ id, ...reply }) {
-    if (this.#running === null || this.#running.id !== id) return;
-    const { resolve } = this.#running;
-    this.#running = null;
-    resolve(reply);
-    this.#next();
+  #started() {
+    const worker = newWorker();
+    if (worker === null) return null;
+    worker.onmessage = ({ data: { id, ...reply } }) => {
+      for (const [kind, asked] of this.#asked) if (asked.id === id) this.#resolve(kind, reply);
+    };
+    worker.onerror = ({ message }) => {
+      for (const kind of this.#asked.keys()) this.#resolve(kind, { refusal: `The work on the text broke off: ${message}` });
+    };
+    return worker;
   }
 }
 
