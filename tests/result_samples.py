@@ -50,6 +50,7 @@ def attention():
     yield "brackets", runs.bracket(ml.L2())
     yield "a set of solutions", ml.set_svm(plane, [[0, 1]])
     yield "a set of solutions in six dimensions", ml.set_svm(data[0], [[0], [1, 2]])
+    yield "a mixture", ml.svm.mixture_svm(data[0], [[0], [1, 2]])
     yield "a path", ml.path(data[0], [1.0, 10.0, 100.0], head=head[0])
     yield "a joint path", ml.path(ml.JointRisk(data[0]), [[1.0, 1.0], [10.0, 10.0]], restarts=2)
     yield "a problem", data[0]

@@ -161,6 +161,7 @@ def test_a_dozen_results_have_a_plot():
         "CyclicCorrection",
         "GraphSolution",
         "MarginSolution",
+        "MixtureSolution",
         "Path",
         "Prediction",
         "PriorityGraph",
