@@ -5,7 +5,7 @@ Does the best arm win, and how fast?
 Log-linear policies trained by exact policy gradients from zero. Left: a bandit whose best arm moves over the plane while four others stay;
 where each ends is computed before training. Inside the others' hull the best arm cannot win, and outside it sometimes loses all the same.
 Right: REINFORCE, GRPO and rejection sampling on one bandit. GRPO divides by the standard deviation of the rewards, so its weights grow
-twice as fast and its entropy falls with the square of the steps (claims X-R1 and X-R2).
+twice as fast, and its entropy falls about like 1/t² in place of 1/t after t steps (claims X-R1 and X-R2).
 """
 
 import matplotlib.pyplot as plt

@@ -238,8 +238,8 @@ def _ends(n: int, K: int, d: int, count: int, n_steps: int) -> dict[str, BoolArr
     data = ml.data.bandit(drawn[..., :d], drawn[..., d])
     loss = ml.CorrelationLoss()
     best: Any = data.optimal(REWARDS)
-    finite, selected, proved, taken = _predicted(data, loss)
     run = ml.descend(data, loss=loss, optimizer=STEP, n_steps=n_steps)
+    finite, selected, proved, taken = _predicted(data, loss, run.final)
     compared = proved & ~finite & (taken <= n_steps)
     wins = np.all(selected == best, axis=-1)
     status = ml.att_svm(data, best).status
@@ -249,7 +249,7 @@ def _ends(n: int, K: int, d: int, count: int, n_steps: int) -> dict[str, BoolArr
         "best_wins": proved & ~finite & wins,
         "worse": proved & ~finite & ~wins,
         "compared": compared | finite,
-        "wrong": (compared & np.any(run.selected != selected, axis=-1)),
+        "wrong": compared & np.any(run.selected != selected, axis=-1),
         "realisable": np.array([each is Status.OPTIMAL for each in status]),
     }
     found["settles"] = found["realisable"] & proved
@@ -264,13 +264,17 @@ def _ends(n: int, K: int, d: int, count: int, n_steps: int) -> dict[str, BoolArr
     return found
 
 
-def _predicted(data: ml.TokenDataset, loss: Loss) -> tuple[BoolArray, IntArray, BoolArray, IntArray]:
-    """Whether the flow from zero provably ends at a finite minimum; if not, the arms at which normalised steps end, whether that
-    is proved, and after how many steps the proof begins.
+def _predicted(data: ml.TokenDataset, loss: Loss, last: FloatArray) -> tuple[BoolArray, IntArray, BoolArray, IntArray]:
+    """Whether the flow from zero provably ends at a finite minimum that normalised steps circle around; if not, the arms at which
+    the steps end, whether that is proved, and after how many steps the proof begins.
+
+    Steps are longer than those of the flow and may end elsewhere: `last` is the last point (count, d) of a run of them.
     """
     of_flow: Any = ml.predict_limit(data, loss=loss, max_problems=1)
     flow = [prediction.outcome for prediction in of_flow]
-    finite = np.array([outcome.finite and outcome.proved for outcome in flow])
+    points = np.array([outcome.point for outcome in flow])
+    is_near = length(last - points) <= 0.5 * length(points) + 2.0 * STEP.size
+    finite = np.array([outcome.finite and outcome.proved for outcome in flow]) & is_near
     selected, taken = np.full(data.y.shape, MIXTURE), np.zeros(len(data), dtype=np.int64)
     proved, others = finite.copy(), np.flatnonzero(~finite)
     predictions: Any = []
