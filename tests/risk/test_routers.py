@@ -76,7 +76,7 @@ def test_a_batch_of_routers_is_its_problems():
     W = np.random.default_rng(69).standard_normal((4, 3, 3))
     for j in range(4):
         one = ml.risk.router(inputs[j], effects[j], loss=ml.losses.CorrelationLoss())
-        assert batch.value(W)[j] == pytest.approx(float(one.value(W[j])), rel=1e-14)
+        assert batch.value(W)[j] == pytest.approx(float(one.value(W[j])), rel=1e-14, abs=0)
     run = ml.descend(batch, optimizer=ml.NormalizedGD(0.1), n_steps=50)
     assert run.selected.shape == (4, 6)
 

@@ -23,6 +23,7 @@ def shortest(rows):
     return -left[:-1] / left[-1]
 
 
+@pytest.mark.statement("X R3")
 @pytest.mark.parametrize("seed", range(8))
 def test_winners_are_those_of_another_solver_and_of_runs(seed):
     features, chosen, rejected, theta = problem(300 + seed)

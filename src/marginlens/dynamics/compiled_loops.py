@@ -21,9 +21,8 @@ from marginlens.typing import ArrayLike, FloatArray, IntArray
 RAN_ALL, STATIONARY, NON_FINITE, TIED = 0, 1, 2, 3  # by which loops say how a run ended
 N_LANES = 4  # inputs that the core takes at a time
 N_WINDOWS = 2  # the present one and the one before
-PREPARATION_STEPS = (
-    48  # a slice begins by putting keys in order, which takes as long as several steps of a large problem
-)
+LARGE_KEYS = 1 << 19  # entries beyond which putting keys in order, as every slice does, takes as long as several steps
+PREPARATION_STEPS = 48  # that a slice takes at least then
 CROSS_ENTROPY = 5  # the code of a classifier's loss
 
 
@@ -141,7 +140,8 @@ class AttentionLoop:
                 del grams[first]
 
         cost = n_rows * (2.0 * min(2 * batch.d_key, n_rows) + 40.0)
-        run_in_slices(advance, Work(len(batch), end - begin, cost, PREPARATION_STEPS), progress)
+        least = PREPARATION_STEPS if n_rows * batch.d_key > LARGE_KEYS else 1
+        run_in_slices(advance, Work(len(batch), end - begin, cost, least), progress)
         return points
 
 

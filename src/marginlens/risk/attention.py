@@ -343,8 +343,10 @@ class SoftmaxRisk(TokenRisk, Described):
         With an axis (d_key,), the span also holds the axis and, if there is room, one more direction: a point in a cone may
         need length to which the risk is insensitive.
         """
-        basis = _orthonormal(self._keys[self.data.mask], axis)
-        reduced = self.with_keys(self._keys @ basis)
+        keys = vars(self)["_keys"] if "_keys" in vars(self) else centred_keys(self.data)  # which need not be kept
+        rows = keys.reshape(-1, self.data.d_key) if self.data.mask.all() else keys[self.data.mask]
+        basis = _orthonormal(rows, axis)
+        reduced = self.with_keys(keys @ basis)
         reduced.__dict__["_keys"] = reduced.data.K  # centred already
         return KeySpan(reduced, basis)
 

@@ -15,7 +15,6 @@ from marginlens.typing import ArrayLike, IntArray
 
 # The kinds of data whose inputs are pairs of responses, and all responses to a prompt.
 PREFERENCE, POLICY = "preference", "policy"
-_FEATURES = "an array (n_prompts, n_responses, d), or a list with one array (n_responses_i, d) for each prompt"
 
 
 def preferences(
@@ -89,6 +88,7 @@ def _pairs(policy: TokenDataset, chosen: ArrayLike, rejected: ArrayLike, prompts
 def as_policy(features: Any, reference: Any = None) -> TokenDataset:
     """Check the features of the responses to each prompt, and with a reference its log-probabilities: data whose keys are the features."""
     if not (isinstance(features, Sequence) or n_axes(features) == 3):
-        raise InputError("features", _FEATURES, f"{n_axes(features)} axes")
+        expected = "an array (n_prompts, n_responses, d), or a list with one array (n_responses_i, d) for each prompt"
+        raise InputError("features", expected, f"{n_axes(features)} axes")
     with rename_arguments(X="features", y="features", offsets="reference"):
         return TokenDataset(features, np.ones(len(features)), offsets=reference, kind=POLICY)

@@ -16,7 +16,7 @@ FEW_TOKENS = 1_000  # of a problem, up to which all tokens are followed
 LARGE_RTOL = 1e-4  # local error of a step of the integrator
 _MAX_LIVE_SHARE = 0.7  # of the tokens, beyond which leaving out the others saves nothing
 _NEGLIGIBLE = (
-    25.0  # a lead in logits by which a token has no weight beside the closest rivals at the tolerance of these flows
+    20.0  # a lead in logits by which a token has no weight beside the closest rivals at the tolerance of these flows
 )
 _ROOM = 1.5  # by which such a lead has to be larger where a leg begins
 

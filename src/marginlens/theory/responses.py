@@ -13,6 +13,7 @@ from marginlens.arithmetic.rounding import EPS
 from marginlens.data.tokens import TokenDataset
 from marginlens.errors import InputError
 from marginlens.losses.margin import LogProbability
+from marginlens.papers import implements
 from marginlens.result import Result, Tabular
 from marginlens.risk.attention import SoftmaxRisk
 from marginlens.risk.preferences import POLICY, PREFERENCE, as_policy
@@ -112,6 +113,7 @@ class WinningResponses(Result, Tabular):
         return {**columns, "lead": self.leads, "decided": self.decided}
 
 
+@implements("X", "R3")
 def winning_responses(features: ArrayLike | Sequence[ArrayLike], risk: SoftmaxRisk) -> WinningResponses:
     r"""Predict which of all responses to each prompt wins in the end, if a log-linear policy is trained on preferences.
 

@@ -21,7 +21,7 @@ CHOSEN, REJECTED = 0, 1  # the features are exchangeable, so that any two respon
 
 
 class X_R3(Claim):
-    labels = ("A ATT-SVM", "X Thm 1")
+    labels = ("A ATT-SVM", "X R3", "X Thm 1")
 
     def compute(self, effort: Effort, progress: Progress) -> Finding:
         """Predict the winners, train long normalised runs and some plain ones, and certify where the plain ones go."""
