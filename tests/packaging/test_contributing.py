@@ -263,7 +263,7 @@ def test_extensions_are_added_as_contributing_describes(copy):
     insert(claims / "catalogue.py", '    "A-L1": "a.lemmas",\n', '    "X-Z1": "ours.lion",\n')
     done = python(copy, "-m", "marginlens", "reproduce", "--only", "X-Z1", "--quick", "--out", "report")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 holds by our own bounds." in done.stdout
+    assert "We checked 1 statement about attention: 1 holds." in done.stdout
     assert (copy / "report" / "index.html").exists()
 
 
