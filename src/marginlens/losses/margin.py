@@ -45,7 +45,7 @@ class SignedLog(NamedTuple):
 class ExactMargin(NamedTuple):
     r"""Margins :math:`u = \text{top} - \text{shortfall}\, e^{\text{log_unit}}`, which may be closer to `top` than a float64 can tell.
 
-    `top` is the score of the token with the largest logit, so that u and 1 - u are no differences of numbers that nearly cancel.
+    `top` is the score of the token with the largest logit, so u and 1 - u are not formed as differences of numbers that nearly cancel.
     """
 
     top: FloatArray
@@ -378,6 +378,13 @@ class LossWithPoles(_DecreasingLoss):
         """Return ℓ(u) - ℓ(start) for u = start - sign · exp(log_delta)."""
         raise NotImplementedError
 
+    def signed_log_rise(self, u: ArrayLike, log_delta: ArrayLike, sign: ArrayLike) -> SignedLog:
+        r"""Compute :math:`\ell(u - \delta) - \ell(u)` as sign and logarithm, from the exact margin."""
+        if compiled_code(self) < 0:
+            return super().signed_log_rise(u, log_delta, sign)
+        u, log_delta, sign = _together(u=u, log_delta=log_delta, sign=sign)
+        return self.rise_to(ExactMargin(u, sign, log_delta), u, log_delta, sign)
+
 
 @dataclass(frozen=True)
 class LogProbability(LossWithPoles):
@@ -432,13 +439,6 @@ class LogProbability(LossWithPoles):
             rise = np.where(share < 0.5, -np.log1p(-share), log_start - at.log_u)
             log = np.where(log_share > _FIRST_ORDER, np.log(np.abs(rise)), log_share)
         return SignedLog(np.where(start == 0.0, -1.0, sign), np.where(start == 0.0, np.inf, log))
-
-    def signed_log_rise(self, u: ArrayLike, log_delta: ArrayLike, sign: ArrayLike) -> SignedLog:
-        r"""Compute :math:`\ell(u - \delta) - \ell(u) = -\log(1 - \delta/u)`."""
-        if compiled_code(self) < 0:
-            return super().signed_log_rise(u, log_delta, sign)
-        u, log_delta, sign = _together(u=u, log_delta=log_delta, sign=sign)
-        return self.rise_to(ExactMargin(u, sign, log_delta), u, log_delta, sign)
 
     def constants(self, low: float, high: float) -> LossConstants:
         """Compute the exact constants: every derivative is largest in modulus at `low`, and infinite if that is 0."""
@@ -501,13 +501,6 @@ class ArcsineLoss(LossWithPoles):
             cosine = np.exp(np.logaddexp(0.5 * (from_rest + to_rest), 0.5 * (from_u + to_u)))
             log_angle = np.where(log_sine > _FIRST_ORDER, np.log(np.arctan2(np.exp(log_sine), cosine)), log_sine)
         return SignedLog(np.array(sign), np.log(2.0) + log_angle)
-
-    def signed_log_rise(self, u: ArrayLike, log_delta: ArrayLike, sign: ArrayLike) -> SignedLog:
-        r"""Compute :math:`\ell(u - \delta) - \ell(u)`, which falls like √δ if u is 1."""
-        if compiled_code(self) < 0:
-            return super().signed_log_rise(u, log_delta, sign)
-        u, log_delta, sign = _together(u=u, log_delta=log_delta, sign=sign)
-        return self.rise_to(ExactMargin(u, sign, log_delta), u, log_delta, sign)
 
     def constants(self, low: float, high: float) -> LossConstants:
         """Compute the exact constants: slopes are smallest next to 1/2, and steepest and most curved at the end farther from it."""

@@ -123,7 +123,7 @@ function haveOthersOneScore(problem) {
   return strictOptimum(problem).isStrict && others.every((places) => allTied(problem, places) && !places.some((at) => near[at]));
 }
 
-/** The direction that A Thm 3 promises: that of the tokens which the start selects, where it lies deep enough in their cone; else null. */
+/** The direction that A Thm 3 promises: that of the tokens which the start selects, if it lies deep enough in their cone; otherwise null. */
 function promisedAround(problem, part, whole) {
   const { start } = problem;
   const { selected, unique } = selectionAt(part, start);
